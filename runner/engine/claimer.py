@@ -6,14 +6,15 @@ import contextvars
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from math import inf
 
 from runner.db.database import Database
 from runner.db.types import EARLIEST
 from runner.engine.limited_claims import LimitedClaims, Turn
 from runner.engine.scans import ScanScope
-from runner.engine.slots import InFlight, Slots, width_of
+from runner.engine.slots import InFlight, Slots
+from runner.engine.suspect_claims import SuspectClaims
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed
@@ -22,7 +23,7 @@ from runner.policy.fairness import QueueShares, WeightedOrder
 from runner.policy.lanes import Head, Lane, LanePosition, Lanes, lane_of
 from runner.policy.polling import BackOff, Pace
 from runner.policy.retry import parse_plan
-from runner.policy.suspicion import Ask, Proof, Suspect, first, more
+from runner.policy.suspicion import Ask, Proof
 from runner.settings import Settings
 from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect
 from runner.store.lanes import DENSE, MANY, survey
@@ -74,12 +75,11 @@ class Claimer:
         self.scope = scope
         self._in_flight = in_flight
         self._batch = batch
-        self._proof = proof
-        self._may_claim_suspects = may_claim_suspects
         self._on_start = on_start
         self._on_duplicate = on_duplicate
         self.lanes = Lanes(scope.accepts, LanePosition(database.dialect.instant(EARLIEST), 0), order)
         self.limited = LimitedClaims(database, self.lanes, defaults, self._slots, self._room_of)
+        self.suspects = SuspectClaims(self._claim_group, in_flight, batch, proof, may_claim_suspects)
         self._shares = QueueShares(order.weight) if isinstance(order, WeightedOrder) else None
         self._pace = Pace()
         self._back_off = BackOff()
@@ -103,8 +103,6 @@ class Claimer:
         """Lanes that the last survey left out for that reason."""
         self._many = False
         """True if the last survey left lanes out."""
-        self._suspects = 0
-        """Unproven suspects after the last scan; more may be due."""
         self.scanned = False
         """True after the first scan."""
         self.open = False
@@ -152,7 +150,7 @@ class Claimer:
 
     def rescan(self) -> None:
         """Schedule a scan if due tasks may remain. Call it when a slot is free or the database is back."""
-        needed = self.work_left or (self._suspects and len(self._unproven()) < self._suspects)
+        needed = self.work_left or self.suspects.may_follow
         if not needed or self._rescan_timer is not None or not self._scan_done.is_set() or not self._allowed():
             return
         loop = asyncio.get_running_loop()
@@ -206,7 +204,9 @@ class Claimer:
         total = 0
         while self.lanes.has_ready(time.monotonic()) and self._allowed():
             self._recall()  # a backlog lets no scan end, and an urgent task must not wait for the next survey
+            await self.suspects.claim_overtaken()
             claimed_count = await self._claim_round()
+            self.suspects.overtake()
             if claimed_count is None:
                 self.work_left = True
                 break
@@ -219,7 +219,7 @@ class Claimer:
             if not self.lanes.has_ready(time.monotonic()) or self._pace.is_due(time.monotonic()):
                 await self._survey()
                 surveyed, total = True, 0
-        await self._claim_suspects()
+        await self.suspects.claim()
 
     def _recall(self) -> bool:
         if submitted := self._submitted:
@@ -283,33 +283,21 @@ class Claimer:
             self._shares.record(task.queue for task in claimed)
         return len(claimed)
 
-    async def _claim_suspects(self) -> None:
-        while self._may_claim_suspects() and (
-            claimed := await self._claim_group(first(self._unproven(), self._suspect_room()))
-        ):
-            await self._claim_group(more(self._unproven(), width_of(claimed[0]), self._suspect_room()))
-        self._suspects = len(self._unproven())
+    async def _claim_group(self, ask: Ask, pools: Collection[Slots]) -> list[Claimed]:
+        def may_start(lane: Lane) -> bool:
+            return self._slots(lane) in pools and self._room_of(lane.handler) != 0
 
-    async def _claim_group(self, ask: Ask) -> list[Claimed]:
-        lanes = self.lanes.first(self.lanes.known, self.limited.may_start)
+        lanes = self.lanes.first(self.lanes.known, may_start)
         ask = ask._replace(limit=self.limited.within_rooms(lanes, min(ask.limit, self.scope.room)))
         who = self.claimant._replace(selection=self.scope.selection)
         if not lanes or ask.limit <= 0 or not self._allowed():
             return []
         with self._claim_pending():
             claimed = await self._database.write_single(claim_suspect, who, lanes, self._defaults, ask)
-            claimed = claimed or await self.limited.claim_suspect(who, ask.width)
+            claimed = claimed or await self.limited.claim_suspect(who, may_start, ask.width)
             for task in claimed:
                 self._take([task], self._slots(lane_of(task)))
         return claimed
-
-    def _unproven(self) -> list[Suspect]:
-        return self._proof.unproven(self._in_flight.suspects())
-
-    def _suspect_room(self) -> int:
-        """The smallest number of free slots among the pools that have one, at most the batch size."""
-        pools = [slots for slots in self._in_flight.pools if slots.free]
-        return min([self._batch, *(slots.size - slots.in_use for slots in pools)])
 
     @contextlib.contextmanager
     def _claim_pending(self) -> Iterator[None]:

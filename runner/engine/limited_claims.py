@@ -113,20 +113,16 @@ class LimitedClaims:
         self.probes |= result.probes
         return result.claimed
 
-    def may_start(self, lane: Lane) -> bool:
-        """True if a task of a lane has a free slot now, and its handler has room in this runner."""
-        return self._slots_of(lane).free and self._room_of(lane.handler) != 0
-
     def within_rooms(self, lanes: Mapping[Lane, LanePosition], tasks: int) -> int:
         """Reduce a number of tasks so that any part of them fits in the limit per runner of each handler."""
         rooms = (self._room_of(lane.handler) for lane in lanes)
         return min([tasks, *(room for room in rooms if room is not None)])
 
-    async def claim_suspect(self, who: Claimant, width: int) -> list[Claimed]:
-        """Claim a suspect from the lanes that have room in this runner; see `claim_limited_suspect`."""
+    async def claim_suspect(self, who: Claimant, may_start: Callable[[Lane], bool], width: int) -> list[Claimed]:
+        """Claim a suspect from the lanes with limits that may start a task; see `claim_limited_suspect`."""
         has_limits = self._lanes.limited.has_limits
         # Also lanes in which the last claim found no other tasks: these are no longer due.
-        lanes = list(Lanes.first(self._lanes.known, lambda lane: has_limits(lane) and self.may_start(lane)))
+        lanes = list(Lanes.first(self._lanes.known, lambda lane: has_limits(lane) and may_start(lane)))
         if not lanes:
             return []
         request = LimitedLanes(lanes, self._lanes.start)

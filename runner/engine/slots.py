@@ -135,11 +135,6 @@ class Slots:
         """Return the number of tasks to claim: free slots plus slots that will be free when the claim returns."""
         return self.size + self.look_ahead.tasks(time.monotonic()) - self.in_use - len(self.waiting)
 
-    @property
-    def free(self) -> bool:
-        """True if a task could start now."""
-        return self.in_use < self.size and not self.waiting
-
     def next(self) -> Running | None:
         """Return the next task and occupy a slot for it; None without a slot or a task."""
         if self.in_use >= self.size or not self.waiting:
@@ -152,15 +147,24 @@ class Slots:
         """The number of additional tasks that could start now."""
         return max(0, self.size - self.in_use - len(self.waiting))
 
+    def add(self, running: Running) -> None:
+        """Add a claimed task: behind the others, but before prefetched ones if its claim marked it as started."""
+        if not running.prefetched and self.waiting and self.waiting[-1].prefetched:
+            first = next(place for place, waiting in enumerate(self.waiting) if waiting.prefetched)
+            self.waiting.insert(first, running)
+        else:
+            self.waiting.append(running)
+
     def put_back(self, running: Running) -> None:
         """Return a task that did not start to its place among the waiting tasks, and release its slot."""
         self.in_use -= 1
         insort(self.waiting, running, key=lambda waiting: waiting.received_at)
 
     def expire(self, before: float) -> Iterator[Running]:
-        """Remove and return the tasks that have waited since before a given time, oldest first."""
-        while self.waiting and self.waiting[0].received_at < before:
-            yield self.waiting.popleft()
+        """Remove and return the tasks that have waited since before a given time, in order."""
+        for running in [running for running in self.waiting if running.received_at < before]:
+            self.waiting.remove(running)
+            yield running
 
     def release(self) -> None:
         """Release the slot of a task that has ended."""
@@ -210,7 +214,7 @@ class InFlight:
         if earlier is None and handler.defaults.limit_per_runner is not None:
             self.capped[handler.name] += 1
         self.tasks[task.id] = running
-        running.slots.waiting.append(running)
+        running.slots.add(running)
         return running
 
     def add_claim(self, task: Claimed) -> None:

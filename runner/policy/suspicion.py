@@ -8,7 +8,8 @@ cleared.
 
 The order. The suspect that has been due for the longest time starts next, as soon as its group allows it. Suspects that
 have been due for less time start beside it, and never before it, so that each suspect waits only for the older ones: a
-steady flow of new suspects delays none.
+steady flow of new suspects delays none. Other tasks delay none either: a runner without a free slot looks for suspects
+about once a second, and starts them in the next free slots; see runner.engine.suspect_claims.
 
 The bound. n innocents and c killers become suspects of one runner with k slots. A killer takes at most 15 innocents
 along in a group of 16, at most 3 in a group of 4, and none alone. So there are at most

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -14,6 +15,7 @@ from runner.engine import runner as process
 from runner.engine.slots import InFlight, Running
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed, State
+from runner.policy.limits import read_limits
 from runner.policy.polling import LookAhead
 from tests.engine.harness import WAIT_SECONDS, Harness, until, wait_for_event
 
@@ -298,6 +300,41 @@ async def test_a_suspect_that_has_run_for_the_proof_time_makes_room_for_the_next
         assert begun == [first, second, other], "none of them waits for the end of a slow one"
         gate.set()
         await harness.ended(first, second)
+
+
+@pytest.mark.parametrize("limited", [False, True])
+async def test_a_suspect_starts_while_other_tasks_take_every_slot(harness: Harness, limited: bool) -> None:
+    """Other tasks are claimed before a slot is free, so that a suspect would wait for as long as there are some."""
+    suspects: list[int] = []
+
+    @harness.handler("suspect", limits=read_limits(2 if limited else None, None, None))
+    async def suspect(ctx: Context) -> None:
+        suspects.append(ctx.id)
+
+    @harness.handler("busy")
+    async def busy() -> None:
+        if len(suspects) < 10:
+            await harness.submit("busy")
+        await asyncio.sleep(0.001)
+
+    table = harness.database.tables.task
+    await submitted(harness, "busy", MANY)
+    ids = await submitted(harness, "suspect", 10)
+    await harness.change(sa.update(table).where(table.c.id.in_(ids)).values(rescues=3, max_attempts=20))
+    async with harness.running(concurrency=2):
+        await harness.ended(*ids)
+
+
+def test_a_task_that_its_claim_marked_as_started_starts_before_prefetched_ones() -> None:
+    async def work() -> None: ...
+
+    in_flight, handler = InFlight(1, 1, 10), Handler("work", work)
+    task = Claimed(7, "default", "work", None, "{}", 1, None, 1, 5, 1, None, 0, None)
+    for id, prefetched in ((1, False), (2, True), (3, True), (4, False), (5, False)):
+        in_flight.add(task._replace(id=id), handler, prefetched)
+    assert [running.task.id for running in in_flight.on_loop.waiting] == [1, 4, 5, 2, 3]
+    in_flight.on_loop.waiting[1].received_at += 60
+    assert [running.task.id for running in in_flight.unstarted(time.monotonic() + 1)] == [1, 5, 2, 3]
 
 
 async def test_a_suspect_that_fails_is_run_as_others_are_after_that(harness: Harness) -> None:

@@ -1,0 +1,87 @@
+"""suspect_claims: when a runner claims tasks that may have killed their runner, and how many at the same time."""
+
+import time
+from collections.abc import Awaitable, Callable, Collection
+
+from runner.engine.slots import InFlight, Slots, width_of
+from runner.model.task import Claimed
+from runner.policy.polling import Pace
+from runner.policy.suspicion import Ask, Proof, Suspect, first, more
+
+MAX_PAUSE = 2.0
+"""Maximum pause between two claims of suspects in a busy runner, in seconds."""
+
+
+class SuspectClaims:
+    """Claims the suspects of one runner in groups; see runner.policy.suspicion.
+
+    Other tasks would take every slot of a busy runner. Suspects therefore come before the next other tasks as soon as
+    their group has room again, and otherwise about once a second.
+
+    Args:
+        claim: claims suspects for some pools.
+        in_flight: the tasks of the runner, and its pools.
+        batch: maximum number of tasks per claim.
+        proof: time that a suspect runs before the next one may start.
+        allowed: returns True unless this runner must rescue the tasks of lost runners first.
+    """
+
+    def __init__(
+        self,
+        claim: Callable[[Ask, Collection[Slots]], Awaitable[list[Claimed]]],
+        in_flight: InFlight,
+        batch: int,
+        proof: Proof,
+        allowed: Callable[[], bool],
+    ) -> None:
+        self._claim = claim
+        self._in_flight = in_flight
+        self._batch = batch
+        self._proof = proof
+        self._allowed = allowed
+        self._paces = {slots: Pace(most=MAX_PAUSE) for slots in in_flight.pools}
+        self._overtaken: set[Slots] = set()
+        """Pools that got other tasks since the last claim of suspects for them."""
+        self._group = 0
+        """Unproven suspects after the last claim; more may be due."""
+
+    @property
+    def may_follow(self) -> bool:
+        """True if the group has room again, and more suspects may be due."""
+        return self._group > 0 and len(self._unproven()) < self._group
+
+    def overtake(self) -> None:
+        """Record that other tasks were claimed."""
+        self._overtaken.update(self._in_flight.pools)
+
+    async def claim_overtaken(self) -> None:
+        """Claim the suspects that come before the next other tasks."""
+        now, all_pools = time.monotonic(), self.may_follow
+        due = [slots for slots, pace in self._paces.items() if slots in self._overtaken and pace.is_due(now)]
+        if all_pools or due:
+            await self._claim_for(self._in_flight.pools if all_pools else due)
+
+    async def claim(self) -> None:
+        """Claim the suspects that may run now."""
+        await self._claim_for(self._in_flight.pools)
+
+    async def _claim_for(self, pools: Collection[Slots]) -> None:
+        pools = [slots for slots in pools if slots.room() > 0]
+        if not pools or not self._allowed():
+            return
+        started, claimed = time.monotonic(), await self._claim(first(self._unproven(), self._room(pools)), pools)
+        self._group = len(claimed)
+        while claimed:
+            await self._claim(more(self._unproven(), width_of(claimed[0]), self._room(pools)), pools)
+            claimed = await self._claim(first(self._unproven(), self._room(pools)), pools)
+        self._group = max(self._group, len(self._unproven()))
+        self._overtaken.difference_update(pools)
+        for slots in pools:
+            self._paces[slots].record(started, time.monotonic())
+
+    def _unproven(self) -> list[Suspect]:
+        return self._proof.unproven(self._in_flight.suspects())
+
+    def _room(self, pools: Collection[Slots]) -> int:
+        """The smallest number of tasks to claim for these pools, at most the batch size."""
+        return max(0, min([self._batch, *(slots.room() for slots in pools)]))
