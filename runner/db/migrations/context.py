@@ -3,7 +3,7 @@
 Importing this module loads Alembic, which takes a third of a second.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -112,6 +112,18 @@ class Operations:
             options: options of sqlalchemy.Table.
         """
         self.plain.create_table(self.name(table), *items, schema=self.schema, **options)
+
+    def set_storage(self, table: str, parameters: Mapping[str, float]) -> None:
+        """Set storage parameters of PostgreSQL on a table.
+
+        SQLAlchemy 2.0 cannot give them to CREATE TABLE.
+
+        Args:
+            table: name without the prefix, e.g. "task".
+            parameters: value by name, e.g. 70 for "fillfactor".
+        """
+        values = ", ".join(f"{name}={value}" for name, value in parameters.items())
+        self.execute_on("postgresql", f"ALTER TABLE {self.full_name(table)} SET ({values})")
 
     def create_index(
         self, table: str, name: str, *columns: str, where: str | None = None, unique: bool = False

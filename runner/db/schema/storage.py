@@ -4,6 +4,7 @@ Only creating and comparing tables needs it. Statements do not, and naming datab
 database's dialect, so it is a module of its own.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -31,8 +32,8 @@ def storage_metadata(prefix: str = "", schema: str | None = None) -> sa.MetaData
         schema: PostgreSQL schema of the tables; None for the search path.
     """
     tables = Tables(prefix, schema)
-    tables.task.dialect_options["postgresql"]["with"] = LIVE
-    tables.unique.dialect_options["postgresql"]["with"] = {"fillfactor": 90}
+    _set_parameters(tables.task, LIVE)
+    _set_parameters(tables.unique, {"fillfactor": 90})
     tables.history.dialect_options["postgresql"]["partition_by"] = partitions.PARTITION_BY
     for table in (tables.task, tables.dependency, tables.runner, tables.audit):
         table.dialect_options["sqlite"]["autoincrement"] = True
@@ -44,6 +45,12 @@ def storage_metadata(prefix: str = "", schema: str | None = None) -> sa.MetaData
     _index_schedules(tables.schedule, tables.tick)
     _index_counts(tables.minute)
     return tables.metadata
+
+
+def _set_parameters(table: sa.Table, parameters: Mapping[str, float]) -> None:
+    values = ", ".join(f"{name}={value}" for name, value in parameters.items())
+    ddl = sa.DDL(f"ALTER TABLE %(fullname)s SET ({values})")  # type: ignore[no-untyped-call]
+    sa.event.listen(table, "after_create", ddl.execute_if(dialect="postgresql"))
 
 
 def _index(

@@ -84,9 +84,9 @@ def _task(op: Operations) -> None:
         sa.Column("parents", JsonText),
         sa.Column("error", sa.Text),
         *_task_rules(),
-        postgresql_with=STORAGE,
         sqlite_autoincrement=True,
     )
+    op.set_storage("task", STORAGE)
     lane = ("queue", "handler", "priority", "hosts")
     op.create_index("task", "ready", *lane, "run_at", "id", where="state = 'waiting'")
     op.create_index(
@@ -268,8 +268,8 @@ def _task_unique(op: Operations) -> None:
         sa.Column("duplicate_at", Instant),
         sa.CheckConstraint("scope in ('forever', 'until started', 'until finished', 'for a time')", name="scope"),
         sa.CheckConstraint("(scope = 'for a time') = (expires_at is not null)", name="expires_at"),
-        postgresql_with={"fillfactor": 90},
     )
+    op.set_storage("task_unique", {"fillfactor": 90})
     op.create_index("task_unique", "expires", "expires_at", where="expires_at IS NOT NULL")
 
 
