@@ -175,6 +175,13 @@ def test_former_names_are_not_used_again() -> None:
     assert {name: places for name, places in class_names().items() if name in FORMER_CLASSES} == {}
 
 
+def test_the_pages_name_every_logger() -> None:
+    sources = "".join(module.read_text() for module in (PROJECT / "runner").rglob("*.py"))
+    loggers = set(re.findall(r'getLogger\("(runner[\w.]*)"\)', sources))
+    page = (PROJECT / "docs" / "operating.md").read_text().partition("| logger | lines |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(runner[\w.]*)`", page)) == loggers
+
+
 def test_no_function_is_too_long() -> None:
     assert list(too_long_functions(LONGEST_FUNCTION)) == []
 

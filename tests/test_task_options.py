@@ -19,7 +19,7 @@ from runner.db import connection_pools
 from runner.db.schema import tables
 from runner.db.statement import Step
 from runner.errors import InvalidHandler, InvalidTask
-from runner.handlers.options import SETTABLE, TASK_OPTIONS
+from runner.handlers.options import SCHEDULE_OPTIONS, SETTABLE, TASK_OPTIONS, ScheduledTaskOptions
 from runner.handlers.registry import REGISTRY, Options
 from runner.model.task import NewTask
 from runner.store.validation import SUBMIT_COLUMNS, check
@@ -54,6 +54,10 @@ OTHERS = {"on_error", "on_none", "rules", "limits", "limit_per_runner", "executo
 def test_a_handler_stores_every_default_that_is_not_derived() -> None:
     defaults = {option.name for option in TASK_OPTIONS if option.default in ("submit", "claim")}
     assert {field.name for field in fields(Options)} - OTHERS == defaults
+
+
+def test_the_types_of_a_schedule_have_every_option_of_its_tasks() -> None:
+    assert set(ScheduledTaskOptions.__annotations__) == set(SCHEDULE_OPTIONS)
 
 
 def test_a_new_task_has_a_field_for_every_option() -> None:

@@ -25,7 +25,8 @@ from runner.errors import (
     RunnerError,
 )
 from runner.filter.fields import suggestion
-from runner.handlers.options import SETTABLE, Clock
+from runner.handlers.option_values import Clock
+from runner.handlers.options import SETTABLE
 from runner.handlers.registry import Handler
 from runner.handlers.rules import Rules
 from runner.model.task import DependsOn, NewTask, OnFailure, SubmitResult

@@ -70,7 +70,7 @@ async def limit(  # noqa: PLR0913 - one argument per option
         concurrency: Maximum number of tasks that run at the same time, such as 5.
         per_tenant: The same for each tenant.
         rate: Maximum rate of starts: 5/s, 100/min, 2000/h. After a pause, as many start
-            at once.
+            together.
         default: Return to the limits of the handler's code.
         new: Accept a name that no task, runner or limit has used.
         dry_run: Only show the change.

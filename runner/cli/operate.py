@@ -169,7 +169,7 @@ class Change(NamedTuple):
     """An operation on tasks.
 
     Args:
-        verb: a key of eligibility.ACCEPTED_STATES.
+        verb: a key of targets.ACCEPTED_STATES.
         function: the operation, which lacks its targets and its author.
         values: the validated values of an edit.
         canary: apply it in stages.

@@ -133,7 +133,7 @@ async def schedules(
     runner schedules add ID HANDLER --every 5m
     runner schedules edit ID --cron "0 9 * * mon-fri" --tz Europe/Berlin
     runner schedules pause ID [--until 14:30] and resume ID
-    runner schedules run ID                   run it now, besides its rule
+    runner schedules run ID                   run it now, beside its rule
     runner schedules delete ID                a schedule that no code defines
 
     If the handler is loaded, from -H or the configuration, the payload is checked

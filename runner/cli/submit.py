@@ -18,7 +18,8 @@ from runner.cli.wait import NO_WAIT, WaitOptions, wait_for_task
 from runner.client.commit import submit_alone
 from runner.errors import InvalidInput
 from runner.filter.fields import suggestion
-from runner.handlers.options import SETTABLE, Clock
+from runner.handlers.option_values import Clock
+from runner.handlers.options import SETTABLE
 from runner.model.task import NewTask, OnFailure, SubmitResult
 from runner.operations.new_task import COPIED, SubmitOptions, copy_of, copy_task
 from runner.operations.results import local_actor

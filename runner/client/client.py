@@ -6,18 +6,16 @@ Every submit passes through the functions of @around_submit.
 import asyncio
 import atexit
 import contextlib
-import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.client.commit import Coalescer, shares_commits, submit_alone, submit_in_thread
 from runner.client.result_poller import ResultPoller
 from runner.errors import DatabaseUnavailable, WouldBlock
-from runner.handlers.life_cycle import LIFE_CYCLE, Callback, InvalidCallback
+from runner.handlers.life_cycle import submitting
 from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings, load
 
@@ -25,90 +23,6 @@ if TYPE_CHECKING:
     from runner.db.database import Database
     from runner.db.statement import StepsBuilder
     from runner.queries.task.results import TaskResult
-
-log = logging.getLogger("runner")
-
-
-class SubmitMiddleware:
-    """One submit, inside the functions of @around_submit.
-
-    Args:
-        tasks: the tasks of the submit.
-
-    Raises:
-        BaseException: a function refused the submit.
-    """
-
-    def __init__(self, tasks: Sequence[NewTask]) -> None:
-        self._generators: list[tuple[Callback, Generator[Sequence[NewTask] | None, SubmitResult, None]]] = []
-        self.tasks: Sequence[NewTask] = tasks
-        """The tasks to submit."""
-        self.result = SubmitResult([])
-        """The result of a submit inside `submitting`."""
-        try:
-            for callback in LIFE_CYCLE.of("around_submit"):
-                self._begin(callback)
-        except BaseException as error:
-            self.fail(error)
-            raise
-
-    def _begin(self, callback: Callback) -> None:
-        generator = callback.function(list(self.tasks))
-        try:
-            tasks = next(generator)
-        except StopIteration:
-            raise InvalidCallback(event=callback.event, name=callback.location, why="it must yield once") from None
-        self._generators.append((callback, generator))
-        if tasks is not None:
-            self.tasks = self._checked(callback, tasks)
-
-    def _checked(self, callback: Callback, tasks: Any) -> list[NewTask]:
-        """Refuse a change of the number of tasks: the caller gets one handle per call."""
-        rows = list(tasks)
-        if len(rows) != len(self.tasks) or not all(isinstance(task, NewTask) for task in rows):
-            why = f"it must yield None or a list of {len(self.tasks)} NewTask, as many as it received"
-            raise InvalidCallback(event=callback.event, name=callback.location, why=why)
-        return rows
-
-    def end(self, result: SubmitResult) -> None:
-        """Run the parts after `yield`. An exception is logged: the tasks are submitted."""
-        while self._generators:
-            callback, generator = self._generators.pop()
-            try:
-                generator.send(result)
-            except StopIteration:
-                continue
-            except BaseException as error:
-                log.error("%s failed after a submit", callback.location, exc_info=error)
-            else:
-                log.error("%s yields twice: it must yield once", callback.location)
-
-    def fail(self, error: BaseException) -> None:
-        """Raise the error of the submit at each `yield`. The caller gets the error in any case."""
-        while self._generators:
-            callback, generator = self._generators.pop()
-            try:
-                generator.throw(error)
-            except StopIteration:
-                continue
-            except BaseException as failure:
-                if failure is not error:
-                    log.error("%s failed after a failed submit", callback.location, exc_info=failure)
-            else:
-                log.error("%s yields twice: it must yield once", callback.location)
-
-
-@contextmanager
-def submitting(tasks: Sequence[NewTask]) -> Iterator[SubmitMiddleware]:
-    """Submit tasks in the block, inside the functions of @around_submit; the block sets the result."""
-    around = SubmitMiddleware(tasks)
-    try:
-        yield around
-    except BaseException as error:
-        around.fail(error)
-        raise
-    around.end(around.result)
-
 
 T = TypeVar("T")
 
@@ -136,7 +50,7 @@ class Client:
         self._loop = asyncio.new_event_loop()
         self.waiting = ResultPoller(self._look, self._loop)
         """Callers that wait for tasks to finish."""
-        self._gathering = Coalescer(self._submit, self._loop) if settings.coalesce else None
+        self._coalescer = Coalescer(self._submit, self._loop) if settings.coalesce else None
         self._threads = ThreadPoolExecutor(SUBMITTERS, thread_name_prefix="runner-submit")
         self._database: asyncio.Future[Database] | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="runner-client", daemon=True)
@@ -145,8 +59,8 @@ class Client:
     def submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Submit tasks in a separate transaction."""
         with submitting(tasks) as around:
-            if self._gathering is not None and shares_commits(around.tasks):
-                around.result = self._gathering.put(around.tasks[0]).result()
+            if self._coalescer is not None and shares_commits(around.tasks):
+                around.result = self._coalescer.put(around.tasks[0]).result()
             else:
                 around.result = submit_in_thread(self._open_database(), around.tasks, notify=self.settings.notify)
         return around.result
@@ -154,8 +68,8 @@ class Client:
     async def submit_async(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Same as `submit`, without blocking the caller's event loop."""
         with submitting(tasks) as around:
-            if self._gathering is not None and shares_commits(around.tasks):
-                submitted = self._gathering.put(around.tasks[0])
+            if self._coalescer is not None and shares_commits(around.tasks):
+                submitted = self._coalescer.put(around.tasks[0])
             else:
                 submitted = self._threads.submit(self._submit_in_thread, around.tasks)
             around.result = await asyncio.wrap_future(submitted)
@@ -257,8 +171,8 @@ class Client:
         self._loop.close()
 
     async def _dispose(self) -> None:
-        if self._gathering is not None:
-            await self._gathering.end()
+        if self._coalescer is not None:
+            await self._coalescer.end()
         await self.waiting.end(DatabaseUnavailable(url=self.settings.url, why="this program has disconnected from it"))
         unfinished = asyncio.all_tasks() - {asyncio.current_task()}
         if unfinished:

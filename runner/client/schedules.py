@@ -2,17 +2,17 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.handler import TaskHandler
 from runner.errors import InvalidPayload, InvalidSchedule, UnknownSchedule
-from runner.handlers.options import SETTABLE, convert
+from runner.handlers.options import SCHEDULE_OPTIONS, SETTABLE, ScheduledTaskOptions, convert
 from runner.handlers.registry import REGISTRY, Handler
-from runner.handlers.schedules import SCHEDULE_OPTIONS, SCHEDULES, DeclaredSchedule, check_id, write_options
+from runner.handlers.schedules import SCHEDULES, DeclaredSchedule, check_id, write_options
 from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
 from runner.model.schedule import ScheduleSpec
@@ -25,20 +25,6 @@ if TYPE_CHECKING:
 
 H = TypeVar("H", bound=TaskHandler[Any, Any, Any])
 """Type of the handler, which the decorator returns as it is."""
-
-
-class ScheduledTaskOptions(TypedDict, total=False):
-    """The options of a schedule's tasks, as in `handler.options`."""
-
-    queue: str
-    priority: int
-    key: str
-    max_attempts: int
-    retry: str
-    timeout: Delay
-    expires: Delay
-    tags: Iterable[str]
-    bucket: int
 
 
 def schedule(  # noqa: PLR0913 - one argument per column that a schedule has
@@ -70,8 +56,8 @@ def schedule(  # noqa: PLR0913 - one argument per column that a schedule has
             afterwards, "replace" terminates the earlier run, "allow" runs both.
         jitter: longest random delay of a task after its tick.
         broadcast: run each tick on every live runner that has the handler.
-        options: options of the tasks, as in `handler.options`: queue, priority, key (by default the time of the tick,
-            such as 2026-11-22T09:00:00Z), max_attempts, retry, timeout, expires, tags, bucket.
+        options: options of the tasks, as in `handler.options`, without times, unique and order keys and dependencies.
+            `key` is by default the time of the tick, such as 2026-11-22T09:00:00Z.
 
     Raises:
         InvalidSchedule: a value is not valid.
@@ -119,6 +105,8 @@ def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if "tags" in values:
         convert({"tags": values["tags"]})  # rejects a single string, which would become a list of letters
         values["tags"] = list(values["tags"])
+    if "hosts" in values:
+        values |= convert({"hosts": values["hosts"]})
     return values
 
 

@@ -12,7 +12,7 @@ from django.db.models.signals import post_migrate, pre_migrate
 from django.utils.module_loading import module_has_submodule
 
 from runner.client.client import use_client
-from runner.django.connection import DjangoClient
+from runner.django.connection import DjangoClient, clear_tables, database_alias, migrate_tables
 from runner.errors import RunnerError
 from runner.handlers.registry import REGISTRY, Handler
 from runner.settings import load
@@ -44,8 +44,6 @@ class TasktuiConfig(AppConfig):
 
     def before_migrate(self, using: str, verbosity: int = 1, **_: Any) -> None:
         """Create or upgrade the tables before the migrations of the project, which may submit tasks."""
-        from runner.django.connection import migrate_tables  # importing SQLAlchemy takes 0.25 s
-
         if using == database_alias():
             migrate_tables(using, verbosity)
 
@@ -55,15 +53,8 @@ class TasktuiConfig(AppConfig):
         Django flushes only the tables that it manages. Unlike `migrate`, `flush` has no plan. Outside of tests, which
         have an `outbox`, no task is deleted.
         """
-        from runner.django.connection import clear_tables
-
         if plan is None and hasattr(mail, "outbox") and using == database_alias():
             clear_tables(using)
-
-
-def database_alias() -> str:
-    """Return the alias of the database that has the task tables: `DATABASE` of the setting RUNNER, or "default"."""
-    return str(getattr(settings, "RUNNER", {}).get("DATABASE", "default"))
 
 
 def django_settings() -> SettingLayer:

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.db import DatabaseError, connections, transaction
 
 from runner.client.client import Client
@@ -22,6 +23,11 @@ IN_MEMORY = (
     "Django's database is in memory, where no other connection can read it; for tests that run tasks, set a file name: "
     'DATABASES["default"]["TEST"] = {"NAME": BASE_DIR / "test.sqlite3"}'
 )
+
+
+def database_alias() -> str:
+    """Return the alias of the database that has the task tables: `DATABASE` of the setting RUNNER, or "default"."""
+    return str(getattr(settings, "RUNNER", {}).get("DATABASE", "default"))
 
 
 class DjangoClient(Client):
@@ -53,8 +59,6 @@ class DjangoClient(Client):
     @property
     def alias(self) -> str:
         """The alias of the database with the task tables."""
-        from runner.django.apps import database_alias
-
         return database_alias()
 
     async def _open(self) -> "Database":

@@ -267,7 +267,7 @@ def failed(running: Running, error: BaseException, rules: OutcomeRules) -> Outco
     return _by_rule(running, error, failure, rules) if isinstance(error, Exception) else Retry(failure=failure)
 
 
-def returned(running: Running, result: Any, limits: AttemptLimits) -> Outcome:
+def result_outcome(running: Running, result: Any, limits: AttemptLimits) -> Outcome:
     """Return the outcome of a handler that returned, which may have returned an outcome.
 
     Args:

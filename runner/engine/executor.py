@@ -20,7 +20,7 @@ from runner.engine.attempt_outcome import (
     interrupted,
     redact_error,
     redact_outcome,
-    returned,
+    result_outcome,
     timed_out,
 )
 from runner.engine.life_cycle import Middleware
@@ -157,7 +157,7 @@ class Executor:
             return failed(running, error, self._rules)
         finally:
             release_slot()
-        return returned(running, result, self._limits)
+        return result_outcome(running, result, self._limits)
 
     async def _in_thread(
         self, running: Running, arguments: dict[str, Any], release_slot: Callable[[], None]
@@ -181,7 +181,7 @@ class Executor:
         result, error = body.result()
         if running.cancel_requested and (error is not None or result is None):
             return Cancelled()
-        return returned(running, result, self._limits) if error is None else failed(running, error, self._rules)
+        return result_outcome(running, result, self._limits) if error is None else failed(running, error, self._rules)
 
     async def _in_process(
         self, running: Running, open_processes: "Callable[[], ProcessAttempts]", release_slot: Callable[[], None]

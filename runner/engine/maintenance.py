@@ -13,7 +13,6 @@ from runner.store.partitions import extend, read_layout
 from runner.store.retention import enforce, retention_of
 
 log = logging.getLogger("runner.maintenance")
-schema_log = logging.getLogger("runner.schema")
 
 ADVICE = "this runner continues; a runner of this version that starts now fails"
 
@@ -42,9 +41,9 @@ class SchemaWatch:
         else:
             problem = None
         if problem is not None and problem != self._reported:
-            schema_log.error("%s (%s)", problem, ADVICE)
+            log.error("%s (%s)", problem, ADVICE)
         if problem is None and self._reported is not None:
-            schema_log.warning("the schema matches this runner again")
+            log.warning("the schema matches this runner again")
         self._reported = problem
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from runner.engine.attempt_outcome import AttemptLimits, failed, interrupted, returned, timed_out
+from runner.engine.attempt_outcome import AttemptLimits, failed, interrupted, result_outcome, timed_out
 from runner.engine.life_cycle import Middleware
 from runner.engine.process_messages import ProcessCall, ProcessEnd
 from runner.engine.process_pool import (
@@ -104,7 +104,7 @@ class ProcessAttempts:
             return attempt.outcome if known and attempt.outcome is not None else failed(running, error, self._rules)
         if isinstance(attempt.outcome, Done) and result is attempt.value:
             return attempt.outcome
-        return returned(running, result, self._limits)
+        return result_outcome(running, result, self._limits)
 
 
 class _Attempt:

@@ -26,6 +26,8 @@ from runner.store.settle import Settlement, settle
 from runner.store.start import CHUNK, any_overdue, expire, unbind
 from runner.text.sanitize import count_noun, one_line
 
+log = logging.getLogger("runner.recovery")
+
 MAX_RESCUE_PAUSE = 2.0
 """Maximum pause between two searches for lost tasks in seconds; rescues have a deadline."""
 
@@ -89,8 +91,6 @@ class RescueLoop:
             if rescued:
                 self._scan()
 
-
-reconcile_log = logging.getLogger("runner.reconcile")
 
 RELEASE_CHUNK = 500
 """Tasks released in one transaction."""
@@ -170,20 +170,18 @@ class Reconciler:
         try:
             settled = await self._database.write(settle, runner_id, settlements)
         except StoreError as error:
-            reconcile_log.warning("could not release %s: %s", count_noun(len(strangers), "task"), error)
+            log.warning("could not release %s: %s", count_noun(len(strangers), "task"), error)
             return
         if settled.verbs:
-            reconcile_log.warning("released %s: %s", count_noun(len(settled.verbs), "task"), LOST_ANSWER)
+            log.warning("released %s: %s", count_noun(len(settled.verbs), "task"), LOST_ANSWER)
             self._on_release()
 
     def _done(self, comparison: "asyncio.Task[None]") -> None:
         self._comparison = self._known_claims = None
         self._in_flight.unwatch()
         if not comparison.cancelled() and (error := comparison.exception()) is not None:
-            reconcile_log.error("could not reconcile tasks with the database", exc_info=error)
+            log.error("could not reconcile tasks with the database", exc_info=error)
 
-
-expiry_log = logging.getLogger("runner.expiry")
 
 MAX_PAUSE = 5.0
 """Maximum pause between two checks in seconds. No claim takes an expired task, so a late check only shows it longer."""
@@ -216,7 +214,7 @@ class Expiry:
         self._pace = Pace(every=0.0, most=MAX_PAUSE)
 
     async def run(self) -> None:
-        """Cancel all expired tasks, and unbind those that waited for their hosts, in small transactions."""
+        """Cancel all expired tasks, and unbind tasks whose time on their hosts is over, in small transactions."""
         started = time.monotonic()
         if not self._pace.is_due(started):
             return
@@ -231,7 +229,7 @@ class Expiry:
     async def _unbind(self) -> int:
         tasks = await self._database.write(unbind)
         if tasks:
-            expiry_log.info("any host may take %s that waited for theirs", count_noun(tasks, "task"))
+            log.info("any host may take %s that waited for theirs", count_noun(tasks, "task"))
             self._scan_soon()
         return tasks
 
@@ -241,5 +239,5 @@ class Expiry:
             self._metrics.verbs["cancel"] += 1
             self._on_final(task.ended)
         for handler, number in Counter(task.handler for task in tasks).items():
-            expiry_log.warning("%s of %s expired without a start", count_noun(number, "task"), one_line(handler))
+            log.warning("%s of %s expired without a start", count_noun(number, "task"), one_line(handler))
         return len(tasks)

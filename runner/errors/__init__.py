@@ -145,7 +145,7 @@ class ScheduleConflict(InvalidInput):
 
 
 class UnknownSchedule(InvalidInput):
-    """There is no schedule {id!r}{hint}. List them with: runner schedules list."""
+    """Schedule {id!r} does not exist{hint}. List them with: runner schedules list."""
 
     exit_code = 5
 
@@ -225,7 +225,7 @@ class SchemaMissing(StoreError):
 
 
 class FileMissing(SchemaMissing):
-    """There is no SQLite file {path}. Name the database with --url or RUNNER_URL, or run: runner migrate."""
+    """The SQLite file {path} does not exist. Name the database with --url or RUNNER_URL, or run: runner migrate."""
 
 
 class SchemaTooOld(StoreError):

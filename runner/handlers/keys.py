@@ -25,6 +25,21 @@ SCOPES = "use until finished, until started, forever, for 1h, debounce 5s, or de
 OUT_OF_BOUNDS = f"it must be a number of seconds, more than 0 and below {LONGEST_SECONDS:.0e}"
 
 
+def _key_of(
+    option: str, key: str | Callable[..., str | None] | None, handler: str, arguments: Callable[[], Mapping[str, Any]]
+) -> str | None:
+    """The key of a call: the value of the option, or of its function of the arguments.
+
+    Raises:
+        InvalidPayload: the function failed or did not return a key.
+    """
+    value: object = derive(option, key, handler, arguments()) if callable(key) else key
+    if value is None or isinstance(value, str):
+        return value
+    why = f"its {option} function returned {type(value).__name__}, not text or None"
+    raise InvalidPayload(handler=handler, why=why)
+
+
 class UniqueFor(NamedTuple):
     """How long a task holds its unique key.
 
@@ -115,12 +130,9 @@ class Unique(NamedTuple):
         Raises:
             InvalidPayload: the function failed or did not return a key.
         """
-        key = derive("unique_key", self.key, handler, arguments()) if callable(self.key) else self.key
+        key = _key_of("unique_key", self.key, handler, arguments)
         if key is None:
             return None
-        if not isinstance(key, str):
-            why = f"its unique_key function returned {type(key).__name__}, not text or None"
-            raise InvalidPayload(handler=handler, why=why)
         lasting = self.lasting or UniqueFor(Scope.UNTIL_FINISHED)
         default = OnDuplicate.SKIP if self.window is None else OnDuplicate.REPLACE
         return UniqueSpec(key, lasting.scope, lasting.seconds, self.on_duplicate or default, lasting.longest)
@@ -253,13 +265,8 @@ class Order(NamedTuple):
         Raises:
             InvalidPayload: the function failed or did not return a key.
         """
-        key = derive("order_key", self.key, handler, arguments()) if callable(self.key) else self.key
-        if key is None:
-            return None
-        if not isinstance(key, str):
-            why = f"its order_key function returned {type(key).__name__}, not text or None"
-            raise InvalidPayload(handler=handler, why=why)
-        return OrderSpec(key, self.on_failure or "wait")
+        key = _key_of("order_key", self.key, handler, arguments)
+        return None if key is None else OrderSpec(key, self.on_failure or "wait")
 
 
 def check_order(order: OrderSpec) -> None:

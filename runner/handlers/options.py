@@ -1,111 +1,32 @@
 """Task options: the one table of the values that producers set."""
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypedDict
 
-from runner.errors import InvalidTask
 from runner.handlers.dependencies import check_parents, dependencies, parse_parents
 from runner.handlers.keys import check_order, check_unique
-from runner.model.duration import LONGEST_SECONDS, parse_duration
-from runner.model.task import BUCKETS, Priority
-from runner.model.text_limits import (
-    LONGEST_KEY,
-    require_hosts,
-    require_json,
-    require_name,
-    require_storable,
-    require_text,
-    require_whole,
+from runner.handlers.option_values import (
+    Parse,
+    check_name,
+    check_seconds,
+    check_tags,
+    check_text,
+    check_time,
+    duration_as_seconds,
+    parse_integer,
+    parse_seconds,
+    parse_tags,
+    parse_text,
+    parse_time,
+    tags_as_json,
 )
+from runner.model.outcome import Delay
+from runner.model.task import BUCKETS, Priority
+from runner.model.text_limits import LONGEST_KEY, require_hosts, require_whole
 from runner.text.operator import host_list
-from runner.text.times import EARLIEST, LATEST, parse_moment
-
-
-class Clock(NamedTuple):
-    """The time that relative times refer to.
-
-    Args:
-        now: the current time, aware.
-        zone: time zone of times without an offset.
-    """
-
-    now: datetime
-    zone: tzinfo
-
-
-Parse: TypeAlias = Callable[[str, Any, Clock], Any]
-"""Takes an option's name, its value from JSON or the command line, and the clock; returns the value for NewTask."""
-
-
-def _text(name: str, value: Any, _clock: Clock) -> str:
-    if not isinstance(value, str):
-        raise InvalidTask(field=name, value=value, why="expected text")
-    return value
-
-
-def _integer(name: str, value: Any, _clock: Clock) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidTask(field=name, value=value, why="expected a whole number")
-    return value
-
-
-def _moment(name: str, value: Any, clock: Clock) -> datetime:
-    return parse_moment(_text(name, value, clock), *clock)
-
-
-def _seconds(_name: str, value: Any, _clock: Clock) -> float:
-    return parse_duration(value).total_seconds()
-
-
-def _tags(name: str, value: Any, _clock: Clock) -> str:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(tag, str) for tag in value):
-        raise InvalidTask(field=name, value=value, why="expected a list of texts")
-    return json.dumps(list(value))
-
-
-def _json_list(tags: Iterable[str]) -> str | None:
-    """Write tags as JSON. A string is rejected: as an iterable it would become one tag per letter."""
-    if isinstance(tags, str):
-        raise InvalidTask(field="tags", value=tags, why=f"expected a list of strings, such as [{tags!r}]")
-    words = list(tags)
-    for word in words:
-        require_text("tags", word)
-    return json.dumps(words) if words else None
-
-
-def _check_text(name: str, value: Any, limit: int = 10_000) -> None:
-    require_storable(name, value, limit)
-
-
-def _check_queue(name: str, value: Any) -> None:
-    require_text(name, value)
-    require_name(name, value)
-
-
-def _check_seconds(name: str, value: Any, zero: bool = False) -> None:
-    if not (math.isfinite(value) and 0 <= value < LONGEST_SECONDS and (value or zero)):
-        raise InvalidTask(field=name, value=value, why=f"it must be a number of seconds up to {LONGEST_SECONDS:.0e}")
-
-
-def _check_moment(name: str, value: Any) -> None:
-    if not isinstance(value, datetime):
-        raise InvalidTask(field=name, value=value, why="it must be a datetime with a time zone")
-    if value.tzinfo is None:
-        why = "it has no time zone: use datetime.now(UTC), or astimezone() for local time"
-        raise InvalidTask(field=name, value=value.isoformat(), why=why)
-    if not EARLIEST <= value < LATEST:
-        raise InvalidTask(field=name, value=value.isoformat(), why=f"times range from {EARLIEST:%Y} to {LATEST:%Y}")
-
-
-def _check_tags(name: str, value: Any) -> None:
-    require_storable(name, value)
-    if not isinstance(require_json(name, value), list):
-        raise InvalidTask(field=name, value=value[:80], why="it is not a JSON array")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,15 +58,11 @@ class TaskOption:
     help: str = ""
     column: str | None = None
     field: str = ""
-    parse: Parse | None = _text
+    parse: Parse | None = parse_text
     convert: Callable[[Any], Any] | None = None
     check: Callable[[str, Any], None] | None = None
     default: Literal["submit", "claim", "call"] | None = None
     flag: str = ""
-
-
-def _length(value: Any) -> float:
-    return parse_duration(value).total_seconds()
 
 
 TASK_OPTIONS: tuple[TaskOption, ...] = (
@@ -154,24 +71,24 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         type="time",
         column="run_at",
         flag="at",
-        parse=_moment,
-        check=_check_moment,
+        parse=parse_time,
+        check=check_time,
         help="Not before this time: +15m, 14:30, tomorrow 9:00, 2026-11-20T14:30+01:00.",
     ),
     TaskOption(
         name="delay",
         type="float",
-        parse=_seconds,
-        convert=_length,
-        check=partial(_check_seconds, zero=True),
+        parse=parse_seconds,
+        convert=duration_as_seconds,
+        check=partial(check_seconds, zero=True),
         help="Not before this much later: 30s, 10m, 2d.",
     ),
     TaskOption(
         name="expires",
         type="float",
-        parse=_seconds,
-        convert=_length,
-        check=_check_seconds,
+        parse=parse_seconds,
+        convert=duration_as_seconds,
+        check=check_seconds,
         default="submit",
         help="Not started later than this much after it is due: 10m, 1h.",
     ),
@@ -179,15 +96,15 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         name="expires_at",
         type="time",
         column="expires_at",
-        parse=_moment,
-        check=_check_moment,
+        parse=parse_time,
+        check=check_time,
         help="Not started after this time: +15m, 14:30, tomorrow 9:00; replaces --expires.",
     ),
     TaskOption(
         name="priority",
         type="smallint",
         column="priority",
-        parse=_integer,
+        parse=parse_integer,
         check=partial(require_whole, range(Priority.LOWEST, Priority.HIGHEST + 1), "priorities range from 1 to 9"),
         default="submit",
         help="1 to 9; 9 runs first.",
@@ -195,13 +112,13 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
     TaskOption(
         name="key",
         column="key",
-        check=partial(_check_text, limit=LONGEST_KEY),
+        check=partial(check_text, limit=LONGEST_KEY),
         help="A business key to search by.",
     ),
     TaskOption(
         name="queue",
         column="queue",
-        check=_check_queue,
+        check=check_name,
         default="submit",
         help="The queue, for pauses and limits.",
     ),
@@ -209,7 +126,7 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         name="max_attempts",
         type="integer",
         column="max_attempts",
-        parse=_integer,
+        parse=parse_integer,
         check=partial(require_whole, range(1, 2**31), "it must be a positive integer"),
         default="claim",
         help="Maximum number of attempts.",
@@ -224,9 +141,9 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         name="timeout",
         type="float",
         column="timeout",
-        parse=_seconds,
-        convert=_length,
-        check=_check_seconds,
+        parse=parse_seconds,
+        convert=duration_as_seconds,
+        check=check_seconds,
         default="claim",
         help="Time limit of an attempt: 30s, 5m.",
     ),
@@ -235,9 +152,9 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         type="json",
         column="tags",
         flag="tag",
-        parse=_tags,
-        convert=_json_list,
-        check=_check_tags,
+        parse=parse_tags,
+        convert=tags_as_json,
+        check=check_tags,
         help="A word to search by; may be repeated.",
     ),
     TaskOption(
@@ -252,7 +169,7 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         name="bucket",
         type="smallint",
         column="bucket",
-        parse=_integer,
+        parse=parse_integer,
         check=partial(require_whole, range(BUCKETS), f"buckets range from 0 to {BUCKETS - 1}"),
         default="call",
         help="A number from 0 to 999 to spread tasks by; random by default.",
@@ -260,14 +177,16 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
     TaskOption(
         name="tenant",
         column="tenant",
-        check=_check_queue,
+        check=check_name,
         default="call",
         help="The customer, account or host that the task belongs to, for limits per tenant.",
     ),
     TaskOption(
         name="hosts",
         column="hosts",
-        parse=lambda name, value, _: host_list(value if isinstance(value, str) else json.loads(_tags(name, value, _))),
+        parse=lambda name, value, _: host_list(
+            value if isinstance(value, str) else json.loads(parse_tags(name, value, _))
+        ),
         convert=host_list,
         check=require_hosts,
         default="submit",
@@ -276,9 +195,9 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
     TaskOption(
         name="hosts_for",
         type="float",
-        parse=_seconds,
-        convert=_length,
-        check=_check_seconds,
+        parse=parse_seconds,
+        convert=duration_as_seconds,
+        check=check_seconds,
         default="submit",
         help="After it has been due for this long, any host may take it: 10m, 1h; with --hosts.",
     ),
@@ -320,13 +239,38 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         default="call",
         help="If the task before it with this order key fails: wait for it, cancel this task, or run it.",
     ),
-    TaskOption(name="trace", column="trace", parse=None, check=_check_text),
-    TaskOption(name="submitted_by", column="submitted_by", parse=None, check=_check_text),
+    TaskOption(name="trace", column="trace", parse=None, check=check_text),
+    TaskOption(name="submitted_by", column="submitted_by", parse=None, check=check_text),
 )
 """All task options, in the order of `handler.options` and of the command line."""
 
 SETTABLE = {option.name: option for option in TASK_OPTIONS if option.parse is not None}
 """The options that `handler.options`, `runner submit` and JSON lines take, by name."""
+
+SCHEDULE_OPTIONS = tuple(
+    name
+    for name, option in SETTABLE.items()
+    if option.type is not None and name not in ("run_at", "delay", "expires_at")
+)
+"""The task options that a schedule sets for its tasks; they do not depend on the time or on other tasks."""
+
+
+class ScheduledTaskOptions(TypedDict, total=False):
+    """SCHEDULE_OPTIONS for type checkers; a test compares them. Values are as in `handler.options`."""
+
+    queue: str
+    priority: int
+    key: str
+    max_attempts: int
+    retry: str
+    timeout: Delay
+    expires: Delay
+    tags: Iterable[str]
+    bucket: int
+    tenant: str
+    hosts: str | Iterable[str]
+    hosts_for: Delay
+
 
 CHECKS = tuple((option.name, option.field or option.name, option.check) for option in TASK_OPTIONS if option.check)
 """Name, field of NewTask, and check of each option that has one."""

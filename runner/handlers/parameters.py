@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pydantic.errors import PydanticUserError
 
 from runner.errors import InvalidHandler, InvalidInput, RunnerError
-from runner.handlers.options import Clock
+from runner.handlers.option_values import Clock
 from runner.handlers.registry import Handler
 from runner.text.redact import is_secret
 from runner.text.times import parse_moment
@@ -174,7 +174,7 @@ class StoredSignature(NamedTuple):
         fields: its parameters, in order.
         extra: True if a call may pass other arguments too.
         options: the defaults of its tasks, by task option.
-        derived: what its code derives from the arguments of a call: once (the unique key), bucket, order, tenant.
+        derived: what its code derives from the arguments of a call: unique (the unique key), bucket, order, tenant.
     """
 
     fields: Sequence[ParameterField]

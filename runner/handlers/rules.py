@@ -16,13 +16,13 @@ class Rules(NamedTuple):
     """Options that derive values from the arguments of a call.
 
     Args:
-        once: unique key options; None without deduplication.
+        unique: unique key options; None without deduplication.
         bucket: bucket option; None for a random bucket.
         order: order options; None for tasks that run in any order.
         tenant: tenant option; None for no tenant.
     """
 
-    once: Unique | None = None
+    unique: Unique | None = None
     bucket: Bucket | None = None
     order: Order | None = None
     tenant: Tenant | None = None
@@ -44,16 +44,16 @@ class Rules(NamedTuple):
             InvalidTask: an option is not valid.
         """
         no_key = unique_key is None and unique is None and on_duplicate is None
-        once = None if no_key else Unique.read(unique_key, unique, on_duplicate)
+        unique_options = None if no_key else Unique.read(unique_key, unique, on_duplicate)
         unordered = order_key is None and order_on_failure is None
-        return cls(once, bucket, None if unordered else Order.read(order_key, order_on_failure), tenant)
+        return cls(unique_options, bucket, None if unordered else Order.read(order_key, order_on_failure), tenant)
 
     def over(self, general: "Rules") -> "Rules":
         """Return these rules, completed from more general ones."""
-        once = self.once.over(general.once) if self.once and general.once else self.once or general.once
+        unique = self.unique.over(general.unique) if self.unique and general.unique else self.unique or general.unique
         order = self.order.over(general.order) if self.order and general.order else self.order or general.order
         bucket = general.bucket if self.bucket is None else self.bucket
-        return Rules(once, bucket, order, general.tenant if self.tenant is None else self.tenant)
+        return Rules(unique, bucket, order, general.tenant if self.tenant is None else self.tenant)
 
     def require_keys(self) -> None:
         """Reject options that need a key, without one.
@@ -61,7 +61,7 @@ class Rules(NamedTuple):
         Raises:
             InvalidTask: unique_key or order_key is missing.
         """
-        for options in (self.once, self.order):
+        for options in (self.unique, self.order):
             if options is not None:
                 options.require_key()
 
@@ -72,7 +72,7 @@ class Rules(NamedTuple):
             InvalidHandler: a function takes arguments that the handler does not have.
             InvalidTask: unique_key is missing.
         """
-        for options in (self.once, self.order):
+        for options in (self.unique, self.order):
             if options is not None:
                 options.require(signature)
         for option, function in (("bucket", self.bucket), ("tenant", self.tenant)):
@@ -91,17 +91,17 @@ class Rules(NamedTuple):
             InvalidTask: the task has a due time, and duplicates are debounced.
         """
         cached_arguments = cache(arguments)
-        unique = self.once.of(task.handler, cached_arguments) if self.once else None
+        unique = self.unique.of(task.handler, cached_arguments) if self.unique else None
         order = self.order.of(task.handler, cached_arguments) if self.order else None
         bucket = bucket_of(self.bucket, task.handler, cached_arguments)
         tenant = tenant_of(self.tenant, task.handler, cached_arguments)
         task = task._replace(unique=unique, order=order, bucket=bucket, tenant=tenant)
-        if unique is None or self.once is None or self.once.window is None:
+        if unique is None or self.unique is None or self.unique.window is None:
             return task
         if task.run_at is not None or task.delay is not None:
             why = "debounce sets the due time: omit run_at and delay"
             raise InvalidTask(field="unique", value="debounce", why=why)
-        return task._replace(delay=self.once.window)
+        return task._replace(delay=self.unique.window)
 
 
 NO_RULES = Rules()

@@ -8,17 +8,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from runner.errors import DuplicateSchedule, InvalidSchedule, InvalidTask
-from runner.handlers.options import SETTABLE, Clock
+from runner.handlers.option_values import Clock
+from runner.handlers.options import SCHEDULE_OPTIONS, SETTABLE
 from runner.handlers.registry import Handler
 from runner.model.schedule import ScheduleSpec
 from runner.model.text_limits import require_name
-
-SCHEDULE_OPTIONS = tuple(
-    name
-    for name, option in SETTABLE.items()
-    if option.type is not None and name not in ("run_at", "delay", "expires_at")
-)
-"""The task options that a schedule sets for its tasks; they do not depend on the time or on other tasks."""
 
 _ANY_TIME = Clock(datetime(1970, 1, 1, tzinfo=UTC), UTC)
 

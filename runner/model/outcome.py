@@ -154,7 +154,7 @@ class Unexpected(NamedTuple):
     Args:
         name: name of the option and of the setting.
         result: the result, for people.
-        choices: the words that the option takes besides a function; the first one is the default.
+        choices: the words that the option takes in the place of a function; the first one is the default.
         argument: the argument of a function, for people.
     """
 

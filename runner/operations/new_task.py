@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
 from runner.errors import TaskNotFound
+from runner.handlers.options import SETTABLE
 from runner.handlers.parameters import StoredSignature, read_signature
 from runner.model.task import MOVES, NewTask, State
 from runner.operations.audit_log import AuditEntry, record
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 SUBMIT, COPY = "submit", "copy"
 """The verbs in the audit: of the new task, and of the task that it is a copy of."""
 
-COPIED = ("queue", "key", "priority", "max_attempts", "retry", "timeout", "tags", "bucket", "tenant")
+COPIED = tuple(name for name, option in SETTABLE.items() if option.column == name and option.type not in (None, "time"))
 """The options that a copy takes over.
 
 Its time and expiry begin again. Unique key, order key and dependencies stay with the first task: a copy has none.

@@ -63,25 +63,25 @@ async def preview(
     Args:
         tx: an open transaction.
         task_filter: the filter.
-        verb: a key of eligibility.ACCEPTED_STATES.
+        verb: a key of targets.ACCEPTED_STATES.
         cap: maximum number of tasks to read.
         values: the validated values of an edit.
     """
     ids, more = await matching_ids(tx, task_filter, cap)
     outlines = await _outlines(tx, ids)
-    objections = {outline.id: objection(verb, outline) or edit_objection(values, outline) for outline in outlines}
-    returning = [outline.id for outline in outlines if outline.state.final and objections[outline.id] is None]
-    objections |= dict.fromkeys(await key_conflicts(tx, returning), ANOTHER)
-    eligible = [id for id in ids if id in objections and objections[id] is None]
+    reasons = {outline.id: objection(verb, outline) or edit_objection(values, outline) for outline in outlines}
+    returning = [outline.id for outline in outlines if outline.state.final and reasons[outline.id] is None]
+    reasons |= dict.fromkeys(await key_conflicts(tx, returning), ANOTHER)
+    eligible = [id for id in ids if id in reasons and reasons[id] is None]
     return Preview(
         verb=verb,
         total=Count(len(outlines), more),
         groups=dict(Counter((outline.shown, outline.queue) for outline in outlines).most_common()),
         eligible=len(eligible),
-        skipped=dict(Counter(why for why in objections.values() if why).most_common()),
+        skipped=dict(Counter(why for why in reasons.values() if why).most_common()),
         samples=await task_rows(tx, eligible[:SAMPLES]),
         newest=ids[0] if ids else None,
-        last=sum(objections[outline.id] is None and is_last(verb, outline) for outline in outlines),
+        last=sum(reasons[outline.id] is None and is_last(verb, outline) for outline in outlines),
     )
 
 
@@ -91,7 +91,7 @@ def bounded(task_filter: Filter, newest: int | None) -> Filter:
 
 
 class Outline(NamedTuple):
-    """The columns that objections depend on."""
+    """The columns that reasons depend on."""
 
     id: int
     shown: Shown

@@ -19,7 +19,7 @@ from runner.errors import (
     ScheduleInCode,
     UnknownSchedule,
 )
-from runner.handlers.options import Clock
+from runner.handlers.option_values import Clock
 from runner.handlers.schedules import check_id
 from runner.model.schedule import SPEC_COLUMNS, ScheduleSpec
 from runner.model.text_limits import to_storable

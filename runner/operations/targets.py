@@ -108,7 +108,7 @@ async def lock_targets(tx: Transaction, verb: str, targets: Iterable[Target]) ->
 
     Args:
         tx: a writing transaction.
-        verb: a key of eligibility.ACCEPTED_STATES.
+        verb: a key of ACCEPTED_STATES.
         targets: the tasks, with the versions that the operator saw; the first target of an id counts.
 
     Returns:
@@ -126,7 +126,7 @@ def partition_targets(
     """Separate the tasks that have changed or that the operation does not apply to, as `lock_targets` does.
 
     Args:
-        verb: a key of eligibility.ACCEPTED_STATES.
+        verb: a key of ACCEPTED_STATES.
         targets: the tasks, with the versions that the operator saw; the first target of an id counts.
         tasks: the current tasks by id.
     """

@@ -137,7 +137,7 @@ def _with_examples(tx: Transaction, grouped: sa.Subquery, recent: sa.CTE, oldest
     example = last.join(attempt, (attempt.c.task_id == recent.c.task_id) & (attempt.c.fence == recent.c.fence))
     names = ("fingerprint", "ended_at", "handler", "error_type", "message", "traceback", "task_id")
     numbers = [grouped.c[name] for name in ("count", "deaths", "tasks", "recent")]
-    first = tx.dialect.legible(grouped.c.first).label("first")
+    first = tx.dialect.readable_time(grouped.c.first).label("first")
     columns = [*readable(tx, [attempt.c[name] for name in names]), *numbers, first, oldest.is_not(None).label("more")]
     return sa.select(*columns).select_from(example).order_by(grouped.c["count"].desc(), grouped.c.place)
 
@@ -170,7 +170,7 @@ class Shares:
     Args:
         versions: attempts by version of the runner; an unregistered runner has no version.
         hosts: attempts by host.
-        numbers: attempts by their number: first, second, later.
+        numbers: attempts that were the first, the second, or later ones.
     """
 
     versions: dict[str, int]

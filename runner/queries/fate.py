@@ -75,7 +75,7 @@ async def fate(tx: Transaction, change_group: str) -> GroupFate:
     mine = (audit.change_group == change_group) & audit.task_id.is_not(None)
     rows = await tx.rows(sa.select(audit.task_id).where(mine).distinct().limit(CAP + 1))
     ids = sorted(row.task_id for row in rows)
-    begin = tx.dialect.legible(sa.func.min(audit.at, type_=audit.at.type))
+    begin = tx.dialect.readable_time(sa.func.min(audit.at, type_=audit.at.type))
     since = moment(await tx.scalar(sa.select(begin).where(mine)))
     if since is None:
         return GroupFate(Count(), {}, (), ())

@@ -28,7 +28,7 @@ class Permission(Enum):
 
 async def connection_permission(tx: Transaction) -> Permission:
     """Find out which changes this connection may make."""
-    conditions = tx.dialect.rights(tx.tables)
+    conditions = tx.dialect.permissions(tx.tables)
     row = (await tx.rows(sa.select(*(condition.label(name) for name, condition in conditions.items()))))[0]
     if row.follows:
         return Permission.STANDBY
@@ -39,7 +39,7 @@ async def connection_permission(tx: Transaction) -> Permission:
 
 async def reads_audit(tx: Transaction) -> bool:
     """True if this login may read the audit log."""
-    return bool(await tx.scalar(sa.select(tx.dialect.rights(tx.tables)["reads_audit"])))
+    return bool(await tx.scalar(sa.select(tx.dialect.permissions(tx.tables)["reads_audit"])))
 
 
 async def staleness(tx: Transaction) -> float | None:

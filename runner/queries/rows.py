@@ -23,7 +23,7 @@ def readable(tx: Transaction, columns: Iterable[Any]) -> list[sa.ColumnElement[A
 def _fetchable(tx: Transaction, column: Any) -> sa.ColumnElement[Any]:
     match column.type:
         case Instant():
-            return tx.dialect.legible(column)
+            return tx.dialect.readable_time(column)
         case sa.Boolean() | sa.Float():
             return sa.type_coerce(column, sa.types.NullType())
         case _:

@@ -122,7 +122,7 @@ class Settings(BaseModel):
     poll_mode: Name = Field(
         default="fixed-rate",
         description="when scans start: fixed-rate every period, fixed-delay a period after each scan, spread (the "
-        "runners divide the scans), tiers or tiers:0=3s,5=30s,15=60s (seldom for failed tasks), throttle (one batch "
+        "runners divide the scans), tiers or tiers:0=3s,5=30s,15=60s (longer for failed tasks), throttle (one batch "
         "per period), or a class as package.module:Class",
     )
     poll_interval: Delay = Field(

@@ -186,8 +186,8 @@ async def save_checkpoint(tx: Transaction, holder: int, checkpoint: Checkpoint) 
     """Store a checkpoint if the runner still holds the task.
 
     Args:
-        tx: a writing transaction; one statement is executed, and more for the first of an attempt and for those that
-            replace an old one.
+        tx: a writing transaction; one statement is executed, and more for the first checkpoint of an attempt and for
+            one that replaces an old one.
         holder: id of the runner.
         checkpoint: the checkpoint.
 

@@ -1,4 +1,4 @@
-"""start and expire: mark prefetched tasks as started, cancel those that did not start in time, and unbind others."""
+"""start and expire: mark prefetched tasks as started, cancel expired ones, and unbind tasks from their hosts."""
 
 from collections.abc import Sequence
 from functools import lru_cache

@@ -119,7 +119,7 @@ class Action:
         default: initial value of that input.
         required: True if the default is only an example, so that the dialog starts at this input.
         in_footer: False to list the key in the help only.
-        verb: a key of eligibility.ACCEPTED_STATES; empty for actions that do not depend on the state of a task.
+        verb: a key of targets.ACCEPTED_STATES; empty for actions that do not depend on the state of a task.
         operation: builds the operation on tasks from its author and the answer to the prompt.
         options: the command-line options for the answer to the prompt.
     """

@@ -1,9 +1,94 @@
-"""The actions of the console. Key bindings, footers, help, the palette and the read-only guard derive from ACTIONS."""
+"""The actions of the console. Key bindings, footers, help, the palette and the read-only guard derive from ACTIONS.
+
+An action on tasks also has the builder of its operation and its command-line options here.
+"""
 
 import shlex
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
+from runner.errors import InvalidInput
+from runner.model.duration import parse_duration
+from runner.operations.results import Actor
 from tasktui.actions import edit, new_task, queues, schedule, tasks, undo
 from tasktui.actions.action import Action, ActionTarget
+
+if TYPE_CHECKING:
+    from runner.operations.bulk import Operation
+
+EVERY = "all"
+"""Answer that removes all dependencies of a task."""
+
+MOST_DIGITS = 19
+"""Digits of an integer that both databases can store."""
+
+
+def retry(by: Actor, answer: str) -> "Operation":
+    """Build a retry, spread over a duration."""
+    from runner.operations.reschedule import retry_now
+
+    return partial(retry_now, by=by, spread=parse_duration(answer).total_seconds() if answer else 0.0)
+
+
+def retry_options(answer: str) -> Sequence[object]:
+    """The options of a retry."""
+    return ("--spread", answer) if answer not in ("", "0", "0s") else ()
+
+
+def terminate(by: Actor, _answer: str) -> "Operation":
+    """Build a termination."""
+    from runner.operations.terminate import terminate as apply_terminate
+
+    return partial(apply_terminate, by=by)
+
+
+def delay(by: Actor, answer: str) -> "Operation":
+    """Build a delay by a duration."""
+    from runner.operations.reschedule import delay as apply_delay
+
+    return partial(apply_delay, seconds=parse_duration(answer).total_seconds(), by=by)
+
+
+def delay_options(answer: str) -> Sequence[object]:
+    """The options of a delay."""
+    return ("--by", answer)
+
+
+def unblock(by: Actor, answer: str) -> "Operation":
+    """Build an unblock of one dependency or of all."""
+    from runner.operations.unblock import unblock as apply_unblock
+
+    return partial(apply_unblock, by=by, dependency_id=_dependency_id(answer))
+
+
+def unblock_options(answer: str) -> Sequence[object]:
+    """The options of an unblock."""
+    return ("--dependency", answer) if answer not in ("", EVERY) else ()
+
+
+def rewind(by: Actor, answer: str) -> "Operation":
+    """Build a rewind to a checkpoint."""
+    from runner.operations.reschedule import rewind as apply_rewind
+
+    if not (answer.isdecimal() and len(answer) < MOST_DIGITS):
+        raise InvalidInput(why=f"{answer[:30]!r} is not the number of a checkpoint; the task screen lists them")
+    return partial(apply_rewind, number=int(answer), by=by)
+
+
+def rewind_options(answer: str) -> Sequence[object]:
+    """The options of a rewind."""
+    return ("--to", answer)
+
+
+def _dependency_id(answer: str) -> int | None:
+    """Parse a dependency id; None for all dependencies."""
+    if answer in ("", EVERY):
+        return None
+    if not (answer.isdecimal() and len(answer) < MOST_DIGITS):
+        raise InvalidInput(why=f"{answer[:30]!r} is not a dependency id; enter an id from the task screen, or {EVERY}")
+    return int(answer)
+
 
 ACTIONS = {
     action.name: action
@@ -17,8 +102,8 @@ ACTIONS = {
             "Spread over",
             "0s",
             verb="retry_now",
-            operation=tasks.retry,
-            options=tasks.retry_options,
+            operation=retry,
+            options=retry_options,
         ),
         Action(
             "terminate",
@@ -27,7 +112,7 @@ ACTIONS = {
             ActionTarget.TASKS,
             tasks.ask,
             verb="terminate",
-            operation=tasks.terminate,
+            operation=terminate,
         ),
         Action(
             "delay",
@@ -39,8 +124,8 @@ ACTIONS = {
             "10m",
             required=True,
             verb="delay",
-            operation=tasks.delay,
-            options=tasks.delay_options,
+            operation=delay,
+            options=delay_options,
         ),
         Action(
             "unblock",
@@ -49,11 +134,11 @@ ACTIONS = {
             ActionTarget.TASKS,
             tasks.ask,
             "Dependency",
-            tasks.EVERY,
+            EVERY,
             in_footer=False,
             verb="unblock",
-            operation=tasks.unblock,
-            options=tasks.unblock_options,
+            operation=unblock,
+            options=unblock_options,
         ),
         Action("edit", "E", "Edit", ActionTarget.TASKS, edit.ask, verb="edit"),
         Action(
@@ -67,8 +152,8 @@ ACTIONS = {
             required=True,
             in_footer=False,
             verb="rewind",
-            operation=tasks.rewind,
-            options=tasks.rewind_options,
+            operation=rewind,
+            options=rewind_options,
         ),
         Action("copy", "N", "New copy", ActionTarget.TASK, new_task.ask_for_copy, in_footer=False),
         Action("submit", "A", "Add a task", ActionTarget.HANDLER, new_task.ask_for_handler, in_footer=False),

@@ -1,19 +1,23 @@
-"""Editing one task: its dialog, and saving the form."""
+"""Editing: the form of one task and its saving, and the form for new values of many tasks."""
 
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import InvalidInput
+from runner.filter.parse import Filter
+from runner.model.duration import parse_duration
 from runner.operations.results import Result, Target
 from runner.operations.targets import objection
+from runner.queries.task_list.row import TaskRow
 from runner.text.redact import MASK
 from tasktui.actions.action import Action, Targets
 from tasktui.actions.as_command import command_line, edit_words
-from tasktui.actions.question import Dialog
+from tasktui.actions.question import Dialog, Form, FormField
 from tasktui.actions.tasks import question
 from tasktui.messages import Notice
+from tasktui.render.render import content, line
 from tasktui.session.session import Session
 
 if TYPE_CHECKING:
@@ -23,13 +27,11 @@ if TYPE_CHECKING:
 
 def ask(action: Action, session: Session, targets: Targets) -> Dialog | Coroutine[Any, Any, Dialog]:
     """Ask for the new values of the selected tasks."""
-    from tasktui.actions.question import bulk_form  # The first screen does not need it.
-
     task_filter, tasks = targets.task_filter(), targets.tasks()
     if task_filter is not None:
-        return bulk_form(action, session, task_filter, f"all tasks that match {task_filter}", question)
+        return _bulk_form(action, session, task_filter, f"all tasks that match {task_filter}")
     if len(tasks) > 1:
-        return bulk_form(action, session, tasks, f"{len(tasks):,} tasks", question)
+        return _bulk_form(action, session, tasks, f"{len(tasks):,} tasks")
     return _ask(session, tasks[0].id) if tasks else Notice(targets.missing(), bad=True)
 
 
@@ -112,3 +114,61 @@ class TaskEdit:
             "requeue": requeues(self.detail),
             "payload_limit": int(self.session.settings.payload_limit),
         }
+
+
+BULK_FIELDS = (
+    FormField("run_at", "Run at", hint="unchanged; now, +15m, 14:30"),
+    FormField("spread", "Spread over", hint="after run at: 10m"),
+    FormField("max_attempts", "Max attempts", hint="unchanged; a number, or none for the handler's"),
+    FormField("priority", "Priority", hint="unchanged; 1 to 9, 9 runs first"),
+    FormField("timeout", "Timeout", hint="unchanged; 30s, or none for the handler's"),
+)
+
+
+async def _bulk_form(action: Action, session: Session, selected: Filter | Sequence[TaskRow], of: str) -> Form:
+    """Build the form for new values of many tasks: those of a filter, or as they are on the screen."""
+    from runner.db.transaction import clock
+
+    at = await session.read(clock)
+    zone = session.zone
+
+    def read(typed: Mapping[str, str]) -> "tuple[Changes, float, dict[str, Any]]":
+        from runner.operations.edit_values import Changes, check_bulk
+        from tasktui.actions.edit_form import parse_value
+
+        texts = {name: text for name, text in typed.items() if text and name != "spread"}
+        changes = Changes(**{name: parse_value(name, text, at, zone) for name, text in texts.items()})
+        spread = parse_duration(typed["spread"]).total_seconds() if typed["spread"] else 0.0
+        return changes, spread, check_bulk(changes, spread)
+
+    def preview(typed: Mapping[str, str]) -> Sequence[str]:
+        from runner.text import formatting
+
+        if not any(typed.values()):
+            return ["no changes yet"]
+        _, spread, values = read(typed)
+        lines = []
+        for name, value in values.items():
+            text = formatting.exact(value, at, zone) if name == "run_at" else "none" if value is None else f"{value:g}"
+            more = f", spread over {typed['spread']}" if spread and name == "run_at" else ""
+            lines.append(f"{name.replace('_', ' ')}: {text}{more}")
+        return lines
+
+    async def submit(typed: Mapping[str, str]) -> "Dialog":
+        from runner.operations.edit import edit_all
+        from tasktui.actions import perform
+        from tasktui.actions.plan import plan
+
+        changes, spread, values = read(typed)
+        words = [word for name, text in typed.items() if text for word in (f"--{name.replace('_', '-')}", text)]
+        edit = replace(
+            action,
+            operation=lambda by, _answer: partial(edit_all, changes=changes, by=by, spread=spread),
+            options=lambda _answer: words,
+        )
+        if isinstance(selected, Filter):
+            return question(await perform.preview(session, edit, selected, values), session, preview(typed))
+        return question(plan(edit, selected, values), session, preview(typed))
+
+    about = [content((f"New values for {line(of)}. Empty entries stay as they are.", "bold strong"))]
+    return Form(f"Edit {line(of)}", about, BULK_FIELDS, preview, submit)

@@ -17,7 +17,7 @@ from tasktui.render.render import content, line
 from tasktui.session.session import Session
 
 if TYPE_CHECKING:  # They import modules that the first screen does not need.
-    from runner.handlers.options import Clock
+    from runner.handlers.option_values import Clock
     from runner.handlers.parameters import StoredSignature
     from runner.queries.task.detail import TaskDetail
     from tasktui.actions.question import Form, FormField
@@ -26,7 +26,7 @@ PAYLOAD = "payload"
 OPTIONS = ("queue", "priority", "run_at", "max_attempts", "key")
 """The task options in the form."""
 
-DERIVED = {"once": "a unique key", "bucket": "a bucket", "order": "an order key", "tenant": "a tenant"}
+DERIVED = {"unique": "a unique key", "bucket": "a bucket", "order": "an order key", "tenant": "a tenant"}
 """The values that the code of a handler derives from the arguments of a call."""
 
 LONGEST_PAYLOAD = 300
@@ -65,7 +65,7 @@ async def ask_to_submit(action: Action, session: Session, handler: str) -> Dialo
 
 async def _draft(action: Action, session: Session, handler: str, origin: "TaskDetail | None" = None) -> "Draft":
     from runner.db.transaction import clock
-    from runner.handlers.options import Clock
+    from runner.handlers.option_values import Clock
     from runner.operations.new_task import stored_signature
 
     signature = await session.read(stored_signature, handler)

@@ -70,17 +70,17 @@ def plan(action: Action, tasks: Sequence[TaskRow], values: Mapping[str, object] 
         tasks: the tasks as they are on the screen.
         values: the validated values of an edit.
     """
-    objections = {task.id: objection(action.verb, task) for task in tasks}
+    reasons = {task.id: objection(action.verb, task) for task in tasks}
     if values:
         from runner.operations.edit_values import edit_objection
 
-        objections |= {task.id: edit_objection(values, task) for task in tasks if objections[task.id] is None}
-    eligible = [task for task in tasks if objections[task.id] is None]
+        reasons |= {task.id: edit_objection(values, task) for task in tasks if reasons[task.id] is None}
+    eligible = [task for task in tasks if reasons[task.id] is None]
     return ActionPlan(
         action=action,
         eligible=Count(len(eligible)),
         groups=dict(Counter((task.shown, task.queue) for task in tasks).most_common()),
-        skipped=dict(Counter(why for why in objections.values() if why).most_common()),
+        skipped=dict(Counter(why for why in reasons.values() if why).most_common()),
         samples=tuple(eligible[:SAMPLES]),
         targets=tuple(Target(task.id, task.version) for task in eligible),
         last=sum(is_last(action.verb, task) for task in eligible),

@@ -135,7 +135,7 @@ def _area_cell(row: int, height: int, role: str, low: int, high: int) -> Part:
     if first == EIGHTHS:
         shades = (f"{role}@{lower}", f"{role}@{upper}")
         return ("█", shades[0]) if current().flat else ("▄", f"{shades[0]} on {shades[1]}")
-    if second > first and second < EIGHTHS:  # One colour has room above the area: what is behind stays in sight.
+    if second > first and second < EIGHTHS:  # One colour has room above the area: the line behind it stays in sight.
         return (BLOCKS[second], "retrying")
     if second == EIGHTHS:
         return (BLOCKS[first], f"{role}@{upper} on retrying")

@@ -18,7 +18,7 @@ from tasktui.actions.question import BulkChange, Dialog, Form, Question, result_
 from tasktui.messages import Notice
 from tasktui.session.session import Job
 from tasktui.session.write_lock import ReadOnly
-from tasktui.terminal.keyboard import holding
+from tasktui.terminal.keyboard import key_buffer
 
 if TYPE_CHECKING:
     from runner.queries.task.detail import TaskDetail
@@ -134,7 +134,7 @@ class Actions:
 
     def _prepare(self, reading: Coroutine[Any, Any, Dialog]) -> None:
         """Read the data of a dialog and open it. The keys typed until then wait for the dialog."""
-        screen, console = self._screen, holding(self._screen.app)
+        screen, console = self._screen, key_buffer(self._screen.app)
         console.hold()
 
         async def read_and_open() -> None:

@@ -160,7 +160,7 @@ class LiveScreen(Screen[None]):
 
     @on(Notice)
     def _name_database(self, message: Notice) -> None:
-        """Note the origin of a notice, which the application shows, whatever database is in front."""
+        """Note the origin of a notice, which the application shows with any database in front."""
         message.database = self.session.name
 
     def parts(self) -> Iterable[Widget]:

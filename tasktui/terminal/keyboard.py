@@ -160,7 +160,7 @@ class KeyBuffer(App[None]):
             self.post_message(Key(key.key, key.character))
 
 
-def holding(app: App[Any]) -> KeyBuffer:
+def key_buffer(app: App[Any]) -> KeyBuffer:
     """The application of a screen, with its type."""
     assert isinstance(app, KeyBuffer)  # noqa: S101 - all our screens belong to this application
     return app

@@ -33,7 +33,7 @@ def test_a_new_file_is_reported_because_its_name_may_be_mistyped(call: Call) -> 
 def test_a_command_that_reads_creates_no_file(call: Call, verb: str, tmp_path: Path) -> None:
     result = call(verb, "--url", "sqlite:///typo.db")
     assert result.code == Exit.DATABASE
-    assert f"There is no SQLite file {tmp_path}/typo.db" in result.err
+    assert f"The SQLite file {tmp_path}/typo.db does not exist" in result.err
     assert list(tmp_path.iterdir()) == []
 
 

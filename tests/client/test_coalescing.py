@@ -65,7 +65,7 @@ async def gate(database: Database) -> Gate:
 
 
 @pytest.fixture
-async def gathering(gate: Gate) -> AsyncIterator[Coalescer]:
+async def coalescer(gate: Gate) -> AsyncIterator[Coalescer]:
     coalescing = Coalescer(gate.submit, asyncio.get_running_loop())
     yield coalescing
     gate.let(100)
@@ -113,29 +113,29 @@ async def _stored_at(url: str) -> dict[int, str]:
 
 
 async def test_a_single_submit_is_sent_immediately_and_later_ones_share_the_next_transaction(
-    gathering: Coalescer, gate: Gate
+    coalescer: Coalescer, gate: Gate
 ) -> None:
-    first = gathering.put(numbered(0))
+    first = coalescer.put(numbered(0))
     await gate.arrived.wait()
-    others = [gathering.put(numbered(number)) for number in range(1, 50)]
+    others = [coalescer.put(numbered(number)) for number in range(1, 50)]
     gate.let(2)
     ids = [await told(future) for future in (first, *others)]
     assert gate.sizes == [1, 49]
     assert len(set(ids)) == 50
 
 
-async def test_no_future_resolves_before_the_commit(gathering: Coalescer, gate: Gate, database: Database) -> None:
-    future = gathering.put(numbered(1))
+async def test_no_future_resolves_before_the_commit(coalescer: Coalescer, gate: Gate, database: Database) -> None:
+    future = coalescer.put(numbered(1))
     await gate.arrived.wait()
     assert (future.done(), await stored(database)) == (False, {})
     gate.let(1)
     assert {await told(future): '{"number":1}'} == await stored(database)
 
 
-async def test_the_size_of_a_transaction_is_bounded(gathering: Coalescer, gate: Gate) -> None:
-    first = gathering.put(numbered(0))
+async def test_the_size_of_a_transaction_is_bounded(coalescer: Coalescer, gate: Gate) -> None:
+    first = coalescer.put(numbered(0))
     await gate.arrived.wait()
-    futures = [first, *(gathering.put(numbered(number)) for number in range(2 * MOST + 5))]
+    futures = [first, *(coalescer.put(numbered(number)) for number in range(2 * MOST + 5))]
     gate.let(4)
     for future in futures:
         await told(future)
@@ -146,10 +146,10 @@ async def test_the_size_of_a_transaction_is_bounded(gathering: Coalescer, gate: 
     ("bad", "error"), [(NewTask("work", "[1]"), DatabaseRefused), (NewTask("work", priority=99), InvalidTask)]
 )
 async def test_an_invalid_task_fails_alone(
-    gathering: Coalescer, gate: Gate, database: Database, bad: NewTask, error: type[Exception]
+    coalescer: Coalescer, gate: Gate, database: Database, bad: NewTask, error: type[Exception]
 ) -> None:
     tasks = [*map(numbered, range(5)), bad, *map(numbered, range(5, 10))]
-    futures = [gathering.put(task) for task in tasks]
+    futures = [coalescer.put(task) for task in tasks]
     gate.let(100)
     refused = futures.pop(5)
     with pytest.raises(error):
@@ -158,10 +158,10 @@ async def test_an_invalid_task_fails_alone(
     assert accepted == await stored(database)
 
 
-async def test_a_cancelled_submit_is_not_sent(gathering: Coalescer, gate: Gate, database: Database) -> None:
-    first = gathering.put(numbered(0))
+async def test_a_cancelled_submit_is_not_sent(coalescer: Coalescer, gate: Gate, database: Database) -> None:
+    first = coalescer.put(numbered(0))
     await gate.arrived.wait()
-    given_up, other = gathering.put(numbered(1)), gathering.put(numbered(2))
+    given_up, other = coalescer.put(numbered(1)), coalescer.put(numbered(2))
     given_up.cancel()
     gate.let(2)
     await told(first)
@@ -204,19 +204,19 @@ async def test_submits_continue_after_an_outage(gate: Gate, database: Database) 
             raise away.pop()
         return await gate.submit(tasks)
 
-    gathering = Coalescer(submit, asyncio.get_running_loop())
+    coalescer = Coalescer(submit, asyncio.get_running_loop())
     with pytest.raises(DatabaseUnavailable):
-        await told(gathering.put(numbered(0)))
+        await told(coalescer.put(numbered(0)))
     gate.let(1)
-    assert {await told(gathering.put(numbered(1))): '{"number":1}'} == await stored(database)
+    assert {await told(coalescer.put(numbered(1))): '{"number":1}'} == await stored(database)
 
 
 async def test_a_task_with_a_unique_key_is_submitted_separately(
     sharing: None, gate: Gate, database: Database, work: TaskHandler[Any, Any, Any]
 ) -> None:
-    gathering = get_client()._gathering
-    assert gathering is not None
-    gathering._submit = gate.submit
+    coalescer = get_client()._coalescer
+    assert coalescer is not None
+    coalescer._submit = gate.submit
     # The other submits are blocked; this one is not.
     handle = await work.options(unique_key="only").submit_async(number=1)
     again = await work.options(unique_key="only").submit_async(number=2)

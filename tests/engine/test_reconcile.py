@@ -69,7 +69,7 @@ async def test_tasks_of_a_claim_whose_answer_is_lost_run_on_the_same_runner(
     assert len(started) == number
     rows = [await harness.row(task) for task in tasks]
     assert {(row.state, row.attempt, row.releases) for row in rows} == {("succeeded", 1, 1)}
-    warnings = [record.getMessage() for record in caplog.records if record.name == "runner.reconcile"]
+    warnings = [record.getMessage() for record in caplog.records if record.name == "runner.recovery"]
     noun = "task" if number == 1 else "tasks"
     assert warnings == [f"released {number} {noun}: the result of the claim never reached the runner"]
 

@@ -32,8 +32,8 @@ async def test_other_tables_are_said_once_and_so_is_that_they_fit_again(
     await change(database, sa.text(f"UPDATE task_schema SET version_num = '{HEAD}'"))
     for _ in range(2):
         await release.check_schema()
-    said = [record.getMessage() for record in caplog.records if record.name == "runner.schema"]
-    assert [record.levelno for record in caplog.records if record.name == "runner.schema"] == [
+    said = [record.getMessage() for record in caplog.records if record.name == "runner.maintenance"]
+    assert [record.levelno for record in caplog.records if record.name == "runner.maintenance"] == [
         logging.ERROR,
         logging.WARNING,
     ]

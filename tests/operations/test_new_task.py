@@ -8,7 +8,7 @@ import pytest
 
 from runner.db.database import Database
 from runner.errors import InvalidEdit, InvalidTask, PayloadTooLarge, RunnerError, TaskNotFound
-from runner.handlers.options import Clock
+from runner.handlers.option_values import Clock
 from runner.handlers.parameters import stored_signatures
 from runner.handlers.registry import Handler, Options
 from runner.model.task import NewTask, State
@@ -31,6 +31,7 @@ FIRST: dict[str, Any] = {
     "timeout": 30.0,
     "bucket": 77,
     "tenant": "acme",
+    "hosts": "web-3",
     "tags": '["vip"]',
 }
 

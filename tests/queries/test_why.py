@@ -422,7 +422,7 @@ async def test_the_position_of_the_first_of_many_is_found_without_reading_the_ot
         bulk = sa.select(sa.literal("work"), same).select_from(n)
         await change(opened, sa.insert(task).from_select(["handler", "run_at"], bulk))
         async with opened.reading() as tx:
-            run_at = await tx.scalar(sa.select(tx.dialect.legible(task.c.run_at)).where(task.c.id == first))
+            run_at = await tx.scalar(sa.select(tx.dialect.readable_time(task.c.run_at)).where(task.c.id == first))
         lanes = [Lane("default", "work", priority) for priority in (1, 2)]
         async with looking.seeing() as seen:
             assert await opened.read(tasks_ahead, first, run_at, 1, lanes, 10_000) == (0, False)

@@ -95,7 +95,7 @@ class Dialect(Protocol):
         """A member of a JSON object as text: strings without quotes; NULL if it does not exist or is unreadable."""
         ...
 
-    def rights(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:
+    def permissions(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:
         """Return the conditions for runner.queries.health.
 
         Returns:
@@ -152,7 +152,7 @@ class Dialect(Protocol):
         """
         ...
 
-    def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    def readable_time(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Return a time in a form that can always be fetched, even for invalid values of foreign clients."""
         ...
 

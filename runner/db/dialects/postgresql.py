@@ -148,7 +148,7 @@ class PostgreSQL:
         value = sa.type_coerce(payload.op("#>>")(names), sa.Text)
         return sa.case((sa.func.strpos(text, sa.literal_column(r"'\u0000'")) == 0, value), else_=sa.null())
 
-    def rights(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:
+    def permissions(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:
         """The privileges of the login (column privileges suffice), the role of the server, and read-only settings.
 
         The settings of the current transaction do not count, because it is always read-only.
@@ -224,7 +224,7 @@ class PostgreSQL:
             END $$"""
         return sa.text(statement)
 
-    def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    def readable_time(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Return NULL for values that Python cannot represent: infinity and years beyond its range."""
         return sa.case((moment.between(EARLIEST, LATEST), moment))
 

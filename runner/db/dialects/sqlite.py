@@ -98,7 +98,7 @@ class SQLite:
         text = sa.case((kind.in_(("true", "false")), kind), else_=value)
         return sa.case((sa.func.json_valid(payload) == 1, text), else_=sa.null())
 
-    def rights(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:  # noqa: ARG002 - the other database needs them
+    def permissions(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:  # noqa: ARG002 - the other database needs them
         """SQLite has no logins and no standbys: write access to the file permits everything."""
         return {"intervenes": sa.true(), "follows": sa.false(), "closed": sa.false(), "reads_audit": sa.true()}
 
@@ -134,6 +134,6 @@ class SQLite:
         """Not needed: no claim runs beside this transaction."""
         return None
 
-    def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    def readable_time(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Times are text, and any text can be fetched."""
         return sa.type_coerce(moment, sa.Text)

@@ -28,6 +28,12 @@ UNKNOWN = "its target is unknown"
 NOT_PENDING = "its runner has received it, has another command, or no longer exists"
 
 
+def _place_of(change: UndoableChange) -> PauseTarget | None:
+    """The queue or handler of a change; None if its target is neither."""
+    kind, _, name = (change.target or "").partition(" ")
+    return PauseTarget(PauseKind(kind), name) if kind in tuple(PauseKind) else None
+
+
 async def undo_pause(tx: Transaction, change: UndoableChange, by: Actor) -> str | None:
     """Undo a pause or resume.
 
@@ -39,10 +45,9 @@ async def undo_pause(tx: Transaction, change: UndoableChange, by: Actor) -> str 
     Returns:
         The reason if it cannot be undone; None if it was.
     """
-    kind, _, name = (change.target or "").partition(" ")
-    if kind not in tuple(PauseKind):
+    target = _place_of(change)
+    if target is None:
         return UNKNOWN
-    target = PauseTarget(PauseKind(kind), name)
     current = await pause_of(tx, target)
     if current.get("paused_at") != moment(change.after.get("paused_at")):
         return PAUSED_SINCE
@@ -70,10 +75,9 @@ async def undo_limit(tx: Transaction, change: UndoableChange, by: Actor) -> str 
     Returns:
         The reason if it cannot be undone; None if it was.
     """
-    kind, _, name = (change.target or "").partition(" ")
-    if kind not in tuple(PauseKind):
+    target = _place_of(change)
+    if target is None:
         return UNKNOWN
-    target = PauseTarget(PauseKind(kind), name)
     current = before_of(await read_entry(tx, target, locked=True))
     if current["limited_at"] != moment(change.after.get("limited_at")):
         return LIMITED_SINCE
@@ -95,9 +99,10 @@ async def undo_breaker(tx: Transaction, change: UndoableChange, by: Actor) -> st
     Returns:
         The reason if it cannot be undone; None if it was.
     """
-    kind, _, handler = (change.target or "").partition(" ")
-    if kind != PauseKind.HANDLER or not await breakers(tx, handler):
+    place = _place_of(change)
+    if place is None or place.kind is not PauseKind.HANDLER or not await breakers(tx, place.name):
         return UNKNOWN
+    handler = place.name
     current = await read_state(tx, handler)
     is_open = current["breaker_probes"] is not None
     moved = "breaker_opened_at" if change.verb == OPEN else "breaker_closed_at"
@@ -145,7 +150,7 @@ PREFIX = "schedule "
 
 
 def is_of_schedule(change: UndoableChange) -> bool:
-    """True if a change is to a schedule, and `undo_schedule` knows its operation."""
+    """True if a change is one of a schedule, and `undo_schedule` knows its operation."""
     verbs = ("add", "edit", "pause", "resume", "run", "delete")
     return (change.target or "").startswith(PREFIX) and change.verb in verbs
 

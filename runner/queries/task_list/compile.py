@@ -33,12 +33,12 @@ REVERSED = {Operator.LT: Operator.GT, Operator.GT: Operator.LT, Operator.LE: Ope
 """The comparison of times for each comparison of ages: an older task was submitted earlier."""
 
 
-def conditions(task_filter: Filter, subject: Source, dialect: Dialect) -> list[Condition] | None:
+def conditions(task_filter: Filter, source: Source, dialect: Dialect) -> list[Condition] | None:
     """Translate a filter into conditions.
 
     Args:
         task_filter: a filter from `parse_filter`.
-        subject: the table that the filter applies to.
+        source: the table that the filter applies to.
         dialect: the dialect of the database.
 
     Returns:
@@ -49,7 +49,7 @@ def conditions(task_filter: Filter, subject: Source, dialect: Dialect) -> list[C
     """
     result = []
     for term in task_filter.terms:
-        condition = _CONDITIONS.get(term.field.partition(".")[0], _plain)(term, subject, dialect)
+        condition = _CONDITIONS.get(term.field.partition(".")[0], _plain)(term, source, dialect)
         if isinstance(condition, sa.False_) and not term.negated:
             return None
         # The negation also matches rows that have no value for the field.
@@ -82,14 +82,14 @@ def _values(term: Term) -> tuple[Any, ...]:
     return term.value if isinstance(term.value, tuple) else (term.value,)
 
 
-def _plain(term: Term, subject: Source, dialect: Dialect) -> Condition:
-    return _matches(_column(term, subject), term, dialect)
+def _plain(term: Term, source: Source, dialect: Dialect) -> Condition:
+    return _matches(_column(term, source), term, dialect)
 
 
-def _payload(term: Term, subject: Source, dialect: Dialect) -> Condition:
+def _payload(term: Term, source: Source, dialect: Dialect) -> Condition:
     """Compare a member of the payload as text; no index serves it."""
     first, _, path = term.field.partition(".")
-    return _matches(dialect.member(_column(replace(term, field=first), subject), path.split(".")), term, dialect)
+    return _matches(dialect.member(_column(replace(term, field=first), source), path.split(".")), term, dialect)
 
 
 def _matches(column: Any, term: Term, dialect: Dialect) -> Condition:
@@ -101,11 +101,11 @@ def _matches(column: Any, term: Term, dialect: Dialect) -> Condition:
     return _compared(column, term.operator, *_values(term))
 
 
-def _column(term: Term, subject: Source) -> Any:
-    if term.field not in subject.columns:
-        fields = ", ".join(subject.columns)
+def _column(term: Term, source: Source) -> Any:
+    if term.field not in source.columns:
+        fields = ", ".join(source.columns)
         raise InvalidFilter(text=str(term), position=1, why=f"unknown field {term.field}; known fields: {fields}")
-    return subject.columns[term.field]
+    return source.columns[term.field]
 
 
 def _compared(column: Any, operator: Operator, *values: Any) -> Condition:
@@ -113,58 +113,58 @@ def _compared(column: Any, operator: Operator, *values: Any) -> Condition:
     return condition
 
 
-def _text(term: Term, subject: Source, _dialect: Dialect) -> Condition:
-    columns = [subject.columns[name] for name in ("error", "key", "handler") if name in subject.columns]
+def _text(term: Term, source: Source, _dialect: Dialect) -> Condition:
+    columns = [source.columns[name] for name in ("error", "key", "handler") if name in source.columns]
     return sa.or_(*(_compared(column, Operator.CONTAINS, term.value) for column in columns))
 
 
-def _state(term: Term, subject: Source, dialect: Dialect) -> Condition:
-    if not subject.states:
-        return _plain(term, subject, dialect)
-    possible = [subject.states[word] for word in _values(term) if word in subject.states]
+def _state(term: Term, source: Source, dialect: Dialect) -> Condition:
+    if not source.states:
+        return _plain(term, source, dialect)
+    possible = [source.states[word] for word in _values(term) if word in source.states]
     return sa.or_(*possible) if possible else sa.false()
 
 
-def _due(term: Term, subject: Source, _dialect: Dialect) -> Condition:
-    column = _column(term, subject)
-    if State.WAITING not in subject.states:
+def _due(term: Term, source: Source, _dialect: Dialect) -> Condition:
+    column = _column(term, source)
+    if State.WAITING not in source.states:
         return sa.false()
     threshold = db_later(db_now(), _values(term)[0].total_seconds())
-    return subject.states[State.WAITING] & _compared(column, term.operator, threshold)
+    return source.states[State.WAITING] & _compared(column, term.operator, threshold)
 
 
-def _age(term: Term, subject: Source, _dialect: Dialect) -> Condition:
+def _age(term: Term, source: Source, _dialect: Dialect) -> Condition:
     moment = db_later(db_now(), -_values(term)[0].total_seconds())
-    return _compared(_column(term, subject), REVERSED[term.operator], moment)
+    return _compared(_column(term, source), REVERSED[term.operator], moment)
 
 
-def _failure(term: Term, subject: Source, dialect: Dialect) -> Condition:
+def _failure(term: Term, source: Source, dialect: Dialect) -> Condition:
     """Search the failed attempts, along the index of their fingerprints."""
-    if "failure" in subject.columns:
-        return _plain(term, subject, dialect)
-    attempt = subject.related.attempt.c
+    if "failure" in source.columns:
+        return _plain(term, source, dialect)
+    attempt = source.related.attempt.c
     matches = dialect.one_of(attempt.fingerprint, _values(term))
-    return subject.table.c.id.in_(sa.select(attempt.task_id).where(matches))
+    return source.table.c.id.in_(sa.select(attempt.task_id).where(matches))
 
 
-def _change(term: Term, subject: Source, dialect: Dialect) -> Condition:
+def _change(term: Term, source: Source, dialect: Dialect) -> Condition:
     """Search the audit, along the index of its change groups."""
-    audit = subject.related.audit.c
+    audit = source.related.audit.c
     matches = dialect.one_of(audit.change_group, _values(term)) & audit.task_id.is_not(None)
-    ids: Condition = subject.columns["id"].in_(sa.select(audit.task_id).where(matches))
+    ids: Condition = source.columns["id"].in_(sa.select(audit.task_id).where(matches))
     return ids
 
 
-def _batch(term: Term, subject: Source, dialect: Dialect) -> Condition:
+def _batch(term: Term, source: Source, dialect: Dialect) -> Condition:
     """Search the parents of the callback of a batch, along the index of dependencies."""
-    dependency = subject.related.dependency.c
+    dependency = source.related.dependency.c
     matches = dialect.one_of(dependency.task_id, _values(term)) & dependency.parent_id.is_not(None)
-    ids: Condition = subject.columns["id"].in_(sa.select(dependency.parent_id).where(matches))
+    ids: Condition = source.columns["id"].in_(sa.select(dependency.parent_id).where(matches))
     return ids
 
 
-def _tag(term: Term, subject: Source, _dialect: Dialect) -> Condition:
-    return sa.or_(*(_has_tag(_column(term, subject), tag) for tag in _values(term)))
+def _tag(term: Term, source: Source, _dialect: Dialect) -> Condition:
+    return sa.or_(*(_has_tag(_column(term, source), tag) for tag in _values(term)))
 
 
 def _has_tag(tags: Any, tag: str) -> Condition:
@@ -215,12 +215,12 @@ class Scan:
     few: bool
 
 
-def scans(task_filter: Filter, subjects: Iterable[Source], dialect: Dialect, *, by_queue: bool = False) -> list[Scan]:
+def scans(task_filter: Filter, sources: Iterable[Source], dialect: Dialect, *, by_queue: bool = False) -> list[Scan]:
     """Divide a search into sides.
 
     Args:
         task_filter: the filter.
-        subjects: the tables.
+        sources: the tables.
         dialect: the dialect of the database.
         by_queue: True if the index of failed tasks by queue has the order of the list.
 
@@ -229,10 +229,10 @@ def scans(task_filter: Filter, subjects: Iterable[Source], dialect: Dialect, *, 
     """
     parts = []
     for served, rest, few in _divided(task_filter, by_queue=by_queue):
-        for subject in subjects:
-            by_index, by_row = (conditions(part, subject, dialect) for part in (served, rest))
+        for source in sources:
+            by_index, by_row = (conditions(part, source, dialect) for part in (served, rest))
             if by_index is not None and by_row is not None:
-                parts.append(Scan(subject, [*subject.always, *by_index], by_row, few or subject.unordered))
+                parts.append(Scan(source, [*source.always, *by_index], by_row, few or source.unordered))
     return parts
 
 

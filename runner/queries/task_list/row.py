@@ -138,7 +138,7 @@ def one_task(tx: Transaction, table: sa.Table, id: int, columns: Sequence[Any]) 
     statement = sa.select(*columns).where(table.c.id == id)
     if table is tx.tables.history and tx.dialect.partitions:
         # As an expression, so that the planner does not walk along an index in this order instead of by id.
-        return statement.order_by(tx.dialect.legible(table.c.finished_at).desc().nulls_last()).limit(1)
+        return statement.order_by(tx.dialect.readable_time(table.c.finished_at).desc().nulls_last()).limit(1)
     return statement
 
 

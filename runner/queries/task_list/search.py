@@ -77,8 +77,8 @@ async def find(
     """
     if (keep := tx.dialect.along_indexes()) is not None:
         await tx.execute(keep)
-    subjects = _subjects(tx, sort)
-    parts = scans(task_filter, subjects, tx.dialect, by_queue=sort.by in (SortField.ID, SortField.AGE))
+    sources = _sources(tx, sort)
+    parts = scans(task_filter, sources, tx.dialect, by_queue=sort.by in (SortField.ID, SortField.AGE))
     if not parts:
         _reject_sort(tx, task_filter, sort)
         return Page([], None, False)
@@ -109,7 +109,7 @@ COLUMNS = {
 }
 
 
-def _subjects(tx: Transaction, sort: Sort) -> list[Source]:
+def _sources(tx: Transaction, sort: Sort) -> list[Source]:
     """The tables whose tasks have the sort field."""
     match sort.by:
         case SortField.RUN_AT | SortField.PRIORITY:
@@ -129,7 +129,7 @@ def _has_own_index(task_filter: Filter) -> bool:
 def _reject_sort(tx: Transaction, task_filter: Filter, sort: Sort) -> None:
     if not scans(task_filter, [live(tx.tables), past(tx.tables)], tx.dialect):
         return  # no task can match the filter, in any order
-    fields = (field for field in SortField if scans(task_filter, _subjects(tx, Sort(field)), tx.dialect))
+    fields = (field for field in SortField if scans(task_filter, _sources(tx, Sort(field)), tx.dialect))
     why = f"only {SORTS[sort.by].of} have this field; the tasks of this filter can be sorted by {', '.join(fields)}"
     raise InvalidSort(sort=sort.by, why=why)
 

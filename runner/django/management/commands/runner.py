@@ -11,8 +11,7 @@ from django.db import connections
 
 from runner.cli.app import run
 from runner.cli.exit_codes import exit_code_of, prepare_streams
-from runner.django.apps import database_alias
-from runner.django.connection import IN_MEMORY, is_in_memory
+from runner.django.connection import IN_MEMORY, database_alias, is_in_memory
 from runner.errors import InvalidSettings
 
 DJANGO_OPTIONS = ("--settings", "--pythonpath")

@@ -1,0 +1,109 @@
+"""Values of task options: how they are read from JSON, from the command line and from Python, and their checks."""
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from datetime import datetime, tzinfo
+from typing import Any, NamedTuple, TypeAlias
+
+from runner.errors import InvalidTask
+from runner.model.duration import LONGEST_SECONDS, parse_duration
+from runner.model.text_limits import require_json, require_name, require_storable, require_text
+from runner.text.times import EARLIEST, LATEST, parse_moment
+
+
+class Clock(NamedTuple):
+    """The time that relative times refer to.
+
+    Args:
+        now: the current time, aware.
+        zone: time zone of times without an offset.
+    """
+
+    now: datetime
+    zone: tzinfo
+
+
+Parse: TypeAlias = Callable[[str, Any, Clock], Any]
+"""Takes an option's name, its value from JSON or the command line, and the clock; returns the value for NewTask."""
+
+
+def parse_text(name: str, value: Any, _clock: Clock) -> str:
+    """Read text."""
+    if not isinstance(value, str):
+        raise InvalidTask(field=name, value=value, why="expected text")
+    return value
+
+
+def parse_integer(name: str, value: Any, _clock: Clock) -> int:
+    """Read a whole number."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidTask(field=name, value=value, why="expected a whole number")
+    return value
+
+
+def parse_time(name: str, value: Any, clock: Clock) -> datetime:
+    """Read a time, such as 2026-11-20T14:30+01:00, +15m or 14:30."""
+    return parse_moment(parse_text(name, value, clock), *clock)
+
+
+def parse_seconds(_name: str, value: Any, _clock: Clock) -> float:
+    """Read a duration, in seconds."""
+    return parse_duration(value).total_seconds()
+
+
+def parse_tags(name: str, value: Any, _clock: Clock) -> str:
+    """Read a list of texts, as JSON."""
+    if not isinstance(value, (list, tuple)) or not all(isinstance(tag, str) for tag in value):
+        raise InvalidTask(field=name, value=value, why="expected a list of texts")
+    return json.dumps(list(value))
+
+
+def tags_as_json(tags: Iterable[str]) -> str | None:
+    """Write tags as JSON. A string is rejected: as an iterable it would become one tag per letter."""
+    if isinstance(tags, str):
+        raise InvalidTask(field="tags", value=tags, why=f"expected a list of strings, such as [{tags!r}]")
+    words = list(tags)
+    for word in words:
+        require_text("tags", word)
+    return json.dumps(words) if words else None
+
+
+def check_text(name: str, value: Any, limit: int = 10_000) -> None:
+    """Reject text that a database cannot store, or with more characters than the limit."""
+    require_storable(name, value, limit)
+
+
+def check_name(name: str, value: Any) -> None:
+    """Reject a name of a queue or a tenant that a row cannot hold."""
+    require_text(name, value)
+    require_name(name, value)
+
+
+def check_seconds(name: str, value: Any, zero: bool = False) -> None:
+    """Reject a number that is not finite, negative or too large, and zero unless it is allowed."""
+    if not (math.isfinite(value) and 0 <= value < LONGEST_SECONDS and (value or zero)):
+        raise InvalidTask(field=name, value=value, why=f"it must be a number of seconds up to {LONGEST_SECONDS:.0e}")
+
+
+def check_time(name: str, value: Any) -> None:
+    """Reject a time without a zone, or out of range."""
+    if not isinstance(value, datetime):
+        raise InvalidTask(field=name, value=value, why="it must be a datetime with a time zone")
+    if value.tzinfo is None:
+        why = "it has no time zone: use datetime.now(UTC), or astimezone() for local time"
+        raise InvalidTask(field=name, value=value.isoformat(), why=why)
+    if not EARLIEST <= value < LATEST:
+        raise InvalidTask(field=name, value=value.isoformat(), why=f"times range from {EARLIEST:%Y} to {LATEST:%Y}")
+
+
+def check_tags(name: str, value: Any) -> None:
+    """Reject text that is not a JSON array."""
+    require_storable(name, value)
+    if not isinstance(require_json(name, value), list):
+        raise InvalidTask(field=name, value=value[:80], why="it is not a JSON array")
+
+
+def duration_as_seconds(value: Any) -> float:
+    """Convert a duration from Python: text, seconds or timedelta."""
+    return parse_duration(value).total_seconds()
