@@ -122,11 +122,12 @@ class ScanScope:
         """Record claimed tasks."""
         self.room -= tasks
 
-    def set_buckets(self, buckets: frozenset[int] | None) -> None:
-        """Take only the tasks of these buckets; None for all."""
-        self._selection = self._selection._replace(buckets=None if buckets is None else mask(buckets))
-        self._is_standby = buckets is not None and not buckets
-        self.is_new = True
+    def set_buckets(self, buckets: frozenset[int], until: float | None = None) -> None:
+        """Take only the tasks of these buckets, up to a time; see TaskSelection."""
+        text = mask(buckets)
+        self.is_new |= text != self._selection.buckets
+        self._selection = self._selection._replace(buckets=text, until=until)
+        self._is_standby = not buckets
 
     def set_failures(self, most: int | None) -> None:
         """Take only tasks with at most this number of failures; None for all."""
@@ -236,7 +237,7 @@ class Slices:
         lease: the lease of the runner.
         seconds: length of the lease.
         static: its static slice; None to divide all buckets with the live runners.
-        set_buckets: called with the buckets that claims may take from now on.
+        set_buckets: called with the buckets that claims may take from now on, and up to when.
         claim_done: waits until the current claim has ended.
         scan_soon: starts a scan.
     """
@@ -247,7 +248,7 @@ class Slices:
         lease: Lease,
         seconds: float,
         static: StaticSlice | None,
-        set_buckets: Callable[[frozenset[int]], None],
+        set_buckets: Callable[[frozenset[int], float], None],
         claim_done: Callable[[], Awaitable[None]],
         scan_soon: Callable[[], None],
     ) -> None:
@@ -261,11 +262,11 @@ class Slices:
         self._member = ""
         self._runner_id = 0
         self._buckets: frozenset[int] = frozenset()
-        self._confirmed = -seconds
+        self._confirmed, self._until = -seconds, 0.0
         self._shared: tuple[frozenset[str], frozenset[int]] = frozenset(), frozenset()
         self._members: dict[str, float] = {}
         """The last heartbeat of each member that counts, on the clock of the lease."""
-        set_buckets(self._buckets)
+        set_buckets(self._buckets, self._until)
 
     @property
     def is_valid(self) -> bool:
@@ -303,14 +304,15 @@ class Slices:
             self._runner_id = own
         peers = await self._database.read(slice_peers, identity)
         others = [peer for peer in peers if peer.id != own]
+        self._until = next((peer.until for peer in peers if peer.id == own), 0.0)
         free = self._wanted(peers, started).difference(*(peer.buckets for peer in others))
         if free != self._buckets:
             self._use(free & self._buckets)
             await self._claim_done()
             free = await self._database.write(take_buckets, identity, own, free)
             if free != self._buckets:
-                self._use(free)
                 log.info("slice %s: claiming from %s", identity.slice, count_noun(len(free), "bucket"))
+        self._use(free)
         self._confirmed = started
 
     async def leave(self) -> None:
@@ -324,7 +326,7 @@ class Slices:
         """Claim from these buckets only."""
         grows = not buckets <= self._buckets
         self._buckets = buckets
-        self._set_buckets(buckets)
+        self._set_buckets(buckets, self._until)
         if grows:
             self._scan_soon()
 

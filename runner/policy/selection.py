@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from runner.db.schema.task import Condition
+from runner.db.types import epoch_seconds
 from runner.errors import InvalidSettings
 from runner.model.task import BUCKETS
 from runner.text.sanitize import one_line
@@ -38,10 +39,14 @@ class TaskSelection(NamedTuple):
     Args:
         buckets: a text of BUCKETS characters, 1 for each bucket that the runner takes; None for all.
         failures: maximum number of failures of a task; None for any.
+        until: the end of the lease that was valid when the buckets were read, in seconds since 1970 by the database's
+            clock; None for fixed buckets. After it another runner may have taken a bucket, even if the lease was
+            renewed since, so a claim that waited so long for a lock takes nothing.
     """
 
     buckets: str | None = None
     failures: int | None = None
+    until: float | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -69,6 +74,8 @@ def selected(task: Any, names: Collection[str]) -> Iterator[Condition]:
         # Tasks for this runner alone have any bucket. As an inequality, which planners expect of nearly every row.
         own = sa.func.substr(task.queue, sa.literal_column("1"), sa.literal_column("1")) == RUNNER_QUEUE_SQL
         yield (bit != sa.literal_column("'0'")) | own
+    if "until" in names:
+        yield epoch_seconds() <= sa.bindparam("selected_until", type_=sa.Float)
     if "failures" in names:
         yield task.attempt <= sa.bindparam("selected_failures", type_=sa.Integer)
 

@@ -1,9 +1,10 @@
 """slices: the buckets that runners divide among themselves, so that no bucket belongs to two of them.
 
 Each runner writes the buckets that it claims from into its row. It takes a bucket only in a transaction that has locked
-the rows of all live runners of its group, in which no other row has the bucket. A runner whose lease has expired owns
-nothing; it stops claiming before that, by its own clock, and reads the rows again before it claims after a late
-renewal. So two runners never claim from one bucket, even if they disagree on who is alive.
+the rows of all runners with a slice, in which no other live row of its group has the bucket. A runner whose lease has
+expired owns nothing; it stops claiming before that, by its own clock, and reads the rows again before it claims after a
+late renewal. A claim that a lock delayed takes nothing after the lease that it began with. So two runners never claim
+from one bucket, even if they disagree on who is alive.
 """
 
 import json
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
-from runner.db.types import db_now, seconds_until
+from runner.db.types import db_now, epoch_seconds, seconds_until
 from runner.policy.selection import format_buckets, member_name, stored_buckets
 from runner.store.heartbeat import Identity
 
@@ -29,6 +30,7 @@ class SlicePeer(NamedTuple):
         buckets: the buckets that it claims from.
         age: seconds since its registration.
         silence: seconds since its last heartbeat.
+        until: the end of its lease in seconds since 1970, by the database's clock.
     """
 
     id: int
@@ -38,6 +40,7 @@ class SlicePeer(NamedTuple):
     buckets: frozenset[int]
     age: float
     silence: float
+    until: float
 
 
 async def slice_peers(tx: Transaction, identity: Identity) -> list[SlicePeer]:
@@ -50,12 +53,13 @@ async def slice_peers(tx: Transaction, identity: Identity) -> list[SlicePeer]:
     runner = tx.tables.runner.c
     names = (runner.id, runner.host, runner.slice, runner.slice_member, runner.buckets)
     ages = (seconds_until(runner.started_at), seconds_until(runner.heartbeat_at))
-    columns = (*names, *ages, runner.handlers, runner.queues)
-    rows = await tx.rows(sa.select(*columns).where(*_is_in_a_group(runner)).order_by(runner.id))
+    until = epoch_seconds() + seconds_until(runner.lease_until)
+    columns = (*names, *ages, until, runner.handlers, runner.queues)
+    rows = await tx.rows(sa.select(*columns).where(*_is_alive(runner)).order_by(runner.id))
     group = (sorted(identity.handlers), sorted(identity.queues))
     return [
-        SlicePeer(id, host, name, member, stored_buckets(buckets or ""), -age, -silence)
-        for id, host, name, member, buckets, age, silence, handlers, queues in rows
+        SlicePeer(id, host, name, member, stored_buckets(buckets or ""), -age, -silence, float(until))
+        for id, host, name, member, buckets, age, silence, until, handlers, queues in rows
         if (_names(handlers), _names(queues)) == group
     ]
 
@@ -66,14 +70,17 @@ def _names(column: Any) -> list[str]:
     return sorted(value)
 
 
-def _is_in_a_group(runner: Any) -> tuple[sa.ColumnElement[bool], ...]:
+def _is_alive(runner: Any) -> tuple[sa.ColumnElement[bool], ...]:
     return runner.slice.is_not(None), runner.lease_until >= db_now()
 
 
 async def _lock_peers(tx: Transaction, identity: Identity) -> list[SlicePeer]:
-    """Lock the rows of all live runners with a slice, and read them after that."""
+    """Lock the rows of all runners with a slice, and read the live ones after that.
+
+    A runner whose lease has expired renews it only after this transaction, and then reads the buckets that it lost.
+    """
     runner = tx.tables.runner.c
-    await tx.rows(sa.select(runner.id).where(*_is_in_a_group(runner)).order_by(runner.id).with_for_update())
+    await tx.rows(sa.select(runner.id).where(runner.slice.is_not(None)).order_by(runner.id).with_for_update())
     return await slice_peers(tx, identity)  # with a snapshot that has every change before the locks
 
 

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -34,6 +34,8 @@ class Fleet:
         self.others: list[Program] = []
         """Submitters."""
         self.operators: list[Program] = []
+        self.draw_settings: Callable[[], Mapping[str, str]] = dict
+        """Draws environment variables for the next runner."""
         self._settings = {f"RUNNER_{name.upper()}": value for name, value in settings.items()}
         self._started = 0
 
@@ -46,8 +48,13 @@ class Fleet:
             process.wait()
         self.journal.close()
 
-    def start_runner(self) -> Program:
-        process = self._start("tests.chaos.work")
+    def start_runner(self, **environment: str) -> Program:
+        """Start a runner.
+
+        Args:
+            environment: variables that differ from those of the other runners.
+        """
+        process = self._start("tests.chaos.work", **{**self.draw_settings(), **environment})
         self.runners.append(process)
         return process
 
@@ -131,7 +138,7 @@ class Fleet:
             time.sleep(pause)
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
-    def _start(self, module: str, *arguments: str) -> Program:
+    def _start(self, module: str, *arguments: str, **environment: str) -> Program:
         self._started += 1
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")}
         own = {"RUNNER_URL": self.url, FOLDER: str(self.journals), "XDG_CONFIG_HOME": str(self.home)}
@@ -140,5 +147,5 @@ class Fleet:
             *arguments,
             log=self.home / f"{self._started:03d}.log",
             directory=self.home,
-            environment=inherited | own | self._settings,
+            environment=inherited | own | self._settings | environment,
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner import Context, handler
+from runner import Breaker, Context, handler
 from tests.chaos.boundary import die_at
 from tests.chaos.journal import FOLDER, Journal
 from tests.chaos.workload import digest
@@ -18,6 +18,12 @@ from tests.chaos.workload import digest
 CHECK_INTERVAL = 0.01
 LOSSES = 2
 """Attempts at which `late_kill` and `innocent` wait until their runner is killed."""
+
+NARROW = 2
+"""Slots of a runner for `narrow`."""
+
+OUTAGE = "outage"
+"""While a file with this name is in the working directory, the service that `brittle` calls is down."""
 
 PAYMENTS = sa.table("payments", sa.column("task"))
 """A table of the application, written to by handlers in the transactions that end their tasks."""
@@ -41,6 +47,27 @@ async def work(ctx: Context, token: str, data: Any, seconds: float = 0.0) -> Non
     """Take some time."""
     started(ctx, token, data)
     await asyncio.sleep(seconds)
+    ended(ctx)
+
+
+@handler("chaos.narrow", limit_per_runner=NARROW)
+async def narrow(ctx: Context, token: str, data: Any, seconds: float = 0.0) -> None:
+    """Take some time in one of few slots."""
+    started(ctx, token, data)
+    journal().write("enter", task=ctx.id, fence=ctx.fence)
+    try:
+        await asyncio.sleep(seconds)
+        ended(ctx)
+    finally:
+        journal().write("leave", task=ctx.id, fence=ctx.fence)
+
+
+@handler("chaos.brittle", breaker=Breaker("4/5s", probe="1s"))
+async def brittle(ctx: Context, token: str, data: Any) -> None:
+    """Call a service that is down while the file OUTAGE exists."""
+    started(ctx, token, data)
+    if Path(OUTAGE).exists():
+        raise ConnectionError("the service is down")
     ended(ctx)
 
 

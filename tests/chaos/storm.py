@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, suppress
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
 import psycopg
@@ -66,6 +66,12 @@ class Storm:
         postgres: the faults of PostgreSQL; None for SQLite.
     """
 
+    mix: ClassVar[str] = "storm"
+    """The mix of tasks that submitters submit."""
+
+    pause: ClassVar[tuple[float, float]] = PAUSE
+    """Seconds between two faults."""
+
     def __init__(self, deployment: Deployment, seed: int, rate: float, postgres: PostgresFaults | None) -> None:
         self.injected: Counter[str] = Counter()
         self.live_at_end = 0
@@ -90,7 +96,7 @@ class Storm:
             name, fault = self._draw.choice(self._faults())
             fault()
             self.injected[name] += 1
-            next_fault = time.monotonic() + self._draw.uniform(*PAUSE)
+            next_fault = time.monotonic() + self._draw.uniform(*self.pause)
             while time.monotonic() < min(next_fault, end):
                 self._maintain()
                 time.sleep(STEP)
@@ -123,15 +129,19 @@ class Storm:
         self._fleet.revive()
         while len(self._fleet.others) < SUBMITTERS:
             seed = self._draw.getrandbits(40)
-            self._fleet.start_submitter("storm", seed, interval=INTERVAL, size=self._chunk)
-        if not self._fleet.operators:
-            self._fleet.start_operator(self._draw.getrandbits(40), OPERATOR_INTERVAL)
+            self._fleet.start_submitter(self.mix, seed, interval=INTERVAL, size=self._chunk)
+        self._operate()
         hold = self._fleet.home / HOLD
         with suppress(StoreError):  # a frozen runner may have locked the file
             if self._deployment.live_count() > self._backlog:
                 hold.touch()
             else:
                 hold.unlink(missing_ok=True)
+
+    def _operate(self) -> None:
+        """Keep an operator at work."""
+        if not self._fleet.operators:
+            self._fleet.start_operator(self._draw.getrandbits(40), OPERATOR_INTERVAL)
 
     def _kill_runner(self) -> None:
         victim = self._draw.choice(self._fleet.runners)
@@ -201,6 +211,10 @@ class Storm:
 
         return inject
 
+    def _mend(self) -> None:
+        """Let the remaining tasks end."""
+        self._fleet.revive()
+
     def _repair(self) -> None:
         for process in [*self._fleet.others, *self._fleet.operators]:
             self._fleet.kill(process)
@@ -209,7 +223,7 @@ class Storm:
         end = time.monotonic() + END_TIMEOUT
         self.live_at_end = 1
         while self.live_at_end and time.monotonic() < end:
-            self._fleet.revive()
+            self._mend()
             with suppress(StoreError):
                 self.live_at_end = self._deployment.live_count()
             time.sleep(STEP)

@@ -1,6 +1,7 @@
 """A program that is a runner, as `runner work` is one, with nothing around it."""
 
 import os
+import socket
 import sys
 
 from runner.engine.main import run_contained, work
@@ -11,8 +12,13 @@ from tests.chaos import boundary, clock
 
 HANDLERS = "tests.chaos.handlers"
 
+HOST = "CHAOS_HOST"
+"""The environment variable with the name of the host that the runner believes to be on."""
+
 if __name__ == "__main__":
     set_up("json")
+    if HOST in os.environ:
+        socket.gethostname = lambda: os.environ[HOST]
     if clock.FILE in os.environ:
         clock.install()
     if boundary.KILL in os.environ:

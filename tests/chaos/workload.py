@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from runner.model.task import BatchMember, DependsOn, NewTask, UniqueSpec
+from runner.model.task import BatchMember, DependsOn, NewTask, OnDuplicate, OrderSpec, Scope, UniqueSpec
 
 DATA: tuple[Any, ...] = (
     None,
@@ -33,6 +33,15 @@ MIXES: dict[str, dict[str, float]] = {
         "unique": 0.05,
         "dependent": 0.05,
     },
+    "strategies": {
+        "work": 0.5,
+        "thread": 0.05,
+        "narrow": 0.15,
+        "brittle": 0.15,
+        "flaky": 0.07,
+        "doomed": 0.05,
+        "debounce": 0.03,
+    },
 }
 """The share of each kind of task."""
 
@@ -40,6 +49,8 @@ ATTEMPTS = {
     "work": 20,
     "thread": 20,
     "flaky": 20,
+    "narrow": 20,
+    "brittle": 5_000,
     "wait": 5,
     "pay": 20,
     "pay_thread": 20,
@@ -51,6 +62,14 @@ ATTEMPTS = {
 
 UNIQUE_KEYS = 20
 """Unique keys that the tasks of one submitter share."""
+
+WINDOW = "window-"
+"""Begin of the tokens of debounced tasks: a later submit replaces the payload, and the token in it."""
+
+TENANTS, ORDER_KEYS = 4, 8
+HOSTS = ("h1", "h2", "h3")
+EXPIRY = (0.2, 5.0)
+"""Seconds until a task expires."""
 
 LATER = (0.3, 4.0)
 """Seconds by which a task for later is delayed; operators change it before."""
@@ -94,7 +113,8 @@ def planned_chunks(mix: str, seed: int, size: int) -> Iterator[list[PlannedTask]
             parents = [place for place, task in enumerate(chunk) if task.task.handler == "chaos.work"]
             if kind == "dependent" and not parents:
                 kind = "work"
-            task = _draw_task(kind, f"{seed}-{number}", draw)
+            token = f"{seed}-{number}"
+            task = _draw_strategies(kind, token, draw) if mix == "strategies" else _draw_task(kind, token, draw)
             if kind == "dependent":
                 dependency = DependsOn(BatchMember(draw.choice(parents)), "run")
                 task = task._replace(task=task.task._replace(after=(dependency,)))
@@ -118,12 +138,51 @@ def plan(
     return PlannedTask(token, data, run_at, NewTask(f"chaos.{kind}", payload, run_at=due, max_attempts=limit))
 
 
+def _draw_strategies(kind: str, token: str, draw: random.Random) -> PlannedTask:
+    """Draw a task with random options of strategies."""
+    if kind == "debounce":
+        key = f"debounce-{draw.randrange(UNIQUE_KEYS)}"
+        unique = UniqueSpec(key, Scope.UNTIL_STARTED, None, OnDuplicate.REPLACE, 5.0)
+        planned = plan("work", f"{WINDOW}{token}", draw.choice(DATA))
+        return planned._replace(task=planned.task._replace(unique=unique, delay=1.0))
+    if kind == "doomed":
+        planned = plan("flaky", token, draw.choice(DATA), max_attempts=1, failures=1)
+    else:
+        planned = _draw_task(kind, token, draw)
+    task = planned.task._replace(queue=draw.choice(["a", "b"]), priority=draw.choice([1, 1, 5, 9]))
+    if draw.random() < 0.6:
+        task = task._replace(tenant=f"t{draw.randrange(TENANTS)}")
+    match draw.choices(["order", "unique", "expiry", "hosts", ""], [0.2, 0.15, 0.1, 0.15, 0.4])[0]:
+        case "order":
+            rule: Any = draw.choice(["wait", "run", "cancel"])
+            task = task._replace(order=OrderSpec(f"{rule}-{draw.randrange(ORDER_KEYS)}", rule))
+        case "unique":
+            task = task._replace(unique=_unique(draw))
+        case "expiry":
+            task = task._replace(expires=draw.uniform(*EXPIRY))
+        case "hosts":
+            hosts = ",".join(sorted(draw.sample(HOSTS, draw.randint(1, 2))))
+            task = task._replace(hosts=hosts, hosts_for=draw.choice([None, 1.0, 5.0]))
+    return planned._replace(task=task)
+
+
+def _unique(draw: random.Random) -> UniqueSpec:
+    """A unique key whose name begins with its scope."""
+    key = draw.randrange(UNIQUE_KEYS)
+    match draw.choice(["finished", "started", "throttle"]):
+        case "finished":
+            return UniqueSpec(f"finished-{key}")
+        case "started":
+            return UniqueSpec(f"started-{key}", Scope.UNTIL_STARTED)
+    return UniqueSpec(f"throttle-2-{key}", Scope.FOR_A_TIME, 2.0)
+
+
 def _draw_task(kind: str, token: str, draw: random.Random) -> PlannedTask:
     data = draw.choice(DATA)
     match kind:
         case "flaky":
             return plan(kind, token, data, failures=draw.randint(1, 2))
-        case "pay" | "pay_thread":
+        case "pay" | "pay_thread" | "brittle":
             return plan(kind, token, data)
         case "later":
             return plan("work", token, data, run_at=time.time() + draw.uniform(*LATER))

@@ -1,6 +1,7 @@
 """Claims with a selection, and slices that runners divide in the database."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -40,6 +41,30 @@ async def test_a_claim_from_several_lanes_takes_the_tasks_of_its_buckets(databas
     runner = await Runner.enter(database)
     runner.who = runner.who._replace(selection=TaskSelection(mask(parse_buckets("2"))))
     assert {task.id for task in await runner.claim()} == set(ids[2:])
+
+
+@pytest.mark.both_databases
+async def test_a_claim_of_a_runner_that_renewed_too_late_takes_nothing_from_buckets_it_may_have_lost(
+    database: Database,
+) -> None:
+    runner, who, table = await Runner.enter(database), identity(), database.tables.runner
+    async with database.writing() as tx:
+        await tx.execute(table.update().values(slice="live", buckets=""))
+    await database.write(take_buckets, who, runner.id, range(BUCKETS))
+    (peer,) = await database.read(slice_peers, who)
+    runner.who = runner.who._replace(selection=TaskSelection(mask(peer.buckets), until=peer.until))
+    ids = await database.write(submit_many, [NewTask("work", "{}"), NewTask("work", "{}")])
+    assert [task.id for task in await runner.claim(1)] == ids[:1]
+    other = await enter(database, who)
+    for until in (datetime.now(UTC) - timedelta(seconds=1), datetime.now(UTC) + timedelta(seconds=LEASE)):
+        async with database.writing() as tx:
+            await tx.execute(table.update().where(table.c.id == runner.id).values(lease_until=until))
+        await database.write(take_buckets, who, other, range(BUCKETS))
+    (late, _) = await database.read(slice_peers, who)
+    assert (late.id, len(late.buckets)) == (runner.id, BUCKETS), "its row still has what it lost"
+    passed = (datetime.now(UTC) - timedelta(seconds=1)).timestamp()
+    runner.who = runner.who._replace(selection=TaskSelection(mask(late.buckets), until=passed))
+    assert await runner.claim(1) == []
 
 
 async def test_a_claim_leaves_tasks_with_more_failures(database: Database) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -78,10 +78,16 @@ class Load:
         await self.database.write_single(submit, task, notify=self._notify)
         self.submitted += 1
 
-    async def many(self, tasks: int) -> None:
-        """Submit tasks, CHUNK of them per transaction."""
+    async def many(self, tasks: int, change: Callable[[NewTask, int], NewTask] | None = None) -> None:
+        """Submit tasks, CHUNK of them per transaction.
+
+        Args:
+            tasks: number of tasks.
+            change: gives each task its options, from its number.
+        """
         for size in _sizes(tasks):
-            chunk = [_task(self.submitted + index) for index in range(size)]
+            numbers = range(self.submitted, self.submitted + size)
+            chunk = [change(_task(number), number) if change else _task(number) for number in numbers]
             await self.database.write(submit_many, chunk, notify=self._notify)
             self.submitted += size
 

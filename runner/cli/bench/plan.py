@@ -31,11 +31,30 @@ PARTS = {
     "dependents": "100,000 and 200,000 dependents of one task",
     "payloads": "payloads of 100 and 200 KiB",
     "history": "beside 5,000,000 and 10,000,000 finished tasks",
+    "limit": "under a concurrency limit",
+    "narrow": "under a limit per runner",
+    "tenants": "under a limit per tenant, with 50 tenants",
+    "rate": "under a rate limit",
+    "breaker": "with a closed breaker",
+    "aged": "with aged priorities, beside strict ones",
+    "weighted": "with weighted queues, beside strict ones",
+    "order": "with an order key per 10 tasks",
+    "unique": "with a unique key per task",
+    "expiry": "with an expiry",
+    "hosts": "for the host of the runners",
+    "spread": "with spread scans",
+    "tiers": "with tiers of scans",
+    "scans": "with an own scan of the handler",
+    "buckets": "from all buckets by name",
+    "slices": "with a static slice per runner",
 }
 """Every part with its description, in the order of execution."""
 
-GROWTH = tuple(PARTS)[list(PARTS).index("queues") :]
-"""The parts that measure growth; only a run that names them, or "growth", has them."""
+GROUPS = {
+    "growth": tuple(PARTS)[list(PARTS).index("queues") : list(PARTS).index("limit")],
+    "strategies": tuple(PARTS)[list(PARTS).index("limit") :],
+}
+"""The parts that measure growth, and the ratios of strategies; only a run that names them, or the group, has them."""
 
 MAX_SINGLE = 3_000
 MAX_LATENCIES = 500
@@ -93,7 +112,7 @@ def read_parts(text: str) -> tuple[str, ...]:
     """Parse part names separated by commas.
 
     Args:
-        text: the names, "growth" for all of GROWTH; empty for the other parts.
+        text: the names, or those of GROUPS; empty for the other parts.
 
     Returns:
         The names in the order of PARTS.
@@ -101,11 +120,13 @@ def read_parts(text: str) -> tuple[str, ...]:
     Raises:
         InvalidInput: a name is unknown.
     """
-    names = {name for name in (piece.strip() for piece in text.split(",")) if name} or {*PARTS}.difference(GROWTH)
-    names = names - {"growth"} | ({*GROWTH} if "growth" in names else set())
+    names = {name for name in (piece.strip() for piece in text.split(",")) if name}
+    for group, parts in GROUPS.items():
+        names = names - {group} | ({*parts} if group in names else set())
+    names = names or {*PARTS}.difference(*GROUPS.values())
     for name in sorted(names - PARTS.keys()):
         hint = suggestion(name, tuple(PARTS))
-        raise InvalidInput(why=f"unknown part {name!r}{hint}; parts: {', '.join(PARTS)}, growth")
+        raise InvalidInput(why=f"unknown part {name!r}{hint}; parts: {', '.join([*PARTS, *GROUPS])}")
     return tuple(name for name in PARTS if name in names)
 
 
@@ -137,6 +158,8 @@ UNITS = {
     "once_us": Unit("us per task", 1),
     "twice_us": Unit("us per task, twice the rows", 1),
     "growth": Unit("of the time per task", 2),
+    "ratio_1": Unit("of a plain drain, 1 runner", 2),
+    "ratio_2": Unit("of a plain drain, 2 runners", 2),
 }
 """The unit of every figure, in display order."""
 

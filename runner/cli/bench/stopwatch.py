@@ -15,7 +15,7 @@ from runner.engine import claimer, settle_buffer
 from runner.engine.claimer import Claimer
 from runner.engine.settle_buffer import SettleBuffer
 from runner.engine.worker import Worker
-from runner.handlers.registry import Handler
+from runner.handlers.registry import Handler, Options
 from runner.settings import Settings
 
 HANDLER = "bench"
@@ -34,11 +34,13 @@ class WorkerConfig:
         settings: settings of the runner; sent through a pipe because they may contain a password.
         probe: file of the shared counter.
         profiling: measure the cost of each step of a task.
+        options: options of the handler; None for none.
     """
 
     settings: Settings
     probe: Path
     profiling: bool = False
+    options: Options | None = None
 
 
 class Counter:

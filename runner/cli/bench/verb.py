@@ -4,7 +4,7 @@ import asyncio
 import sys
 import textwrap
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -16,6 +16,7 @@ from runner.cli.bench.drain import drain, idle, latency, pinned, profile, schedu
 from runner.cli.bench.growth import GROWTH, growth
 from runner.cli.bench.plan import PARTS, UNITS, BenchPlan, BenchReport, BenchSummary, Cost, Measurement, read_parts
 from runner.cli.bench.sandbox import Sandbox, cautions, coarse_clock, create_sandbox, describe
+from runner.cli.bench.strategies import STRATEGIES, markdown, strategy
 from runner.cli.bench.submit import bulk, checkpoint, coalesced, one
 from runner.cli.bench.workers import BenchContext
 from runner.cli.exit_codes import Exit, Interruption, print_stderr
@@ -25,7 +26,7 @@ from runner.settings import Settings
 from runner.text import formatting
 from runner.text.sanitize import clean
 
-MEASURES: Mapping[str, Callable[[BenchContext], Awaitable[Measurement]]] = {
+MEASURES: dict[str, Callable[[BenchContext], Awaitable[Measurement]]] = {
     part.__name__: part
     for part in (
         one,
@@ -41,7 +42,9 @@ MEASURES: Mapping[str, Callable[[BenchContext], Awaitable[Measurement]]] = {
         checkpoint,
         profile,
     )
-} | {name: partial(growth, part=name) for name in GROWTH}
+}
+MEASURES |= {name: partial(growth, part=name) for name in GROWTH}
+MEASURES |= {name: partial(strategy, part=name) for name in STRATEGIES}
 
 MIN_INTERVAL = 0.25
 """Seconds between two progress lines."""
@@ -164,7 +167,10 @@ async def bench(
         parts: Some of one,bulk,coalesced,drain,latency,pinned,sustained,
             idle,schedules,ticks,checkpoint,profile. With growth, the time per
             task beside rows and twice as many: queues,lanes,paused,foreign,
-            future,keys,dependents,payloads,history.
+            future,keys,dependents,payloads,history. With strategies, the rate
+            under each strategy beside a plain drain, with 1 and 2 runners:
+            limit,narrow,tenants,rate,breaker,aged,weighted,order,unique,
+            expiry,hosts,spread,tiers,scans,buckets,slices.
         runners: Processes that drain a backlog.
         seconds: Duration of the part sustained; idle, schedules and ticks
             take a third of it.
@@ -231,6 +237,8 @@ def _print(report: BenchReport) -> None:
             print_title(f"profile {measurement.repetition}: microseconds per task; measuring slows the runner down")
             print_table(COSTS, [_cost(cost) for cost in measurement.costs])
     print_line("")
+    for line in markdown(report):
+        print_line(line)
     for line in _remarks(report):
         for piece in textwrap.wrap(line, WIDTH):
             print_line(piece)

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from runner.cli.bench.stopwatch import HANDLER, Counter, Stopwatch, WorkerConfig, WorkerReport
 from runner.engine.main import collect_rarely
 from runner.engine.runner import Engine
-from runner.handlers.registry import Handler
+from runner.handlers.registry import Handler, Options
 
 READY = "ready"
 INPUT = 0
@@ -39,7 +39,7 @@ class BenchWorker:
         self._marks: list[tuple[float, float]] = []
         self._hits = 0
         self._first = (0.0, 0.0)
-        self._runner = Engine(config.settings, {HANDLER: Handler(HANDLER, self.noop)})
+        self._runner = Engine(config.settings, {HANDLER: Handler(HANDLER, self.noop, config.options or Options())})
 
     async def noop(self, i: int, t: float, pad: str) -> None:  # noqa: ARG002 - gives the payload its size
         """The handler: only counts."""

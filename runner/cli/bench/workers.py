@@ -6,12 +6,12 @@ import json
 import pickle
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from runner.cli.bench.load import Load
 from runner.cli.bench.plan import BenchPlan
@@ -19,6 +19,9 @@ from runner.cli.bench.sandbox import Sandbox
 from runner.cli.bench.stopwatch import Counter, WorkerConfig, WorkerReport, WorkerStep
 from runner.errors import BenchFailed
 from runner.text.sanitize import clean
+
+if TYPE_CHECKING:
+    from runner.handlers.registry import Options
 
 COMMAND = ("-P", "-m", "runner.cli.bench.worker")
 POLL_INTERVAL = 0.002
@@ -42,12 +45,24 @@ class Workers:
         count: number of processes.
         show: called with progress lines.
         profiling: measure the cost of each step of a task.
+        settings: settings of each process that differ; None for none.
+        options: options of the handler; None for none.
     """
 
-    def __init__(self, sandbox: Sandbox, count: int, show: Show, *, profiling: bool = False) -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        count: int,
+        show: Show,
+        *,
+        profiling: bool = False,
+        settings: Sequence[Mapping[str, Any]] | None = None,
+        options: "Options | None" = None,
+    ) -> None:
         self._sandbox = sandbox
         self._show = show
-        self._profiling = profiling
+        self._profiling, self._options = profiling, options
+        self._settings = settings or [{}] * count
         self._files = [sandbox.folder / f"runner{index}" for index in range(count)]
         for file in self._files:
             file.unlink(missing_ok=True)
@@ -56,8 +71,8 @@ class Workers:
 
     async def __aenter__(self) -> Self:
         try:
-            for file in self._files:
-                self._processes.append(await self._start(file))
+            for file, settings in zip(self._files, self._settings, strict=True):
+                self._processes.append(await self._start(file, settings))
             for index, process in enumerate(self._processes):
                 if not await _output(process).readline():
                     raise BenchFailed(why=self._error_text(index))
@@ -123,8 +138,9 @@ class Workers:
         except TimeoutError:
             raise BenchFailed(why=f"a runner did not exit within {STOP_TIMEOUT:.0f} s") from None
 
-    async def _start(self, file: Path) -> Process:
-        config = WorkerConfig(self._sandbox.settings, file, self._profiling)
+    async def _start(self, file: Path, settings: Mapping[str, Any]) -> Process:
+        own = self._sandbox.settings.model_copy(update=dict(settings))
+        config = WorkerConfig(own, file, self._profiling, self._options)
         with _log_file(file).open("wb") as log:
             # A session of its own, so that ctrl-c reaches only the bench, which then stops its runners.
             process = await asyncio.create_subprocess_exec(
@@ -192,11 +208,13 @@ class BenchContext:
         async with self.sandbox.empty() as database:
             yield Load(database, notify=self.sandbox.settings.notify)
 
-    def workers(self, count: int = 1, *, profiling: bool = False) -> Workers:
-        """Runners that live as long as the block.
-
-        Args:
-            count: number of runners.
-            profiling: measure the cost of each step.
-        """
-        return Workers(self.sandbox, count, self.show, profiling=profiling)
+    def workers(
+        self,
+        count: int = 1,
+        *,
+        profiling: bool = False,
+        settings: Sequence[Mapping[str, Any]] | None = None,
+        options: "Options | None" = None,
+    ) -> Workers:
+        """Runners that live as long as the block; for the arguments see Workers."""
+        return Workers(self.sandbox, count, self.show, profiling=profiling, settings=settings, options=options)

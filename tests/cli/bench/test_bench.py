@@ -18,8 +18,10 @@ import pytest
 
 from runner.cli.app import run
 from runner.cli.bench.load import TaskCounts
-from runner.cli.bench.plan import GROWTH, PARTS, UNITS, BenchPlan, BenchReport, Measurement, read_parts
+from runner.cli.bench.plan import GROUPS, PARTS, UNITS, BenchPlan, BenchReport, Measurement, read_parts
 from runner.cli.bench.stopwatch import Stopwatch, WorkerStep
+from runner.cli.bench.strategies import STRATEGIES as ALL
+from runner.cli.bench.strategies import markdown
 from runner.cli.exit_codes import Exit, exit_code_of
 from runner.errors import InvalidInput
 from tests.conftest import on_postgresql
@@ -113,6 +115,8 @@ def test_some_parts_are_measured(sqlite: Any, tmp_path: Path, measured: Callable
     assert figures(report) == {part: FIGURES[part] for part in ("one", "bulk", "drain")}
 
 
+GROWTH, STRATEGIES = GROUPS["growth"], GROUPS["strategies"]
+RATIOS = ["ratio_1", "ratio_2"]
 GROWN = ["once_us", "twice_us", "growth"]
 
 
@@ -132,6 +136,23 @@ def test_growth_is_measured_only_if_named(sqlite: Any, tmp_path: Path, measured:
 def test_every_growth_part_is_measured(database_url: str, measured: Callable[..., dict[str, Any]]) -> None:
     report = measured(database_url, "--parts", "growth", "--scale", "0.0005", "--runners", "3")
     assert figures(report) == dict.fromkeys(GROWTH, GROWN)
+
+
+@pytest.mark.slow
+@pytest.mark.both_databases
+def test_the_cost_of_each_strategy_is_measured(database_url: str, measured: Callable[..., dict[str, Any]]) -> None:
+    report = measured(database_url, "--parts", "strategies")
+    assert figures(report) == dict.fromkeys(STRATEGIES, RATIOS)
+    assert {item["proof"]["ended"] for item in report["measurements"]} == {4 * 30}
+
+
+def test_the_costs_of_strategies_become_a_table_of_the_documentation() -> None:
+    figures = [{"ratio_1": 0.9, "ratio_2": 0.5}, {"ratio_1": 0.7, "ratio_2": 0.75}, {"ratio_1": 0.8, "ratio_2": 0.6}]
+    measurements = [Measurement(each, 80, part="hosts", repetition=number) for number, each in enumerate(figures, 1)]
+    report = BenchReport("here", BenchPlan(parts=("drain", "hosts"), reps=3), {}, measurements)
+    assert [*markdown(report)][1:] == ["|---|---:|---:|", "| hosts | 0.80 | 0.60 |"]
+    page = (Path(__file__).parents[3] / "docs" / "strategies.md").read_text()
+    assert [strategy.words for strategy in ALL.values() if f"\n| {strategy.words} |" not in page] == []
 
 
 @pytest.mark.slow
@@ -251,7 +272,7 @@ def test_a_production_database_is_rejected(
 
 def test_parts_are_measured_in_a_fixed_order() -> None:
     assert read_parts("drain, bulk") == ("bulk", "drain")
-    assert read_parts("") + GROWTH == tuple(PARTS)
+    assert read_parts("") + GROWTH + STRATEGIES == tuple(PARTS)
 
 
 def test_a_misspelled_part_is_rejected_with_a_suggestion() -> None:
@@ -282,7 +303,9 @@ def test_repetitions_are_summarized_by_their_median() -> None:
 
 
 def test_every_figure_has_a_unit() -> None:
-    assert {figure for figures in FIGURES.values() for figure in figures} | {IF_TIME_ALLOWS, *GROWN} == set(UNITS)
+    assert {figure for figures in FIGURES.values() for figure in figures} | {IF_TIME_ALLOWS, *GROWN, *RATIOS} == set(
+        UNITS
+    )
 
 
 async def test_a_nested_step_does_not_count_for_the_outer_one() -> None:
