@@ -38,6 +38,7 @@ PUBLIC_INDEX = "https://pypi.org/simple"
 PUBLIC_HOSTS = {"pypi.org", "files.pythonhosted.org"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef
 
 
 def modules(*packages: str) -> list[Path]:
@@ -47,8 +48,9 @@ def modules(*packages: str) -> list[Path]:
 
 
 @cache
-def parsed(module: Path) -> ast.Module:
-    return ast.parse(module.read_text())
+def definitions(module: Path) -> list[Definition]:
+    """The functions and classes of a module."""
+    return [node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, Definition)]
 
 
 def location(module: Path, line: int = 1) -> str:
@@ -64,7 +66,7 @@ def too_long_modules(limit: int) -> Iterator[str]:
 
 def too_long_functions(limit: int) -> Iterator[str]:
     for module in modules(*PACKAGES):
-        for node in ast.walk(parsed(module)):
+        for node in definitions(module):
             if isinstance(node, Function) and (length := function_length(node)) > limit:
                 yield f"{location(module, node.lineno)}: {node.name} has {length} lines, {limit} at most"
 
@@ -89,6 +91,8 @@ def docstrings(tree: ast.Module) -> set[ast.expr]:
 
 
 def state_literals(source: str) -> Iterator[tuple[int, str]]:
+    if not any(f"{quote}{state}{quote}" in source for state in STATES for quote in "\"'"):
+        return  # not worth parsing
     tree = ast.parse(source)
     spared = docstrings(tree) | subscripts(tree)
     for node in ast.walk(tree):
@@ -112,7 +116,7 @@ def class_names() -> dict[str, list[str]]:
     """The places of the classes of runner and tasktui, by name."""
     places: dict[str, list[str]] = {}
     for module in modules("runner", "tasktui"):
-        for node in ast.walk(parsed(module)):
+        for node in definitions(module):
             if isinstance(node, ast.ClassDef) and (node.name, "django" in module.parts) not in NAMED_BY_DJANGO:
                 places.setdefault(node.name, []).append(location(module, node.lineno))
     return places

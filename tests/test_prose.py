@@ -1,9 +1,7 @@
 """The project's English: short declarative sentences, held by counts of constructions that plain prose avoids."""
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +38,16 @@ NEVER_SHOWN = re.compile(
     re.IGNORECASE,
 )
 
+TOKENS = re.compile(
+    r'''(?P<docstring>[rRbBfFuU]{0,2}"""(?:\\[\s\S]|[^\\])*?""")'''
+    r"|'''(?:\\[\s\S]|[^\\])*?'''"
+    r"""|"(?:\\[\s\S]|[^"\\\n])*"|'(?:\\[\s\S]|[^'\\\n])*'|(?P<comment>#[^\n]*)"""
+)
+"""Strings and comments; several times faster than the tokenizer of Python."""
+
+JOINT = re.compile(r"""["']\s*\n\s*[a-zA-Z]?["']""")
+"""Where a string continues in the next line."""
+
 
 def of_page(text: str) -> Iterator[str]:
     """The lines of a page, without its blocks of code."""
@@ -53,11 +61,11 @@ def of_page(text: str) -> Iterator[str]:
 
 def of_module(text: str) -> Iterator[str]:
     """The lines of the docstrings and comments of a module."""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.STRING and token.string.lstrip("rRbBfFuU").startswith('"""'):
-            yield from token.string.splitlines()
-        elif token.type == tokenize.COMMENT and not token.string.startswith(("# noqa", "# type:")):
-            yield token.string
+    for token in TOKENS.finditer(text):
+        if token["docstring"]:
+            yield from token["docstring"].splitlines()
+        elif token["comment"] and not token["comment"].startswith(("# noqa", "# type:")):
+            yield token["comment"]
 
 
 def prose(path: Path) -> Iterator[str]:
@@ -68,7 +76,9 @@ def prose(path: Path) -> Iterator[str]:
 
 
 def shown(source: str) -> Iterator[tuple[int, str]]:
-    """The strings of a module, without its docstrings."""
+    """The strings of a module with words that are never shown, without its docstrings."""
+    if not NEVER_SHOWN.search(JOINT.sub("", source)):
+        return  # not worth parsing
     tree = ast.parse(source)
     docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
