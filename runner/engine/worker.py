@@ -217,6 +217,7 @@ class Worker:
         if not (running.cancel_requested or self._may_start()):  # the process was frozen after the task got its slot
             running.slots.put_back(running)
             return
+        running.job = asyncio.current_task()  # an eager start returns it only after the first step, which may block
         running.started = time.monotonic()
         outcome: Outcome
         if running.cancel_requested or running.expired:
