@@ -58,6 +58,22 @@ def first_of(prefix: str, candidates: Iterable[str]) -> str | None:
     return next((name for name in candidates if name.startswith(prefix) and name != prefix), None)
 
 
+class Screen(NamedTuple):
+    """A screen that a command and a key open.
+
+    Args:
+        key: the key.
+        title: its title, as tabs and headings show it.
+        module: its module in tasktui.screens.
+        name: the name of its class.
+    """
+
+    key: str
+    title: str
+    module: str
+    name: str
+
+
 class CommandSpec(NamedTuple):
     """The syntax of a command.
 
@@ -65,25 +81,39 @@ class CommandSpec(NamedTuple):
         name: name after the colon.
         arguments: arguments after the name.
         help: one line.
+        screen: the screen that it opens; None for other commands.
     """
 
     name: str
     arguments: str
     help: str
+    screen: Screen | None = None
 
 
 COMMANDS = {
     command.name: command
     for command in (
-        CommandSpec("overview", "", "show the queues"),
-        CommandSpec("tasks", "[FILTER]", "list the tasks that match a filter"),
+        CommandSpec("overview", "", "show the queues", Screen("1", "Overview", "overview", "OverviewScreen")),
+        CommandSpec(
+            "tasks", "[FILTER]", "list the tasks that match a filter", Screen("2", "Tasks", "tasks", "TasksScreen")
+        ),
         CommandSpec("sort", "[BY] [asc|desc]", "sort the list: :sort run_at; without BY, reverse the order"),
-        CommandSpec("task", "ID", "show one task"),
-        CommandSpec("failures", "", "show failure groups"),
-        CommandSpec("runners", "", "show the runners"),
-        CommandSpec("schedules", "", "show the schedules and their last runs"),
-        CommandSpec("reports", "", "show success, attempts, durations and volume"),
-        CommandSpec("audit", "", "show the changes"),
+        CommandSpec("task", "ID", "show one task", Screen("3", "Task", "task", "TaskScreen")),
+        CommandSpec("failures", "", "show failure groups", Screen("4", "Failures", "failures", "FailuresScreen")),
+        CommandSpec("runners", "", "show the runners", Screen("5", "Runners", "runners", "RunnersScreen")),
+        CommandSpec(
+            "schedules",
+            "",
+            "show the schedules and their last runs",
+            Screen("6", "Schedules", "schedules", "SchedulesScreen"),
+        ),
+        CommandSpec(
+            "reports",
+            "",
+            "show success, attempts, durations and volume",
+            Screen("7", "Reports", "reports", "ReportsScreen"),
+        ),
+        CommandSpec("audit", "", "show the changes", Screen("8", "Audit", "audit", "AuditScreen")),
         CommandSpec("health", "", "show the state of the database"),
         CommandSpec("pause", "QUEUE [TIME] [REASON]", "stop starting tasks of a queue, or of handler:NAME"),
         CommandSpec("resume", "QUEUE [REASON]", "end a pause of a queue, or of handler:NAME"),

@@ -1,28 +1,21 @@
-"""Screens: one file each, and one row in MODES. The class of a screen is imported when it is first shown."""
+"""Screens: one file each, and one row in COMMANDS. The class of a screen is imported when it is first shown."""
 
 import gc
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING
+
+from tasktui.commands.parse import COMMANDS, Screen
 
 if TYPE_CHECKING:
     from tasktui.screens.live import LiveScreen
     from tasktui.session.session import Session
 
 
-class Mode(NamedTuple):
-    """One screen that the operator can switch to.
+class Mode(Screen):
+    """A screen that the operator can switch to."""
 
-    Args:
-        key: the key that opens it.
-        title: its title, as tabs and headings show it.
-        module: the module of this package that defines it.
-        name: the name of its class.
-    """
-
-    key: str
-    title: str
-    module: str
-    name: str
+    __slots__ = ()
 
     @property
     def screen(self) -> "type[LiveScreen]":
@@ -41,32 +34,8 @@ class Mode(NamedTuple):
         return screen
 
 
-MODES = {
-    "overview": Mode("1", "Overview", "overview", "OverviewScreen"),
-    "tasks": Mode("2", "Tasks", "tasks", "TasksScreen"),
-    "task": Mode("3", "Task", "task", "TaskScreen"),
-    "failures": Mode("4", "Failures", "failures", "FailuresScreen"),
-    "runners": Mode("5", "Runners", "runners", "RunnersScreen"),
-    "schedules": Mode("6", "Schedules", "schedules", "SchedulesScreen"),
-    "reports": Mode("7", "Reports", "reports", "ReportsScreen"),
-    "audit": Mode("8", "Audit", "audit", "AuditScreen"),
-}
-"""The screens by name. The name is also the command that opens the screen."""
-
-
-DIALOGS = ("answer", "ask", "form", "health", "help", "why")
-
-OPERATIONS = (
-    "tasktui.actions.perform",
-    *(
-        "runner.operations.edit",
-        "runner.operations.new_task",
-        "runner.operations.reschedule",
-        "runner.operations.terminate",
-        "runner.operations.unblock",
-    ),
-)
-"""The modules that the actions import when they are first used."""
+MODES = {name: Mode(*command.screen) for name, command in COMMANDS.items() if command.screen is not None}
+"""The screens by name, which is also the command that opens the screen."""
 
 
 def preload() -> None:
@@ -76,10 +45,10 @@ def preload() -> None:
     """
     for mode in MODES.values():
         _ = mode.screen
-    for dialog in DIALOGS:
-        import_module(f"tasktui.dialogs.{dialog}")
-    for module in OPERATIONS:
-        import_module(module)
+    for package in ("tasktui.dialogs", "runner.operations"):
+        for module in iter_modules(import_module(package).__path__, f"{package}."):
+            import_module(module.name)
+    import_module("tasktui.actions.perform")
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
