@@ -221,7 +221,8 @@ class ProcessPool:
         await asyncio.gather(*(self._end(worker, END_TIMEOUT) for worker in tuple(self._all)))
         if self._reaper is not None and self._reaper.stdin is not None:
             self._reaper.stdin.close()
-            self._reaper.wait(END_TIMEOUT)
+            self._reaper.kill()  # no worker is left; a forked process of the application may keep its input open
+            self._reaper.wait()
             self._reaper = None
 
     async def _start(self) -> WorkerProcess:

@@ -118,3 +118,17 @@ def transaction(ctx: Context) -> None:
 @handler("process.invalid", executor="process")
 def invalid(ctx: Context) -> None:
     ctx.checkpoint(object())
+
+
+def spin(ms: float) -> int:
+    """Compute for some milliseconds of processor time."""
+    steps, end = 0, time.process_time() + ms / 1_000
+    while time.process_time() < end:
+        steps += 1
+    return steps
+
+
+@handler("process.compute", executor="process")
+def compute(ms: float) -> int:
+    """Our form of the same function."""
+    return spin(ms)

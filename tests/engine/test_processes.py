@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import sqlalchemy as sa
 
 from runner import Context, handler
 from runner.engine import slots
+from runner.engine.process_pool import ProcessPool
 from runner.engine.run_log import resident_memory
 from runner.errors import InvalidHandler
 from runner.handlers.registry import REGISTRY, Handler, Options
@@ -153,6 +155,20 @@ async def test_a_stop_interrupts_without_costing_an_attempt_and_leaves_no_proces
     assert (row.state, row.attempt, row.interruptions) == ("waiting", 0, 1)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     await until(lambda: all(map(gone, pids)))
+
+
+async def test_a_pool_closes_though_a_process_of_the_application_inherited_its_pipes(harness: Harness) -> None:
+    pool = ProcessPool(harness.runner().settings)
+    pool._start_reaper()
+    reaper = pool._reaper
+    assert reaper is not None
+    assert reaper.stdin is not None
+    with subprocess.Popen(["/bin/sleep", "600"], pass_fds=(reaper.stdin.fileno(),)) as inherited:  # as after a fork
+        try:
+            await pool.close()
+        finally:
+            inherited.kill()
+    assert reaper.poll() is not None
 
 
 @on_sqlite
