@@ -68,7 +68,11 @@ class RescueLoop:
 
     async def look(self) -> None:
         """Look for lost runners before the registration of this one."""
-        self.done = not await self._database.read_single(any_lost, None, self._grace)
+        self.done = not await self._any_lost()
+
+    async def _any_lost(self) -> bool:
+        """True if there are tasks to rescue, by this runner or another one."""
+        return await self._database.read_single(any_lost, None, self._grace)
 
     async def run(self) -> None:
         """Rescue the tasks of lost runners."""
@@ -79,8 +83,8 @@ class RescueLoop:
             lost = await self._database.read_single(any_lost, self._lease.rescuer, self._grace)
             self._pace.record(started, time.monotonic())
             rescued = await self._database.write(rescue, self._lease.rescuer, self._grace) if lost else {}
-            # Without a result, another runner was faster, or this one has to renew its lease first.
-            self.done = self.done or bool(rescued) or not lost
+            # Without a result, another runner was faster, or this one has to renew its lease first: ask for any runner.
+            self.done = self.done or bool(rescued) or not await self._any_lost()
             for task_id, task in rescued.items():
                 self._metrics.verbs[task.verb] += 1
                 if MOVES[task.verb].target.final:

@@ -5,18 +5,20 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from runner import Context
-from runner.db.types import db_now
+from runner.db.types import db_later, db_now
 from runner.engine import runner as process
+from runner.engine.runner import Engine
 from runner.engine.slots import InFlight, Running
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed, State
 from runner.policy.limits import read_limits
-from runner.policy.polling import LookAhead
+from runner.policy.polling import LookAhead, Pace
 from tests.engine.harness import WAIT_SECONDS, Harness, until, wait_for_event
 
 MANY = 30
@@ -388,3 +390,60 @@ async def test_a_new_runner_rescues_before_it_claims_a_suspect(harness: Harness)
     async with harness.running(lease_timeout="500ms", heartbeat_interval="100ms"):
         await harness.ended(suspected)
     assert states == ["waiting1"]
+
+
+class Overtaken:
+    """A database that lets the lease of a runner expire before a rescue, as a clock that steps does."""
+
+    def __init__(self, harness: Harness, runner: Engine) -> None:
+        self._harness, self._runner = harness, runner
+
+    async def expire(self) -> None:
+        row = self._runner.database.tables.runner
+        expired = {"lease_until": db_later(db_now(), -1), "started_at": db_later(db_now(), -60)}
+        await self._harness.change(sa.update(row).where(row.c.id == self._runner.lease.id).values(expired))
+
+    async def write(self, verb: Any, *arguments: Any) -> Any:
+        await self.expire()
+        return await self._runner.database.write(verb, *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner.database, name)
+
+
+async def test_a_rescue_without_a_result_does_not_allow_claims_of_suspects(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    lost = await harness.submit("work")
+    table = harness.database.tables.task
+    running = {"state": "running", "runner_id": 10**6, "fence": 1, "attempt": 1, "started_at": db_now()}
+    await harness.change(sa.update(table).where(table.c.id == lost).values(running))
+    runner = harness.runner()
+    loop, overtaken = runner.rescue_loop, Overtaken(harness, runner)
+    monkeypatch.setattr(loop, "_pace", Pace(every=0.0, most=0.0))
+    await loop.look()
+    await runner.lease.register()
+    monkeypatch.setattr(runner.lease, "_trusts_from", 0.0)
+
+    async def renew() -> None:
+        await runner.lease.renew(0, lambda _: None)
+        monkeypatch.setattr(runner.lease, "_trusts_from", 0.0)
+
+    await overtaken.expire()
+    await loop.run()
+    assert not loop.done, "the database does not let this runner search"
+
+    await renew()
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "_database", overtaken)
+        await loop.run()
+    assert not loop.done, "the search had a result, and the rescue had none"
+
+    await renew()
+    await loop.run()
+    assert loop.done
+    assert await harness.state(lost) == "waiting"
+    await runner.database.dispose()
