@@ -294,7 +294,7 @@ class Claimer:
             return []
         with self._claim_pending():
             claimed = await self._database.write_single(claim_suspect, who, lanes, self._defaults, ask)
-            claimed = claimed or await self.limited.claim_suspect(who, may_start, ask.width)
+            claimed = claimed or await self.limited.claim_suspect(who, may_start, ask)
             for task in claimed:
                 self._take([task], self._slots(lane_of(task)))
         return claimed

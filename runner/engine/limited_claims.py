@@ -15,6 +15,7 @@ from runner.model.task import Claimed
 from runner.policy.fairness import QueueShares
 from runner.policy.lanes import Lane, LanePosition, Lanes
 from runner.policy.rate import MOST
+from runner.policy.suspicion import Ask
 from runner.store.claim import Claimant, HandlerDefaults
 from runner.store.claim_limited import LimitedLanes, claim_limited, claim_limited_suspect
 
@@ -118,7 +119,7 @@ class LimitedClaims:
         rooms = (self._room_of(lane.handler) for lane in lanes)
         return min([tasks, *(room for room in rooms if room is not None)])
 
-    async def claim_suspect(self, who: Claimant, may_start: Callable[[Lane], bool], width: int) -> list[Claimed]:
+    async def claim_suspect(self, who: Claimant, may_start: Callable[[Lane], bool], ask: Ask) -> list[Claimed]:
         """Claim a suspect from the lanes with limits that may start a task; see `claim_limited_suspect`."""
         has_limits = self._lanes.limited.has_limits
         # Also lanes in which the last claim found no other tasks: these are no longer due.
@@ -126,6 +127,6 @@ class LimitedClaims:
         if not lanes:
             return []
         request = LimitedLanes(lanes, self._lanes.start)
-        result = await self._database.write(claim_limited_suspect, who, request, self._defaults, width)
+        result = await self._database.write(claim_limited_suspect, who, request, self._defaults, ask)
         self.probes |= result.probes
         return result.claimed

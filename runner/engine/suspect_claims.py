@@ -1,12 +1,13 @@
 """suspect_claims: when a runner claims tasks that may have killed their runner, and how many at the same time."""
 
+import random
 import time
 from collections.abc import Awaitable, Callable, Collection
 
 from runner.engine.slots import InFlight, Slots, width_of
 from runner.model.task import Claimed
 from runner.policy.polling import Pace
-from runner.policy.suspicion import Ask, Proof, Suspect, first, more
+from runner.policy.suspicion import ALONE, OLDEST_FIRST, WIDTHS, Ask, Proof, Suspect, first, more
 
 MAX_PAUSE = 2.0
 """Maximum pause between two claims of suspects in a busy runner, in seconds."""
@@ -42,6 +43,11 @@ class SuspectClaims:
         self._paces = {slots: Pace(most=MAX_PAUSE) for slots in in_flight.pools}
         self._overtaken: set[Slots] = set()
         """Pools that got other tasks since the last claim of suspects for them."""
+        self._draw = random.random
+        self._expected = True
+        """False if the last claim found no suspect, so that the next one needs a single statement."""
+        self._oldest_next = False
+        """True while the oldest suspect waits for its group: no younger one starts, until it has its turn."""
         self._group = 0
         """Unproven suspects after the last claim; more may be due."""
 
@@ -69,15 +75,28 @@ class SuspectClaims:
         pools = [slots for slots in pools if slots.room() > 0]
         if not pools or not self._allowed():
             return
-        started, claimed = time.monotonic(), await self._claim(first(self._unproven(), self._room(pools)), pools)
+        started, claimed = time.monotonic(), await self._claim_first(pools)
         self._group = len(claimed)
         while claimed:
             await self._claim(more(self._unproven(), width_of(claimed[0]), self._room(pools)), pools)
-            claimed = await self._claim(first(self._unproven(), self._room(pools)), pools)
+            claimed = await self._claim_first(pools)
         self._group = max(self._group, len(self._unproven()))
         self._overtaken.difference_update(pools)
         for slots in pools:
             self._paces[slots].record(started, time.monotonic())
+
+    async def _claim_first(self, pools: Collection[Slots]) -> list[Claimed]:
+        """Claim the next suspect: from the widest groups if there is one, but often enough the oldest of all."""
+        unproven, room = self._unproven(), self._room(pools)
+        if not first(unproven, room).limit:
+            return []
+        self._oldest_next = self._oldest_next or not self._expected or self._draw() < OLDEST_FIRST
+        claimed: list[Claimed] = []
+        for among in (ALONE,) if self._oldest_next else WIDTHS:
+            claimed = claimed or await self._claim(first(unproven, room, among), pools)
+        self._oldest_next &= not claimed and bool(unproven)
+        self._expected = bool(claimed or unproven)
+        return claimed
 
     def _unproven(self) -> list[Suspect]:
         return self._proof.unproven(self._in_flight.suspects())

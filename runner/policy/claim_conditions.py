@@ -239,7 +239,7 @@ def _pauses(facts: ClaimFacts) -> Iterator[tuple[str, Any, Any, str]]:
 
 
 class Isolation(ClaimCondition):
-    """A suspect is claimed by a statement of its own, the oldest first; see runner.policy.suspicion."""
+    """A suspect is claimed by a statement of its own; see runner.policy.suspicion."""
 
     name = "apart"
 
@@ -282,7 +282,7 @@ class Isolation(ClaimCondition):
         return task.run_at, task.id
 
     def before(self, task: Any, position: Any) -> Condition:
-        """The SQL that a suspect is claimed before one with a given (run_at, id)."""
+        """The SQL that a suspect is older than one with a given (run_at, id)."""
         earlier: Condition = sa.tuple_(task.run_at, task.id) < position
         return earlier
 

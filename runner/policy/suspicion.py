@@ -6,10 +6,11 @@ runners, or one before its last attempt. Suspects run in groups of a width that 
 A suspect that has run for the proof time makes room for the next one, and a suspect that a living runner settles is
 cleared.
 
-The order. The suspect that has been due for the longest time starts next, as soon as its group allows it. Suspects that
-have been due for less time start beside it, and never before it, so that each suspect waits only for the older ones: a
-steady flow of new suspects delays none. Other tasks delay none either: a runner without a free slot looks for suspects
-about once a second, and starts them in the next free slots; see runner.engine.suspect_claims.
+The order. A runner starts the suspects of groups of 16 first, because most of them are innocent, and the oldest suspect
+of any group in one claim of four, so that a steady flow of new suspects delays none without end. Oldest means due for the
+longest time. A suspect starts as soon as its group allows it, and others of at least its width start beside it. Other
+tasks delay no suspect: a runner without a free slot looks for suspects about once a second, and starts them in the next
+free slots; see runner.engine.suspect_claims.
 
 The bound. n innocents and c killers become suspects of one runner with k slots. A killer takes at most 15 innocents
 along in a group of 16, at most 3 in a group of 4, and none alone. So there are at most
@@ -34,6 +35,9 @@ WIDTHS = (16, 4, 1)
 """How many suspects run together in one runner, from the least suspicious to the most suspicious."""
 
 ALONE = WIDTHS[-1]
+
+OLDEST_FIRST = 0.25
+"""Share of the claims that take the oldest suspect before those of the widest groups."""
 
 FIRST = 2
 """Lost runners that make a suspect of a task that has attempts left after the next one."""
@@ -112,19 +116,20 @@ class Proof(NamedTuple):
         return [suspect for suspect in suspects if suspect.ran < self.of(suspect.width)]
 
 
-def first(unproven: Iterable[Suspect], room: int) -> Ask:
+def first(unproven: Iterable[Suspect], room: int, among: int = ALONE) -> Ask:
     """The next suspect to claim: the oldest one, if it may run beside the unproven ones; otherwise none.
 
     Args:
         unproven: suspects that keep their place.
         room: free slots.
+        among: only suspects of at least this width are considered.
 
     Returns:
         A limit of 0 when no suspect has room.
     """
     widths = [suspect.width for suspect in unproven]
     free = min([WIDTHS[0], *widths]) - len(widths)
-    return Ask(min(1, room, max(0, free)), len(widths) + 1)
+    return Ask(min(1, room, max(0, free)), len(widths) + 1, among)
 
 
 def more(unproven: Iterable[Suspect], width: int, room: int) -> Ask:

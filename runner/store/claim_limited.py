@@ -23,7 +23,7 @@ from runner.policy.breaker import Probe
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import STRICT, ClaimOrder
 from runner.policy.lanes import Lane, LanePosition
-from runner.policy.suspicion import ALONE
+from runner.policy.suspicion import Ask
 from runner.store.claim import (
     LANE_COLUMNS,
     LIMIT,
@@ -131,7 +131,7 @@ async def claim_limited(
 
 
 async def claim_limited_suspect(
-    tx: Transaction, who: Claimant, lanes: LimitedLanes, terms: Mapping[str, HandlerDefaults], width: int
+    tx: Transaction, who: Claimant, lanes: LimitedLanes, terms: Mapping[str, HandlerDefaults], ask: Ask
 ) -> LimitedClaim:
     """Claim the oldest suspect from lanes with limits, if it has the width; see `claim_suspect`.
 
@@ -140,7 +140,7 @@ async def claim_limited_suspect(
         who: the runner.
         lanes: the lanes.
         terms: the defaults of every handler in `lanes`, by name.
-        width: as in Ask.
+        ask: which suspects; at most one is claimed.
     """
     ledger = await hold(tx, lanes.lanes)
     part = [lane for lane in lanes.lanes if not ledger.is_busy(lane) and ledger.room(lane)]
@@ -150,7 +150,7 @@ async def claim_limited_suspect(
     values = (
         claim_values(who, 1, starts=True)
         | tx.dialect.parameters("full", {"tenant": full})
-        | {"width": width, "among": ALONE}
+        | {"width": ask.width, "among": ask.among}
     )
     prepared = _prepared(tx.tables, tx.driver, "suspects", selection=who.selection.names)
     claimed = await _run(tx, prepared, values | _Claim(tx, ledger, lanes, terms, {}).lane_parameters(part), ledger)

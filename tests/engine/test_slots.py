@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from runner import Context
 from runner.db.types import db_later, db_now
 from runner.engine import runner as process
+from runner.engine import suspect_claims
 from runner.engine.runner import Engine
 from runner.engine.slots import InFlight, Running
 from runner.handlers.registry import Handler
@@ -302,6 +303,26 @@ async def test_a_suspect_that_has_run_for_the_proof_time_makes_room_for_the_next
         assert begun == [first, second, other], "none of them waits for the end of a slow one"
         gate.set()
         await harness.ended(first, second)
+
+
+@pytest.mark.parametrize(("share", "first"), [(0.0, "wide"), (1.0, "alone")])
+async def test_most_claims_take_suspects_of_wide_groups_first_and_some_the_oldest(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, share: float, first: str
+) -> None:
+    """The suspects of wide groups are innocent most of the time, and each killer ahead of them costs a runner."""
+    monkeypatch.setattr(suspect_claims, "OLDEST_FIRST", share)
+    begun: list[int] = []
+
+    @harness.handler("work")
+    async def work(ctx: Context) -> None:
+        begun.append(ctx.id)
+
+    alone, *wide = await submitted(harness, "work", 4)
+    table = harness.database.tables.task
+    await harness.change(sa.update(table).values(rescues=2, max_attempts=20))
+    await harness.change(sa.update(table).where(table.c.id == alone).values(rescues=4))
+    await harness.work()
+    assert begun == ([*wide, alone] if first == "wide" else [alone, *wide])
 
 
 @pytest.mark.parametrize("limited", [False, True])

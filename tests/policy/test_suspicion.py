@@ -6,7 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.policy.suspicion import ALONE, WIDTHS, Proof, Suspect, first, is_suspect, more, rounds, seconds, width
+from runner.policy.suspicion import (
+    ALONE,
+    OLDEST_FIRST,
+    WIDTHS,
+    Proof,
+    Suspect,
+    first,
+    is_suspect,
+    more,
+    rounds,
+    seconds,
+    width,
+)
 
 PROOF = Proof(group=3.0, alone=15.0)
 attempts = st.integers(1, 30)
@@ -62,6 +74,7 @@ class Trial:
         self.slots, self.maximum = slots, attempts
         self.killers = set(range(killers))
         self.lost = dict.fromkeys(range(innocents + killers), 2)
+        self.draw = random.Random(seed)
         self.ended: dict[int, int] = {}
         self.rounds = self.widest = 0
         self._age = dict(zip(self.lost, random.Random(seed).sample(range(len(self.lost)), len(self.lost)), strict=True))
@@ -82,7 +95,8 @@ class Trial:
                     self.ended[task] = self.lost.pop(task)
 
     def _group(self) -> list[int]:
-        queue = sorted(self.lost, key=self._age.__getitem__)
+        oldest_first = self.draw.random() < OLDEST_FIRST
+        queue = sorted(self.lost, key=lambda task: (0 if oldest_first else -self._width(task), self._age[task]))
         unproven: list[Suspect] = []
         group: list[int] = []
         while queue and (ask := first(unproven, self.slots - len(group))).limit and self._width(queue[0]) >= ask.width:

@@ -299,7 +299,7 @@ async def test_a_suspect_is_reported_as_isolated(database: Database, runner: Run
     assert (apart.kind, apart.advice) == ("apart", f"runner retry {id}")
     assert apart.text.startswith("It lost 2 runners, and is suspected of killing them: a runner runs such tasks ")
     assert apart.text.endswith(f" `runner retry {id}` clears it.")
-    assert behind.text == "1 suspect runs before it."
+    assert behind.text == "1 older suspect may run before it."
 
 
 async def test_a_due_task_without_obstacles_is_reported(database: Database, runner: Runner) -> None:

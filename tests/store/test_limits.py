@@ -15,6 +15,7 @@ from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from runner.policy.lanes import Lane
+from runner.policy.suspicion import Ask
 from runner.store.claim import claim
 from runner.store.claim_limited import LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
 from runner.store.submit import submit_many
@@ -136,7 +137,7 @@ class TestConcurrency:
         await limit(database, "queue", "mail", concurrency="1")
         assert await runner.claim_suspect() == []
         lanes = LimitedLanes(list(runner.lanes.limited.due), runner.start)
-        claimed = (await database.write(claim_limited_suspect, runner.who, lanes, runner.terms, 1)).claimed
+        claimed = (await database.write(claim_limited_suspect, runner.who, lanes, runner.terms, Ask(1, 1))).claimed
         assert [task.id for task in claimed] == [suspect]
         assert tasks_of(await take(runner)) == []
 

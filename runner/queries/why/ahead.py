@@ -68,7 +68,7 @@ async def _walked(tx: Transaction, row: Any, lanes: Sequence[Lane], condition: A
 
 
 async def suspects_ahead(tx: Transaction, id: int, cap: int) -> Count:
-    """Count the due suspects that are claimed before this one: a walk along the index `rescued`."""
+    """Count the due suspects that are older than this one: a walk along the index `rescued`."""
     own, row = tx.tables.task.alias("own"), tx.tables.task.alias("before")
     position = [sa.select(own.c[name]).where(own.c.id == id).scalar_subquery() for name in ("run_at", "id")]
     suspects = sa.select(row.c.id).where(*CLAIM_POLICY.suspects(row.c, ClaimScope(tx.tables)))

@@ -116,7 +116,7 @@ def _buckets(runners: Sequence[RunnerRow]) -> str:
 def _behind_suspects(facts: Facts) -> Iterator[Cause]:
     if facts.suspect and facts.ahead.number:
         common = CommonCause("the task is suspected of killing its runner")
-        yield Cause("behind", f"{_suspects(facts)} before it.", common=common)
+        yield Cause("behind", f"{_suspects(facts)} may run before it.", common=common)
 
 
 def _stalled(facts: Facts) -> Iterator[Cause]:
@@ -180,7 +180,7 @@ def _count(facts: Facts) -> str:
 
 
 def _suspects(facts: Facts) -> str:
-    return f"{facts.ahead} suspects run" if facts.ahead.number != 1 or facts.ahead.more else "1 suspect runs"
+    return f"{facts.ahead} older suspects" if facts.ahead.number != 1 or facts.ahead.more else "1 older suspect"
 
 
 def _nothing(facts: Facts) -> Cause:
