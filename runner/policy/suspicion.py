@@ -7,10 +7,10 @@ A suspect that has run for the proof time makes room for the next one, and a sus
 cleared.
 
 The order. A runner starts the suspects of groups of 16 first, because most of them are innocent, and the oldest suspect
-of any group in one claim of four, so that a steady flow of new suspects delays none without end. Oldest means due for the
-longest time. A suspect starts as soon as its group allows it, and others of at least its width start beside it. Other
-tasks delay no suspect: a runner without a free slot looks for suspects about once a second, and starts them in the next
-free slots; see runner.engine.suspect_claims.
+of any group in one claim of four, so that a steady flow of new suspects delays none without end. Oldest means due for
+the longest time. A suspect starts as soon as its group allows it, and others of at least its width start beside it.
+Other tasks delay no suspect: a runner without a free slot looks for suspects about once a second, and starts them in
+the next free slots; see runner.engine.suspect_claims.
 
 The bound. n innocents and c killers become suspects of one runner with k slots. A killer takes at most 15 innocents
 along in a group of 16, at most 3 in a group of 4, and none alone. So there are at most
