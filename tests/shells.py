@@ -13,7 +13,7 @@ import pytest
 from tests.postgres import find_programs
 
 Shell = Callable[[str], str]
-"""Takes statements, and returns what the shell prints of their rows."""
+"""Executes statements, and returns the output of the shell."""
 
 
 class Refused(Exception):
@@ -54,7 +54,7 @@ def output_of(command: Sequence[str | Path], statements: str) -> str:
 
 
 def in_this_process(file: str, statements: str) -> str:
-    """Stand in for a sqlite3 that is not installed."""
+    """Replace a sqlite3 that is not installed."""
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         try:
             rows = [] if statements.count(";") > 1 else connection.execute(statements).fetchall()

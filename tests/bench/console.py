@@ -1,7 +1,7 @@
 """Measure the console at a database, in a real terminal: `python -m tests.bench.console --url ...`.
 
-It tells when the first picture and the first data are there, how long a key is waited for, and what watching costs in
-processor time and memory, while a given number of rows change every second. Read the figures beside the load average.
+It reports the times to the first picture and the first data, the time of a key, and the processor time and memory of
+watching, while a given number of rows change every second. Read the figures beside the load average.
 """
 
 import argparse
@@ -31,7 +31,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def changing(url: str, a_second: int, stop: threading.Event) -> None:
-    """Change rows of tasks that wait, so many a second, until told to stop."""
+    """Change rows of waiting tasks, a number per second, until the event is set."""
 
     async def work() -> None:
         database = Database.open(url, synchronous="NORMAL")
@@ -66,7 +66,7 @@ def changed(url: str, a_second: int) -> Iterator[None]:
 
 
 def started(url: str) -> tuple[Terminal, list[float]]:
-    """Start a console; milliseconds until it says something, and has data, by the clock and of the processor."""
+    """Start a console: milliseconds to its first picture and its first data, by the clock and of the processor."""
     begin, times = time.monotonic(), []
     console = Terminal("--url", url, size=SIZE, environment=INSTALLED)
     for wanted in ("tasktui is starting", "queue-0"):

@@ -1,6 +1,6 @@
 """Fill a database with rows as they look after long use: `python -m tests.bench.rows --url ... --history 10000000`.
 
-For measuring what people see; nothing claims these rows, for no runner knows their handlers.
+For measurements of screens and queries; no runner claims these rows, because none knows their handlers.
 """
 
 import argparse
@@ -25,7 +25,7 @@ AHEAD = {
     "postgresql": "now() + make_interval(secs => CAST({} AS double precision))",
     "sqlite": "strftime('%Y-%m-%d %H:%M:%f', 'now', ({}) || ' seconds')",
 }
-"""A time so many seconds from now."""
+"""A time, in seconds from now."""
 
 HISTORY = """
 INSERT INTO task_history(id, queue, handler, key, state, attempt, submitted_at, run_at, finished_at, duration, error)

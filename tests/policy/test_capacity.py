@@ -1,4 +1,4 @@
-"""What runners can do, with numbers computed by hand."""
+"""The capacity of runners, with numbers computed by hand."""
 
 from math import inf
 from typing import Any
@@ -74,7 +74,7 @@ def test_backlogs_share_the_slots_that_arrivals_leave() -> None:
     assert rows["mail"].per_minute == about(3 * 60)
     assert rows["reports"].per_minute == about(7 * 60 / 24)
     assert [row.drained_in for row in rows.values()] == [about(0.5)] * 2
-    # Without its backlog, the other one gets what is left.
+    # Without its backlog, the other one gets the rest.
     alone = {SEND: demands[SEND], MAKE: demands[MAKE]._replace(backlog=0)}
     rows = {row.name: row for row in capacity_rows(Situation(alone, [Pool(10, frozenset({SEND, MAKE}))]))}
     assert rows["mail"].per_minute == about(7 * 60)

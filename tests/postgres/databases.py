@@ -13,13 +13,13 @@ URL_VARIABLE = "RUNNER_TEST_POSTGRES_URL"
 
 
 class Cluster(Protocol):
-    """Whatever can name the URL of a database: our own server, or one that was there before."""
+    """A source of database URLs: our own server, or one that was there before."""
 
     def url(self, database: str = ...) -> str: ...
 
 
 class Remote:
-    """A server that somebody else runs, known by the URL of a database whose role may create others."""
+    """A server of another owner, known by the URL of a database whose role may create others."""
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
@@ -59,7 +59,7 @@ def create_database(cluster: Cluster, template: str = "") -> str:
 
 
 def drop_database(cluster: Cluster, url: str) -> None:
-    """Drop it even while somebody is connected: a test that failed may have left a connection."""
+    """Drop it even with open connections: a test that failed may have left a connection."""
     _execute(cluster, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(_name(url))))
 
 

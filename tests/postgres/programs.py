@@ -13,7 +13,7 @@ NOBODY = 65534
 
 
 class Account(TypedDict, total=False):
-    """What subprocess needs in order to run a program as somebody else."""
+    """The arguments of subprocess for a program of another user."""
 
     user: int
     group: int

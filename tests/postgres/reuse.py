@@ -34,7 +34,7 @@ VERSIONS = f"""
         (SELECT string_agg(version_num, ',') FROM task_schema)
     )
 """
-"""All that makes a database what it is, except its rows: every change writes or removes a row of a catalog.
+"""The definition of a database, without its rows: every change writes or removes a row of a catalog.
 
 A copy of a database has the transaction ids of its original.
 """
@@ -46,7 +46,7 @@ TABLES = """
 
 
 class Shape(NamedTuple):
-    """What a database is, except its rows.
+    """The definition of a database, without its rows.
 
     Args:
         tables: their schemas and names.

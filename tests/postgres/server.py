@@ -67,7 +67,7 @@ class Server:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     def log(self) -> str:
-        """What the server has said since its last start."""
+        """The log of the server since its last start."""
         return self._log.read_text(errors="replace")
 
     def initialise(self) -> None:
@@ -142,7 +142,7 @@ class Server:
 
 
 class Standby(Server):
-    """A server that follows another one, and takes changes from nobody else."""
+    """A standby: it follows another server, and accepts no other changes."""
 
     def __init__(self, master: Server, programs: Path) -> None:
         super().__init__(programs)
@@ -153,7 +153,7 @@ class Standby(Server):
         self._fill("pg_basebackup", *place, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
 
     def promote(self) -> None:
-        """Let it follow nobody any more, and take changes."""
+        """Promote it: it accepts changes."""
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute("SELECT pg_promote()")
 

@@ -17,7 +17,7 @@ COLOURS = re.compile(r"\b(?:[34]8;[25];[\d;]+|[349][0-7]|10[0-7])\b")
 MANY = re.compile(r"[34]8;")
 PAIR = re.compile(r"38;2;(\d+);(\d+);(\d+);48;2;(\d+);(\d+);(\d+)")
 LEGIBLE = 3.0
-"""The contrast that WCAG 2 asks of large text and of what is drawn."""
+"""The contrast that WCAG 2 requires of large text and of graphics."""
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +87,6 @@ def test_whatever_is_written_can_be_read_on_any_background(url: str, arguments: 
 
 
 def _legible(style: str) -> bool:
-    """The ground is painted too, so that the terminal's does not matter, and the letters stand out on it."""
+    """The ground is painted too, so that the terminal's does not matter, and the letters are legible on it."""
     pair = PAIR.search(style)
     return pair is not None and contrast(*map(int, pair.groups())) >= LEGIBLE

@@ -1,4 +1,4 @@
-"""The overview: what comes in and goes out, when it will be empty, and what is in diagnoses."""
+"""The overview: arrivals and ends, the time until a queue is empty, and the diagnoses."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -135,7 +135,7 @@ def test_one_handler_that_holds_all_slots_is_named_before_the_queues_behind_it()
 @pytest.mark.parametrize(
     ("slots", "threads", "pool"),
     [
-        ({"h": 2}, 2, "h holds 2 of 2 thread slots"),  # the six async slots are free and help nobody
+        ({"h": 2}, 2, "h holds 2 of 2 thread slots"),  # the six free async slots do not help
         ({"a": 6}, 2, "a holds 6 of 6 async slots"),
         ({"h": 1, "a": 5}, 2, None),
         ({"a": 3, "b": 3}, 2, None),  # full, but of several handlers
@@ -179,7 +179,7 @@ def test_the_dead_are_counted_since_the_first_of_the_hour() -> None:
         ({3: Flow(retried=420)}, "420 of 420 attempts"),
         ({7: Flow(succeeded=9), 3: Flow(retried=10), 1: Flow(died=1)}, "11 of 20 attempts"),
         ({3: Flow(retried=11, succeeded=12)}, None),  # most go well
-        ({3: Flow(retried=10)}, None),  # too few to tell
+        ({3: Flow(retried=10)}, None),  # too few for a rate
         ({11: Flow(retried=420)}, None),  # that is over
         ({3: Flow(retried=420), 1: Flow(succeeded=2, retried=1)}, None),  # that is mended
     ],
@@ -310,7 +310,7 @@ async def test_an_answer_is_kept_for_its_time_and_its_question() -> None:
 
 @pytest.fixture
 async def busy(database: Database) -> None:
-    """A queue into which three tasks came for each that ended, in this minute as in the last: it may turn meanwhile."""
+    """A queue into which three tasks came for each that ended, in this minute as in the last: it may turn by then."""
     present = (await database.read(clock)).replace(second=0, microsecond=0)
     for ago in (0, 1):
         minute = Minute(present - timedelta(minutes=ago), "mail", "h")

@@ -1,4 +1,4 @@
-"""Calls that a type checker must take or refuse: what it must say stands behind `# refused:`."""
+"""Calls that a type checker must accept or refuse: the comment `# refused:` has the code of its error."""
 
 import asyncio
 from datetime import datetime
@@ -11,14 +11,14 @@ from runner.model.task import NewTask
 
 
 class Receipt(TypedDict):
-    """What a charge results in."""
+    """The result of a charge."""
 
     number: int
 
 
 @handler("typing.charge")
 async def charge(ctx: Context, order: int, at: datetime, code: str = "WELCOME") -> Receipt:
-    """Has a context, which is no part of the call."""
+    """Take a context, which is not an argument of the call."""
     return Receipt(number=ctx.id)
 
 
@@ -30,12 +30,12 @@ def crunch(rows: int, owner: UUID | None = None) -> int:
 
 @handler("typing.sync")
 async def sync(shop: str) -> Retry | Dead | None:
-    """Says in its type what it may return."""
+    """Name all outcomes in the return type."""
     return Retry("5m", shop)
 
 
 def submitted(now: datetime, owner: UUID) -> None:
-    """What is taken: the arguments of the function, by name or by place, without its context."""
+    """Accepted calls: the arguments of the function, by name or by position, without its context."""
     assert_type(charge.submit(order=1, at=now), TaskHandle[Receipt])
     charge.submit(1, now, code="X")
     assert_type(crunch.submit(rows=3, owner=owner), TaskHandle[int])
@@ -59,7 +59,7 @@ async def submitted_on_a_loop(now: datetime, ctx: Context) -> None:
 
 
 def refused(now: datetime, anything: Any) -> None:
-    """What is refused: what the function would not take, or its runner could not know."""
+    """Refused calls: arguments that the function does not have, or that a runner could not know."""
     charge.submit(order=1)  # refused: Missing positional argument "at"
     charge.submit(order="1", at=now)  # refused: Argument "order" to "submit" of "TaskHandler" has incompatible type
     charge.submit(order=1, at="today")  # refused: Argument "at" to "submit" of "TaskHandler" has incompatible type
