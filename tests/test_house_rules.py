@@ -177,6 +177,9 @@ def test_former_names_are_not_used_again() -> None:
     }
     assert {part: place for part, place in parts.items() if part in FORMER_MODULES} == {}
     assert {name: places for name, places in class_names().items() if name in FORMER_CLASSES} == {}
+    former_call = re.compile(rf"\b(?:{'|'.join(FORMER_CLASSES)})\(")
+    texts = [*modules(*PACKAGES), PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")]
+    assert [(location(text), call) for text in texts for call in former_call.findall(text.read_text())] == []
 
 
 def test_the_pages_name_every_logger() -> None:

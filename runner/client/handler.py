@@ -170,12 +170,10 @@ class TaskHandler(Handler, Generic[P, F, R]):
             hosts_for: longest time from the due time in which only these hosts may take it; then any host may.
             unique_key: key that no other task of the handler may hold, or a function of the call's arguments.
             unique: how long it holds the key: "until finished", "until started", "forever", "for 1h", "debounce 5s".
-            on_duplicate: what to do if another task holds the key: "skip" returns that task's id; "replace" also
-                gives it the new values if it is waiting; "error" raises DuplicateTask.
+            on_duplicate: if another task holds the key: "skip" submits nothing, "replace" updates it, "error" raises.
             order_key: key, or a function of the call's arguments, whose tasks run one at a time in the order of submit.
             order_on_failure: effect of a dead or cancelled predecessor with the order key: "wait", "cancel" or "run".
-            after: dependencies: task ids, or pairs of a handler and a key. If one of them is dead or cancelled, the
-                task waits until it is retried and succeeds; use After(..., on_failure="cancel") or "run" otherwise.
+            after: dependencies: task ids, or pairs of a handler and a key; DependsOn also sets the effect of a failure.
             tx: your connection or session; the task becomes part of its open transaction. See docs/transactions.md.
 
         Raises:

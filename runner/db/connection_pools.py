@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -19,7 +18,7 @@ from runner.db.errors import lost_prepared, raise_translated, retries, retry_pau
 from runner.db.filesystem import identity
 from runner.db.schema import Tables
 from runner.db.semaphore import FairSemaphore, granted_in_thread
-from runner.db.statement import StatementFrame, Step, Steps, compiled_for, follow
+from runner.db.statement import StatementFrame, Step, Steps, VerbRun, compiled_for
 
 MOST = 6
 """Maximum number of connections for single statements. The engine keeps the others for transactions."""
@@ -220,7 +219,9 @@ class ThreadConnections:
                     stage = "statement"
                     if not commits:
                         driver.execute(self._dialect.begin, **options)
-                    result = follow(verb(self._frame()), partial(_execute, driver, options))
+                    run = VerbRun(verb(self._frame()))
+                    for step in run:
+                        run.rows = _execute(driver, options, step)
                     stage = "commit"
                     if not commits:
                         driver.execute("COMMIT", **options)
@@ -228,7 +229,7 @@ class ThreadConnections:
                 if not retries(error, attempt, end):
                     raise_translated(error, self._name, stage)
             else:
-                return result
+                return run.result
             time.sleep(retry_pause(attempt))
             attempt += 1
 

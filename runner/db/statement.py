@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 
@@ -110,6 +110,40 @@ StepsBuilder: TypeAlias = Callable[[sa.Dialect], Steps[T]]
 """Returns the steps of a store verb, compiled for a dialect."""
 
 
+class VerbRun(Generic[T]):
+    """One execution of a verb: iterates over its statements, which the caller executes on any kind of connection.
+
+    Args:
+        steps: the steps of the verb.
+
+    Example:
+        >>> run = VerbRun(steps)
+        ... for step in run:
+        ...     run.rows = execute(step)
+        ... return run.result
+    """
+
+    __slots__ = ("_steps", "result", "rows")
+
+    result: T
+    """The result, after the last statement."""
+
+    def __init__(self, steps: Steps[T]) -> None:
+        self._steps = steps
+        self.rows: list[Any] | None = None
+        """The rows of the statement that was executed last."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Step:
+        try:
+            return next(self._steps) if self.rows is None else self._steps.send(self.rows)
+        except StopIteration as end:
+            self.result = end.value
+            raise StopIteration from None
+
+
 def follow(steps: Steps[T], execute: Callable[[Step], list[Any]]) -> T:
     """Execute the steps of a verb and return its result.
 
@@ -117,23 +151,15 @@ def follow(steps: Steps[T], execute: Callable[[Step], list[Any]]) -> T:
         steps: the steps.
         execute: executes one statement and returns its rows; its exceptions end the verb.
     """
-    rows: list[Any] | None = None
-    while True:
-        try:
-            step = steps.send(rows) if rows is not None else next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        rows = execute(step)
+    run = VerbRun(steps)
+    for step in run:
+        run.rows = execute(step)
+    return run.result
 
 
 async def follow_async(steps: Steps[T], execute: Callable[[Step], Awaitable[list[Any]]]) -> T:
     """Execute the steps of a verb on an asynchronous connection; see `follow`."""
-    rows: list[Any] | None = None
-    while True:
-        try:
-            step = steps.send(rows) if rows is not None else next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        rows = await execute(step)
+    run = VerbRun(steps)
+    for step in run:
+        run.rows = await execute(step)
+    return run.result
