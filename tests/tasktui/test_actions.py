@@ -170,7 +170,6 @@ async def test_a_key_before_the_task_is_read_does_not_change_the_previous_one(
     assert await stored(database, second) is None
 
 
-@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_payload_is_edited_in_the_editor_of_the_operator(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -284,7 +283,6 @@ async def test_a_queue_is_paused_and_resumed_from_the_overview(database: Databas
     assert [entry.verb for entry in await audited(database)] == ["resume", "pause"]
 
 
-@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_handler_is_paused_and_resumed_from_a_task(database: Database, watch: Watch) -> None:
     await add_live(database, "mail.send")
@@ -301,7 +299,6 @@ async def test_a_handler_is_paused_and_resumed_from_a_task(database: Database, w
     assert [entry.target for entry in await audited(database)] == ["handler mail.send"] * 2
 
 
-@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_handler_is_paused_by_command(database: Database, watch: Watch) -> None:
     async with database.writing() as tx:
@@ -317,7 +314,6 @@ async def test_a_handler_is_paused_by_command(database: Database, watch: Watch) 
         await operator.is_told("name a queue, or a handler")
 
 
-@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_task_is_rewound_and_a_running_one_is_asked_for_its_stack(database: Database, watch: Watch) -> None:
     runner = await add_runner(database)
@@ -436,7 +432,6 @@ async def test_a_dialog_that_requires_a_reason_focuses_its_first_input(database:
             await operator.press("escape")
 
 
-@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_time_for_an_open_breaker_is_refused_and_does_not_close_it(database: Database, watch: Watch) -> None:
     async with database.writing() as tx:

@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
@@ -92,7 +91,6 @@ async def test_a_schedule_is_paused_edited_run_deleted_and_each_is_undone(databa
     assert [entry.verb for entry in reversed(entries)] == ["add", "pause", "resume", "run", "delete"]
 
 
-@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_rule_is_edited_and_a_wrong_one_is_refused(database: Database, watch: Watch) -> None:
     await add(database)

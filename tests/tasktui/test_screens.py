@@ -113,7 +113,6 @@ async def test_a_missing_task_is_reported(watch: Watch) -> None:
         assert "No task is open" not in operator.text
 
 
-@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_help_lists_keys_commands_and_fields(watch: Watch) -> None:
     async with watch("tasks", (120, 100)) as operator:

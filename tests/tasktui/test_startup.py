@@ -268,6 +268,20 @@ def test_a_recording_replaces_no_file_and_a_hostile_one_is_harmless(tmp_path: Pa
         events(path)
 
 
+def test_a_recording_holds_harmless_output_and_ends_when_it_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "session.cast"
+    recorder = Recorder(path)
+    recorder.output("\x1b[5;1HHi\x1b[?1000h\x1b]52;c;aGFjaw==\x07")
+    recorder._file.close()
+    recorder.output("lost")
+    recorder.close()
+    assert "the recording ended early" in capsys.readouterr().err
+    assert [event.text for event in events(path)[1]] == ["\x1b[2J\x1b[H", "\x1b[5;1HHi"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 def test_a_replay_pauses_changes_its_speed_and_ends() -> None:
     shown: list[str] = []
     keys = iter(["", " ", "x", "-", "+", "+", "", "", "q"])

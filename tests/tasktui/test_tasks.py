@@ -158,7 +158,6 @@ async def test_further_pages_are_read_at_the_end_of_the_list(database: Database,
         await operator.until(lambda: "450 tasks" in operator.text and "loaded" not in operator.text)
 
 
-@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_list_is_sorted_with_one_key_and_shows_the_order(database: Database, watch: Watch) -> None:
     first, second = await add_live(database, run_at=ahead(60)), await add_live(database, run_at=ahead(30))
