@@ -238,7 +238,10 @@ class Console(KeyBuffer):
     async def begin_command(self, name: str = "") -> None:
         """Open the command line with the name of a command."""
         if isinstance(self.screen, LiveScreen):
-            names = self.session.names | {"view": list(self.views())}
+            names = self.session.names | {
+                "view": list(self.views()),
+                "db": [each.name for each in self.databases.behind],
+            }
             from tasktui.dialogs.ask import CommandScreen
 
             screen = CommandScreen(names, self._run_command, f"{name} " if name else "")

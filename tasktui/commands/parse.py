@@ -126,6 +126,7 @@ COMMANDS = {
         CommandSpec("view", "[NAME]", "apply a saved filter; without NAME, list them"),
         CommandSpec("save", "NAME", "save the current filter under a name"),
         CommandSpec("forget", "NAME", "delete a saved filter"),
+        CommandSpec("db", "NAME", "bring another database to the front, of a console with several"),
         CommandSpec("theme", "NAME", "draw with dark, light, sixteen or none; auto chooses by the terminal"),
         CommandSpec("stop", "", "stop the running operation after its current chunk"),
         CommandSpec("write", "[TIME] [REASON]", "allow changes for a time: :write 10m mend the mail queue"),
@@ -197,8 +198,9 @@ def _complete_words(name: str, prefix: str, names: Mapping[str, Sequence[str]]) 
     match name:
         case "tasks":
             return complete_filter(prefix, names)
-        case "view" | "forget" | "theme":
-            return first_of(prefix, ("auto", *THEMES) if name == "theme" else names.get("view", ()))
+        case "view" | "forget" | "theme" | "db":
+            candidates = {"theme": ("auto", *THEMES), "db": names.get("db", ())}
+            return first_of(prefix, candidates.get(name, names.get("view", ())))
         case "submit" | "sort":
             return first_of(prefix, names.get("handler", ()) if name == "submit" else tuple(SORTS)) if prefix else None
         case "write" if not prefix:

@@ -11,6 +11,7 @@ from runner.filter import saved
 from runner.filter.fields import parse_sort
 from runner.operations.pause import PauseTarget
 from tasktui.commands.parse import Command, place_of
+from tasktui.session.databases import Databases
 from tasktui.session.session import Session
 
 
@@ -20,6 +21,11 @@ class CommandTarget(Protocol):
     @property
     def session(self) -> Session:
         """The operator's session."""
+        ...
+
+    @property
+    def databases(self) -> Databases:
+        """The databases of the console."""
         ...
 
     def switch_mode(self, mode: str) -> Any:
@@ -146,6 +152,10 @@ def _theme(console: CommandTarget, command: Command) -> None:
     console.change_theme(command.rest)
 
 
+def _database(console: CommandTarget, command: Command) -> None:
+    console.switch_mode(console.databases.choose(command.rest) or "overview")
+
+
 def _view(console: CommandTarget, command: Command) -> None:
     filters, name = saved.load(console.session.views), command.rest
     if name:
@@ -244,6 +254,7 @@ FUNCTIONS: dict[str, Callable[[CommandTarget, Command], None]] = {
     "sort": _sort,
     "task": _task,
     "theme": _theme,
+    "db": _database,
     "view": _view,
     "save": _save,
     "forget": _forget,

@@ -1,7 +1,7 @@
 """Alerts: problems with causes before symptoms, each in one sentence with figures."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, tzinfo
 from itertools import islice
 from typing import NamedTuple
@@ -17,13 +17,16 @@ from runner.text import formatting
 from runner.text.sanitize import count_noun
 from tasktui.data.overview import MINUTE, Overview, Slowdown, per_minute, read_overview
 from tasktui.render.render import brief, line
-from tasktui.session.session import Session
+from tasktui.session.session import Alarm, Session
 
 MAX_KINDS = 3
 """Error types listed in an alert."""
 
 MAX_TEXT = 60
 """Maximum characters of a text from the database."""
+
+MAX_ERROR = 300
+"""The same for an error of a database, whose text has the advice at its end."""
 
 HELD = 0.8
 """Share of the slots of a pool from which one handler holds the pool."""
@@ -102,14 +105,22 @@ def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None 
         yield _paused(f"handler {line(handler, MAX_TEXT)}", pause, overview.at, zone)
 
 
-async def read_alarm(session: Session) -> tuple[str, str]:
-    """The number of problems of a database and the role of the first one, for its name in the heading."""
+async def read_alarm(session: Session) -> Alarm:
+    """Count the problems of a database; the first one decides the role."""
     try:
         overview = await session.read(read_overview)
-    except RunnerError:
-        return "◌ unavailable", "lost"
+    except RunnerError as error:
+        return Alarm.of(error)
     found = [alert for alert in alerts(overview, session.zone) if alert.role != "paused"]
-    return (f"! {len(found)}", found[0].role) if found else ("✓", "succeeded")
+    return Alarm(f"! {len(found)}", found[0].role) if found else Alarm("✓", "succeeded")
+
+
+def unavailable_databases(sessions: Iterable[Session]) -> Iterator[Alert]:
+    """The other databases of the console that cannot be read, each with its error."""
+    for session in sessions:
+        if session.alarm.error:
+            title = f"{line(session.name, MAX_TEXT)} is unavailable, retrying"
+            yield Alert("lost", title, line(session.alarm.error, MAX_ERROR), "d", "next")
 
 
 def _hidden(overview: Overview) -> Iterator[Alert]:

@@ -291,7 +291,11 @@ def _databases(screen: "LiveScreen", now: float) -> list[DatabaseTab]:
     sessions: Sequence[Session] = cast("Any", screen.app).databases.sessions
     return [
         DatabaseTab(
-            session.name, session.settings.production, session.lock_label(now), session.alarm, session is screen.session
+            session.name,
+            session.settings.production,
+            session.lock_label(now),
+            session.alarm[:2],
+            session is screen.session,
         )
         for session in sessions
         if len(sessions) > 1

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isinf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -18,7 +18,7 @@ from runner.queries.reports import MinuteFlow
 from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.parse import filter_of
-from tasktui.data.alerts import alerts
+from tasktui.data.alerts import alerts, unavailable_databases
 from tasktui.data.background import Background, read_background
 from tasktui.data.overview import MINUTE, Diagnoses, Overview, day, deepened, diagnoses, per_minute, read_overview
 from tasktui.render.plot import compact, gauge, sparkline
@@ -145,7 +145,8 @@ class OverviewScreen(LiveScreen):
             self.feed.hurry()
         self.session.add_names({"queue": [queue.queue for queue in data.queues if line(queue.queue) == queue.queue]})
         results = self._slow.results if self._slow is not None else {}
-        found = tuple(alerts(data, self.session.zone, results))
+        others = unavailable_databases(cast("Any", self.app).databases.behind)
+        found = (*others, *alerts(data, self.session.zone, results))
         view = View(data, self._slow, found, self.session.zone, SPANS[self._span], self.session.writable)
         self._draw(view)
 

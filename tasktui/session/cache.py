@@ -1,8 +1,9 @@
-"""A cache with expiry, for expensive queries whose results change slowly."""
+"""Bounds of queries: a cache for expensive ones, whose results change slowly, and a timeout."""
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -38,3 +39,43 @@ class TtlCache(Generic[T]):
         end = self._clock()
         self._entry = (key, end + max(self._seconds, (end - now) * SHARE), value)
         return value
+
+
+class Timeout:
+    """Runs transactions with a timeout.
+
+    A transaction that times out runs to its end in the background, because aborting a statement would leave its
+    connection in an unknown state.
+    """
+
+    def __init__(self) -> None:
+        self._transactions: set[asyncio.Task[Any]] = set()
+
+    async def wait(self, work: Coroutine[Any, Any, T], seconds: float, error: Exception) -> T:
+        """Run a transaction and wait for its result.
+
+        Args:
+            work: the transaction.
+            seconds: the timeout.
+            error: raised on timeout.
+
+        Returns:
+            The result of the transaction.
+        """
+        transaction = asyncio.ensure_future(work)
+        self._transactions.add(transaction)
+        transaction.add_done_callback(self._done)
+        done, _ = await asyncio.wait({transaction}, timeout=seconds)
+        if not done:
+            raise error
+        return transaction.result()
+
+    async def ended(self) -> None:
+        """Wait until no transaction runs."""
+        while self._transactions:
+            await asyncio.wait(self._transactions)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._transactions.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieves it; no caller may be waiting

@@ -3,10 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from tasktui.session.session import Job, Session
+from runner.errors import DatabaseUnavailable, InvalidInput, RunnerError
+from tasktui.session.session import Alarm, Job, Session
 
 ALARMS_EVERY = 10.0
 """Seconds between reads of the databases behind the one in front."""
+
+PATIENCE = 3.0
+"""Seconds that the start waits for further databases once one has answered."""
 
 
 def mode_name(screen: str, place: int) -> str:
@@ -53,10 +57,76 @@ class Databases:
         self._place = (self._place + 1) % len(self.sessions)
         return self._last.get(self._place)
 
-    async def watch(self, read_alarm: Callable[[Session], Awaitable[tuple[str, str]]]) -> None:
+    def choose(self, name: str) -> str | None:
+        """Bring a database to the front.
+
+        Args:
+            name: its name; the beginning is enough if no other one has it.
+
+        Returns:
+            The screen that it showed last; None if it has shown none.
+
+        Raises:
+            InvalidInput: no database of the console has this name, or several begin with it.
+        """
+        names = [session.name for session in self.sessions]
+        places = [place for place, each in enumerate(names) if each == name]
+        places = places or [place for place, each in enumerate(names) if name and each.startswith(name)]
+        if len(places) != 1:
+            why = f"{name!r} begins several names" if places else f"this console has no database {name!r}"
+            if len(names) == 1:
+                why += "; start it with tasktui --profile A --profile B"
+            raise InvalidInput(why=f"{why}. Its databases: {', '.join(names)}")
+        self._place = places[0]
+        return self._last.get(self._place)
+
+    @property
+    def behind(self) -> list[Session]:
+        """The sessions with the other databases."""
+        return [session for session in self.sessions if session is not self.front]
+
+    async def watch(self, read_alarm: Callable[[Session], Awaitable[Alarm]]) -> None:
         """Count the problems of the databases behind the one in front, until the console ends."""
+
+        async def count(session: Session) -> None:
+            session.alarm = await read_alarm(session)
+
         while len(self.sessions) > 1:
-            for session in self.sessions:
-                if session is not self.front:
-                    session.alarm = await read_alarm(session)
+            await asyncio.gather(*(count(session) for session in self.behind))
             await asyncio.sleep(ALARMS_EVERY)
+
+
+async def reached(sessions: Sequence[Session]) -> list[Session]:
+    """Open the databases. One that cannot be opened keeps no other one from the start; the console tries it again.
+
+    Args:
+        sessions: the sessions, in the order of the command line.
+
+    Returns:
+        The sessions in the same cycle; the first one is open. The alarms of the others have their errors.
+
+    Raises:
+        StoreError: no database can be opened; the error of the first one.
+    """
+    opening = [asyncio.ensure_future(session.open()) for session in sessions]
+    pending = set(opening)
+    while pending and not any(_is_open(task) for task in opening):
+        _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+    if pending:
+        _, pending = await asyncio.wait(pending, timeout=PATIENCE)
+    for task in pending:
+        task.cancel()  # The session lets the transaction end.
+    first = next((place for place, task in enumerate(opening) if _is_open(task)), None)
+    for session, task in zip(sessions, opening, strict=True):
+        if task in pending:
+            why = f"no answer for {PATIENCE:g} seconds"
+            session.alarm = Alarm.of(DatabaseUnavailable(url=session.database.url, why=why))
+        elif isinstance(error := task.exception(), RunnerError) and first is not None:
+            session.alarm = Alarm.of(error)
+        elif error is not None:
+            raise error
+    return [*sessions[first:], *sessions[:first]]
+
+
+def _is_open(task: asyncio.Future[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None

@@ -1,20 +1,21 @@
 """The operator's session. The screens access the database and running bulk operations only through it."""
 
 import asyncio
+import os
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, cast
 
 from runner.db.database import Database, StoreVerb
 from runner.db.filesystem import identity
-from runner.db.migrations.revisions import check, check_in
+from runner.db.migrations.revisions import HEAD, check, check_in
 from runner.db.transaction import Transaction, clock
-from runner.errors import DatabaseRefused, DatabaseUnavailable
+from runner.errors import DatabaseRefused, DatabaseUnavailable, RunnerError, SchemaMissing
 from runner.filter.fields import NEWEST, Sort
 from runner.filter.saved import default_path
 from runner.operations.results import Actor, Result, local_actor
@@ -25,8 +26,8 @@ from runner.queries.schedules import schedules
 from runner.settings import Settings
 from runner.text import formatting
 from runner.text.operator import local_zone
-from tasktui.session.cache import TtlCache
-from tasktui.session.write_lock import BARRIERS, STANDBY, FileReplaced, ReadOnly, WriteLock
+from tasktui.session.cache import Timeout, TtlCache
+from tasktui.session.write_lock import BARRIERS, FILE, STANDBY, UNOPENED, FileReplaced, ReadOnly, WriteLock
 
 
 @dataclass(slots=True)
@@ -64,49 +65,27 @@ class Job:
         return f"{self.what}: {formatting.progress(self.done, self.total, now - self.began)}{note}; {end}"
 
 
-T = TypeVar("T")
+class Alarm(NamedTuple):
+    """The problems of a database while another one is in front.
 
-
-class Timeout:
-    """Runs transactions with a timeout.
-
-    A transaction that times out runs to its end in the background, because aborting a statement would leave its
-    connection in an unknown state.
+    Args:
+        text: text beside its name; empty before the first read.
+        role: role of the text.
+        error: why it cannot be read; empty if it can.
     """
 
-    def __init__(self) -> None:
-        self._transactions: set[asyncio.Task[Any]] = set()
+    text: str = ""
+    role: str = "muted"
+    error: str = ""
 
-    async def wait(self, work: Coroutine[Any, Any, T], seconds: float, error: Exception) -> T:
-        """Run a transaction and wait for its result.
-
-        Args:
-            work: the transaction.
-            seconds: the timeout.
-            error: raised on timeout.
-
-        Returns:
-            The result of the transaction.
-        """
-        transaction = asyncio.ensure_future(work)
-        self._transactions.add(transaction)
-        transaction.add_done_callback(self._done)
-        done, _ = await asyncio.wait({transaction}, timeout=seconds)
-        if not done:
-            raise error
-        return transaction.result()
-
-    async def ended(self) -> None:
-        """Wait until no transaction runs."""
-        while self._transactions:
-            await asyncio.wait(self._transactions)
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._transactions.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieves it; no caller may be waiting
+    @classmethod
+    def of(cls, error: RunnerError) -> Self:
+        """The alarm of a database that cannot be read."""
+        cause = error.fields["why"] if isinstance(error, DatabaseUnavailable) else error
+        return cls("◌ unavailable", "lost", str(cause))
 
 
+T = TypeVar("T")
 P = ParamSpec("P")
 
 DEADLINE = 5.0
@@ -158,7 +137,7 @@ class Session:
         ping: latency of one query and clock skew at the last measurement.
         stale: age in seconds of the newest change on a standby at the last measurement.
         counts: text and role beside the tab of a screen where something needs attention, by name of the screen.
-        alarm: text and role beside the name of the database while another one is in front; empty before the first read.
+        alarm: its problems while another database is in front.
     """
 
     database: Database
@@ -175,7 +154,7 @@ class Session:
     ping: Ping | None = None
     stale: float | None = None
     counts: dict[str, tuple[str, str]] = field(default_factory=dict)
-    alarm: tuple[str, str] = ("", "muted")
+    alarm: Alarm = field(default_factory=Alarm)
     _schema_check: TtlCache[str] = field(default_factory=lambda: TtlCache(FIVE_SECONDS))
     _standby_check: TtlCache[tuple[Permission, float | None]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
     _counts: TtlCache[dict[str, tuple[str, str]]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
@@ -207,6 +186,29 @@ class Session:
         while self._query_times and self._query_times[0] < time.monotonic() - MINUTE:
             self._query_times.popleft()
         return len(self._query_times)
+
+    async def open(self) -> None:
+        """Check the tables, and read the rights of the login unless something else forbids changes.
+
+        Raises:
+            DatabaseUnavailable: the database cannot be reached.
+            SchemaMissing: the file does not exist, or the tables do not.
+            SchemaTooOld: the tables must be migrated first.
+            SchemaTooNew: a later release created the tables.
+        """
+        await self._timeout.wait(self._open(), LONGEST_SILENCE, self._timeout_error(NOTHING, LONGEST_SILENCE))
+
+    async def _open(self) -> None:
+        url = self.settings.url
+        if url.kind == "sqlite" and not Path(url.database).exists():
+            raise SchemaMissing(url=url, needed=HEAD)
+        await check(self.database)
+        if self.lock.barrier is UNOPENED:
+            by_effect = os.access in os.supports_effective_ids
+            if url.kind == "sqlite" and not os.access(url.database, os.W_OK, effective_ids=by_effect):
+                self.lock.barrier = FILE
+            else:
+                self.lock.barrier = BARRIERS[await self.database.read(connection_permission)]
 
     def add_names(self, seen: Mapping[str, Iterable[str]]) -> None:
         """Add names for completion, by filter field."""
@@ -247,8 +249,11 @@ class Session:
     async def measure(self) -> None:
         """Measure latency and clock skew, the lag of a standby, and the counts of the tabs, at intervals.
 
-        After the promotion of a standby, changes are allowed as far as login and profile permit.
+        After the promotion of a standby, changes are allowed as far as login and profile permit. The same holds for a
+        database that could not be reached at the start.
         """
+        if self.lock.barrier is UNOPENED:
+            await self.open()
         if self.lock.barrier is STANDBY:
             permission, self.stale = await self._standby_check.get(None, lambda: self.read(_standby_check))
             self.lock.barrier = BARRIERS[permission]

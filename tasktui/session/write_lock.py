@@ -25,6 +25,7 @@ ASKED = ReadOnlyReason("READ-ONLY", "started with --read-only")
 LOGIN = ReadOnlyReason("READ-ONLY login", "this login may only read; the role task_operator may change tasks")
 STANDBY = ReadOnlyReason("READ-ONLY standby", "this server is a standby; connect to its primary to change tasks")
 CLOSED = ReadOnlyReason("READ-ONLY database", "default_transaction_read_only is on for this database or login")
+UNOPENED = ReadOnlyReason("READ-ONLY", "the database has not been reached, so the rights of this login are unknown")
 FILE = ReadOnlyReason("READ-ONLY file", "you may only read the database file")
 
 BARRIERS = {

@@ -89,6 +89,6 @@ def parse(arguments: Sequence[str]) -> Arguments:
     names = values.pop("profile")
     if len(names) > 1 and values["url"] is not None:
         parser.error("--url names one database: leave it out with several profiles")
-    if len(set(names)) < len(names):
-        parser.error("each --profile may be given once")
+    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+        parser.error(f"each --profile may be given once, and {twice[0]!r} is there twice")
     return Arguments(**values, profile=names[0] if names else None, others=tuple(names[1:]))

@@ -13,20 +13,18 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.db.connect import driver_threads_ended
 from runner.db.database import Database
-from runner.db.migrations.revisions import HEAD, check
-from runner.errors import DatabaseUnavailable, RunnerError, SchemaMissing
-from runner.queries.health import connection_permission
+from runner.errors import DatabaseUnavailable, RunnerError
 from runner.settings import Settings
 from runner.text.sanitize import clean
 from runner.urls import DatabaseUrl
 from tasktui.data.overview import read_overview
+from tasktui.session.databases import reached
 from tasktui.session.session import Session
-from tasktui.session.write_lock import ASKED, BARRIERS, FILE, ReadOnlyReason, WriteLock
+from tasktui.session.write_lock import ASKED, UNOPENED, ReadOnlyReason, WriteLock
 from tasktui.startup.arguments import Arguments
 from tasktui.terminal.crash import crash_text
 
@@ -104,7 +102,8 @@ async def run(arguments: Arguments, ready: Callable[[], object], on_leave: Calla
     databases = [(each, each.settings()) for each in arguments.each()]
     loading = asyncio.create_task(asyncio.to_thread(_console))
     async with AsyncExitStack() as stack:
-        session, *others = [await stack.enter_async_context(opened(*database)) for database in databases]
+        sessions = [await stack.enter_async_context(_prepared(*database)) for database in databases]
+        session, *others = await reached(sessions)
         session.start_read(read_overview)
         create = await loading
         console = create(session, arguments.theme, ascii_signs=arguments.ascii or needs_ascii(), others=others)
@@ -144,14 +143,18 @@ async def opened(arguments: Arguments, settings: Settings) -> AsyncIterator[Sess
         SchemaTooOld: the tables must be migrated first.
         SchemaTooNew: a later release created the tables.
     """
-    url = settings.url
-    if url.kind == "sqlite" and not Path(url.database).exists():
-        raise SchemaMissing(url=url, needed=HEAD)
-    settings = settings.model_copy(update={"url": named(url)})
+    async with _prepared(arguments, settings) as session:
+        await session.open()
+        yield session
+
+
+@asynccontextmanager
+async def _prepared(arguments: Arguments, settings: Settings) -> AsyncIterator[Session]:
+    """A session whose database is not open yet."""
+    settings = settings.model_copy(update={"url": named(settings.url)})
     database = Database.of(settings, read_only=True)
     try:
-        await check(database)
-        barrier = await barrier_of(arguments, settings, database)
+        barrier = ASKED if arguments.read_only else UNOPENED
         session = Session(database, settings, lock_of(arguments, settings, barrier))
         try:
             yield session
@@ -166,16 +169,6 @@ def lock_of(arguments: Arguments, settings: Settings, barrier: ReadOnlyReason | 
     """The write lock at the start."""
     closed = settings.read_only and not arguments.write
     return WriteLock(-inf if closed else inf, barrier)
-
-
-async def barrier_of(arguments: Arguments, settings: Settings, database: Database) -> ReadOnlyReason | None:
-    """The barrier that keeps this operator from changing anything; None without one."""
-    if arguments.read_only:
-        return ASKED
-    by_effect = os.access in os.supports_effective_ids
-    if settings.url.kind == "sqlite" and not os.access(settings.url.database, os.W_OK, effective_ids=by_effect):
-        return FILE
-    return BARRIERS[await database.read(connection_permission)]
 
 
 def named(url: DatabaseUrl) -> DatabaseUrl:

@@ -34,6 +34,9 @@ LONGEST_WAIT = 2.0
 
 FASTEST = 64.0
 
+UNREADABLE = (TypeError, ValueError, OverflowError, RecursionError)
+"""Errors of a line that no recorder has written."""
+
 SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\)|[^\[])|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", re.S
 )
@@ -78,9 +81,11 @@ class Recorder:
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
-            raise InvalidInput(why=f"{path} exists; a recording replaces no file") from None
+            raise InvalidInput(why=f"{path} exists; a recording replaces no file. Name a new one") from None
         except OSError as error:
-            raise InvalidInput(why=f"cannot write {path}: {error.strerror}") from error
+            raise InvalidInput(
+                why=f"cannot write {path}: {error.strerror}. Name a file in a folder that you may write"
+            ) from error
         self._file = os.fdopen(descriptor, "w", encoding="utf-8")
         self._begin, self._size = time.monotonic(), shutil.get_terminal_size()
         self.failure = ""
@@ -140,17 +145,18 @@ def events(path: Path) -> tuple[tuple[int, int], Iterator[CastEvent]]:
         size = (int(header["width"]), int(header["height"])) if header["version"] == VERSION else (0, 0)
     except OSError as error:
         raise InvalidInput(why=f"cannot read {path}: {error.strerror}") from error
-    except (TypeError, KeyError, ValueError):
+    except (KeyError, *UNREADABLE):
         size = (0, 0)
     if min(size) < 1:
-        raise InvalidInput(why=f"{path} is no recording: it does not begin as an asciicast of version {VERSION}")
+        why = f"{path} is no recording: it does not begin as an asciicast of version {VERSION}"
+        raise InvalidInput(why=f"{why}. tasktui --record FILE makes one")
     return size, _events(path)
 
 
 def _events(path: Path) -> Iterator[CastEvent]:
     with path.open(encoding="utf-8", errors="replace") as file:
         for text in islice(file, 1, None):
-            with suppress(TypeError, ValueError):
+            with suppress(*UNREADABLE):
                 at, kind, value = _parsed(text)
                 yield CastEvent(float(at), str(kind), harmless(str(value)))
 

@@ -5,6 +5,7 @@ import json
 import re
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -21,9 +22,11 @@ from runner.operations.terminate import terminate
 from runner.policy.breaker import Breaker
 from runner.queries.audit import AuditRecord, audit
 from runner.store.breaker import declare_breakers
+from tasktui.actions.actions import ACTIONS
 from tasktui.app import Console
 from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.dialogs.form import EditScreen
+from tasktui.widgets.heading import Heading
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, ended, stored
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 
@@ -68,6 +71,27 @@ async def test_without_the_word_nothing_is_changed(database: Database, watch: Wa
         await operator.press("escape")
     assert (await stored(database, id)).state == State.WAITING
     assert await audited(database) == []
+
+
+@ON_ONE_DATABASE
+async def test_a_dialog_does_not_open_in_front_of_another_screen(database: Database, watch: Watch) -> None:
+    await add_live(database)
+    async with watch("tasks") as operator:
+        await operator.sees("○ ready")
+        tasks, click = operator.screen, asyncio.Event()
+        action = ACTIONS["terminate"]
+        question = action.ask(action, tasks.session, tasks.actions.targets)
+
+        async def slow() -> Any:
+            await click.wait()
+            return question
+
+        tasks.actions._prepare(slow())
+        tasks.frame.heading.post_message(Heading.Chosen("Audit"))
+        await operator.until(lambda: operator.screen.title == "Audit")
+        click.set()
+        await operator.is_told("Nothing was changed: the screen is not in front any more")
+        assert operator.screen.title == "Audit"
 
 
 @ON_ONE_DATABASE

@@ -1,5 +1,6 @@
 """Several databases in one console: each has its own screens, and no key acts on the one behind."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC
 from math import inf
@@ -8,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from runner.db.database import Database
+from runner.errors import SchemaMissing
 from runner.model.task import State
 from runner.settings import Settings
 from runner.urls import parse_url
 from tasktui.messages import Notice
+from tasktui.session import databases
 from tasktui.session.session import Session
-from tasktui.session.write_lock import WriteLock
+from tasktui.session.write_lock import UNOPENED, WriteLock
 from tasktui.startup.arguments import parse
 from tests.conftest import SqliteDatabases
 from tests.store.rows import add_live
@@ -23,10 +26,15 @@ from tests.tasktui.test_bulk import states
 
 
 @pytest.fixture
-async def eu(sqlite: SqliteDatabases, tmp_path: Path) -> AsyncIterator[Session]:
-    """A second database: production, read-only, with a task of the same id."""
+def eu_url(sqlite: SqliteDatabases, tmp_path: Path) -> str:
     (tmp_path / "eu").mkdir()
-    settings = Settings(url=parse_url(sqlite.migrated(tmp_path / "eu")), production=True, profile="eu")
+    return sqlite.migrated(tmp_path / "eu")
+
+
+@pytest.fixture
+async def eu(eu_url: str, tmp_path: Path) -> AsyncIterator[Session]:
+    """A second database: production, read-only, with a task of the same id."""
+    settings = Settings(url=parse_url(eu_url), production=True, profile="eu")
     database = Database.of(settings)
     await add_live(database, queue="parcels")
     session = Session(database, settings, WriteLock(-inf), UTC, views=tmp_path / "views.json")
@@ -84,6 +92,54 @@ async def test_a_notice_names_a_database_that_is_not_in_front(watch: Watch, eu: 
         await operator.until(lambda: "Retry: 48 changed" in operator.console.notices)
 
 
+@pytest.fixture
+async def us(tmp_path: Path) -> AsyncIterator[Session]:
+    """A database that does not exist yet."""
+    settings = Settings(url=parse_url(f"sqlite:///{tmp_path}/us/test.db"), profile="us")
+    database = Database.of(settings, read_only=True)
+    session = Session(database, settings, WriteLock(inf, UNOPENED), UTC, views=tmp_path / "views.json")
+    yield session
+    await session.ended()
+    await database.dispose()
+
+
+@ON_ONE_DATABASE
+async def test_an_unavailable_database_is_named_and_tried_again(
+    watch: Watch, us: Session, sqlite: SqliteDatabases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "ALARMS_EVERY", 0.1)
+    async with watch("overview", beside=[us], profile="home") as operator:
+        await operator.sees("us is unavailable, retrying", "unable to open", "us  READ-ONLY  ◌ unavailable")
+        await operator.press("d")
+        await operator.until(lambda: operator.console.session is us and operator.screen.feed.error)
+        await operator.press("d")
+        (tmp_path / "us").mkdir()
+        sqlite.migrated(tmp_path / "us")
+        await operator.until(lambda: not us.alarm.error)
+        await operator.command("db u")
+        await operator.until(lambda: operator.console.session is us and us.writable)
+        await operator.sees("No queue has a task")
+        assert "unavailable" not in operator.text
+        await operator.command("db moon")
+        await operator.is_told("this console has no database 'moon'. Its databases: home, us")
+
+
+async def test_the_start_needs_one_of_several_databases(
+    us: Session, eu: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await databases.reached([us, eu]) == [eu, us]
+    assert "has no task tables" in us.alarm.error
+    assert eu.alarm.error == ""
+    with pytest.raises(SchemaMissing):
+        await databases.reached([us])
+    monkeypatch.setattr(databases, "PATIENCE", 0.01)
+    answer = asyncio.Event()
+    monkeypatch.setattr(Session, "_open", lambda self: answer.wait() if self is us else asyncio.sleep(0))
+    assert await databases.reached([us, eu]) == [eu, us]
+    assert "no answer for 0.01 seconds" in us.alarm.error
+    answer.set()
+
+
 def test_profiles_are_named_once_and_without_a_url(capsys: pytest.CaptureFixture[str]) -> None:
     names = [each.profile for each in parse(["--profile", "a", "--profile", "b", "--read-only"]).each()]
     assert names == ["a", "b"]
@@ -91,4 +147,4 @@ def test_profiles_are_named_once_and_without_a_url(capsys: pytest.CaptureFixture
     for wrong in (["--profile", "a", "--profile", "a"], ["--profile", "a", "--profile", "b", "--url", "sqlite:///x"]):
         with pytest.raises(SystemExit):
             parse(wrong)
-    assert "each --profile may be given once" in capsys.readouterr().err
+    assert "each --profile may be given once, and 'a' is there twice" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Secrets stay masked on every screen, in every dialog and in copied text until the operator reveals them."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tasktui.actions.as_command import command_line
 from tasktui.screens import MODES
 from tasktui.session.session import Session
 from tasktui.terminal.crash import crash_text
+from tasktui.terminal.recording import Recorder
 from tests.store.rows import add_attempt, add_live, add_past, ahead
 from tests.tasktui.conftest import ON_ONE_DATABASE, WIDE, Operator, Watch
 
@@ -80,6 +82,22 @@ async def test_no_screen_and_no_question_shows_a_secret(database: Database, task
         await operator.until(lambda: SECRET not in operator.text)
         await operator.press(MODES["audit"].key)
         await operator.sees("reveal")
+
+
+@ON_ONE_DATABASE
+async def test_secrets_stay_masked_while_the_session_is_recorded(
+    database: Database, watch: Watch, task_id: int, tmp_path: Path
+) -> None:
+    async with watch("task", task_id=task_id) as operator:
+        await operator.sees(f"{task_id}  smtp.send", '"dsn"')
+        operator.console.recorder = Recorder(tmp_path / "session.cast")
+        await operator.press("v")
+        await operator.is_told("Nothing was revealed: this session is recorded")
+        operator.console.recorder.close()
+        operator.console.recorder = None
+        assert SECRET not in operator.text
+        await operator.press("v")
+        await operator.sees(f'"password": "{SECRET}"')
 
 
 def test_a_secret_is_not_written_into_a_command_line() -> None:

@@ -263,9 +263,16 @@ def test_a_recording_replaces_no_file_and_a_hostile_one_is_harmless(tmp_path: Pa
     assert [event.text for event in events(path)[1]] == ["\x1b[5;1HHi\x1b[31m there6n\r\n"]
     with pytest.raises(InvalidInput, match="exists; a recording replaces no file"):
         Recorder(path)
-    path.write_text("no recording")
-    with pytest.raises(InvalidInput, match="is no recording"):
-        events(path)
+    size = '{"version": 2, "width": 1e400, "height": 24}'
+    for text in ("no recording", "", "5", "{}", size, "[" * 100_000, "\udcff\x00"):
+        path.write_text(text, errors="surrogateescape")
+        with pytest.raises(InvalidInput, match=r"is no recording: .* tasktui --record FILE makes one"):
+            events(path)
+    for missing in (tmp_path, tmp_path / "none" / "x.cast"):
+        with pytest.raises(InvalidInput, match="cannot read "):
+            events(missing)
+    with pytest.raises(InvalidInput, match=r"cannot write .*No such file or directory\. Name a file in a folder"):
+        Recorder(tmp_path / "none" / "x.cast")
 
 
 def test_a_recording_holds_harmless_output_and_ends_when_it_cannot_be_written(

@@ -6,7 +6,7 @@ import pytest
 
 from runner.errors import DatabaseUnavailable
 from tasktui.screens import live
-from tasktui.session.session import Timeout
+from tasktui.session.cache import Timeout
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 
 GONE = DatabaseUnavailable(url="postgresql://host/tasks", why="it has not answered")
