@@ -266,7 +266,8 @@ class Claimer:
         return sum(claimed) if claimed else None
 
     async def _claim_turn(self, slots: Slots, turn: Turn) -> int | None:
-        limit = min(slots.room(), self._batch, turn.most, self.scope.room)
+        room = self._room_of(turn.lanes[0].handler)  # an earlier turn may have taken tasks of the handler
+        limit = min(slots.room(), self._batch, turn.most, self.scope.room, turn.most if room is None else room)
         if limit <= 0:
             return None
         starts = limit <= slots.free_count

@@ -17,7 +17,7 @@ from runner.policy.polling import OwnScan, PollMode
 from runner.policy.selection import ALL, ANY, StaticSlice, TaskSelection, mask, parse_buckets, share
 from runner.settings import Settings
 from runner.store.lanes import SurveyScope
-from runner.store.slices import SlicePeer, join_slices, leave_slices, overlapping, slice_peers, take_buckets
+from runner.store.slices import SlicePeer, is_double, join_slices, leave_slices, overlapping, slice_peers, take_buckets
 from runner.text.operator import admits
 from runner.text.sanitize import count_noun, one_line
 
@@ -298,11 +298,11 @@ class Slices:
         started, own, identity = elapsed(), self._lease.id, self._lease.identity
         if not own or not self._lease.is_valid:
             return
-        if self._runner_id != own:  # registered for the first time, or again after it was lost
-            self._use(frozenset())
-            self._member = await self._database.write(join_slices, identity, own)
-            self._runner_id = own
         peers = await self._database.read(slice_peers, identity)
+        if self._runner_id != own or is_double(peers, own):  # registered for the first time, or after it was lost
+            self._use(frozenset())
+            self._member, self._runner_id = await self._database.write(join_slices, identity, own), own
+            peers = await self._database.read(slice_peers, identity)
         others = [peer for peer in peers if peer.id != own]
         self._until = next((peer.until for peer in peers if peer.id == own), 0.0)
         free = self._wanted(peers, started).difference(*(peer.buckets for peer in others))

@@ -8,6 +8,7 @@ from one bucket, even if they disagree on who is alive.
 """
 
 import json
+import os
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ class SlicePeer(NamedTuple):
     Args:
         id: id of the runner.
         host: its host.
+        pid: its process id.
         slice: its slice, as text.
         member: its name in the group; None before it has one, and while it drains.
         buckets: the buckets that it claims from.
@@ -35,6 +37,7 @@ class SlicePeer(NamedTuple):
 
     id: int
     host: str
+    pid: int
     slice: str
     member: str | None
     buckets: frozenset[int]
@@ -51,15 +54,15 @@ async def slice_peers(tx: Transaction, identity: Identity) -> list[SlicePeer]:
         identity: handlers and queues of a runner of the group.
     """
     runner = tx.tables.runner.c
-    names = (runner.id, runner.host, runner.slice, runner.slice_member, runner.buckets)
+    names = (runner.id, runner.host, runner.pid, runner.slice, runner.slice_member, runner.buckets)
     ages = (seconds_until(runner.started_at), seconds_until(runner.heartbeat_at))
     until = epoch_seconds() + seconds_until(runner.lease_until)
     columns = (*names, *ages, until, runner.handlers, runner.queues)
     rows = await tx.rows(sa.select(*columns).where(*_is_alive(runner)).order_by(runner.id))
     group = (sorted(identity.handlers), sorted(identity.queues))
     return [
-        SlicePeer(id, host, name, member, stored_buckets(buckets or ""), -age, -silence, float(until))
-        for id, host, name, member, buckets, age, silence, until, handlers, queues in rows
+        SlicePeer(id, host, pid, name, member, stored_buckets(buckets or ""), -age, -silence, float(until))
+        for id, host, pid, name, member, buckets, age, silence, until, handlers, queues in rows
         if (_names(handlers), _names(queues)) == group
     ]
 
@@ -93,12 +96,38 @@ async def join_slices(tx: Transaction, identity: Identity, runner_id: int) -> st
         runner_id: id of the runner.
 
     Returns:
-        The name: that of the last runner on this host, if it is free.
+        The name: that of the last runner on this host, if it is free, or if that runner was killed and its lease has
+        not expired yet.
     """
     peers = await _lock_peers(tx, identity)
-    name = member_name(identity.host, [peer.member for peer in peers if peer.member and peer.id != runner_id])
+    since = next((peer.age for peer in peers if peer.id == runner_id), 0.0)
+    others = [peer for peer in peers if peer.id != runner_id and not _was_killed(peer, identity.host, since)]
+    name = member_name(identity.host, [peer.member for peer in others if peer.member])
     await _write(tx, runner_id, slice_member=name)
     return name
+
+
+def _was_killed(peer: SlicePeer, host: str, since: float) -> bool:
+    """True if a runner on this host has no process, and sent no heartbeat in the last `since` seconds."""
+    if peer.host != host or peer.silence <= since:
+        return False
+    try:
+        os.kill(peer.pid, 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
+
+
+def is_double(peers: Sequence[SlicePeer], runner_id: int) -> bool:
+    """True if the name of a runner belongs to an older one, which has sent a heartbeat since.
+
+    The processes of another container on this host are not visible, so that its runner seemed to be killed.
+    """
+    own = next((peer for peer in peers if peer.id == runner_id), None)
+    older = (peer for peer in peers if own is not None and peer.id < own.id and peer.member == own.member)
+    return any(own is not None and own.member is not None and peer.silence <= own.age for peer in older)
 
 
 async def take_buckets(tx: Transaction, identity: Identity, runner_id: int, buckets: Collection[int]) -> frozenset[int]:

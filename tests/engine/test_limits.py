@@ -156,6 +156,28 @@ async def test_a_slow_handler_leaves_slots_to_quick_ones(harness: Harness) -> No
     assert meter.most["slow"] == 3
 
 
+async def test_lanes_with_and_without_shared_limits_keep_the_limit_per_runner_together(harness: Harness) -> None:
+    meter, gate = Meter(), asyncio.Event()
+
+    @harness.handler("slow", limit_per_runner=2)
+    async def slow() -> None:
+        with meter.counting("slow"):
+            await gate.wait()
+
+    @harness.handler("quick")
+    async def quick() -> None: ...
+
+    edit = LimitEdit({"concurrency": "9"}, new=True)
+    await harness.database.write(set_limits, PauseTarget(PauseKind.QUEUE, "mail"), edit, Actor("ana", "desk"))
+    ids = [await harness.submit("slow", queue=queue) for queue in ("mail", "sms") for _ in range(3)]
+    async with harness.running():
+        await until(lambda: meter.running["slow"] > 1)
+        await harness.ended(await harness.submit("quick"))
+        gate.set()
+        await harness.ended(*ids)
+    assert meter.most["slow"] == 2
+
+
 async def test_suspects_keep_the_limit_per_runner(harness: Harness) -> None:
     meter, gate = Meter(), asyncio.Event()
 

@@ -9,13 +9,14 @@ from runner.db.database import Database
 from runner.model.task import BUCKETS, NewTask
 from runner.policy.selection import TaskSelection, mask, parse_buckets, share
 from runner.store.heartbeat import Identity, register
-from runner.store.slices import join_slices, leave_slices, overlapping, slice_peers, take_buckets
+from runner.store.slices import is_double, join_slices, leave_slices, overlapping, slice_peers, take_buckets
 from runner.store.submit import submit_many
 from tests.store.runners import Runner
 
 pytestmark = pytest.mark.one_database
 
 LEASE = 60.0
+NO_PROCESS = 2**31 - 1
 
 
 def identity(host: str = "here", slices: str = "live", handlers: tuple[str, ...] = ("work",)) -> Identity:
@@ -84,6 +85,21 @@ async def test_runners_that_join_together_have_names_of_their_own(database: Data
     runners = [await enter(database, who) for _ in range(4)]
     names = await asyncio.gather(*(database.write(join_slices, who, runner) for runner in runners))
     assert sorted(names) == ["here#0", "here#1", "here#2", "here#3"]
+
+
+async def test_a_runner_that_follows_a_killed_one_gets_its_name_before_the_lease_ends(database: Database) -> None:
+    who, killed = identity(), identity()._replace(pid=NO_PROCESS)
+    first = await enter(database, killed)
+    name = await database.write(join_slices, killed, first)
+    follower, beside = await enter(database, who), await enter(database, who)
+    assert await database.write(join_slices, who, follower) == name
+    assert await database.write(join_slices, who, beside) != name
+    assert not is_double(await database.read(slice_peers, who), follower)
+    runner = database.tables.runner
+    async with database.writing() as tx:  # it was a process of another container
+        await tx.execute(runner.update().where(runner.c.id == first).values(heartbeat_at=datetime.now(UTC)))
+    assert is_double(await database.read(slice_peers, who), follower)
+    assert await database.write(join_slices, who, follower) != name
 
 
 async def test_no_bucket_is_taken_twice_however_many_runners_want_all(database: Database) -> None:
