@@ -19,7 +19,8 @@ from tests.conftest import postgresql_first
 from tests.programs import Program
 
 MEMBERS = 5
-LEASE, HEARTBEAT = 6.0, 0.3
+LEASE, HEARTBEAT = 15.0, 0.3
+"""Seconds; a process that follows a killed one must start within a lease, also on a busy machine."""
 SLOW = 10.0
 """Seconds by which a busy machine may delay a member: its heartbeats, or the start of a new process."""
 
