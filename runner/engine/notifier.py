@@ -7,6 +7,7 @@ import sqlite3
 import struct
 from collections.abc import Callable
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from runner.db.async_core import AsyncCoreEngine
@@ -14,6 +15,7 @@ from runner.db.connect import POSTGRESQL_OPTIONS
 from runner.db.database import Database
 from runner.db.dialects.postgresql import channel
 from runner.db.schema import Tables
+from runner.errors import FileReplaced
 from runner.settings import Settings
 
 if TYPE_CHECKING:
@@ -116,11 +118,17 @@ async def watch(
         every: seconds between two checks; the interval grows after several checks without a write.
         on_submit: called after a change.
         changes: the changes of the file, after which it is checked soon; None to check at the intervals only.
+
+    Raises:
+        FileReplaced: the path has another file now, or none.
     """
+    opened = _file_id(path)
     names = [table.name for table in (tables.task, tables.dependency, tables.audit)]
     with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
         last_version, last_sequences, quiet = None, None, 0
         while True:
+            if _file_id(path) != opened:
+                raise FileReplaced(path=path)
             sequences = last_sequences
             with suppress(sqlite3.Error):  # another process has locked the file; the next check repeats this one
                 version = connection.execute("PRAGMA data_version").fetchone()
@@ -135,6 +143,15 @@ async def watch(
                 await changes.pause(every * SLOW_FACTOR)
             else:
                 await asyncio.sleep(every if quiet < QUIET else every * SLOW_FACTOR)
+
+
+def _file_id(path: str) -> tuple[int, int] | None:
+    """The device and the inode of a file; None if it is missing."""
+    try:
+        status = Path(path).stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 _SEQUENCES = "SELECT name, seq FROM sqlite_sequence WHERE name IN (?, ?, ?) ORDER BY name"

@@ -113,6 +113,7 @@ class Engine:
         self.worker.breakers.connect(self.claimer.limited.probes, self._scan_soon)
         self.reconciler = Reconciler(self.database, in_flight, self.claimer, self._scan_soon)
         self._stop = asyncio.Event()
+        self._failure: StoreError | None = None
         self.tried = asyncio.Event()
         """Set after the first attempt to register, successful or not."""
         self.commands = CommandReceiver(self.lease, self.worker, self.stop, self._scan_soon)
@@ -175,7 +176,9 @@ class Engine:
                 self.scheduler.close()
                 clean = await self._shut_down()
                 await ticks.shutdown(LAST_RUNS)
-                return clean
+            if self._failure is not None:
+                raise self._failure
+            return clean
         finally:
             self.tried.set()
             self.watchdog.stop()
@@ -217,6 +220,9 @@ class Engine:
         """Drain if a part fails by a bug: without it the runner cannot work."""
         try:
             await part
+        except StoreError as error:
+            self._failure = error
+            self.stop()
         except Exception:
             log.exception("a part of the runner failed: draining")
             self.stop()

@@ -228,6 +228,14 @@ class FileMissing(SchemaMissing):
     """The SQLite file {path} does not exist. Name the database with --url or RUNNER_URL, or run: runner migrate."""
 
 
+class FileReplaced(StoreError):
+    """
+    The SQLite file {path} was replaced or deleted while this runner had it open, e.g. by a restore. The runner stops,
+    because other programs no longer see its file. Stop all runners before a restore, delete {path}-wal, and start them
+    again.
+    """
+
+
 class SchemaTooOld(StoreError):
     """The database {url} is at schema {found}, but this program needs {needed}. Upgrade it with: runner migrate."""
 

@@ -1,6 +1,8 @@
 """A submit wakes a runner immediately where the database can notify, otherwise the next scan finds the task."""
 
 import asyncio
+import contextlib
+import ctypes
 import json
 import sqlite3
 import sys
@@ -16,6 +18,8 @@ import pytest
 from runner.client.external import follower
 from runner.db.statement import StatementFrame
 from runner.engine import notifier
+from runner.errors import FileReplaced
+from runner.handlers.registry import Handler
 from runner.model.task import DependsOn, NewTask, OnDuplicate, UniqueSpec
 from runner.settings import Settings
 from runner.store.submit import submit_steps
@@ -177,6 +181,59 @@ async def test_a_log_file_is_followed_again_after_it_was_deleted(tmp_path: Path)
             log_file.unlink()
             await changes.pause(3600)  # the end of the file counts as a change
             await until(lambda: not changes.follow(path))
+
+
+def instances() -> int:
+    """The number of inotify instances of this process."""
+    count = 0
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed in between
+            count += str(link.readlink()) == "anon_inode:inotify"
+    return count
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports changes of a file")
+@pytest.mark.parametrize("refused", [None, "inotify_init1", "inotify_add_watch"])
+@pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+async def test_a_runner_checks_at_intervals_if_the_system_has_no_more_watches(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, refused: str | None
+) -> None:
+    """The limits of inotify are those of a user: max_user_instances and max_user_watches."""
+
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    def load(name: None, **options: Any) -> Any:
+        library = plain(name, **options)
+        if refused is not None:
+            setattr(library, refused, lambda *_: -1)
+        return library
+
+    plain, before = ctypes.CDLL, instances()
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    async with harness.running(**SELDOM, sqlite_poll_interval="10ms") as runner:
+        await until(lambda: runner.claimer.open)
+        assert instances() - before == (refused != "inotify_init1")
+        await harness.ended(await harness.submit("work"))
+    assert instances() == before
+
+
+@pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+async def test_a_runner_stops_if_its_file_was_replaced(harness: Harness, tmp_path: Path) -> None:
+    """Tasks in the new file would wait, and outcomes in the old one would be lost."""
+    path, copy = tmp_path / "tasks.db", tmp_path / "restored.db"
+    with contextlib.closing(sqlite3.connect(urlsplit(harness.url).path)) as source:
+        source.execute("VACUUM INTO ?", (str(path),))
+        source.execute("VACUUM INTO ?", (str(copy),))
+    harness.handlers["work"] = Handler("work", lambda: None)
+    runner = Harness(harness.database, f"sqlite:///{path}")
+    runner.handlers = harness.handlers
+    engine = runner.runner(**SELDOM)
+    running = asyncio.ensure_future(engine.run())
+    await until(lambda: engine.claimer.open)
+    copy.rename(path)
+    with pytest.raises(FileReplaced, match=r"tasks\.db was replaced or deleted"):
+        await asyncio.wait_for(running, 30)
 
 
 async def test_a_task_due_soon_does_not_wait_for_the_next_poll(harness: Harness) -> None:
