@@ -15,7 +15,7 @@ from runner.db.connect import POSTGRESQL_OPTIONS
 from runner.db.database import Database
 from runner.db.dialects.postgresql import channel
 from runner.db.schema import Tables
-from runner.errors import FileReplaced
+from runner.errors import DatabaseFileReplaced
 from runner.settings import Settings
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ async def watch(
         changes: the changes of the file, after which it is checked soon; None to check at the intervals only.
 
     Raises:
-        FileReplaced: the path has another file now, or none.
+        DatabaseFileReplaced: the path has another file now, or none.
     """
     opened = _file_id(path)
     names = [table.name for table in (tables.task, tables.dependency, tables.audit)]
@@ -128,7 +128,7 @@ async def watch(
         last_version, last_sequences, quiet = None, None, 0
         while True:
             if _file_id(path) != opened:
-                raise FileReplaced(path=path)
+                raise DatabaseFileReplaced(path=path)
             sequences = last_sequences
             with suppress(sqlite3.Error):  # another process has locked the file; the next check repeats this one
                 version = connection.execute("PRAGMA data_version").fetchone()

@@ -228,7 +228,7 @@ class FileMissing(SchemaMissing):
     """The SQLite file {path} does not exist. Name the database with --url or RUNNER_URL, or run: runner migrate."""
 
 
-class FileReplaced(StoreError):
+class DatabaseFileReplaced(StoreError):
     """
     The SQLite file {path} was replaced or deleted while this runner had it open, e.g. by a restore. The runner stops,
     because other programs no longer see its file. Stop all runners before a restore, delete {path}-wal, and start them

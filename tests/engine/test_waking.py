@@ -18,7 +18,7 @@ import pytest
 from runner.client.external import follower
 from runner.db.statement import StatementFrame
 from runner.engine import notifier
-from runner.errors import FileReplaced
+from runner.errors import DatabaseFileReplaced
 from runner.handlers.registry import Handler
 from runner.model.task import DependsOn, NewTask, OnDuplicate, UniqueSpec
 from runner.settings import Settings
@@ -232,7 +232,7 @@ async def test_a_runner_stops_if_its_file_was_replaced(harness: Harness, tmp_pat
     running = asyncio.ensure_future(engine.run())
     await until(lambda: engine.claimer.open)
     copy.rename(path)
-    with pytest.raises(FileReplaced, match=r"tasks\.db was replaced or deleted"):
+    with pytest.raises(DatabaseFileReplaced, match=r"tasks\.db was replaced or deleted"):
         await asyncio.wait_for(running, 30)
 
 
