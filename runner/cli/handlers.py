@@ -15,7 +15,8 @@ from runner.cli.options import Connection, open_database
 from runner.cli.output import plain, print_json, print_line
 from runner.db.database import Database
 from runner.errors import HandlersNotFound, InvalidPayload
-from runner.handlers.registry import Handler, Registry, discover
+from runner.handlers.discovery import discover
+from runner.handlers.registry import Handler, Registry
 from runner.queries.payloads import MOST_PAYLOADS, PayloadRow, newest_payloads, oldest_payloads
 from runner.settings import Settings
 from runner.text.sanitize import count_noun, one_line

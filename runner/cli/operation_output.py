@@ -15,8 +15,7 @@ from runner.operations.bulk import matching as apply_matching
 from runner.operations.preview import Preview
 from runner.operations.results import Result, Target
 from runner.operations.sql_export import MOST_SCRIPTED, script
-from runner.operations.targets import LAST, MISSING
-from runner.policy.confirmation import MANY, RequiredConfirmation, required_confirmation
+from runner.operations.targets import LAST, MANY, MISSING, RequiredConfirmation, required_confirmation
 from runner.queries.fate import GroupFate
 from runner.settings import Settings
 from runner.text import formatting

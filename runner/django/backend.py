@@ -19,7 +19,8 @@ from django.utils import timezone
 from runner.client.handler import TaskHandler, handler
 from runner.errors import RunnerError
 from runner.handlers.context import Context
-from runner.handlers.registry import REGISTRY, discover
+from runner.handlers.discovery import discover
+from runner.handlers.registry import REGISTRY
 from runner.model.outcome import Dead, HandlerOutcome, Retry
 from runner.model.task import State
 from runner.settings import load

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from runner.client.client import connected_settings
 from runner.errors import ConfigurationError
-from runner.handlers.registry import REGISTRY, Handler, discover
+from runner.handlers.discovery import discover
+from runner.handlers.registry import REGISTRY, Handler
 from runner.handlers.resources import Resource
 from runner.settings import Settings, load
 

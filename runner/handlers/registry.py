@@ -1,24 +1,17 @@
 """Handlers: registered functions, known by name, and the Context that they can receive."""
 
-import importlib
 import inspect
-import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from math import inf
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 from runner.errors import (
     DuplicateHandler,
-    HandlersNotFound,
     InvalidHandler,
     InvalidTask,
-    RunnerError,
     UnknownHandler,
 )
 from runner.handlers.context import Context, context_parameter
@@ -29,7 +22,6 @@ from runner.handlers.signature import Returned, Signature
 from runner.handlers.unexpected import OnError, OnNone, OutcomeRule
 from runner.model.outcome import ON_ERROR, ON_NONE
 
-ENTRY_POINTS = "runner.handlers"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 
 ExecutorKind: TypeAlias = Literal["async", "thread", "process"]
@@ -297,54 +289,3 @@ class Registry(Mapping[str, Handler]):
 
 REGISTRY = Registry()
 """The registry that @handler adds to."""
-
-
-def discover(modules: Iterable[str] = (), *, installed: bool = True) -> Registry:
-    """Import modules, which registers their handlers.
-
-    The submodules of a package that registers no handler itself are imported too, except those whose name begins with
-    an underscore or `test`.
-
-    Args:
-        modules: dotted names.
-        installed: also import the modules that installed packages list in the entry-point group `runner.handlers`.
-
-    Raises:
-        HandlersNotFound: a module cannot be imported.
-        DuplicateHandler: two handlers have the same name.
-        InvalidHandler: an argument of a handler cannot be read from JSON.
-    """
-    entries = [entry.value.partition(":")[0] for entry in entry_points(group=ENTRY_POINTS)] if installed else []
-    for module in (*modules, *entries):
-        package = _import(module)
-        if hasattr(package, "__path__") and not _has_handlers(module):
-            for name in _submodules(package.__path__, f"{module}."):
-                _import(name)
-    for handler in REGISTRY.values():
-        handler.require()  # fail here, not in the attempts of its tasks
-    return REGISTRY
-
-
-def _import(module: str) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except RunnerError:
-        raise
-    except Exception as error:
-        raise HandlersNotFound(module=module, why=f"{type(error).__name__}: {error}") from error
-
-
-def _has_handlers(package: str) -> bool:
-    modules = (handler.function.__module__ for handler in REGISTRY.values())
-    return any(module == package or module.startswith(f"{package}.") for module in modules)
-
-
-def _submodules(path: Iterable[str], prefix: str) -> Iterator[str]:
-    """Names of the modules in a package, without importing its packages first, sorted."""
-    for item in sorted(pkgutil.iter_modules(path, prefix), key=lambda item: item.name):
-        name = item.name.removeprefix(prefix)
-        if name.startswith(("_", "test")):
-            continue
-        yield item.name
-        if item.ispkg:
-            yield from _submodules([str(Path(folder, name)) for folder in path], f"{item.name}.")

@@ -1,9 +1,10 @@
-"""Targets of an operation: the rules for the tasks that it applies to, and their rows under a lock.
+"""Targets of an operation: the tasks that it applies to, the confirmation of their number, and their rows under a lock.
 
 Previews and operations share these rules.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -66,6 +67,39 @@ def is_last(verb: str, task: Any) -> bool:
 def _either(states: tuple[State, ...]) -> str:
     *others, last = states
     return f"{', '.join(others)} or {last}" if others else str(last)
+
+
+FEW = 20
+"""Up to this many tasks, `y` confirms; above it, the operator types the number of tasks."""
+
+MANY = 1_000
+"""Above this many tasks, the operator types the name of the database and gives a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredConfirmation:
+    """The confirmation that a change requires.
+
+    Args:
+        word: word to type.
+        reason: True if a reason is required.
+    """
+
+    word: str
+    reason: bool = False
+
+
+def required_confirmation(count: int, *, production: bool, name: str) -> RequiredConfirmation:
+    """Decide the confirmation of a change.
+
+    Args:
+        count: number of rows to change.
+        production: True if the database is marked as production.
+        name: name of the database.
+    """
+    if production or count > MANY:
+        return RequiredConfirmation(name, reason=True)
+    return RequiredConfirmation(str(count) if count > FEW else "y")
 
 
 DUE_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "run_at": Instant}

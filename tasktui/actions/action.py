@@ -91,7 +91,7 @@ Ask: TypeAlias = "Callable[[Action, Session, Targets], Dialog | Coroutine[Any, A
 """Returns the dialog of an action.
 
 It captures the targets when it is called. It returns a coroutine if the dialog needs data of the database, and None
-if there is no target.
+if nothing is selected.
 """
 
 

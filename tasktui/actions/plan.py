@@ -11,8 +11,7 @@ from textual.content import Content
 from runner.filter.parse import Filter
 from runner.model.task import Shown
 from runner.operations.results import Target
-from runner.operations.targets import LAST, is_last, objection
-from runner.policy.confirmation import MANY
+from runner.operations.targets import LAST, MANY, is_last, objection
 from runner.queries.counting import Count
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting

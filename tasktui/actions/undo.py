@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.content import Content
 
-from runner.policy.confirmation import MANY
+from runner.operations.targets import MANY
 from runner.text import formatting
 from runner.text.redact import differences
 from tasktui.actions.action import Action, Confirmation, Targets

@@ -11,7 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
 from runner.errors import InvalidInput
-from runner.policy.confirmation import RequiredConfirmation
+from runner.operations.targets import RequiredConfirmation
 from tasktui.actions.action import ALL, CANARY, Confirmation, parse_limit
 from tasktui.actions.as_command import copy
 from tasktui.actions.question import Question

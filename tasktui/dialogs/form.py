@@ -15,7 +15,7 @@ from textual.widgets import Input, Label, Static
 
 from runner.errors import RunnerError
 from runner.operations.results import Result
-from runner.policy.confirmation import required_confirmation
+from runner.operations.targets import required_confirmation
 from runner.queries.task.detail import TaskDetail, task_detail
 from tasktui.actions.as_command import copy
 from tasktui.actions.edit import TaskEdit

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from runner.errors import RunnerError
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Result
-from runner.policy.confirmation import required_confirmation
+from runner.operations.targets import required_confirmation
 from tasktui.actions import new_task, queues
 from tasktui.actions.action import ActionTarget, Confirmation, Targets
 from tasktui.actions.actions import ACTIONS

@@ -5,7 +5,7 @@ import socket
 import sys
 
 from runner.engine.main import run_contained, work
-from runner.handlers.registry import discover
+from runner.handlers.discovery import discover
 from runner.logs import set_up
 from runner.settings import load
 from tests.chaos import boundary, clock

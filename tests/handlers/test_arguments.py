@@ -15,7 +15,8 @@ from pydantic import BaseModel, Field, SecretBytes, SecretStr, field_serializer
 
 from runner import Context, handler
 from runner.errors import InvalidHandler, InvalidPayload, PayloadTooLarge
-from runner.handlers.registry import REGISTRY, discover
+from runner.handlers.discovery import discover
+from runner.handlers.registry import REGISTRY
 from runner.testing import TaskStore
 
 

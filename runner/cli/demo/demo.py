@@ -35,7 +35,8 @@ from runner.db.database import Database
 from runner.db.migrations.apply import ensure
 from runner.engine.runner import Engine
 from runner.errors import DatabaseUnavailable, InvalidInput, InvalidSettings
-from runner.handlers.registry import Handler, discover
+from runner.handlers.discovery import discover
+from runner.handlers.registry import Handler
 from runner.model.duration import format_duration
 from runner.model.task import NewTask
 from runner.settings import Settings

@@ -1,6 +1,6 @@
 """The confirmation that a change requires."""
 
-from runner.policy.confirmation import RequiredConfirmation, required_confirmation
+from runner.operations.targets import RequiredConfirmation, required_confirmation
 
 
 def test_larger_changes_require_a_stronger_confirmation() -> None:

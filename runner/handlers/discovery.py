@@ -1,0 +1,65 @@
+"""Discovery: importing the modules whose handlers register themselves."""
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from runner.errors import HandlersNotFound, RunnerError
+from runner.handlers.registry import REGISTRY, Registry
+
+ENTRY_POINTS = "runner.handlers"
+"""The group of entry points in which installed packages list their modules."""
+
+
+def discover(modules: Iterable[str] = (), *, installed: bool = True) -> Registry:
+    """Import modules, which registers their handlers.
+
+    The submodules of a package that registers no handler itself are imported too, except those whose name begins with
+    an underscore or `test`.
+
+    Args:
+        modules: dotted names.
+        installed: also import the modules that installed packages list in the entry-point group `runner.handlers`.
+
+    Raises:
+        HandlersNotFound: a module cannot be imported.
+        DuplicateHandler: two handlers have the same name.
+        InvalidHandler: an argument of a handler cannot be read from JSON.
+    """
+    entries = [entry.value.partition(":")[0] for entry in entry_points(group=ENTRY_POINTS)] if installed else []
+    for module in (*modules, *entries):
+        package = _import(module)
+        if hasattr(package, "__path__") and not _has_handlers(module):
+            for name in _submodules(package.__path__, f"{module}."):
+                _import(name)
+    for handler in REGISTRY.values():
+        handler.require()  # fail here, not in the attempts of its tasks
+    return REGISTRY
+
+
+def _import(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except RunnerError:
+        raise
+    except Exception as error:
+        raise HandlersNotFound(module=module, why=f"{type(error).__name__}: {error}") from error
+
+
+def _has_handlers(package: str) -> bool:
+    modules = (handler.function.__module__ for handler in REGISTRY.values())
+    return any(module == package or module.startswith(f"{package}.") for module in modules)
+
+
+def _submodules(path: Iterable[str], prefix: str) -> Iterator[str]:
+    """Names of the modules in a package, without importing its packages first, sorted."""
+    for item in sorted(pkgutil.iter_modules(path, prefix), key=lambda item: item.name):
+        name = item.name.removeprefix(prefix)
+        if name.startswith(("_", "test")):
+            continue
+        yield item.name
+        if item.ispkg:
+            yield from _submodules([str(Path(folder, name)) for folder in path], f"{item.name}.")
