@@ -22,8 +22,8 @@ from textual.widgets import Input
 from runner.errors import InvalidInput, RunnerError
 from runner.filter import saved as views
 from runner.operations.pause import PauseTarget
-from tasktui.commands.parse import parse_command
 from tasktui.commands.run import run_command, write_incident
+from tasktui.commands.syntax import parse_command
 from tasktui.data.alerts import read_alarm
 from tasktui.messages import Notice, ReadFailed, SnapshotRead
 from tasktui.render import theme

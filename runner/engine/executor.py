@@ -23,7 +23,7 @@ from runner.engine.attempt_outcome import (
     result_outcome,
     timed_out,
 )
-from runner.engine.life_cycle import Middleware
+from runner.engine.hooks import Middleware
 from runner.engine.slots import Running
 from runner.errors import InvalidPayload, StoreError, TransactionInProcess
 from runner.handlers.context import AttemptLogger, Context, KeptNotes, MemoryNotes, OwnTransaction

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from runner.client.client import connect
 from runner.engine.keeper_process import KeeperProcess
-from runner.engine.run_log import log_immediate_exit, log_unfinished
+from runner.engine.metrics import log_immediate_exit, log_unfinished
 from runner.engine.runner import LAST_WRITES, Engine
 from runner.engine.stack import EVERY, LONGEST_BLOCK
 from runner.engine.worker import INTERRUPT
@@ -163,7 +163,7 @@ async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idl
     runner = Engine(settings, handlers)
     if settings.lease_timeout.total_seconds() < LONGEST_BLOCK:
         runner.watchdog.keeper = KeeperProcess(settings, EVERY, LONGEST_BLOCK)
-    last = INTERRUPT + 2 * LAST_WRITES + runner.readiness.close_limit + SLACK
+    last = INTERRUPT + 2 * LAST_WRITES + runner.resources.close_limit + SLACK
     longest = settings.drain_timeout.total_seconds() + last
     forced = ForcedEnd(longest, lambda code: _report(runner, code), UNWRITTEN)
     try:
@@ -175,7 +175,7 @@ async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idl
             if runner.completion.scheduled_count:
                 log.info("idle: %s left for later", count_noun(runner.completion.scheduled_count, "scheduled task"))
             forced.code = 0 if clean else UNWRITTEN
-            if threads := runner.worker.executor.stuck + runner.readiness.stuck:
+            if threads := runner.worker.executor.stuck + runner.resources.stuck:
                 stuck = count_noun(threads, "abandoned thread")
                 log.warning("exiting although %s did not end", stuck)
                 exit_now(forced.code)

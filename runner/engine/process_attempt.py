@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.engine.attempt_outcome import AttemptLimits, failed, interrupted, result_outcome, timed_out
-from runner.engine.life_cycle import Middleware
+from runner.engine.hooks import Middleware
 from runner.engine.process_messages import ProcessCall, ProcessEnd
 from runner.engine.process_pool import (
     ProcessCrashed,

@@ -48,8 +48,8 @@ class ProcessWorker:
     def __init__(self, channel: "Channel", setup: "WorkerSetup") -> None:
         self._channel, self._setup = channel, setup
         self._loop = asyncio.get_running_loop()
-        from runner.engine.life_cycle import OpenResources
         from runner.engine.process_remote import Requests  # after the search path is set
+        from runner.engine.resources import OpenResources
 
         self._requests = Requests(channel, self._loop)
         self._calls: asyncio.Queue[ProcessCall | None] = asyncio.Queue()

@@ -11,8 +11,8 @@ from runner.db.database import Database
 from runner.engine.claimer import Claimer
 from runner.engine.dependency_resolver import DependencyResolver
 from runner.engine.heartbeat import Lease
-from runner.engine.life_cycle import Hooks
-from runner.engine.run_log import Metrics, log_rescued
+from runner.engine.hooks import Hooks
+from runner.engine.metrics import Metrics, log_rescued
 from runner.engine.slots import Claim, InFlight
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.life_cycle import AttemptEnd

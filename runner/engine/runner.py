@@ -15,10 +15,10 @@ from runner.engine.claimer import Claimer, handler_defaults
 from runner.engine.dependency_resolver import DependencyResolver
 from runner.engine.heartbeat import CommandReceiver, Lease, identity
 from runner.engine.maintenance import Maintenance, SchemaWatch
+from runner.engine.metrics import Metrics
 from runner.engine.notifier import notifications
-from runner.engine.readiness import Completion, Readiness
 from runner.engine.recovery import Expiry, Reconciler, RescueLoop
-from runner.engine.run_log import Metrics
+from runner.engine.resources import Completion, RunnerResources
 from runner.engine.scans import ScanLoop, ScanScope, Slices
 from runner.engine.schedules import LOOK_EVERY, Scheduler
 from runner.engine.slots import process_slots
@@ -77,7 +77,7 @@ class Engine:
         self._mode = parse_poll_mode(settings.poll_mode)
         self._own_scans = parse_scans(settings.scans, list(handlers))
         self.database = Database.of(settings)
-        self.readiness = Readiness(handlers, lambda: self.scans.on_ready(), replacements)  # noqa: PLW0108 - created below
+        self.resources = RunnerResources(handlers, lambda: self.scans.on_ready(), replacements)  # noqa: PLW0108 - created below
         self.worker = Worker(
             settings,
             self.database,
@@ -85,7 +85,7 @@ class Engine:
             on_room=lambda: self.claimer.rescan(),  # noqa: PLW0108 - created below
             on_release=lambda: self.claimer.expect_release(),  # noqa: PLW0108 - created below
             on_final=lambda task: self.dependency_resolver.add(task),  # noqa: PLW0108 - created below
-            readiness=self.readiness,
+            resources=self.resources,
             processes=process_slots(settings, handlers),
         )
         self.dependency_resolver = DependencyResolver(
@@ -102,7 +102,7 @@ class Engine:
             lease,
             self.metrics,
             self.dependency_resolver,
-            self.readiness.hooks,
+            self.resources.hooks,
             self._scan_soon,
         )
         self.watchdog = Watchdog(settings, self.database, self.lease, in_flight.tasks.values)
@@ -122,7 +122,7 @@ class Engine:
         self._expiry = Expiry(self.database, self.metrics, add, self._stop.is_set, self._scan_soon)
         left = partial(self.database.read, pending, list(handlers), settings.queues, self.lease.identity.host)
         self.completion = Completion(
-            left, in_flight, self.claimer, self.dependency_resolver, self.readiness, self._expiry, self.stop
+            left, in_flight, self.claimer, self.dependency_resolver, self.resources, self._expiry, self.stop
         )
 
     def _make_claimer(self) -> Claimer:
@@ -130,9 +130,9 @@ class Engine:
         lease, beat = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
         return Claimer(
             self.database,
-            self.readiness.claimable,
+            self.resources.claimable,
             {name: handler_defaults(handler, settings) for name, handler in handlers.items()},
-            ScanScope(settings, self.readiness.claimable, self._mode, self._own_scans, self._may_claim),
+            ScanScope(settings, self.resources.claimable, self._mode, self._own_scans, self._may_claim),
             self.worker.in_flight,
             settings.claim_batch_size,
             parse_order(settings.claim_order),
@@ -170,7 +170,7 @@ class Engine:
             async with self._background():
                 ticks = Ticks(self._ticks(until_idle))
                 ticks.start()
-                self.readiness.start()
+                self.resources.start()
                 await self._stop.wait()
                 ticks.stop("claim", "rescue", "expire", "prune", "idle", "schedules")
                 self.scheduler.close()
@@ -335,7 +335,7 @@ class Engine:
         written = await self.worker.buffer.drain(max(LAST_WRITES, end - time.monotonic()))
         await self.dependency_resolver.drain(LAST_WRITES)
         await self.worker.breakers.drain(LAST_WRITES)
-        await self.readiness.close()
+        await self.resources.close()
         if not (ended and written):
             log.error("%s unfinished: other runners will rescue them", count_noun(len(self.worker.in_flight), "task"))
             return False

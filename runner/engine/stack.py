@@ -18,7 +18,7 @@ from runner.db.database import Database
 from runner.db.errors import translate
 from runner.engine.attempt_outcome import PACKAGE
 from runner.engine.heartbeat import BlockingRenewal, Lease
-from runner.engine.run_log import resident_memory
+from runner.engine.metrics import resident_memory
 from runner.engine.slots import Running
 from runner.settings import Settings
 from runner.store.heartbeat import MOST_SUSPECTS, LoopBlock

@@ -15,9 +15,9 @@ from runner.engine.attempt_outcome import AttemptLimits, done, failure_of
 from runner.engine.attempt_reports import OPEN, BreakerReports, Starts
 from runner.engine.executor import Executor
 from runner.engine.handler_context import HandlerTransaction, StoredParentResults
-from runner.engine.life_cycle import attempt_end
-from runner.engine.readiness import Readiness
-from runner.engine.run_log import Metrics, ResourceMeter, log_failure, log_unfinished
+from runner.engine.hooks import attempt_end
+from runner.engine.metrics import Metrics, ResourceMeter, log_failure, log_unfinished
+from runner.engine.resources import RunnerResources
 from runner.engine.settle_buffer import SettleBuffer, Settling
 from runner.engine.slots import InFlight, Running, Slots
 from runner.handlers.registry import Handler
@@ -49,7 +49,7 @@ class Worker:
         on_room: called when a slot is free and no task waits for it.
         on_release: called when released tasks wait in the table again.
         on_final: called with each task that reached a final state.
-        readiness: the resources, the middleware and the hooks.
+        resources: the resources, the middleware and the hooks.
         processes: number of worker processes; 0 if no handler needs one.
     """
 
@@ -61,11 +61,11 @@ class Worker:
         on_room: Callable[[], None],
         on_release: Callable[[], None],
         on_final: Callable[[FinishedParent], None],
-        readiness: Readiness,
+        resources: RunnerResources,
         processes: int = 0,
     ) -> None:
         self._settings = settings
-        self._hooks, self._middleware = readiness.hooks, readiness.middleware
+        self._hooks, self._middleware = resources.hooks, resources.middleware
         self._database = database
         self.on_settled: Callable[[Claimed], None] = _ignore
         """Called with each task of which the outcome is written, before `on_room`; the runner sets it."""
@@ -88,8 +88,8 @@ class Worker:
             limits,
             self._own_transaction,
             self._parent_results,
-            readiness.resources.values,
-            readiness.middleware,
+            resources.opened.values,
+            resources.middleware,
             self.notes.begin,
             self._open_processes,
         )

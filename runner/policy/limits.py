@@ -2,7 +2,8 @@
 
 All runners share a limit. Its values are in the registry row of the queue or the handler. A claim from a limited lane
 locks that row, counts the running tasks, and takes no more than `room` allows; see runner.store.claim_limited. A new
-limit is one class here, its columns in the registries, and one entry in LIMITS.
+limit is one class here and one entry in LIMITS, its columns in the registries (runner.db.schema.records, a migration,
+roles.sql), and its option in runner.operations.limit; runner.store.limits reads the columns.
 """
 
 import math

@@ -16,8 +16,8 @@ from runner.db.types import db_later, db_now, next_version, raised, seconds
 from runner.model.outcome import Cancelled, Done, Outcome, Release, Snooze
 from runner.model.task import MOST_ATTEMPTS, MOVES, State
 from runner.model.text_limits import to_storable
+from runner.policy.attempt_verdict import AttemptState, Verdict, judge
 from runner.policy.breaker import Effect
-from runner.policy.verdict import AttemptState, Verdict, judge
 from runner.store.attempts import FailedAttempt, record, started_at_column
 from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish, succeed_steps
 from runner.store.minute_statistics import Run, count_runs, minute_columns

@@ -21,7 +21,8 @@ from runner.engine.dependency_resolver import DependencyResolver
 from runner.engine.executor import Executor
 from runner.engine.handler_context import HandlerTransaction, StoredParentResults
 from runner.engine.heartbeat import release
-from runner.engine.life_cycle import Hooks, Middleware, OpenResources, attempt_end
+from runner.engine.hooks import Hooks, Middleware, attempt_end
+from runner.engine.resources import OpenResources
 from runner.engine.slots import Running, Slots
 from runner.handlers.life_cycle import LIFE_CYCLE, Event
 from runner.handlers.registry import Handler

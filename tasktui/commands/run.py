@@ -10,7 +10,7 @@ from runner.errors import InvalidInput
 from runner.filter import saved
 from runner.filter.fields import parse_sort
 from runner.operations.pause import PauseTarget
-from tasktui.commands.parse import Command, place_of
+from tasktui.commands.syntax import Command, place_of
 from tasktui.session.databases import Databases
 from tasktui.session.session import Session
 

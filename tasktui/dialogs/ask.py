@@ -15,7 +15,7 @@ from runner.operations.targets import RequiredConfirmation
 from tasktui.actions.action import ALL, CANARY, Confirmation, parse_limit
 from tasktui.actions.as_command import copy
 from tasktui.actions.question import Question
-from tasktui.commands.parse import complete_command
+from tasktui.commands.syntax import complete_command
 from tasktui.render.render import block, content, line, lines
 from tasktui.widgets.heading import Heading
 from tasktui.widgets.input import FOCUS_KEYS, CompletionInput, TextLine

@@ -16,7 +16,7 @@ from runner.filter.fields import FIELDS
 from runner.model.task import Shown
 from runner.text.sanitize import SIGNS
 from tasktui.actions.actions import ACTIONS
-from tasktui.commands.parse import COMMANDS
+from tasktui.commands.syntax import COMMANDS
 from tasktui.render.render import content, line, lines
 from tasktui.screens import MODES
 from tasktui.screens.live import LiveScreen

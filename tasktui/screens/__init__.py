@@ -5,7 +5,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
-from tasktui.commands.parse import COMMANDS, Screen
+from tasktui.commands.syntax import COMMANDS, Screen
 
 if TYPE_CHECKING:
     from tasktui.screens.live import LiveScreen

@@ -17,7 +17,7 @@ from runner.queries.queues import waiting as read_backlog
 from runner.queries.reports import MinuteFlow
 from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
-from tasktui.commands.parse import filter_of
+from tasktui.commands.syntax import filter_of
 from tasktui.data.alerts import alerts, unavailable_databases
 from tasktui.data.background import Background, read_background
 from tasktui.data.overview import MINUTE, Diagnoses, Overview, day, deepened, diagnoses, per_minute, read_overview

@@ -20,7 +20,7 @@ from runner.queries.reports import Flow, MinuteFlow, per_minute
 from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
 from runner.queries.summary import summary as read_summary
 from runner.text import formatting
-from tasktui.commands.parse import filter_of
+from tasktui.commands.syntax import filter_of
 from tasktui.messages import Notice
 from tasktui.render.plot import Span, area, framed, gauge, log_range, nice, resampled, time_axis
 from tasktui.render.render import Cell, ListColumn, RenderedRow, handler_cell, line

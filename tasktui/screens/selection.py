@@ -10,7 +10,7 @@ from runner.filter import saved
 from runner.filter.fields import NEWEST, Sort
 from runner.filter.parse import Filter
 from runner.queries.task_list.row import TaskRow
-from tasktui.commands.parse import complete_filter
+from tasktui.commands.syntax import complete_filter
 from tasktui.data.task_list import Listing
 from tasktui.data.task_pages import TaskPages
 from tasktui.messages import MatchesFound, Notice

@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from runner import Context, Dead, logs
-from runner.engine.run_log import log_rescued
+from runner.engine.metrics import log_rescued
 from runner.queries.failures import failures as read_failures
 from runner.store.rescue import Rescued
 from tests.engine.harness import Harness

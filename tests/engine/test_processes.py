@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from runner import Context, handler
 from runner.engine import slots
+from runner.engine.metrics import resident_memory
 from runner.engine.process_pool import ProcessPool
-from runner.engine.run_log import resident_memory
 from runner.errors import InvalidHandler
 from runner.handlers.registry import REGISTRY, Handler, Options
 from runner.operations.results import Actor, Target

@@ -9,7 +9,7 @@ from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.model.outcome import Cancelled, Dead, Done, Failure, Outcome, Release, Retry, Snooze
 from runner.model.task import Claimed
-from runner.policy.verdict import FREE_RELEASES
+from runner.policy.attempt_verdict import FREE_RELEASES
 from runner.store.attempts import MESSAGE_LIMIT, TRACEBACK_LIMIT, fingerprint
 from runner.store.claim import Claimant, HandlerDefaults
 from runner.store.history import FinishedTask

@@ -19,7 +19,7 @@ from tasktui.actions.action import ActionTarget, parse_limit
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.edit_form import changes, entries, preview
 from tasktui.actions.plan import plan, plan_lines
-from tasktui.commands.parse import Command, complete_command, complete_filter, filter_of, parse_command
+from tasktui.commands.syntax import Command, complete_command, complete_filter, filter_of, parse_command
 from tasktui.session.session import Job
 from tasktui.session.write_lock import ASKED, ReadOnly, WriteLock
 

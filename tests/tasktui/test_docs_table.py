@@ -14,7 +14,7 @@ from runner.cli.app import CLI_COMMANDS
 from tasktui import screens
 from tasktui.actions.actions import ACTIONS
 from tasktui.app import Console
-from tasktui.commands.parse import COMMANDS
+from tasktui.commands.syntax import COMMANDS
 from tasktui.screens.live import LiveScreen
 from tests.cli.conftest import Call, call
 from tests.test_readme import DOCS

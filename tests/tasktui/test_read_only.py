@@ -30,7 +30,7 @@ from tasktui.actions import perform
 from tasktui.actions.action import Confirmation
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.plan import plan
-from tasktui.commands.parse import COMMANDS
+from tasktui.commands.syntax import COMMANDS
 from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.render.rows import plain
 from tasktui.screens import MODES

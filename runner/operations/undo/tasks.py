@@ -277,7 +277,7 @@ async def undo_rewind(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Loc
 
 
 async def withdraw(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
-    """Withdraw terminations of running tasks; see `runner.policy.verdict` for one that takes effect concurrently.
+    """Withdraw terminations of running tasks; `runner.policy.attempt_verdict` has the concurrent ones.
 
     Args:
         tx: a writing transaction.

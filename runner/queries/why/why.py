@@ -1,4 +1,8 @@
-"""why: why a task is not running, or how it ended, as sentences."""
+"""why: why a task is not running, or how it ended, as sentences.
+
+A condition of the claim explains itself: the sentences about waiting tasks are in runner.policy.claim_conditions, and
+those about limits in runner.policy.limits.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

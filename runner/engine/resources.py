@@ -1,30 +1,111 @@
-"""Readiness and completion: opens the resources of a runner before its first task, and ends it after its last."""
+"""The resources of a runner: opened before its first task, closed after its last; and when a runner ends by itself."""
 
 import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from runner.engine.claimer import Claimer
-from runner.engine.dependency_resolver import DependencyResolver
-from runner.engine.life_cycle import Hooks, Middleware, OpenResources
-from runner.engine.recovery import Expiry
-from runner.engine.slots import InFlight
+from runner.engine.hooks import Hooks, Middleware, SideThreads
 from runner.errors import DatabaseUnavailable
 from runner.handlers.life_cycle import LIFE_CYCLE, LifeCycle
 from runner.handlers.registry import Handler
+from runner.handlers.resources import RESOURCES, InvalidResource, Resource
 from runner.policy.polling import BackOff
-from runner.store.lanes import Pending
+
+if TYPE_CHECKING:  # a worker process opens resources, and needs none of these
+    from runner.engine.claimer import Claimer
+    from runner.engine.dependency_resolver import DependencyResolver
+    from runner.engine.recovery import Expiry
+    from runner.engine.slots import InFlight
+    from runner.store.lanes import Pending
 
 log = logging.getLogger("runner")
+
+_END = object()
 
 CLOSE_LIMIT = 5.0
 """Seconds for hooks, on_stop and the closing of the resources."""
 
 
-class Readiness:
+class OpenResources:
+    """Opens and closes resources. Call `open` and `close` in one asyncio task, as cancel scopes require.
+
+    Args:
+        names: names of the resources to open; the resources that they need follow from them.
+        replacements: objects to use instead of opening the resource with their name.
+
+    Raises:
+        InvalidResource: resources need each other, or a parameter is not a resource.
+    """
+
+    def __init__(self, names: Iterable[str], replacements: Mapping[str, Any] | None = None) -> None:
+        self.values: dict[str, Any] = dict(replacements or {})
+        """The open resources by name."""
+        order = RESOURCES.in_order(name for name in names if name not in self.values)
+        self._pending = [resource for resource in order if resource.name not in self.values]
+        self._open: list[tuple[Resource[Any], Any]] = []
+        self.thread = SideThreads("runner-resources", 1)
+        """The thread of plain functions: all resources use the same one."""
+
+    @property
+    def pending(self) -> list[str]:
+        """The names of the resources that are not open yet."""
+        return [resource.name for resource in self._pending]
+
+    async def open(self) -> None:
+        """Open the pending resources. A failure is logged; the resource and its dependents stay pending."""
+        for resource in list(self._pending):
+            needed = RESOURCES.parameters_of(resource.function)
+            if any(name not in self.values for name in needed.values()):
+                continue
+            try:
+                await self._open_one(resource, {parameter: self.values[name] for parameter, name in needed.items()})
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # a resource may even exit
+                log.error("could not open resource %s (%s)", resource.name, resource.location, exc_info=error)
+            else:
+                self._pending.remove(resource)
+
+    async def require(self, names: Iterable[str]) -> None:
+        """Open resources after the resources that they need.
+
+        Raises:
+            BaseException: a resource could not be opened.
+        """
+        for resource in RESOURCES.in_order(name for name in names if name not in self.values):
+            if resource.name not in self.values:
+                needed = RESOURCES.parameters_of(resource.function)
+                await self._open_one(resource, {parameter: self.values[name] for parameter, name in needed.items()})
+
+    async def _open_one(self, resource: Resource[Any], arguments: Mapping[str, Any]) -> None:
+        generator: Any = resource.function(**arguments)
+        value = await (anext(generator, _END) if resource.is_async else self.thread.call(next, generator, _END))
+        if value is _END:
+            raise InvalidResource(name=resource.name, why="its function ended without a yield")
+        self._open.append((resource, generator))
+        self.values[resource.name] = value
+
+    async def close(self) -> None:
+        """Close the open resources, the last one first. A failure is logged and stops no other."""
+        while self._open:
+            resource, generator = self._open.pop()
+            self.values.pop(resource.name, None)
+            try:
+                more = await (anext(generator, _END) if resource.is_async else self.thread.call(next, generator, _END))
+                if more is not _END:
+                    log.error("resource %s (%s) yields twice: it must yield once", resource.name, resource.location)
+            except asyncio.CancelledError:
+                log.error("resource %s (%s) did not close in time", resource.name, resource.location)
+                raise
+            except BaseException as error:
+                log.error("could not close resource %s (%s)", resource.name, resource.location, exc_info=error)
+        self.thread.close()
+
+
+class RunnerResources:
     """The resources and the registered functions of one runner.
 
     Args:
@@ -51,12 +132,12 @@ class Readiness:
             if "" in handler.resources.values():
                 handler.require()
         names = {name for handler in handlers.values() for name in _needs(handler)} | life_cycle.needs()
-        self.resources = OpenResources(sorted(names), replacements)
-        self.hooks = Hooks(life_cycle, self.resources.values)
-        self.middleware = Middleware(life_cycle.of("around_execute"), self.resources.values)
+        self.opened = OpenResources(sorted(names), replacements)
+        self.hooks = Hooks(life_cycle, self.opened.values)
+        self.middleware = Middleware(life_cycle.of("around_execute"), self.opened.values)
         self.claimable: dict[str, Handler] = {}
         """The handlers whose resources are open."""
-        self._begins = bool(self.resources.pending or life_cycle.of("on_start") or life_cycle.of("on_stop"))
+        self._begins = bool(self.opened.pending or life_cycle.of("on_start") or life_cycle.of("on_stop"))
         self._closing = asyncio.Event()
         self._started = False
         self._life: asyncio.Task[None] | None = None
@@ -70,12 +151,12 @@ class Readiness:
     @property
     def complete(self) -> bool:
         """True if every handler can run."""
-        return self._started and not self.resources.pending
+        return self._started and not self.opened.pending
 
     @property
     def stuck(self) -> int:
         """Threads that still run a function of a resource or a hook."""
-        return self.resources.thread.busy + self.hooks.threads.busy
+        return self.opened.thread.busy + self.hooks.threads.busy
 
     def start(self) -> None:
         """Open the resources in the background."""
@@ -106,7 +187,7 @@ class Readiness:
     async def _live(self) -> None:
         """Open and close in one asyncio task, as cancel scopes require."""
         try:
-            await self.resources.open()
+            await self.opened.open()
             await self.hooks.call_all("on_start")
             self._started = True
             self._update()
@@ -117,12 +198,12 @@ class Readiness:
             await self.hooks.drain(CLOSE_LIMIT)
             if self._started:
                 await self.hooks.call_all("on_stop")
-            await self.resources.close()
+            await self.opened.close()
 
     async def _open_rest(self) -> None:
         """Retry the resources that could not be opened."""
         back_off = BackOff()
-        while (pending := self.resources.pending) and not self._closing.is_set():
+        while (pending := self.opened.pending) and not self._closing.is_set():
             wait = back_off.record_failure(random.random())  # noqa: S311 - spreads runners, guards nothing
             waiting = ", ".join(sorted(self._handlers.keys() - self.claimable.keys())) or "none"
             log.warning(
@@ -131,13 +212,13 @@ class Readiness:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), wait)
                 return
-            await self.resources.open()
-            if len(self.resources.pending) < len(pending):
+            await self.opened.open()
+            if len(self.opened.pending) < len(pending):
                 self._update()
                 self._on_ready()
 
     def _update(self) -> None:
-        ready = self.resources.values.keys()
+        ready = self.opened.values.keys()
         self.claimable |= {name: handler for name, handler in self._handlers.items() if ready >= _needs(handler)}
 
 
@@ -154,26 +235,26 @@ class Completion:
         in_flight: claimed tasks of the runner.
         claimer: the scans of the runner.
         resolver: resolves the dependencies of finished tasks.
-        readiness: the resources of the handlers.
+        resources: the resources of the handlers.
         expiry: ends the tasks that are too late to run.
         stop: stops the runner.
     """
 
     def __init__(
         self,
-        pending: Callable[[], Awaitable[Pending]],
-        in_flight: InFlight,
-        claimer: Claimer,
-        resolver: DependencyResolver,
-        readiness: Readiness,
-        expiry: Expiry,
+        pending: Callable[[], "Awaitable[Pending]"],
+        in_flight: "InFlight",
+        claimer: "Claimer",
+        resolver: "DependencyResolver",
+        resources: RunnerResources,
+        expiry: "Expiry",
         stop: Callable[[], None],
     ) -> None:
         self._pending = pending
         self._in_flight = in_flight
         self._claimer = claimer
         self._resolver = resolver
-        self._readiness = readiness
+        self._resources = resources
         self._expiry = expiry
         self._stop = stop
         self.scheduled_count = 0
@@ -182,7 +263,7 @@ class Completion:
     @property
     def _at_rest(self) -> bool:
         """True after a scan that claimed all due tasks, when they have ended."""
-        ready = self._claimer.scanned and self._readiness.complete
+        ready = self._claimer.scanned and self._resources.complete
         return ready and self._claimer.idle and self._resolver.idle and not len(self._in_flight)
 
     async def stop_after_scan(self) -> None:

@@ -1,9 +1,9 @@
-"""Life cycle: the open resources of a runner, and its calls of the functions that an application registered."""
+"""Hooks and middleware: the calls of the functions that an application registered."""
 
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -11,89 +11,11 @@ from typing import Any, TypeVar
 from runner.engine.slots import Running
 from runner.handlers.context import Context
 from runner.handlers.life_cycle import HOOKS, AttemptEnd, Callback, Event, InvalidCallback, LifeCycle
-from runner.handlers.resources import RESOURCES, InvalidResource, Resource
 from runner.model.outcome import HandlerOutcome, Outcome
 
 log = logging.getLogger("runner")
 
 T = TypeVar("T")
-_END = object()
-
-
-class OpenResources:
-    """Opens and closes resources. Call `open` and `close` in one asyncio task, as cancel scopes require.
-
-    Args:
-        names: names of the resources to open; the resources that they need follow from them.
-        replacements: objects to use instead of opening the resource with their name.
-
-    Raises:
-        InvalidResource: resources need each other, or a parameter is not a resource.
-    """
-
-    def __init__(self, names: Iterable[str], replacements: Mapping[str, Any] | None = None) -> None:
-        self.values: dict[str, Any] = dict(replacements or {})
-        """The open resources by name."""
-        order = RESOURCES.in_order(name for name in names if name not in self.values)
-        self._pending = [resource for resource in order if resource.name not in self.values]
-        self._open: list[tuple[Resource[Any], Any]] = []
-        self.thread = SideThreads("runner-resources", 1)
-        """The thread of plain functions: all resources use the same one."""
-
-    @property
-    def pending(self) -> list[str]:
-        """The names of the resources that are not open yet."""
-        return [resource.name for resource in self._pending]
-
-    async def open(self) -> None:
-        """Open the pending resources. A failure is logged; the resource and its dependents stay pending."""
-        for resource in list(self._pending):
-            needed = RESOURCES.parameters_of(resource.function)
-            if any(name not in self.values for name in needed.values()):
-                continue
-            try:
-                await self._open_one(resource, {parameter: self.values[name] for parameter, name in needed.items()})
-            except asyncio.CancelledError:
-                raise
-            except BaseException as error:  # a resource may even exit
-                log.error("could not open resource %s (%s)", resource.name, resource.location, exc_info=error)
-            else:
-                self._pending.remove(resource)
-
-    async def require(self, names: Iterable[str]) -> None:
-        """Open resources after the resources that they need.
-
-        Raises:
-            BaseException: a resource could not be opened.
-        """
-        for resource in RESOURCES.in_order(name for name in names if name not in self.values):
-            if resource.name not in self.values:
-                needed = RESOURCES.parameters_of(resource.function)
-                await self._open_one(resource, {parameter: self.values[name] for parameter, name in needed.items()})
-
-    async def _open_one(self, resource: Resource[Any], arguments: Mapping[str, Any]) -> None:
-        generator: Any = resource.function(**arguments)
-        value = await (anext(generator, _END) if resource.is_async else self.thread.call(next, generator, _END))
-        if value is _END:
-            raise InvalidResource(name=resource.name, why="its function ended without a yield")
-        self._open.append((resource, generator))
-        self.values[resource.name] = value
-
-    async def close(self) -> None:
-        """Close the open resources, the last one first. A failure is logged and stops no other."""
-        while self._open:
-            resource, generator = self._open.pop()
-            self.values.pop(resource.name, None)
-            try:
-                more = await (anext(generator, _END) if resource.is_async else self.thread.call(next, generator, _END))
-                if more is not _END:
-                    log.error("resource %s (%s) yields twice: it must yield once", resource.name, resource.location)
-            except asyncio.CancelledError:
-                log.error("resource %s (%s) did not close in time", resource.name, resource.location)
-                raise
-            except BaseException as error:
-                log.error("could not close resource %s (%s)", resource.name, resource.location, exc_info=error)
-        self.thread.close()
 
 
 class SideThreads:

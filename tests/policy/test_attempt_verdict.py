@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from runner.model.outcome import INTERRUPTED, Cancelled, Dead, Failure, Interrupted, Outcome, Release, Retry, Snooze
 from runner.model.task import MOVES, State
-from runner.policy.verdict import FREE_RELEASES, AttemptState, Verdict, judge
+from runner.policy.attempt_verdict import FREE_RELEASES, AttemptState, Verdict, judge
 
 FRESH = AttemptState(attempt=1, max_attempts=3, retry="1m,5m", default_retry="20m", releases=0, cancel_requested=False)
 LAST = replace(FRESH, attempt=3)
