@@ -6,6 +6,7 @@ Every submit passes through the functions of @around_submit.
 import asyncio
 import atexit
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from runner.queries.task.results import TaskResult
 
 T = TypeVar("T")
+
+log = logging.getLogger("runner")
 
 FAREWELL = 10.0
 """Seconds allowed for unfinished work when the client closes."""
@@ -152,7 +155,8 @@ class Client:
         database = Database.of(self.settings)
         try:
             revision = await asyncio.to_thread(database.threads.inspect, stored_revision)
-            await accept(database, revision)
+            if await accept(database, revision) and revision is None:
+                log.warning("created the tables of the new database %s", database.url)
         except BaseException:
             await database.dispose()
             raise

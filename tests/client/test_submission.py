@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -193,3 +194,11 @@ def test_a_forked_child_opens_its_own_client(send_coupon: TaskHandler[Any, Any, 
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert send_coupon.submit(user_id=2) > first
+
+
+def test_the_first_submit_to_a_new_file_reports_it_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    connect(url=parse_url(f"sqlite:///{tmp_path}/typo.db"))
+    handler("mail.send")(lambda: None).submit()
+    handler("mail.copy")(lambda: None).submit()
+    new = f"created the tables of the new database sqlite:///{tmp_path}/typo.db"
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [new]
