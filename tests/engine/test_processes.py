@@ -129,7 +129,6 @@ async def test_a_memory_limit_fails_the_attempt_with_this_reason(harness: Harnes
     assert await harness.state(after) == "succeeded"
 
 
-@pytest.mark.slow
 @sqlite_first
 async def test_a_terminate_lets_a_handler_clean_up_and_kills_another(harness: Harness, tmp_path: Path) -> None:
     tidy = await harness.submit("process.tidy", {"folder": str(tmp_path)})
@@ -186,7 +185,6 @@ async def test_a_killed_runner_leaves_no_process(harness: Harness, migrated_url:
     await until(lambda: all(map(gone, pids)))
 
 
-@pytest.mark.slow
 @sqlite_first
 async def test_notes_cross_and_survive_a_kill(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
