@@ -196,9 +196,11 @@ def test_a_forked_child_opens_its_own_client(send_coupon: TaskHandler[Any, Any, 
     assert send_coupon.submit(user_id=2) > first
 
 
-def test_the_first_submit_to_a_new_file_reports_it_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_submit_to_a_new_file_reports_it_once(
+    send_coupon: TaskHandler[Any, Any, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     connect(url=parse_url(f"sqlite:///{tmp_path}/typo.db"))
-    handler("mail.send")(lambda: None).submit()
-    handler("mail.copy")(lambda: None).submit()
+    send_coupon.submit(7)
+    send_coupon.submit(8)
     new = f"created the tables of the new database sqlite:///{tmp_path}/typo.db"
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [new]
