@@ -254,7 +254,7 @@ class Console(KeyBuffer):
             super().action_command_palette()
 
     def views(self) -> dict[str, str]:
-        """Return the saved filters by name; empty if the file is unreadable, which `:view` reports."""
+        """Return the saved filters by name; empty if the file is unreadable, which `:views` reports."""
         try:
             return views.load(self.session.views)
         except InvalidInput:

@@ -10,7 +10,7 @@ from runner.errors import InvalidInput
 from runner.filter import saved
 from runner.filter.fields import parse_sort
 from runner.operations.pause import PauseTarget
-from tasktui.commands.syntax import Command, place_of
+from tasktui.commands.syntax import VIEW_VERBS, Command, place_of
 from tasktui.session.databases import Databases
 from tasktui.session.session import Session
 
@@ -156,23 +156,22 @@ def _database(console: CommandTarget, command: Command) -> None:
     console.switch_mode(console.databases.choose(command.rest) or "overview")
 
 
-def _view(console: CommandTarget, command: Command) -> None:
-    filters, name = saved.load(console.session.views), command.rest
-    if name:
-        console.list_tasks(saved.get(filters, name))
+def _views(console: CommandTarget, command: Command) -> None:
+    path, verb, name = console.session.views, command.words[0] if command.words else "", " ".join(command.words[1:])
+    if not verb or (verb == "show" and not name):
+        filters = saved.load(path).items()
+        console.show_notice("\n".join(f"{view}: {text}" for view, text in filters) or "No filters are saved")
+    elif verb == "show":
+        console.list_tasks(saved.get(saved.load(path), name))
+    elif verb == "save":
+        text = console.session.filter_text
+        saved.save(path, name, text)
+        console.show_notice(f"Saved {name}: {text or 'all tasks'}")
+    elif verb == "delete":
+        saved.delete(path, name)
+        console.show_notice(f"Deleted {name}")
     else:
-        console.show_notice("\n".join(f"{view}: {text}" for view, text in filters.items()) or "No filters are saved")
-
-
-def _save(console: CommandTarget, command: Command) -> None:
-    text = console.session.filter_text
-    saved.save(console.session.views, command.rest, text)
-    console.show_notice(f"Saved {command.rest}: {text or 'all tasks'}")
-
-
-def _forget(console: CommandTarget, command: Command) -> None:
-    saved.delete(console.session.views, command.rest)
-    console.show_notice(f"Deleted {command.rest}")
+        raise InvalidInput(why=f"{verb[:30]!r} is none of {', '.join(VIEW_VERBS)}: :views show {verb[:30]}")
 
 
 def _pause(console: CommandTarget, command: Command) -> None:
@@ -255,9 +254,7 @@ FUNCTIONS: dict[str, Callable[[CommandTarget, Command], None]] = {
     "task": _task,
     "theme": _theme,
     "db": _database,
-    "view": _view,
-    "save": _save,
-    "forget": _forget,
+    "views": _views,
     "breaker": _breaker,
     "limit": _limit,
     "incident": _incident,

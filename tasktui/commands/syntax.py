@@ -90,6 +90,9 @@ class CommandSpec(NamedTuple):
     screen: Screen | None = None
 
 
+VIEW_VERBS = ("show", "save", "delete")
+"""The verbs of `:views`, which are those of `runner views`."""
+
 COMMANDS = {
     command.name: command
     for command in (
@@ -123,9 +126,9 @@ COMMANDS = {
             "incident", "[FROM] [TO]", "write a report as Markdown: :incident 3:00 4:00; by default the last hour"
         ),
         CommandSpec("submit", "HANDLER", "submit a new task of a handler, in a form with its parameters"),
-        CommandSpec("view", "[NAME]", "apply a saved filter; without NAME, list them"),
-        CommandSpec("save", "NAME", "save the current filter under a name"),
-        CommandSpec("forget", "NAME", "delete a saved filter"),
+        CommandSpec(
+            "views", "[show|save|delete NAME]", "list the saved filters; apply one, save the current one, or delete one"
+        ),
         CommandSpec("db", "NAME", "bring another database to the front, of a console with several"),
         CommandSpec("theme", "NAME", "draw with dark, light, sixteen or none; auto chooses by the terminal"),
         CommandSpec("stop", "", "stop the running operation after its current chunk"),
@@ -198,16 +201,21 @@ def _complete_words(name: str, prefix: str, names: Mapping[str, Sequence[str]]) 
     match name:
         case "tasks":
             return complete_filter(prefix, names)
-        case "view" | "forget" | "theme" | "db":
-            candidates = {"theme": ("auto", *THEMES), "db": names.get("db", ())}
-            return first_of(prefix, candidates.get(name, names.get("view", ())))
-        case "submit" | "sort":
-            return first_of(prefix, names.get("handler", ()) if name == "submit" else tuple(SORTS)) if prefix else None
-        case "write" if not prefix:
-            return "10m "
+        case "theme" | "db":
+            return first_of(prefix, ("auto", *THEMES) if name == "theme" else names.get("db", ()))
+        case "views":
+            return _complete_views(prefix, names)
+        case "submit" | "sort" if prefix:
+            return first_of(prefix, names.get("handler", ()) if name == "submit" else tuple(SORTS))
         case "pause" | "resume" | "limit" | "breaker":
             return _complete_pause(name, prefix, names)
-    return None
+    return "10m " if name == "write" and not prefix else None
+
+
+def _complete_views(prefix: str, names: Mapping[str, Sequence[str]]) -> str | None:
+    verb, blank, view = prefix.partition(" ")
+    completion = first_of(view, names.get("view", ())) if blank else first_of(verb, VIEW_VERBS)
+    return f"{verb} {completion}" if blank and completion else completion
 
 
 def _complete_pause(name: str, prefix: str, names: Mapping[str, Sequence[str]]) -> str | None:

@@ -97,8 +97,9 @@ def test_a_filter_is_completed(typed: str, meant: str | None) -> None:
         ("write ma", None),
         ("tasks queue:ma", "tasks queue:mail"),
         ("tasks queue:mail sta", "tasks queue:mail state:"),
-        ("view la", "view late"),
-        ("forget la", "forget late"),
+        ("views de", "views delete"),
+        ("views show la", "views show late"),
+        ("views show x", None),
         ("q", None),
     ],
 )

@@ -12,7 +12,7 @@ from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Watch
 from tests.tasktui.test_actions import confirm
 
 
-def test_a_view_is_saved_replaced_and_forgotten(tmp_path: Path) -> None:
+def test_a_view_is_saved_replaced_and_deleted(tmp_path: Path) -> None:
     path = tmp_path / "new" / "views.json"
     assert saved.load(path) == {}
     saved.save(path, "late mail", "queue:mail due<-5m")
@@ -55,17 +55,19 @@ async def test_the_filter_of_the_list_is_saved_and_comes_back(database: Database
     await add_live(database, queue="other", key="that-one")
     async with watch("tasks", wanted="queue:mail") as operator:
         await operator.sees("this-one")
-        await operator.command("save mail")
+        await operator.command("views save mail")
         await operator.is_told("Saved mail: queue:mail")
         await operator.command("tasks")
         await operator.sees("that-one")
-        await operator.command("view")
+        await operator.command("views")
         await operator.is_told("mail: queue:mail")
-        await operator.command("view mail")
+        await operator.command("views show mail")
         await operator.until(lambda: "that-one" not in operator.text and "this-one" in operator.text)
-        await operator.command("forget mail")
-        await operator.command("view mail")
+        await operator.command("views delete mail")
+        await operator.command("views show mail")
         await operator.is_told("unknown view 'mail'")
+        await operator.command("views mail")
+        await operator.is_told("'mail' is none of show, save, delete")
 
 
 @pytest.mark.slow
