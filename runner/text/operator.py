@@ -8,6 +8,8 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from runner.errors import InvalidTask
+
 LOCAL_TIME = Path("/etc/localtime")
 
 
@@ -33,9 +35,14 @@ def host_list(hosts: str | Iterable[str]) -> str:
 
     Args:
         hosts: names, or one text with commas between them; `same` is this host. `any` alone means all hosts.
+
+    Raises:
+        InvalidTask: there is no name, e.g. because a variable of a shell is empty.
     """
     words = hosts.split(",") if isinstance(hosts, str) else list(hosts)
     names = {host() if word == SAME_HOST else word for word in (word.strip() for word in words)}
+    if not any(names):
+        raise InvalidTask(field="hosts", value=hosts, why="name a host, same for this host, or any for all hosts")
     return "" if names == {ANY_HOST} else ",".join(sorted(names))
 
 

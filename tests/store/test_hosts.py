@@ -102,6 +102,12 @@ def test_hosts_are_names_or_words(hosts: Any, stored_as: str) -> None:
     assert convert({"hosts": hosts, "hosts_for": "10m"}) == {"hosts": stored_as, "hosts_for": 600.0}
 
 
+@pytest.mark.parametrize("hosts", ["", " ", [], [""]])
+def test_an_empty_list_of_hosts_is_refused_because_any_is_the_word_for_all(hosts: Any) -> None:
+    with pytest.raises(InvalidTask, match="any for all hosts"):
+        host_list(hosts)
+
+
 @pytest.mark.parametrize("hosts", ["web-1,", "web-1,any", "web 1", "\0", "h" * 201])
 async def test_hosts_that_no_runner_has_are_refused(database: Database, hosts: str) -> None:
     with pytest.raises(InvalidTask, match="`hosts`"):
