@@ -225,7 +225,7 @@ def _sentence(action: str, result: BreakerResult, *, dry_run: bool) -> str:
         return f"{subject} would be {'opened' if action == 'open' else 'closed'}"
     if result.row.state is None:
         return f"{subject} closed: its tasks start again"
-    return f"{subject} opened: the next probe starts in {formatting.age(result.row.state.next_in)}"
+    return f"{subject} opened: the next probe starts in {formatting.age(round(result.row.state.next_in))}"
 
 
 def _show_breakers(rows: Sequence[BreakerRow], *, as_json: bool) -> None:

@@ -181,7 +181,7 @@ async def switch_breaker(session: Session, handler: str, closes: bool, confirmat
     state = result.row.state
     if not result.changed:
         return f"was already {'closed' if closes else 'open'}"
-    return "closed" if state is None else f"opened; the next probe starts in {age(state.next_in)}"
+    return "closed" if state is None else f"opened; the next probe starts in {age(round(state.next_in))}"
 
 
 async def breaker_sql(session: Session, handler: str, closes: bool, confirmation: Confirmation) -> str:
