@@ -257,7 +257,10 @@ def _slices(log: Sequence[Entry]) -> Iterator[Breach]:
             continue
         bucket, runner = entry.data["bucket"], entry.data["runner_id"]
         owner, since = slices.owners.get(bucket, (None, 0.0))
-        if row["slice"] and owner != runner and entry.began > since:
+        living = slices.members(entry.at)
+        # A runner that took the bucket and lost its lease owns it no longer: the runner before it may have renewed.
+        foreign = owner != runner and (owner in living or bucket not in living.get(runner, ()))
+        if row["slice"] and foreign and entry.began > since:
             yield Breach("slices", entry.data["id"], f"of bucket {bucket} of runner {owner} was claimed by {runner}")
         if not row["slice"] and row["buckets"] and bucket not in stored_buckets(row["buckets"]):
             yield Breach("slices", entry.data["id"], f"of bucket {bucket} was claimed by a runner of {row['buckets']}")

@@ -113,6 +113,19 @@ def opened(at: float, probe_at: float | None = 9.0) -> Entry:
 
 BOTH = [runner(0, 1), runner(0, 2)]
 SLICED = [runner(0, id, slice="live", buckets=buckets) for id, buckets in ((1, "0-499"), (2, "500-999"))]
+TAKEN = [
+    runner(0, 1, slice="live", buckets="0-499", lease_until=2.0),
+    runner(0, 2, slice="live", buckets="500-999", lease_until=4.0),
+    entry("buckets", 3, id=2, slice="live", buckets="0-999", lease_until=4.0),
+]
+"""Runner 2 takes the buckets of runner 1, whose lease has expired."""
+
+
+def late(at: float) -> list[Entry]:
+    """Runner 1 renews its lease late and claims from its former buckets."""
+    return [*TAKEN, entry("lease", at, id=1, lease_until=9.0), claimed(at + 0.1, 1, bucket=7)]
+
+
 IN_ORDER = [*BOTH, submitted(1, 1, order_key="wait-1"), submitted(2, 2, order_key="wait-1")]
 ENDED = [entry("end", 4, id=1, fence=1), entry("gone", 4, id=1, fence=1)]
 
@@ -151,6 +164,7 @@ LOGS: dict[str, tuple[str, list[Entry]]] = {
         [*SLICED, entry("buckets", 2, **dict(SLICED[0].data) | {"buckets": "0-500"})],
     ),
     "a runner claims from the bucket of another one": ("slices", [*SLICED, claimed(3, 1, bucket=700)]),
+    "a runner claims from a bucket that was taken from it": ("slices", late(3.5)),
     "a task starts while a breaker is open": ("breaker", [*BOTH, opened(2), claimed(3, 1)]),
     "two tasks probe for one": ("breaker", [*BOTH, opened(2, 2.5), claimed(3, 1), claimed(3, 2)]),
 }
@@ -172,6 +186,7 @@ def test_a_broken_strategy_is_found(name: str) -> None:
 def test_sound_logs_break_nothing() -> None:
     dead_and_unblocked = LOGS["a task starts after a dead one of its key"][1]
     assert check_strategies(SOUND, {}, frozenset()) == []
+    assert check_strategies(late(4.5), {}, frozenset()) == [], "the lease of the taker has expired, too"
     assert check_strategies(dead_and_unblocked, {1: "dead"}, frozenset({2})) == []
 
 
