@@ -219,7 +219,8 @@ class Claimer:
             if not self.lanes.has_ready(time.monotonic()) or self._pace.is_due(time.monotonic()):
                 await self._survey()
                 surveyed, total = True, 0
-        await self.suspects.claim()
+        # A busy runner ends many scans, and each claim of suspects is a statement.
+        await (self.suspects.claim_overtaken() if self.work_left else self.suspects.claim())
 
     def _recall(self) -> bool:
         if submitted := self._submitted:
