@@ -287,28 +287,22 @@ class SubmitMiddleware:
 
     def end(self, result: SubmitResult) -> None:
         """Run the parts after `yield`. An exception is logged: the tasks are submitted."""
-        while self._generators:
-            callback, generator = self._generators.pop()
-            try:
-                generator.send(result)
-            except StopIteration:
-                continue
-            except BaseException as error:
-                log.error("%s failed after a submit", callback.location, exc_info=error)
-            else:
-                log.error("%s yields twice: it must yield once", callback.location)
+        self._finish(lambda generator: generator.send(result), "a submit")
 
     def fail(self, error: BaseException) -> None:
         """Raise the error of the submit at each `yield`. The caller gets the error in any case."""
+        self._finish(lambda generator: generator.throw(error), "a failed submit", error)
+
+    def _finish(self, resume: Callable[[Any], Any], after: str, expected: BaseException | None = None) -> None:
         while self._generators:
             callback, generator = self._generators.pop()
             try:
-                generator.throw(error)
+                resume(generator)
             except StopIteration:
                 continue
             except BaseException as failure:
-                if failure is not error:
-                    log.error("%s failed after a failed submit", callback.location, exc_info=failure)
+                if failure is not expected:
+                    log.error("%s failed after %s", callback.location, after, exc_info=failure)
             else:
                 log.error("%s yields twice: it must yield once", callback.location)
 
