@@ -10,7 +10,7 @@ from runner.errors import InvalidInput
 from runner.filter import saved
 from runner.filter.fields import parse_sort
 from runner.operations.pause import PauseTarget
-from tasktui.commands.syntax import VIEW_VERBS, Command, place_of
+from tasktui.commands.syntax import Command, place_of
 from tasktui.session.databases import Databases
 from tasktui.session.session import Session
 
@@ -171,7 +171,7 @@ def _views(console: CommandTarget, command: Command) -> None:
         saved.delete(path, name)
         console.show_notice(f"Deleted {name}")
     else:
-        raise InvalidInput(why=f"{verb[:30]!r} is none of {', '.join(VIEW_VERBS)}: :views show {verb[:30]}")
+        raise InvalidInput(why=f"{verb[:30]!r} is not show, save or delete; to apply a filter: :views show NAME")
 
 
 def _pause(console: CommandTarget, command: Command) -> None:

@@ -67,7 +67,7 @@ async def test_the_filter_of_the_list_is_saved_and_comes_back(database: Database
         await operator.command("views show mail")
         await operator.is_told("unknown view 'mail'")
         await operator.command("views mail")
-        await operator.is_told("'mail' is none of show, save, delete")
+        await operator.is_told("'mail' is not show, save or delete")
 
 
 @pytest.mark.slow
