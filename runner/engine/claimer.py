@@ -204,9 +204,9 @@ class Claimer:
         total = 0
         while self.lanes.has_ready(time.monotonic()) and self._allowed():
             self._recall()  # a backlog lets no scan end, and an urgent task must not wait for the next survey
-            await self.suspects.claim_overtaken()
+            await self.suspects.claim_if_due()
             claimed_count = await self._claim_round()
-            self.suspects.overtake()
+            self.suspects.record_others()
             if claimed_count is None:
                 self.work_left = True
                 break
@@ -220,7 +220,7 @@ class Claimer:
                 await self._survey()
                 surveyed, total = True, 0
         # A busy runner ends many scans, and each claim of suspects is a statement.
-        await (self.suspects.claim_overtaken() if self.work_left else self.suspects.claim())
+        await (self.suspects.claim_if_due() if self.work_left else self.suspects.claim())
 
     def _recall(self) -> bool:
         if submitted := self._submitted:

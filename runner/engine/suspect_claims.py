@@ -41,7 +41,7 @@ class SuspectClaims:
         self._proof = proof
         self._allowed = allowed
         self._paces = {slots: Pace(most=MAX_PAUSE) for slots in in_flight.pools}
-        self._overtaken: set[Slots] = set()
+        self._stale: set[Slots] = set()
         """Pools that got other tasks since the last claim of suspects for them."""
         self._draw = random.random
         self._expected = True
@@ -56,14 +56,14 @@ class SuspectClaims:
         """True if the group has room again, and more suspects may be due."""
         return self._group > 0 and len(self._unproven()) < self._group
 
-    def overtake(self) -> None:
+    def record_others(self) -> None:
         """Record that other tasks were claimed."""
-        self._overtaken.update(self._in_flight.pools)
+        self._stale.update(self._in_flight.pools)
 
-    async def claim_overtaken(self) -> None:
-        """Claim the suspects that come before the next other tasks."""
+    async def claim_if_due(self) -> None:
+        """Claim the suspects that come before the next other tasks, if it is their turn."""
         now, all_pools = time.monotonic(), self.may_follow
-        due = [slots for slots, pace in self._paces.items() if slots in self._overtaken and pace.is_due(now)]
+        due = [slots for slots, pace in self._paces.items() if slots in self._stale and pace.is_due(now)]
         if all_pools or due:
             await self._claim_for(self._in_flight.pools if all_pools else due)
 
@@ -81,7 +81,7 @@ class SuspectClaims:
             await self._claim(more(self._unproven(), width_of(claimed[0]), self._room(pools)), pools)
             claimed = await self._claim_first(pools)
         self._group = max(self._group, len(self._unproven()))
-        self._overtaken.difference_update(pools)
+        self._stale.difference_update(pools)
         for slots in pools:
             self._paces[slots].record(started, time.monotonic())
 
