@@ -325,6 +325,44 @@ async def test_most_claims_take_suspects_of_wide_groups_first_and_some_the_oldes
     assert begun == ([*wide, alone] if first == "wide" else [alone, *wide])
 
 
+async def test_the_oldest_suspect_keeps_its_turn_until_its_group_allows_it(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a steady flow of suspects of wide groups would leave no moment in which it may run alone."""
+    begun: list[int] = []
+    gate = asyncio.Event()
+
+    @harness.handler("work")
+    async def work(ctx: Context) -> None:
+        begun.append(ctx.id)
+        if ctx.id == wide:
+            await gate.wait()
+
+    @harness.handler("other")
+    async def other() -> None: ...
+
+    alone, wide, later = await submitted(harness, "work", 3)
+    table = harness.database.tables.task
+    await harness.change(sa.update(table).values(rescues=2, max_attempts=20))
+    await harness.change(sa.update(table).where(table.c.id == alone).values(rescues=4))
+    await harness.change(sa.update(table).where(table.c.id == later).values(run_at=db_later(db_now(), 3600)))
+    monkeypatch.setattr(suspect_claims, "OLDEST_FIRST", 0.0)
+    async with harness.running(lease_timeout="1h", heartbeat_interval="30m") as run:
+        await until(lambda: begun == [wide])
+        monkeypatch.setattr(suspect_claims, "OLDEST_FIRST", 1.0)
+        await harness.ended(await harness.submit("other"))
+        await until(lambda: run.claimer.idle)
+        monkeypatch.setattr(suspect_claims, "OLDEST_FIRST", 0.0)
+        await harness.change(sa.update(table).where(table.c.id == later).values(run_at=db_now()))
+        for _ in range(2):
+            await harness.ended(await harness.submit("other"))
+            await until(lambda: run.claimer.idle)
+        assert begun == [wide]
+        gate.set()
+        await harness.ended(alone, wide, later)
+    assert begun == [wide, alone, later]
+
+
 @pytest.mark.parametrize("limited", [False, True])
 async def test_a_suspect_starts_while_other_tasks_take_every_slot(harness: Harness, limited: bool) -> None:
     """Other tasks are claimed before a slot is free, so that a suspect would wait for as long as there are some."""
