@@ -17,7 +17,7 @@ from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
 from runner.model.schedule import ScheduleSpec
 from runner.policy.schedule import write_rule
-from runner.policy.schedule_spec import check_spec
+from runner.policy.schedule_ticks import check_spec
 
 if TYPE_CHECKING:
     from runner.db.database import Database

@@ -27,7 +27,7 @@ from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, re
 from runner.operations.new_task import stored_signature
 from runner.operations.pause import PAUSE
 from runner.operations.results import Actor
-from runner.policy.schedule_spec import check_spec
+from runner.policy.schedule_ticks import check_spec
 
 PLANNED = ("rule", "timezone")
 """The columns that the next tick depends on."""

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from runner.errors import InvalidSchedule
 from runner.model.schedule import Overlap, ScheduleSpec
 from runner.policy.schedule import describe, parse_rule, upcoming, write_rule
-from runner.policy.schedule_spec import check_spec
-from runner.policy.schedule_ticks import delayed, due_ticks, next_ticks, parse_misfire, resolve_overlap
+from runner.policy.schedule_ticks import check_spec, delayed, due_ticks, next_ticks, parse_misfire, resolve_overlap
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -16,7 +16,7 @@ from runner.operations.pause import PAUSE, PauseKind, PauseTarget, pause_of, pau
 from runner.operations.results import Actor
 from runner.operations.schedule import PLANNED, RESTORED, change_schedule, lock_schedule
 from runner.operations.undo.entries import UndoableChange
-from runner.policy.schedule_spec import check_spec
+from runner.policy.schedule_ticks import check_spec
 from runner.queries.registries import breakers
 from runner.queries.rows import moment
 

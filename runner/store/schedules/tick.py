@@ -13,8 +13,7 @@ from runner.model.schedule import Overlap, ScheduleSpec, TickOutcome
 from runner.model.task import BatchMember, DependsOn, NewTask
 from runner.policy.lanes import Lane, lane_of_new, runner_queue
 from runner.policy.schedule import Rule, parse_rule
-from runner.policy.schedule_spec import task_of, task_template
-from runner.policy.schedule_ticks import due_ticks, parse_misfire, resolve_overlap
+from runner.policy.schedule_ticks import due_ticks, parse_misfire, resolve_overlap, task_of, task_template
 from runner.store.schedules.runs import BroadcastRound, LastRuns, due_schedules, last_runs, read_rounds, terminate
 from runner.store.submit import submit_many
 
