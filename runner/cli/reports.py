@@ -10,15 +10,16 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
-from runner.cli.output import TableColumn, plain, print_json, print_line, print_table
+from runner.cli.output import TableColumn, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.policy.capacity import capacity_cells, drained_in
 from runner.policy.fairness import parse_order
 from runner.policy.simulation import Configuration, QueueResult, Simulation
-from runner.queries.capacity import Capacity, Present, changed, present, read_changes
+from runner.queries.capacity import Capacity
 from runner.queries.capacity import capacity as read_capacity
 from runner.queries.incident import as_markdown, write_new
 from runner.queries.incident import incident as read_incident
+from runner.queries.simulation import Present, changed, present, read_changes
 from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
 from runner.queries.summary import summary as read_summary
 from runner.text import formatting
@@ -266,9 +267,10 @@ async def simulate(  # noqa: PLR0913 - the options of the command
 ) -> int:
     """Replay the last hours with another configuration, beside the present one.
 
-    Simulates the tasks that are due now, and arrivals as in the last hours,
-    with their durations. The claim orders, limits and rates are those of the runners;
-    nothing is written. The first column of each pair is the present configuration.
+    Simulates the tasks that are due now, and arrivals as in the last hours, with their
+    durations and failures. Failed attempts come back by the retry plan of their handler.
+    The claim orders, limits and rates are those of the runners; nothing is written. The
+    first column of each pair is the present configuration.
 
       runner simulate --concurrency 200 --policy aged
       runner simulate --limit queue:mail=5 --rate handler:sms.send=100/min
@@ -281,7 +283,7 @@ async def simulate(  # noqa: PLR0913 - the options of the command
         rate: Maximum rate of starts: queue:mail=100/min.
         per_tenant: Maximum number of running tasks per tenant, who then take turns.
         hours: The hours to replay, up to 24.
-        seed: Of the random durations and priorities.
+        seed: Of the random durations, failures and priorities.
         json: Print one JSON document.
         connection: The database.
     """
@@ -294,8 +296,9 @@ async def simulate(  # noqa: PLR0913 - the options of the command
     for name, number in (("concurrency", concurrency), ("runners", runners)):
         if number is not None and not 1 <= number <= MOST_SLOTS:
             raise InvalidInput(why=f"--{name} must be between 1 and {MOST_SLOTS:,}, not {number}")
-    async with open_database(connection.settings()) as database:
-        today = await database.read(present, hours)
+    settings = connection.settings()
+    async with open_database(settings) as database:
+        today = await database.read(present, hours, settings.retry, settings.max_attempts)
     other = changed(today, order, concurrency, runners, changes)
     before = Simulation(today.workload, today.configuration, seed)
     after = Simulation(today.workload, other, seed)
@@ -312,16 +315,9 @@ Results: TypeAlias = tuple[Mapping[str, QueueResult], Mapping[str, QueueResult]]
 
 
 def _simulation_document(today: Present, other: Configuration, batch: int, results: Results) -> dict[str, object]:
-    queues = [
-        {"queue": queue, "today": _result_document(results[0][queue]), "then": _result_document(results[1][queue])}
-        for queue in sorted(results[1])
-    ]
+    queues = [{"queue": queue, "today": results[0][queue], "then": results[1][queue]} for queue in sorted(results[1])]
     minutes = today.workload.minutes
     return {"at": today.at, "minutes": minutes, "policy": str(other.order), "batch": batch, "queues": queues}
-
-
-def _result_document(result: QueueResult) -> dict[str, object]:
-    return {**plain(result), "left": result.left}
 
 
 def _print_simulation(today: Present, other: Configuration, batch: int, results: Results) -> None:
@@ -329,6 +325,10 @@ def _print_simulation(today: Present, other: Configuration, batch: int, results:
     print_line(f"today: {_setup(now_setup)}; then: {_setup(other)}", style="dim")
     if batch > 1:
         print_line(f"{work.tasks:,} tasks, in batches of {batch} that run one after the other", style="dim")
+    retries = [sum(result.retries for result in each.values()) for each in results]
+    if any(retries):
+        number, then = retries
+        print_line(f"attempts fail as often as in these hours: {number:,} retries, then {then:,}", style="dim")
     if not work.tasks:
         print_line("No tasks are due, and none arrived in these hours.")
         return

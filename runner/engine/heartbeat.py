@@ -296,7 +296,7 @@ def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InF
         in_processes=in_processes,
         limits=limits,
         breakers=breakers,
-        signatures=stored_signatures(handlers),
+        signatures=stored_signatures(handlers, settings.retry, settings.max_attempts),
         claim_order=str(parse_order(settings.claim_order)),
         polling=describe_polling(parse_poll_mode(settings.poll_mode), settings.poll_interval, settings.scans),
         slice=slices,

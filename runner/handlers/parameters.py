@@ -26,13 +26,21 @@ MOST_REFERENCES = 10
 WORDS = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n": False}
 
 
-def stored_signatures(handlers: Mapping[str, Handler]) -> dict[str, str]:
-    """Write the signatures of handlers as JSON, by name; a handler whose types have no schema is left out."""
-    texts = {name: _signature_text(handler) for name, handler in handlers.items()}
+def stored_signatures(
+    handlers: Mapping[str, Handler], retry: str | None = None, max_attempts: int | None = None
+) -> dict[str, str]:
+    """Write the signatures of handlers as JSON, by name; a handler whose types have no schema is left out.
+
+    Args:
+        handlers: the handlers by name.
+        retry: the runner's retry plan, for a handler without one; None for unknown.
+        max_attempts: the same for the maximum number of attempts.
+    """
+    texts = {name: _signature_text(handler, retry, max_attempts) for name, handler in handlers.items()}
     return {name: text for name, text in texts.items() if text is not None and len(text) <= LARGEST}
 
 
-def _signature_text(handler: Handler) -> str | None:
+def _signature_text(handler: Handler, retry: str | None, max_attempts: int | None) -> str | None:
     try:
         schema = handler.signature.schema()
     except (PydanticUserError, InvalidHandler):
@@ -42,9 +50,10 @@ def _signature_text(handler: Handler) -> str | None:
             schema["properties"][name]["default"] = default
     options = {name: value for name, value in handler.defaults.at_submit().items() if value is not None}
     derived = [name for name, rule in handler.defaults.rules._asdict().items() if rule is not None]
+    attempts = {"retry": handler.defaults.retry or retry, "max_attempts": handler.defaults.max_attempts or max_attempts}
     # A form cannot use a default that JSON cannot hold.
     return json.dumps(
-        {"parameters": schema, "options": options, "derived": derived},
+        {"parameters": schema, "options": options, "derived": derived, "attempts": attempts},
         default=lambda value: getattr(value, "value", None),
     )
 
@@ -175,12 +184,14 @@ class StoredSignature(NamedTuple):
         extra: True if a call may pass other arguments too.
         options: the defaults of its tasks, by task option.
         derived: what its code derives from the arguments of a call: unique (the unique key), bucket, order, tenant.
+        attempts: the retry plan (`retry`) and `max_attempts` of a task that has none of its own.
     """
 
     fields: Sequence[ParameterField]
     extra: bool
     options: Mapping[str, Any]
     derived: Sequence[str]
+    attempts: Mapping[str, Any]
 
     def arguments(self, texts: Mapping[str, str], clock: Clock) -> tuple[dict[str, Any], dict[str, str]]:
         """Read the texts of a form.
@@ -238,7 +249,8 @@ def read_signature(stored: str | None) -> StoredSignature | None:
             _field(name, part, definitions, name in required) for name, part in schema.get("properties", {}).items()
         ]
         extra = schema.get("additionalProperties", True) is not False
-        return StoredSignature(fields, extra, dict(values.get("options", {})), list(values.get("derived", [])))
+        defaults, attempts = dict(values.get("options", {})), dict(values.get("attempts", {}))
+        return StoredSignature(fields, extra, defaults, list(values.get("derived", [])), attempts)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 

@@ -1,6 +1,7 @@
 """Lanes: the order in which a runner claims from its queues, and the position that it has reached in each."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -277,3 +278,59 @@ class Lanes:
 
     def __bool__(self) -> bool:
         return bool(self.places)
+
+
+class Waiting(NamedTuple):
+    """Tasks that come together, usually one, and their next attempt, from 1."""
+
+    due: float
+    tasks: int
+    tenant: str | None
+    attempt: int = 1
+
+
+class Line:
+    """The waiting tasks of a simulated lane: first in, first out, and in turns of tenants where tenants have a limit.
+
+    A round has a turn of the tasks without a tenant and one of each tenant in the order of their names, as in
+    runner.store.claim_tenants.
+
+    Args:
+        has_turns: True if tenants have a limit.
+    """
+
+    def __init__(self, *, has_turns: bool) -> None:
+        self._has_turns = has_turns
+        self._by_tenant: dict[str, deque[Waiting]] = defaultdict(deque)
+        self._cursor: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._by_tenant)
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return (item for items in self._by_tenant.values() for item in items)
+
+    @property
+    def due(self) -> float:
+        """The time of the first task."""
+        if len(self._by_tenant) == 1:
+            return next(iter(self._by_tenant.values()))[0].due
+        return min(items[0].due for items in self._by_tenant.values())
+
+    def add(self, item: Waiting) -> None:
+        """Add tasks; they come in the order of their time."""
+        self._by_tenant[(item.tenant or "") if self._has_turns else ""].append(item)
+
+    def take(self, may_start: Callable[[str], bool]) -> Waiting | None:
+        """Take the next tasks; None if no tenant has room."""
+        names = sorted(self._by_tenant) if self._has_turns else list(self._by_tenant)
+        later = [name for name in names if self._cursor is not None and name > self._cursor]
+        for name in [*later, *(name for name in names if name not in later)]:
+            if not self._has_turns or may_start(name):
+                items = self._by_tenant[name]
+                item = items.popleft()
+                self._cursor = name
+                if not items:
+                    del self._by_tenant[name]
+                return item
+        return None

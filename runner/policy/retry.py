@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from runner.errors import InvalidDuration, InvalidRetryPlan
 from runner.model.duration import format_duration, parse_duration
@@ -229,6 +229,53 @@ def next_runs(plan: RetryPlan, attempt: int, max_attempts: int, start: datetime,
         start += delay
         runs.append(start)
     return runs
+
+
+MOST_ATTEMPTS = 100
+"""Attempts of a task to simulate at most: a task without a maximum may fail forever without a delay."""
+
+
+class Retries(NamedTuple):
+    """How the tasks of a handler fail and come back.
+
+    Args:
+        share: the share of attempts that fail, 0 to 1; the same for each attempt of a task.
+        plan: the retry plan.
+        max_attempts: maximum number of attempts.
+    """
+
+    share: float
+    plan: RetryPlan
+    max_attempts: int = MOST_ATTEMPTS
+
+    @classmethod
+    def of(cls, ended: int, retried: int, plan: RetryPlan, max_attempts: int) -> Self:
+        """Return the retries with which tasks need as many attempts on average as they did.
+
+        Args:
+            ended: number of attempts that ended, 1 or more.
+            retried: number of those with another attempt after them.
+            plan: the retry plan.
+            max_attempts: maximum number of attempts.
+        """
+        most = min(max(max_attempts, 1), MOST_ATTEMPTS)
+        low, high = 0.0, 1.0
+        # With the share f, a task needs 1 + f + f^2 + ... attempts: the mean number grows with f.
+        for _ in range(30):
+            middle = (low + high) / 2
+            attempts = sum(middle**number for number in range(most))
+            low, high = (middle, high) if attempts * (ended - retried) < ended else (low, middle)
+        return cls(high, plan, most)
+
+    def delay(self, attempt: int, random: float) -> float | None:
+        """Return the seconds from a failure to the next attempt; None if the task is dead.
+
+        Args:
+            attempt: number of the failed attempt, from 1.
+            random: 0 <= random < 1.
+        """
+        delay = self.plan.delay(attempt, random) if attempt < self.max_attempts else None
+        return None if delay is None else delay.total_seconds()
 
 
 def _parse(text: str, whole: str) -> RetryPlan:

@@ -3,12 +3,15 @@
 The claim orders, limits and rates are those of the runners: this module only moves tasks between them. Everything is
 pure: the same work, configuration and seed give the same result. The time is in seconds from the start.
 
+A failed attempt comes back after the delay of the retry plan of its handler. Attempts fail at random, each with the
+same share, and the due tasks at the start are in their first attempt.
+
 Above a number of tasks they are simulated in batches: the tasks of a batch come at the same time, and run one after the
 other in one slot. The slots, limits and rates stay as they are.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import accumulate, count
@@ -21,8 +24,9 @@ from runner.policy.capacity import MINUTE, Place, Pool
 from runner.policy.claim_order import ClaimOrder
 from runner.policy.fairness import QueueShares, WeightedOrder
 from runner.policy.histogram import Histogram, merged
-from runner.policy.lanes import Lane, in_order, place_in
+from runner.policy.lanes import Lane, Line, Waiting, in_order, place_in
 from runner.policy.limits import LIMITS, LimitUsage, SharedLimits, retry_in, room
+from runner.policy.retry import Retries
 
 MOST_TASKS = 100_000
 """Maximum number of tasks to simulate one by one."""
@@ -61,6 +65,7 @@ class Workload:
         backlogs: the due tasks at the start.
         durations: the durations of attempts by place.
         kinds: the priorities and tenants of the tasks of a place.
+        retries: how the tasks of a place fail and come back.
     """
 
     minutes: int
@@ -68,6 +73,7 @@ class Workload:
     backlogs: Mapping[Lane, Backlog]
     durations: Mapping[Place, Histogram]
     kinds: Mapping[Place, Sequence[TaskKind]]
+    retries: Mapping[Place, Retries] = field(default_factory=dict)
 
     @property
     def tasks(self) -> int:
@@ -99,74 +105,18 @@ class QueueResult:
     Args:
         tasks: its tasks.
         started: the tasks that started.
+        retries: the failed attempts that came back.
         longest: the longest wait in seconds from the due time to the start, or to the end of the simulation.
         drained: seconds until no task of it waited for the first time; None if tasks waited all the time.
+        left: the due tasks that wait at the end.
     """
 
     tasks: int = 0
     started: int = 0
+    retries: int = 0
     longest: float = 0.0
     drained: float | None = None
-
-    @property
-    def left(self) -> int:
-        """The tasks that still wait at the end."""
-        return self.tasks - self.started
-
-
-class Waiting(NamedTuple):
-    """Tasks that come together: usually one."""
-
-    due: float
-    tasks: int
-    tenant: str | None
-
-
-class Line:
-    """The waiting tasks of a lane: first in, first out, and in turns of tenants where tenants have a limit.
-
-    A round has a turn of the tasks without a tenant and one of each tenant in the order of their names, as in
-    runner.store.claim_tenants.
-
-    Args:
-        has_turns: True if tenants have a limit.
-    """
-
-    def __init__(self, *, has_turns: bool) -> None:
-        self._has_turns = has_turns
-        self._by_tenant: dict[str, deque[Waiting]] = defaultdict(deque)
-        self._cursor: str | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self._by_tenant)
-
-    def __iter__(self) -> Iterator[Waiting]:
-        return (item for items in self._by_tenant.values() for item in items)
-
-    @property
-    def due(self) -> float:
-        """The time of the first task."""
-        if len(self._by_tenant) == 1:
-            return next(iter(self._by_tenant.values()))[0].due
-        return min(items[0].due for items in self._by_tenant.values())
-
-    def add(self, item: Waiting) -> None:
-        """Add tasks; they come in the order of their time."""
-        self._by_tenant[(item.tenant or "") if self._has_turns else ""].append(item)
-
-    def take(self, may_start: Callable[[str], bool]) -> Waiting | None:
-        """Take the next tasks; None if no tenant has room."""
-        names = sorted(self._by_tenant) if self._has_turns else list(self._by_tenant)
-        later = [name for name in names if self._cursor is not None and name > self._cursor]
-        for name in [*later, *(name for name in names if name not in later)]:
-            if not self._has_turns or may_start(name):
-                items = self._by_tenant[name]
-                item = items.popleft()
-                self._cursor = name
-                if not items:
-                    del self._by_tenant[name]
-                return item
-        return None
+    left: int = 0
 
 
 class Simulation:
@@ -175,7 +125,7 @@ class Simulation:
     Args:
         workload: the work.
         configuration: the configuration.
-        seed: of the random durations, priorities and tenants.
+        seed: of the random durations, failures, priorities and tenants.
         most: maximum number of tasks to simulate one by one.
     """
 
@@ -208,11 +158,12 @@ class Simulation:
             while self._events and self._events[0][0] == now:
                 _, _, lane, pool, item = heappop(self._events)
                 if lane is not None and item is not None:
-                    self._arrive(lane, item) if pool < 0 else self._finish(lane, pool, item)
+                    self._arrive(lane, item) if pool < 0 else self._finish(lane, pool, item, now)
             self._claim(now)
         for lane, line in self._lines.items():
             result = self.results[lane.queue]
             result.longest = max([result.longest, *(self._end - item.due for item in line)])
+            result.left += sum(item.tasks for item in line)
         return self.results
 
     def _items(self) -> Iterator[tuple[Lane, Waiting]]:
@@ -253,11 +204,19 @@ class Simulation:
             self._lines[lane] = Line(has_turns=turns)
         self._lines[lane].add(item)
         self._waiting[lane.queue] += 1
+        self.results[lane.queue].retries += item.tasks * (item.attempt > 1)
 
-    def _finish(self, lane: Lane, pool: int, item: Waiting) -> None:
+    def _finish(self, lane: Lane, pool: int, item: Waiting, now: float) -> None:
         self._free[pool] += 1
         for key in _keys(lane):
             self._running[key][item.tenant or ""] -= 1
+        if (retries := self._work.retries.get((lane.queue, lane.handler))) is None:
+            return
+        failed = sum(self._random.random() < retries.share for _ in range(item.tasks))
+        delay = retries.delay(item.attempt, self._random.random()) if failed else None
+        if delay is not None:
+            again = Waiting(now + delay, failed, item.tenant, item.attempt + 1)
+            heappush(self._events, (again.due, next(self._numbers), lane, -1, again))
 
     def _claim(self, now: float) -> None:
         """Let every pool take as many tasks as fit."""
@@ -307,7 +266,7 @@ class Simulation:
             if (limits := self._setup.limits.get(key)) and limits.rate:
                 self._spent[key] = limits.rate.after(self._spent.get(key), now, item.tasks)
         result = self.results[lane.queue]
-        result.started += item.tasks
+        result.started += item.tasks * (item.attempt == 1)
         result.longest = max(result.longest, now - item.due)
         times, totals = self._times[lane.queue, lane.handler]
         seconds = sum(self._random.choices(times, cum_weights=totals, k=item.tasks)) if times else 0.0

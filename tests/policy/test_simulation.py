@@ -1,6 +1,7 @@
 """Simulated queues: cases computed by hand, floods, limits and batches."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from runner.policy.histogram import Histogram
 from runner.policy.lanes import Lane
 from runner.policy.limits import SharedLimits
 from runner.policy.rate import Rate
+from runner.policy.retry import MOST_ATTEMPTS, Retries, parse_plan
 from runner.policy.simulation import Backlog, Configuration, QueueResult, Simulation, TaskKind, Workload
 
 LOW, HIGH = Lane("low", "work", 1), Lane("high", "work", 9)
@@ -125,3 +127,57 @@ def test_many_tasks_are_simulated_in_batches() -> None:
     assert result["low"].started == exact["low"].started == 4_000
     assert result["low"].longest == pytest.approx(exact["low"].longest, rel=0.02)
     assert len(rough._lines) == 2
+
+
+def failing(workload: Workload, plan: str, max_attempts: int, share: float = 1.0) -> Workload:
+    return replace(workload, retries=dict.fromkeys(PLACES, Retries(share, parse_plan(plan), max_attempts)))
+
+
+def test_failed_attempts_come_back_by_their_retry_plan_as_computed_by_hand() -> None:
+    # One slot: 3 tasks start at 0, 2, 4 s, and their second attempts, due at 2, 4, 6 s, at 6, 8, 10 s.
+    result = run(failing(work(low=3), "0s", 2), slots=1)["low"]
+    assert (result.tasks, result.started, result.retries, result.left) == (3, 3, 3, 0)
+    assert (result.longest, result.drained) == (4.0, 10.0)
+
+
+def test_a_delayed_attempt_meets_the_tasks_of_its_time() -> None:
+    # The low task fails at 2 s. At 62 s it finds 60 tasks of the second minute, which need 2 s each, until 180 s.
+    fails = {("low", "work"): Retries(1.0, parse_plan("1m"), 2)}
+    busy = replace(work(4, {(1, ("high", "work")): 60}, low=1), retries=fails)
+    assert run(busy, slots=1)["low"].longest == pytest.approx(118)
+    assert run(replace(work(4, low=1), retries=fails), slots=1)["low"].longest == 0
+
+
+@pytest.mark.parametrize(("plan", "most", "retries"), [("never", 5, 0), ("1s", 1, 0), ("1s", 5, 4), ("1s,1h", 5, 1)])
+def test_attempts_end_with_the_plan_the_maximum_and_the_simulated_time(plan: str, most: int, retries: int) -> None:
+    assert run(failing(work(low=1), plan, most))["low"].retries == retries
+
+
+def test_a_task_that_fails_forever_without_time_and_delay_ends() -> None:
+    plans = dict.fromkeys(PLACES, Retries.of(10, 10, parse_plan("0s"), 10**9))
+    instant = replace(work(low=1), durations={place: times(0.0) for place in PLACES}, retries=plans)
+    assert run(instant)["low"].retries == MOST_ATTEMPTS - 1
+
+
+def test_due_retries_that_still_wait_at_the_end_are_left() -> None:
+    result = run(failing(work(minutes=1, low=40), "1s", 2), slots=1)["low"]
+    assert (result.started, result.left) == (31, 9 + 29)
+
+
+@pytest.mark.parametrize(
+    ("ended", "retried", "most", "share"),
+    [(100, 0, 5, 0.0), (500, 400, 5, 1.0), (400, 400, 5, 1.0), (110, 10, 2, 0.1), (110, 10, 100, 1 / 11)],
+)
+def test_the_share_of_failures_gives_as_many_attempts_per_task_as_counted(
+    ended: int, retried: int, most: int, share: float
+) -> None:
+    assert Retries.of(ended, retried, parse_plan("1s"), most).share == pytest.approx(share, abs=1e-6)
+
+
+def test_batches_fail_in_part() -> None:
+    workload = failing(work(minutes=60, low=4_000), "1s", 5, share=0.25)
+    exact = run(workload, slots=20)["low"].retries
+    rough = Simulation(workload, Configuration(STRICT, [Pool(20, PLACES)]), 1, 400).run()["low"].retries
+    # Each task needs 1 + 1/4 + 1/16 + ... attempts.
+    assert exact == pytest.approx(4_000 / 3, rel=0.1)
+    assert rough == pytest.approx(exact, rel=0.1)

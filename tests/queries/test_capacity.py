@@ -9,13 +9,18 @@ import pytest
 from runner.db.database import Database
 from runner.db.sql_text import Recording
 from runner.db.transaction import clock
+from runner.handlers.parameters import stored_signatures
+from runner.handlers.registry import Handler, Options
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
 from runner.policy.capacity import CapacityRow, Pool, capacity_cells, drained_in
 from runner.policy.fairness import parse_order
-from runner.policy.lanes import Lane, in_order
-from runner.policy.simulation import Line, Simulation, Waiting
-from runner.queries.capacity import capacity, changed, present, read_changes
+from runner.policy.lanes import Lane, Line, Waiting, in_order
+from runner.policy.retry import Retries, parse_plan
+from runner.policy.simulation import Simulation
+from runner.queries.capacity import capacity
+from runner.queries.simulation import changed, present, read_changes
+from runner.store.heartbeat import Identity, register
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_live, add_runner, ahead
 from tests.store.runners import Runner
@@ -139,7 +144,7 @@ async def test_simulated_tenants_take_turns_as_in_claims(database: Database) -> 
 
 async def test_a_simulation_starts_from_the_tables(busy: Database) -> None:
     await limit(busy, "queue", "mail", concurrency="5")
-    today = await busy.read(present, 1.0)
+    today = await busy.read(present, 1.0, "30s", 5)
     place = ("mail", "send")
     assert today.workload.minutes in (60, 61)
     assert sum(today.workload.arrivals.values()) == 900
@@ -155,3 +160,19 @@ async def test_a_simulation_starts_from_the_tables(busy: Database) -> None:
     # The 20 due tasks of 3 s start together in 40 slots, and the last of them after 9 s under the limit of 5.
     assert before.drained == pytest.approx(9.0)
     assert after.drained == pytest.approx(0.0)
+
+
+async def test_failed_attempts_of_a_simulation_follow_the_stored_retry_plan(busy: Database) -> None:
+    async def retries() -> Retries:
+        return (await busy.read(present, 1.0, "7s", 3)).workload.retries["mail", "send"]
+
+    # Of 110 attempts, 10 came back; no runner has stored a plan.
+    assert await retries() == Retries.of(110, 10, parse_plan("7s"), 3)
+
+    def fail() -> None: ...
+
+    stored = stored_signatures({"send": Handler("send", fail, Options(retry="1m,5m"))}, "9s", 8)
+    await busy.write(register, Identity("web-1", 1, "1", ["send"], 4, signatures=stored), 60.0)
+    assert await retries() == Retries.of(110, 10, parse_plan("1m,5m"), 8)
+    await busy.write(register, Identity("web-1", 1, "1", ["send"], 4, signatures={"send": '{"attempts": 7}'}), 60.0)
+    assert (await retries()).plan == parse_plan("7s")
