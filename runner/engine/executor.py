@@ -23,6 +23,7 @@ from runner.engine.attempt_outcome import (
     result_outcome,
     timed_out,
 )
+from runner.engine.deadlines import Deadlines
 from runner.engine.hooks import Middleware
 from runner.engine.slots import Running
 from runner.errors import InvalidPayload, StoreError, TransactionInProcess
@@ -79,6 +80,7 @@ class Executor:
         self._resources = resources
         self._middleware = middleware
         self._notes = notes
+        self._deadlines = Deadlines()
         self._open_processes = open_processes
         self._processes: ProcessAttempts | None = None
         self.stuck = 0
@@ -142,17 +144,21 @@ class Executor:
         limit, call = self._start_clock(running), partial(running.handler.body, **arguments)
         if self._middleware:
             call = partial(self._middleware.run, self._context_of(running, arguments), call)
+        expired = False
         try:
             if limit is None:
                 result = await call()
             else:
-                async with asyncio.timeout(limit) as clock:
+                self._deadlines.watch(running, limit)
+                try:
                     result = await call()
+                finally:
+                    expired = self._deadlines.end(running, limit)
         except asyncio.CancelledError as error:
-            return self._cancelled(running, error)
+            return timed_out(running, limit, self._rules) if expired else self._cancelled(running, error)
         except TimeoutError as error:
-            expired = limit is not None and clock.expired()
-            return timed_out(running, limit, self._rules) if expired else failed(running, error, self._rules)
+            late = running.timed_out
+            return timed_out(running, limit, self._rules) if late else failed(running, error, self._rules)
         except BaseException as error:  # a handler's SystemExit must not end the runner
             return failed(running, error, self._rules)
         finally:

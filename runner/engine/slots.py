@@ -66,6 +66,7 @@ class Running:
         "stop",
         "task",
         "thread",
+        "timed_out",
         "waits_for",
     )
 
@@ -81,6 +82,8 @@ class Running:
         self.done_in_tx = False
         self.in_tx = False
         self.deadline: float | None = None
+        self.timed_out = False
+        """True after it was cancelled at its deadline."""
         self.waits_for = ""
         self.error: BaseException | None = None
         """The exception that ended the attempt, for logs and error trackers."""

@@ -35,6 +35,9 @@ log = logging.getLogger("runner")
 DUPLICATE_DELAY = 1.0
 """Seconds by which a task is delayed that is still in flight from an earlier claim."""
 
+EAGER = sys.version_info >= (3, 12)
+"""True where a task's first step runs at once: most bodies then need no turn of the event loop."""
+
 INTERRUPT = 1.0
 """Seconds that an interrupted handler has to clean up."""
 
@@ -217,7 +220,8 @@ class Worker:
         if not (running.cancel_requested or self._may_start()):  # the process was frozen after the task got its slot
             running.slots.put_back(running)
             return
-        running.job = asyncio.current_task()  # an eager start returns it only after the first step, which may block
+        if EAGER:
+            running.job = asyncio.current_task()  # `start` receives it only after the first step, which may block
         running.started = time.monotonic()
         outcome: Outcome
         if running.cancel_requested or running.expired:

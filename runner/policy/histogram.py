@@ -13,6 +13,9 @@ from typing import NamedTuple
 FINE = 20
 """Bins per power of two."""
 
+ROUNDING = 5e-7
+"""Milliseconds by which a time may exceed the bound of a bin, so that rounding errors move no time to the next bin."""
+
 HIGHEST = 2**31 - 1
 """The bound of the last bin in milliseconds, 24 days; it holds longer times too."""
 
@@ -21,7 +24,7 @@ def bin_ms(seconds: float) -> int:
     """The inclusive upper bound, in milliseconds, of the bin of a time in seconds; at least 1."""
     if seconds * 1_000 >= HIGHEST:
         return HIGHEST
-    ms = max(1, ceil(round(seconds * 1_000, 6)))
+    ms = max(1, ceil(seconds * 1_000 - ROUNDING))
     width = max(0, ((ms - 1) // FINE).bit_length() - 1)
     return min(-(-ms >> width) << width, HIGHEST)
 
@@ -51,8 +54,10 @@ class Histogram:
             number: how many times.
             seconds: their sum.
         """
-        before = self.bins.get(bound, Bin(0, 0.0))
-        self.bins[bound] = Bin(before.number + number, before.seconds + seconds)
+        before = self.bins.get(bound)
+        if before is not None:
+            number, seconds = before.number + number, before.seconds + seconds
+        self.bins[bound] = Bin(number, seconds)
 
     def without(self, part: "Histogram") -> "Histogram":
         """The times that are not in a part of this histogram."""
