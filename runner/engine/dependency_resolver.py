@@ -100,7 +100,8 @@ class DependencyResolver:
         if not self._sweep_pace.is_due(started):
             return
         with contextlib.suppress(DatabaseUnavailable):  # claims and heartbeats already log this
-            await self._sweep_page(NEWEST)
+            if await self._database.read_single(any_open):  # the statement of a page takes long to plan
+                await self._sweep_page(NEWEST)
             while self._sweep_below < NEWEST and time.monotonic() < started + SWEEP_TIME:
                 await self._sweep_page(self._sweep_below)
         self._sweep_pace.record(started, time.monotonic())
