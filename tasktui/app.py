@@ -22,6 +22,7 @@ from textual.widgets import Input
 from runner.errors import InvalidInput, RunnerError
 from runner.filter import saved as views
 from runner.operations.pause import PauseTarget
+from runner.text.sanitize import crash_text
 from tasktui.commands.run import run_command, write_incident
 from tasktui.commands.syntax import parse_command
 from tasktui.data.alerts import read_alarm
@@ -33,7 +34,6 @@ from tasktui.screens import preload
 from tasktui.screens.live import LiveScreen
 from tasktui.session.databases import Databases, mode_name
 from tasktui.session.session import Session
-from tasktui.terminal.crash import crash_text
 from tasktui.terminal.keyboard import Keyboard, KeyBuffer, NoColor, forgive_bad_bytes
 from tasktui.widgets.heading import Heading
 

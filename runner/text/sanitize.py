@@ -1,5 +1,6 @@
 """Sanitize text before it reaches a terminal or a spreadsheet; signs of states."""
 
+import traceback
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -11,6 +12,9 @@ LONGEST_TEXT = 64 * 1024
 
 CUT = "…"
 """The end of a text that was cut."""
+
+MAX_CRASH_FRAMES = 12
+"""Frames of a stack in the message of a crash."""
 
 MOST_MARKS = 4
 """Combining marks allowed per character; more would overlap the neighbouring lines."""
@@ -125,3 +129,11 @@ def _cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     return clean(f"'{value}" if value.startswith(FORMULAS) else value)
+
+
+def crash_text(error: BaseException | None) -> str:
+    """Return the message of a crash of the console: the error type and the stack, without values of variables."""
+    frames = traceback.extract_tb(error.__traceback__)[-MAX_CRASH_FRAMES:] if error else []
+    lines = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
+    kind = type(error).__name__
+    return clean("\n".join([f"tasktui crashed with an unexpected error: {kind}", *lines]), newlines=True)

@@ -19,14 +19,13 @@ from runner.db.connect import driver_threads_ended
 from runner.db.database import Database
 from runner.errors import DatabaseUnavailable, RunnerError
 from runner.settings import Settings
-from runner.text.sanitize import clean
+from runner.text.sanitize import clean, crash_text
 from runner.urls import DatabaseUrl
 from tasktui.data.overview import read_overview
 from tasktui.session.databases import reached
 from tasktui.session.session import Session
 from tasktui.session.write_lock import ASKED, UNOPENED, ReadOnlyReason, WriteLock
 from tasktui.startup.arguments import Arguments
-from tasktui.terminal.crash import crash_text
 
 if TYPE_CHECKING:
     from tasktui.app import Console

@@ -14,12 +14,12 @@ from runner.operations.edit_values import Changes
 from runner.operations.results import Actor
 from runner.settings import Settings
 from runner.text.redact import with_secrets
+from runner.text.sanitize import crash_text
 from runner.urls import parse_url
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import command_line
 from tasktui.screens import MODES
 from tasktui.session.session import Session
-from tasktui.terminal.crash import crash_text
 from tasktui.terminal.recording import Recorder
 from tests.store.rows import add_attempt, add_live, add_past, ahead
 from tests.tasktui.conftest import ON_ONE_DATABASE, WIDE, Operator, Watch

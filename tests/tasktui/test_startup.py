@@ -15,13 +15,13 @@ from textual.drivers.linux_driver import LinuxDriver
 
 from runner.errors import DatabaseUnavailable, InvalidInput, SchemaMissing
 from runner.settings import Settings
+from runner.text.sanitize import crash_text
 from runner.urls import parse_url
 from tasktui.__main__ import ERASED, WAITING
 from tasktui.session.write_lock import ASKED
 from tasktui.startup import startup
 from tasktui.startup.arguments import Arguments
 from tasktui.startup.startup import lock_of, named, opened
-from tasktui.terminal.crash import crash_text
 from tasktui.terminal.keyboard import Keyboard
 from tasktui.terminal.recording import CastEvent, Recorder, events, play
 from tests.conftest import SqliteDatabases
