@@ -39,6 +39,11 @@ class TableColumn(NamedTuple):
     no_wrap: bool = False
 
 
+def numbers(*titles: str) -> tuple[TableColumn, ...]:
+    """Columns of numbers, with these headings."""
+    return tuple(TableColumn(title, right=True, no_wrap=True) for title in titles)
+
+
 def print_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[str]]) -> None:
     """Print a table with sanitized cells.
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
-from runner.cli.output import TableColumn, print_json, print_line, print_table
+from runner.cli.output import TableColumn, numbers, plain, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.policy.capacity import capacity_cells, drained_in
 from runner.policy.fairness import parse_order
@@ -30,40 +30,18 @@ from runner.text.times import format_moment, parse_end, parse_moment
 
 COLUMNS = (
     TableColumn("NAME"),
-    TableColumn("IN", right=True, no_wrap=True),
-    TableColumn("DONE", right=True, no_wrap=True),
-    TableColumn("SUCCESS", right=True, no_wrap=True),
-    TableColumn("1ST ATT", right=True, no_wrap=True),
-    TableColumn("2ND", right=True, no_wrap=True),
-    TableColumn("RETRY", right=True, no_wrap=True),
-    TableColumn("DEAD", right=True, no_wrap=True),
-    TableColumn("P50", right=True, no_wrap=True),
-    TableColumn("P95", right=True, no_wrap=True),
-    TableColumn("WAIT P95", right=True, no_wrap=True),
+    *numbers("IN", "DONE", "SUCCESS", "1ST ATT", "2ND", "RETRY", "DEAD", "P50", "P95", "WAIT P95"),
 )
-
-
 CAPACITY_COLUMNS = (
     TableColumn("NAME"),
-    TableColumn("IN/MIN", right=True, no_wrap=True),
-    TableColumn("CAN/MIN", right=True, no_wrap=True),
-    TableColumn("USED", right=True, no_wrap=True),
-    TableColumn("READY", right=True, no_wrap=True),
-    TableColumn("OLDEST", right=True, no_wrap=True),
-    TableColumn("WORK", right=True, no_wrap=True),
+    *numbers("IN/MIN", "CAN/MIN", "USED", "READY", "OLDEST", "WORK"),
     TableColumn("DRAINED IN", no_wrap=True),
     TableColumn("DECIDED BY"),
 )
-
+TENANT_COLUMNS = (TableColumn("TENANT"), *numbers("RUNNING", "READY", "OLDEST", "DRAINED IN"))
 SIMULATION_COLUMNS = (
     TableColumn("QUEUE"),
-    TableColumn("TASKS", right=True, no_wrap=True),
-    TableColumn("DRAINED", right=True, no_wrap=True),
-    TableColumn("THEN", right=True, no_wrap=True),
-    TableColumn("LONGEST", right=True, no_wrap=True),
-    TableColumn("THEN", right=True, no_wrap=True),
-    TableColumn("LEFT", right=True, no_wrap=True),
-    TableColumn("THEN", right=True, no_wrap=True),
+    *numbers("TASKS", "DRAINED", "THEN", "LONGEST", "THEN", "LEFT", "THEN"),
 )
 
 MOST_HOURS, MOST_SLOTS = 24, 1_000_000
@@ -238,7 +216,12 @@ def _capacity_document(result: Capacity) -> dict[str, object]:
     finite = [{name: None if value == inf else value for name, value in row.items()} for row in rows]
     for row, document in zip(result.rows, finite, strict=True):
         document["drains"] = None if row.drained_in is None else row.drained_in < inf
-    return {"at": result.at, "period_minutes": result.minutes, "by": result.by, "rows": finite}
+    tenants = [
+        {**plain(row), "limit": limit.words, "drained_in_minutes": row.drained_in}
+        for limit in result.tenants
+        for row in limit.rows
+    ]
+    return {"at": result.at, "period_minutes": result.minutes, "by": result.by, "rows": finite, "tenants": tenants}
 
 
 def _print_capacity(result: Capacity) -> None:
@@ -250,6 +233,10 @@ def _print_capacity(result: Capacity) -> None:
     for row in result.rows:
         if row.drained_in == inf:
             print_line(f"{row.name}: {drained_in(row)}", style="bold")
+    for limit in result.tenants:
+        print_line("")
+        print_line(str(limit), style="dim")
+        print_table(TENANT_COLUMNS, [row.cells for row in limit.rows])
 
 
 async def simulate(  # noqa: PLR0913 - the options of the command

@@ -1,16 +1,18 @@
 """capacity: reads the work, the slots and the limits from which runner.policy.capacity computes."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
 from runner.db.dialects import by_column
 from runner.db.schema import is_state
 from runner.db.transaction import Transaction, clock
-from runner.db.types import db_now
+from runner.db.types import db_now, seconds_until
 from runner.model.task import State
 from runner.policy.capacity import MINUTE, CapacityRow, Demand, Place, PlacePart, Pool, Situation, capacity_rows
 from runner.policy.lanes import RUNNER_QUEUE, Lane
@@ -22,6 +24,10 @@ from runner.queries.rows import as_text
 from runner.queries.runners import RunnerRow, runners
 from runner.queries.summary import GroupResult, mean_durations, results_by, totals
 from runner.store.lanes import MANY, survey
+from runner.text.formatting import age
+
+if TYPE_CHECKING:
+    from runner.policy.limits import LimitUsage
 
 PERIOD = timedelta(minutes=10)
 """The default period of the rates."""
@@ -39,6 +45,70 @@ MOST_COUNTED = 200_000
 """Maximum number of waiting tasks to count, over all lanes."""
 
 
+MOST_TENANTS = 5
+"""Maximum number of tenants to list for a limit, those with the oldest due tasks."""
+
+MOST_VISITS = 10_000
+"""Maximum number of index look-ups for the first due tasks of tenants at their limits."""
+
+MOST_OF_TENANT = 10_000
+"""Maximum number of due tasks to count of a tenant in a lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantRow:
+    """A tenant that waits at its limit.
+
+    Args:
+        tenant: the tenant.
+        running: its running tasks.
+        backlog: its due tasks.
+        oldest: seconds since the first of them became due.
+        work: its backlog in minutes of one slot; None if no duration is known.
+        most: maximum number of its running tasks.
+    """
+
+    tenant: str
+    running: int
+    backlog: Count
+    oldest: float
+    work: float | None
+    most: int
+
+    @property
+    def drained_in(self) -> float | None:
+        """Minutes until its backlog is done if no more of its tasks arrive; None if unknown."""
+        return None if self.work is None else self.work / self.most
+
+    @property
+    def cells(self) -> list[str]:
+        """The row for a table: tenant, running of its limit, due tasks, oldest, drained in."""
+        drained = "unknown" if self.drained_in is None else age(MINUTE * self.drained_in)
+        return [self.tenant, f"{self.running:,} of {self.most:,}", str(self.backlog), age(self.oldest), drained]
+
+
+@dataclass(frozen=True, slots=True)
+class TenantLimit:
+    """The tenants that wait at the limit per tenant of a queue or a handler.
+
+    Args:
+        words: the queue or the handler.
+        most: maximum number of running tasks of each.
+        tenants: the number of tenants with due tasks that are at the limit.
+        rows: the worst of them, the oldest due task first.
+    """
+
+    words: str
+    most: int
+    tenants: Count
+    rows: tuple[TenantRow, ...]
+
+    def __str__(self) -> str:
+        more = f"; the {len(self.rows)} with the oldest tasks" if len(self.rows) < self.tenants.number else ""
+        verb = "waits" if self.tenants == Count(1) else "wait"
+        return f"{self.words}: {self.tenants.of('tenant')} {verb} at the limit of {self.most:,} running{more}"
+
+
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """The capacity of all queues or handlers.
@@ -48,12 +118,14 @@ class Capacity:
         minutes: the period of the rates.
         by: the grouping.
         rows: the rows; the last one to be drained comes first.
+        tenants: the limits at which tenants wait.
     """
 
     at: datetime
     minutes: float
     by: PlacePart
     rows: tuple[CapacityRow, ...]
+    tenants: tuple[TenantLimit, ...] = ()
 
 
 async def capacity(tx: Transaction, by: PlacePart = "queue", period: timedelta = PERIOD) -> Capacity:
@@ -65,13 +137,13 @@ async def capacity(tx: Transaction, by: PlacePart = "queue", period: timedelta =
         period: the period of the rates of arrivals.
     """
     at = await clock(tx)
-    minutes, situation = await read_situation(tx, at, period)
+    minutes, situation, lanes = await read_situation(tx, at, period)
     rows = (row if row.name != OTHERS else replace(row, name=OTHER_QUEUES) for row in capacity_rows(situation, by))
-    return Capacity(at, minutes, by, tuple(rows))
+    return Capacity(at, minutes, by, tuple(rows), await _tenant_limits(tx, situation, lanes))
 
 
-async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tuple[float, Situation]:
-    """Read the minutes that the rates cover, and the work, the slots and the limits.
+async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tuple[float, Situation, list[Lane]]:
+    """Read the minutes that the rates cover, the work, the slots and the limits, and the lanes with due tasks.
 
     Args:
         tx: an open transaction.
@@ -87,7 +159,8 @@ async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tu
     means = longer | await mean_durations(tx, since, at, MOST_PLACES)
     others = await _other_queues(tx, since, at, recent) if MOST_PLACES in (len(recent), len(longer)) else {}
     heads = [each for each in await survey(tx, most=MANY) if is_listed(as_text(each.lane.queue))]
-    backlogs = await backlog(tx, [each.lane for each in heads if each.wait <= 0])
+    lanes = [each.lane for each in heads if each.wait <= 0]
+    backlogs = await backlog(tx, lanes)
     oldest: dict[Place, float] = defaultdict(float)
     for head in heads:
         place = as_text(head.lane.queue), as_text(head.lane.handler)
@@ -113,7 +186,7 @@ async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tu
     current = await pauses(tx)
     paused = {("queue", name) for name in current.queues} | {("handler", name) for name in current.handlers}
     pools = pools_of(await runners(tx), demands)
-    return minutes, Situation(demands, pools, await limit_usages(tx), frozenset(paused))
+    return minutes, Situation(demands, pools, await limit_usages(tx), frozenset(paused)), lanes
 
 
 async def _other_queues(
@@ -174,3 +247,97 @@ async def due_by_lane(tx: Transaction, lanes: Sequence[Lane]) -> dict[Lane, Coun
     statement = sa.select(*columns, sa.func.count()).select_from(joined).group_by(*columns)
     rows = await tx.rows(statement, tx.dialect.parameters("lane", by_column(LANE_COLUMNS, lanes)))
     return {Lane(*row[:4]): capped(row[4], cap) for row in rows}
+
+
+class TenantTurn(NamedTuple):
+    """The turn of a tenant in a lane."""
+
+    queue: str
+    handler: str
+    priority: int
+    hosts: str
+    tenant: str
+
+    @property
+    def place(self) -> Place:
+        """The queue and the handler."""
+        return self.queue, self.handler
+
+
+TURN_COLUMNS: dict[str, Any] = {**LANE_COLUMNS, "tenant": sa.Text}
+
+
+async def _tenant_limits(tx: Transaction, situation: Situation, lanes: Sequence[Lane]) -> tuple[TenantLimit, ...]:
+    """The limits per tenant at which tenants wait, and the worst of these tenants.
+
+    Only a tenant with running tasks is at its limit, so the running tasks name them all: the cost does not grow with
+    the number of tenants. One index look-up for each of them and each lane finds its first due task.
+    """
+    turns: list[tuple[LimitUsage, list[TenantTurn]]] = []
+    visits, lanes = 0, [lane for lane in lanes if isinstance(lane.queue, str) and isinstance(lane.handler, str)]
+    for usage in situation.limits:
+        most, kind = usage.limits.per_tenant, int(usage.kind == "handler")
+        full = [tenant for tenant, count in usage.running.items() if tenant and most is not None and count >= most]
+        pairs = (TenantTurn(*lane, tenant) for tenant in full for lane in lanes if lane[kind] == usage.name)
+        some = list(islice(pairs, MOST_VISITS - visits))
+        visits += len(some)
+        turns.append((usage, some))
+    waits = await first_of_tenants(tx, {turn for _, some in turns for turn in some})
+    worst: list[tuple[LimitUsage, int, dict[str, list[TenantTurn]]]] = []
+    for usage, some in turns:
+        by_tenant: dict[str, list[TenantTurn]] = defaultdict(list)
+        for turn in sorted((turn for turn in some if turn in waits), key=lambda turn: -waits[turn]):
+            by_tenant[turn.tenant].append(turn)
+        if by_tenant:
+            worst.append((usage, len(by_tenant), dict(islice(by_tenant.items(), MOST_TENANTS))))
+    counts = await due_of_tenants(tx, {turn for *_, listed in worst for some in listed.values() for turn in some})
+    result = []
+    for usage, number, listed in worst:
+        bound = usage.limits.per_tenant or 1
+        rows = []
+        for tenant, some in listed.items():
+            mine = [(counts.get(turn, Count()), situation.demands.get(turn.place, Demand()).seconds) for turn in some]
+            backlog = Count(sum(count.number for count, _ in mine), any(count.more for count, _ in mine))
+            seconds = [count.number * each for count, each in mine if each is not None]
+            work = sum(seconds) / MINUTE if len(seconds) == len(mine) else None
+            rows.append(TenantRow(tenant, usage.running[tenant], backlog, waits[some[0]], work, bound))
+        result.append(TenantLimit(usage.words, bound, Count(number, visits >= MOST_VISITS), tuple(rows)))
+    return tuple(result)
+
+
+async def first_of_tenants(tx: Transaction, turns: Collection[TenantTurn]) -> dict[TenantTurn, float]:
+    """The seconds since the first task of each tenant in each lane became due, with one look-up for each.
+
+    Args:
+        tx: an open transaction; one statement is executed, or none without turns.
+        turns: the tenants and lanes; those without a due task are not in the result.
+    """
+    if not turns:
+        return {}
+    turn, due = _due_of(tx)
+    joined, found = tx.dialect.first_of_each(turn, due.limit(1), tx.tables.task)
+    statement = sa.select(*turn.c, seconds_until(found.run_at)).select_from(joined)
+    rows = await tx.rows(statement, tx.dialect.parameters("turn", by_column(TURN_COLUMNS, turns)))
+    return {TenantTurn(*row[:5]): max(0.0, -float(row[5])) for row in rows}
+
+
+async def due_of_tenants(tx: Transaction, turns: Collection[TenantTurn]) -> dict[TenantTurn, Count]:
+    """Count the due tasks of each tenant in each lane, with one walk for each; see `first_of_tenants`."""
+    if not turns:
+        return {}
+    turn, due = _due_of(tx)
+    joined, _ = tx.dialect.for_each(turn, due.limit(MOST_OF_TENANT + 1), tx.tables.task)
+    statement = sa.select(*turn.c, sa.func.count()).select_from(joined).group_by(*turn.c)
+    rows = await tx.rows(statement, tx.dialect.parameters("turn", by_column(TURN_COLUMNS, turns)))
+    return {TenantTurn(*row[:5]): capped(row[5], MOST_OF_TENANT) for row in rows}
+
+
+def _due_of(tx: Transaction) -> tuple[sa.CTE, sa.Select[Any]]:
+    """The turns of a statement, and the due tasks of one of them in the order of the index `tenant`."""
+    turn, row = sa.select(tx.dialect.rows("turn", TURN_COLUMNS)).cte("turn"), tx.tables.task.alias("due")
+    task = row.c
+    same = [task[name] == turn.c[name] for name in LANE_COLUMNS]
+    # A range and an order by the tenant: the index `ready` has neither, so that no plan uses it.
+    same += [task.tenant >= turn.c.tenant, task.tenant <= turn.c.tenant, task.tenant.is_not(None)]
+    due = sa.select(task.id, task.run_at).where(is_state(task.state, State.WAITING), task.run_at <= db_now(), *same)
+    return turn, due.order_by(task.tenant, task.run_at, task.id).correlate(turn)

@@ -66,6 +66,9 @@ DRAINED = 11
 TITLES = ("QUEUE", "IN/MIN", "CAN/MIN", "USED", "READY", "OLDEST", "WORK", "DRAINED IN", "DECIDED BY")
 NEARLY_FULL = 0.8
 
+TENANT_TITLES = ("TENANT", "RUNNING", "READY", "OLDEST", "DRAINED IN")
+TENANT_WIDTHS = (-24, 10, 8, 7, DRAINED)
+
 
 class CapacityScreen(AnswerScreen[None]):
     """The capacity of the live runners for each queue, and when it is drained.
@@ -110,14 +113,23 @@ def capacity_lines(capacity: Capacity, width: int) -> Iterator[Content]:
             yield content((f"{'':16} → {line(drained_in(row))}", "muted"))
     if len(capacity.rows) > MOST_ROWS:
         yield content((f"and {len(capacity.rows) - MOST_ROWS} more queues: runner capacity lists them", "faint"))
+    for limit in capacity.tenants:
+        yield content()
+        yield content(line(str(limit)))
+        yield content((_in_columns(TENANT_TITLES, TENANT_WIDTHS), "muted"))
+        yield from (content(_in_columns(row.cells, TENANT_WIDTHS)) for row in limit.rows)
 
 
 def _columns(cells: Sequence[str], width: int) -> str:
     """The cells in columns; the last two share the rest of the line."""
-    sized = zip(cells, WIDTHS, strict=False)
-    text = " ".join(f"{line(cell, abs(size)):{'<' if size < 0 else '>'}{abs(size)}}" for cell, size in sized)
-    start = f"{text}  {line(cells[-2]):<{DRAINED}} "
+    start = f"{_in_columns(cells[:-2], WIDTHS)}  {line(cells[-2]):<{DRAINED}} "
     return f"{start}{line(cells[-1], max(1, width - len(start)))}"
+
+
+def _in_columns(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Each cell in its width."""
+    sized = zip(cells, widths, strict=True)
+    return " ".join(f"{line(cell, abs(size)):{'<' if size < 0 else '>'}{abs(size)}}" for cell, size in sized)
 
 
 def health_lines(vitals: Vitals, name: str, load: int) -> Iterator[Content]:

@@ -17,7 +17,7 @@ from runner.model.task import NewTask, Shown, State
 from tests.cli.conftest import Call, Store, program
 from tests.conftest import on_sqlite
 from tests.store.minutes import Minute, write_statistics
-from tests.store.rows import add_runner
+from tests.store.rows import add_live, add_runner
 
 EVIL = "\x1b[31mred\x9b0m\u202e\u200b[bold]x[/bold][/nothing]\r\n"
 FORBIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u200b]")
@@ -376,6 +376,18 @@ def test_capacity_names_the_bound_of_each_queue(cli: Call, store: Store) -> None
     assert (row["name"], row["ready"], row["can_per_minute"], row["drains"]) == ("a.b", 2, 0, False)
     for wrong in ("1s", "30d", "soon"):
         assert cli("capacity", "--since", wrong).code == Exit.BAD_INPUT
+
+
+def test_capacity_lists_the_tenants_at_their_limit(cli: Call, store: Store) -> None:
+    assert cli("limit", "queue", "mail", "--per-tenant", "1", "--new").code == Exit.OK
+    store.use(lambda database: add_live(database, "a.b", queue="mail", tenant="acme", state="running", fence=1))
+    store.submit(*(NewTask("a.b", queue="mail", tenant="acme") for _ in range(3)))
+    lines = cli("capacity").out.splitlines()
+    assert lines[-3] == "queue mail: 1 tenant waits at the limit of 1 running"
+    assert re.fullmatch(r"acme +1 of 1 +3 +[\d.]+m?s +unknown", lines[-1].strip())
+    (row,) = cli("capacity", "--json").document["tenants"]
+    assert (row["limit"], row["tenant"], row["running"], row["most"]) == ("queue mail", "acme", 1, 1)
+    assert (row["backlog"], row["drained_in_minutes"]) == ({"number": 3, "more": False}, None)
 
 
 def test_runners_are_listed_with_their_resources_and_what_blocks_them(cli: Call, store: Store) -> None:

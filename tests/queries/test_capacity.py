@@ -18,7 +18,8 @@ from runner.policy.fairness import parse_order
 from runner.policy.lanes import Lane, Line, Waiting, in_order
 from runner.policy.retry import Retries, parse_plan
 from runner.policy.simulation import Simulation
-from runner.queries.capacity import capacity
+from runner.queries.capacity import MOST_TENANTS, capacity
+from runner.queries.counting import Count
 from runner.queries.simulation import changed, present, read_changes
 from runner.store.heartbeat import Identity, register
 from tests.store.minutes import Minute, write_statistics
@@ -101,6 +102,39 @@ async def test_a_large_backlog_is_counted_with_the_same_statements(busy: Databas
         await put_many(busy, 500, "send", queue="mail")
     assert row.demand.backlog == 520
     assert numbers[1] <= numbers[0] < 25
+
+
+async def test_the_worst_tenants_at_their_limit_are_listed(busy: Database) -> None:
+    await limit(busy, "queue", "mail", per_tenant="2")
+    for number, (tenant, running) in enumerate([("acme", 2), ("zeta", 3), ("calm", 1), ("idle", 2), (None, 9)]):
+        for _ in range(running):
+            await add_live(busy, "send", queue="mail", tenant=tenant, state="running", fence=1)
+        for wait in range(0 if tenant == "idle" else 10 * (number + 1)):
+            await add_live(busy, "send", queue="mail", tenant=tenant, run_at=ahead(-500 - 100 * number - wait))
+        await add_live(busy, "send", queue="mail", tenant=tenant, run_at=ahead(900))
+    (found,) = (await busy.read(capacity)).tenants
+    assert str(found) == "queue mail: 2 tenants wait at the limit of 2 running"
+    zeta, acme = found.rows
+    assert (zeta.tenant, zeta.running, zeta.backlog, acme.backlog) == ("zeta", 3, Count(20), Count(10))
+    assert 619 <= zeta.oldest < 700
+    # 20 tasks of 3 s, two at a time.
+    assert zeta.drained_in == pytest.approx(0.5)
+    assert [acme.cells[at] for at in (0, 1, 2, 4)] == ["acme", "2 of 2", "10", "15s"]
+    await limit(busy, "queue", "mail", per_tenant="none")
+    assert (await busy.read(capacity)).tenants == ()
+
+
+async def test_few_of_many_tenants_at_their_limit_are_listed(busy: Database) -> None:
+    await limit(busy, "handler", "send", per_tenant="1")
+    for number in range(MOST_TENANTS + 2):
+        await add_live(busy, "send", tenant=f"t{number}", state="running", fence=1)
+        for queue in ("mail", "news"):
+            await add_live(busy, "send", queue=queue, tenant=f"t{number}", run_at=ahead(-100 - number))
+    (found,) = (await busy.read(capacity)).tenants
+    assert str(found) == "handler send: 7 tenants wait at the limit of 1 running; the 5 with the oldest tasks"
+    assert [(row.tenant, row.backlog.number) for row in found.rows] == [(f"t{number}", 2) for number in (6, 5, 4, 3, 2)]
+    # No attempt has ended in queue news.
+    assert found.rows[0].cells[-1] == "unknown"
 
 
 async def test_an_empty_database_has_no_rows(database: Database) -> None:

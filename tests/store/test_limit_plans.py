@@ -8,6 +8,8 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.policy.lanes import Lane
+from runner.queries.capacity import MOST_OF_TENANT, TenantTurn, due_of_tenants, first_of_tenants
+from runner.queries.counting import capped
 from runner.store.claim_limited import LimitedClaim, LimitedLanes, claim_limited
 from tests.store.plans import Seen, watch
 from tests.store.runners import Runner
@@ -38,8 +40,8 @@ async def claim(runner: Runner, number: int = 20, after: str = "") -> LimitedCla
     return await runner.database.write(claim_limited, runner.who, lanes, runner.terms, number)
 
 
-async def costs(url: str, size: tuple[int, int]) -> tuple[Seen, Seen]:
-    """Record a claim that meets the full tenant first, and one from the middle of the round."""
+async def costs(url: str, size: tuple[int, int]) -> tuple[Seen, ...]:
+    """Record a claim that meets the full tenant first, one from the middle of the round, and reads of full tenants."""
     database = Database.open(url)
     looking = watch(database)
     runner = await Runner.enter(database, lease=3_600)
@@ -51,9 +53,17 @@ async def costs(url: str, size: tuple[int, int]) -> tuple[Seen, Seen]:
     assert len(claimed) == 20
     async with looking.seeing() as middle:
         assert len((await claim(runner, after="b10000050")).claimed) == 20
+    async with looking.seeing() as heads:
+        names = [f"b{10_000_000 + number}" for number in range(1, 20)]
+        assert len(await database.read(first_of_tenants, [TenantTurn(*LANE, name) for name in ("a", *names)])) == 1
+    async with looking.seeing() as counted:
+        counts = await database.read(due_of_tenants, [TenantTurn(*LANE, "a")])
+    assert counts == {TenantTurn(*LANE, "a"): capped(size[1] - 1, MOST_OF_TENANT)}
+    assert counted.rows <= 5 * min(size[1], MOST_OF_TENANT) + 500
+    counted.rows = counted.pages = 0  # these grow up to the bound
     await change(database, sa.delete(database.tables.task))
     await database.dispose()
-    return first, middle
+    return first, middle, heads, counted
 
 
 async def check(url: str, few: tuple[int, int], many: tuple[int, int]) -> None:

@@ -15,6 +15,7 @@ from runner.queries.summary import GroupBy, Summary, SummaryLine
 from tasktui.screens.reports import export, plot_values, usual_name
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_live, add_runner, ahead
+from tests.store.test_limits import limit
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -110,11 +111,14 @@ def test_a_course_has_a_value_for_each_step() -> None:
 @ON_ONE_DATABASE
 async def test_c_shows_what_the_runners_can_do(database: Database, worked: None, watch: Watch) -> None:
     await add_runner(database, handlers='["smtp.send"]', capacity=10)
-    await add_live(database, "report.make", queue="bulk", run_at=ahead(-90))
+    await add_live(database, "report.make", queue="bulk", run_at=ahead(-90), tenant="acme")
+    await add_live(database, "report.make", queue="bulk", state="running", tenant="acme")
+    await limit(database, "queue", "bulk", per_tenant="1")
     async with watch("reports") as operator:
         await operator.sees("smtp.send")
         await operator.press("c")
         await operator.sees("Capacity of the live runners", "CAN/MIN", "bulk", "not now", "no live runner", "mail")
+        await operator.sees("queue bulk: 1 tenant waits at the limit of 1 running", "acme", "1 of 1")
         await operator.press("c")
         await operator.until(lambda: operator.screen.title == "Reports")
 
