@@ -69,6 +69,7 @@ def run_storm(deployment: Deployment, postgres: PostgresFaults | None, report: R
     unblocked = frozenset(task for verb, task in dump.audited if verb == "unblock")
     breaches = [*check_strategies(log, states, unblocked), *check_narrow(history, NARROW)]
     if folder := os.environ.get("CHAOS_REPORT"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
         lines = (json.dumps(entry) for entry in log)
         Path(folder, f"claim-log-{'sqlite' if postgres is None else 'postgresql'}.jsonl").write_text("\n".join(lines))
     report("seed", SEED)
