@@ -156,10 +156,11 @@ async def charge(tx: Transaction, ledger: Ledger) -> None:
             await tx.run(_putting_off(tx.tables, tx.driver), {"entry": name})
         if rate is None:
             continue
-        spent = rate.after(usage.spent, usage.at, starts)
+        spent = rate.after(usage.spent, usage.at, 0)
         # A time beyond a full period is from before the clock was set back.
         if starts or (usage.spent or 0.0) > spent:
-            await tx.run(_charging(tx.tables, tx.driver, kind), {"entry": name, "spent": spent})
+            values = {"entry": name, "spent": spent, "added": starts * rate.interval}
+            await tx.run(_charging(tx.tables, tx.driver, kind), values)
 
 
 @lru_cache
@@ -203,6 +204,9 @@ def _putting_off(tables: Tables, driver: sa.Dialect) -> Prepared:
 
 @lru_cache
 def _charging(tables: Tables, driver: sa.Dialect, kind: str) -> Prepared:
+    """The statement that takes tokens. They come back from now on: a claim may last longer than a token."""
     registry = tables.queue if kind == "queue" else tables.handler
+    spent, added = sa.bindparam("spent", type_=sa.Float), sa.bindparam("added", type_=sa.Float)
     charge = sa.update(registry).where(registry.c.name == sa.bindparam("entry", type_=sa.Text))
-    return Prepared(charge.values(rate_spent=sa.bindparam("spent", type_=sa.Float)), driver)
+    begin = sa.case((spent > epoch_seconds(), spent), else_=epoch_seconds())
+    return Prepared(charge.values(rate_spent=begin + added), driver)

@@ -258,8 +258,10 @@ def _slices(log: Sequence[Entry]) -> Iterator[Breach]:
         bucket, runner = entry.data["bucket"], entry.data["runner_id"]
         owner, since = slices.owners.get(bucket, (None, 0.0))
         living = slices.members(entry.at)
-        # A runner that took the bucket and lost its lease owns it no longer: the runner before it may have renewed.
-        foreign = owner != runner and (owner in living or bucket not in living.get(runner, ()))
+        # A runner that took the bucket, and then lost its lease or returned the bucket, owns it no longer: the runner
+        # before it may have renewed its lease.
+        is_taken = owner is not None and bucket in living.get(owner, ())
+        foreign = owner != runner and (is_taken or bucket not in living.get(runner, ()))
         if row["slice"] and foreign and entry.began > since:
             yield Breach("slices", entry.data["id"], f"of bucket {bucket} of runner {owner} was claimed by {runner}")
         if not row["slice"] and row["buckets"] and bucket not in stored_buckets(row["buckets"]):

@@ -121,6 +121,9 @@ TAKEN = [
 ]
 """Runner 2 takes the buckets of runner 1, whose lease has expired."""
 
+GIVEN_UP = entry("buckets", 3.2, id=2, slice="live", buckets="500-999", lease_until=4.0)
+"""Runner 2 returns them, because runner 1 renewed its lease."""
+
 
 def late(at: float) -> list[Entry]:
     """Runner 1 renews its lease late and claims from its former buckets."""
@@ -188,6 +191,7 @@ def test_sound_logs_break_nothing() -> None:
     dead_and_unblocked = LOGS["a task starts after a dead one of its key"][1]
     assert check_strategies(SOUND, {}, frozenset()) == []
     assert check_strategies(late(4.5), {}, frozenset()) == [], "the lease of the taker has expired, too"
+    assert check_strategies([*TAKEN, GIVEN_UP, *late(3.5)[len(TAKEN) :]], {}, frozenset()) == []
     assert check_strategies(dead_and_unblocked, {1: "dead"}, frozenset({2})) == []
 
 

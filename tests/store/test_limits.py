@@ -18,6 +18,7 @@ from runner.policy.lanes import Lane
 from runner.policy.suspicion import Ask
 from runner.store.claim import claim
 from runner.store.claim_limited import LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
+from runner.store.limits import charge, hold
 from runner.store.submit import submit_many
 from tests.conftest import on_postgresql
 from tests.store.rows import until_locked
@@ -241,6 +242,23 @@ class TestRates:
         await limit(database, "handler", "work", rate="5/h")
         assert len((await take(runner, 3)).claimed) == 3
         assert len((await take(other)).claimed) == 2
+
+    @pytest.mark.both_databases
+    async def test_the_tokens_of_a_slow_claim_come_back_from_its_end_on(
+        self, database: Database, runner: Runner
+    ) -> None:
+        await put_many(database, 1, queue="mail")
+        await limit(database, "queue", "mail", rate="5/s")
+        await runner.survey()
+        lanes = list(runner.lanes.limited.due)
+        async with database.writing() as tx:
+            ledger = await hold(tx, lanes)
+            ledger.starts["queue", "mail"] = 5
+            await asyncio.sleep(0.05)
+            end = await epoch(tx)
+            await charge(tx, ledger)
+            spent = await tx.scalar(sa.select(tx.tables.queue.c.rate_spent).where(tx.tables.queue.c.name == "mail"))
+        assert spent >= end + 1.0 - 0.002
 
     async def test_a_clock_that_was_set_back_stops_a_queue_for_one_period(
         self, database: Database, runner: Runner
