@@ -19,7 +19,7 @@ from runner.queries.task_list.search import find, page
 from tests.store.plans import Seen, Watch, watch
 from tests.store.rows import add_live, add_past, add_runner, ahead, filtered
 from tests.store.table import change
-from tests.store.test_plans import SOME, _analyse
+from tests.store.test_plans import SOME, analyse
 
 LIMIT = 20
 
@@ -170,7 +170,7 @@ def test_a_cursor_of_another_list_is_rejected(text: str) -> None:
 @pytest.fixture
 async def watched(new_database: None, migrated_url: str) -> AsyncIterator[tuple[Database, Watch]]:
     """A database that was analysed only while it was empty."""
-    _analyse(migrated_url)
+    analyse(migrated_url)
     opened = Database.open(migrated_url)
     yield opened, watch(opened)
     await opened.dispose()

@@ -66,7 +66,7 @@ async def watched(
     """A database of the test's own, with recorded statements."""
     if request.param == "drained":
         await _drain(migrated_url)
-    _analyse(migrated_url)
+    analyse(migrated_url)
     opened = Database.open(migrated_url)
     yield opened, watch(opened)
     await opened.dispose()
@@ -82,8 +82,8 @@ async def _drain(url: str) -> None:
     await database.dispose()
 
 
-def _analyse(url: str) -> None:
-    """Analyse the empty tables, and prevent later analysis; VACUUM would shrink them."""
+def analyse(url: str) -> None:
+    """Analyse the tables as they are, and prevent later analysis; VACUUM would shrink them."""
     if url.startswith("sqlite"):
         connection = sqlite3.connect(url.removeprefix("sqlite:///"))
         connection.execute("ANALYZE")

@@ -19,10 +19,11 @@ from runner.store.schedules.register import Registered, has_changed, register_sc
 from runner.store.schedules.runs import abandon_rounds, next_tick
 from runner.store.schedules.tick import Ticked, tick
 from tests.conftest import on_postgresql
-from tests.store.plans import watch
+from tests.store.plans import Seen, watch
 from tests.store.rows import until_locked
 from tests.store.runners import Runner
 from tests.store.table import change, live, past
+from tests.store.test_plans import analyse
 
 pytestmark = pytest.mark.one_database
 
@@ -367,21 +368,53 @@ async def test_old_ticks_are_pruned_except_the_last_of_each_schedule(database: D
     assert [row.tick for row in await history(database)] == [last]
 
 
-async def test_ten_thousand_schedules_cost_an_idle_runner_no_more_than_none(database: Database) -> None:
-    looking = watch(database)
-    await database.read_single(next_tick)  # opens the connection
-    async with looking.seeing() as alone:
-        await database.read_single(next_tick)
-    later = {"handler": "work", "rule": "every 1h", "next_at": datetime.now(UTC) + HOUR}
-    table = database.tables.schedule
-    async with database.writing() as tx:
-        await tx.execute(sa.insert(table), [{"id": f"s{number}", **later} for number in range(10_000)])
-    async with looking.seeing() as beside:
-        await database.read_single(next_tick)
-    assert beside.statements == alone.statements == 1
-    assert table.name not in beside.whole
-    assert beside.rows <= alone.rows + 3
-    async with looking.seeing() as due:
-        await make_due(database, id="s5000")
-        assert len(await tasks_of(database)) == 1
-    assert table.name not in due.whole
+async def fill(database: Database, number: int) -> None:
+    """Add schedules with five recorded ticks each: two of a hundred are due, one of them with a live last run."""
+    tables = database.tables
+    n = sa.select(sa.literal_column("1").label("i")).cte("n", recursive=True)
+    n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < number))
+    steps = sa.select(sa.literal_column("1").label("i")).cte("steps", recursive=True)
+    steps = steps.union_all(sa.select(steps.c.i + 1).where(steps.c.i < 5))
+    id, work, later = sa.literal("s") + sa.cast(n.c.i, sa.Text), sa.literal("work"), db_later(db_now(), 3_600)
+    next_at = sa.case((n.c.i % 100 < 2, db_later(db_now(), -1)), else_=later)
+    first = 10**9  # beyond the ids of the sequence
+    rule = [id, work, sa.literal("every 1h"), next_at, first + n.c.i]
+    ticks = [id, db_later(db_now(), -3_600 * steps.c.i), sa.literal("submitted"), first + n.c.i]
+    for table, columns, values, source in (
+        (tables.schedule, ("id", "handler", "rule", "next_at", "last_task_id"), rule, n),
+        (tables.tick, ("schedule", "tick", "outcome", "task_id"), ticks, n.join(steps, sa.true())),
+        (tables.task, ("id", "handler", "run_at"), [first + n.c.i * 2, work, later], n),
+        (tables.history, ("id", "handler", "state"), [first - 1 + n.c.i * 2, work, sa.literal("succeeded")], n),
+    ):
+        await change(database, sa.insert(table).from_select(columns, sa.select(*values).select_from(source)))
+
+
+@pytest.mark.parametrize("statistics", ["of empty tables", pytest.param("true", marks=pytest.mark.slow)])
+async def test_ten_thousand_schedules_are_never_read_completely(
+    statistics: str, new_database: None, migrated_url: str
+) -> None:
+    seen: list[list[Seen]] = []
+    for number in (1_000, 10_000):
+        if statistics == "of empty tables":
+            analyse(migrated_url)
+        database = Database.open(migrated_url)
+        await fill(database, number)
+        await database.dispose()
+        if statistics == "true":
+            analyse(migrated_url)
+        database = Database.open(migrated_url)
+        looking = watch(database)
+        await database.read_single(next_tick)  # opens the connection
+        async with looking.seeing() as look:
+            assert (await database.read_single(next_tick)).due
+        async with looking.seeing() as some:
+            assert len(await database.write(tick, 20)) == 20
+        seen.append([look, some])
+        for table in ("schedule", "tick", "task", "history"):
+            await change(database, sa.delete(getattr(database.tables, table)))
+        await database.dispose()
+    tables = {"task", "task_history", "task_schedule", "task_tick"}
+    for few, many in zip(*seen, strict=True):
+        assert not many.whole & tables
+        assert many.statements <= few.statements
+        assert many.rows <= few.rows + 30
