@@ -17,7 +17,7 @@ from runner.db.database import Database
 from runner.errors import HandlersNotFound, InvalidPayload
 from runner.handlers.discovery import discover
 from runner.handlers.registry import Handler, Registry
-from runner.queries.payloads import MOST_PAYLOADS, PayloadRow, newest_payloads, oldest_payloads
+from runner.queries.task_list.row import MOST_PAYLOADS, PayloadRow, newest_payloads, oldest_payloads
 from runner.settings import Settings
 from runner.text.sanitize import count_noun, one_line
 

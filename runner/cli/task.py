@@ -30,13 +30,14 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.operations.audit_log import reveal as record_reveal
 from runner.operations.results import local_actor
+from runner.queries.as_of import read_moment
 from runner.queries.task.attempts import checkpoint_lines, log_line
 from runner.queries.task.detail import TaskDetail, task_fields
 from runner.queries.task.detail import task_detail as read_detail
 from runner.queries.task.timeline import timeline
 from runner.queries.why.many import EXAMINED, CauseGroup, WhyMany, why_many
 from runner.queries.why.remedies import sentence
-from runner.queries.why.why import Why
+from runner.queries.why.why import Why, why_as_of
 from runner.queries.why.why import why as read_why
 from runner.settings import Settings
 from runner.text import formatting
@@ -175,6 +176,7 @@ COLUMNS = (
 async def why(
     *words: Annotated[str, Parameter(name="TASKS")],
     limit: int = EXAMINED,
+    at: str | None = None,
     json: bool = False,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
@@ -192,16 +194,24 @@ async def why(
     Args:
         words: The id of a task, several ids, or a filter.
         limit: Maximum number of tasks to examine, in the order of their due times.
+        at: Explain one task as it was at a past time: 03:12, yesterday 03:12, 20m.
         json: Print one JSON document.
         connection: The database.
     """
     targets = read_targets(words)
     if not 1 <= limit <= MOST_EXAMINED:
         raise InvalidInput(why=f"--limit must be between 1 and {MOST_EXAMINED:,}, not {limit}")
+    if at is not None and (isinstance(targets, Filter) or len(targets) != 1):
+        raise InvalidInput(why="--at explains one task; name its id: runner why 123 --at 03:12")
     zone = local_zone()
     async with open_database(connection.settings()) as database:
         if isinstance(targets, list) and len(targets) == 1:
-            explanation = await database.read(read_why, targets[0], zone)
+            if at is not None:
+                explanation = await database.read(
+                    why_as_of, targets[0], await database.read(read_moment, at, zone), zone
+                )
+            else:
+                explanation = await database.read(read_why, targets[0], zone)
             print_json(_causes(explanation)) if json else _print_why(explanation)
             return Exit.OK
         task_filter = targets if isinstance(targets, Filter) else Filter((Term("id", Operator.IN, tuple(targets)),))

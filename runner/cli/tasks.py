@@ -1,5 +1,6 @@
 """`runner tasks` and `runner views`: list tasks, and keep the filters of such lists under names."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -12,11 +13,15 @@ from runner.errors import InvalidInput
 from runner.filter import saved
 from runner.filter.fields import NEWEST, Sort, SortField, sort_by
 from runner.filter.parse import Filter
+from runner.queries.as_of import CANDIDATES, MISSING, UNAUDITED, read_moment, tasks_as_of
+from runner.queries.reconstruction import PastTask
 from runner.queries.task_list.cursor import parse_cursor, written
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage, page, page_script
 from runner.text import formatting
+from runner.text.operator import local_zone
 from runner.text.sanitize import count_noun
+from runner.text.times import format_moment
 
 MAX_LIMIT = 1_000
 """Tasks per call; `--after` continues."""
@@ -33,13 +38,38 @@ COLUMNS = (
 )
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class SortOptions:
+    """The order of a list.
+
+    Args:
+        sort: The column to sort by.
+        desc: Descending order.
+        asc: Ascending order.
+    """
+
+    sort: str = SortField.ID
+    desc: bool = False
+    asc: bool = False
+
+    def parsed(self) -> Sort:
+        """The order; raise InvalidInput if the column is unknown or both directions are given."""
+        if self.asc and self.desc:
+            raise InvalidInput(why="choose --asc or --desc")
+        return sort_by(self.sort, descending=self.desc if self.asc or self.desc else None)
+
+
+BY_ID = SortOptions()
+"""The default order."""
+
+
 async def tasks(
     *words: Annotated[str, Parameter(name="FILTER")],
     limit: int = 50,
     after: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    sort: str = SortField.ID,
-    desc: bool = False,
-    asc: bool = False,
+    order: SortOptions = BY_ID,
+    at: str | None = None,
     sql: bool = False,
     json: bool = False,
     connection: Connection = DEFAULT_CONNECTION,
@@ -61,13 +91,15 @@ async def tasks(
     Sorts: id age run_at priority claimed_at finished_at attempts. run_at and
     priority list waiting tasks, claimed_at running ones, finished_at finished ones.
 
+    --at lists the tasks as they were at a past time: 03:12, yesterday 03:12, 20m,
+    2026-11-22T03:12+01:00. Its list is sorted by id.
+
     Args:
         words: The filter; none lists all tasks.
         limit: Maximum number of tasks.
         after: Continue after this place; the last line of output names it.
-        sort: The column to sort by.
-        desc: Descending order.
-        asc: Ascending order.
+        order: The order of the list.
+        at: List the tasks as they were at this time.
         sql: Only print equivalent SQL for psql or sqlite3.
         json: Print one JSON document.
         connection: The database.
@@ -76,17 +108,19 @@ async def tasks(
         raise InvalidInput(why=f"--limit must be between 1 and {MAX_LIMIT}, not {limit}; page with --after")
     if sql and after is not None:
         raise InvalidInput(why="--sql prints the first page only; omit --after")
-    if asc and desc:
-        raise InvalidInput(why="choose --asc or --desc")
+    sort = order.parsed()
+    if at is not None:
+        if sql or sort != NEWEST:
+            raise InvalidInput(why="--at lists the newest tasks first; omit --sort, --asc and --sql")
+        return await _list_as_of(words, at, limit, after, json=json, connection=connection)
     task_filter = read_filter(words)
-    order = sort_by(sort, descending=desc if asc or desc else None)
-    cursor = None if after is None else parse_cursor(after, order)
+    cursor = None if after is None else parse_cursor(after, sort)
     async with open_database(connection.settings()) as database:
         if sql:
-            print(await database.read(page_script, task_filter, order, limit), end="")
+            print(await database.read(page_script, task_filter, sort, limit), end="")
             return Exit.OK
-        tasks_page = await database.read(page, task_filter, cursor, limit, order)
-    print_json(_document(tasks_page, task_filter, order)) if json else _print(tasks_page, order)
+        tasks_page = await database.read(page, task_filter, cursor, limit, sort)
+    print_json(_document(tasks_page, task_filter, sort)) if json else _print(tasks_page, sort)
     return Exit.OK
 
 
@@ -128,6 +162,41 @@ def task_cells(task: TaskRow, at: datetime) -> list[str]:
         formatting.distance(task.relevant_time, at),
         formatting.reason(task.remark),
     ]
+
+
+async def _list_as_of(
+    words: tuple[str, ...], at: str, limit: int, after: str | None, *, json: bool, connection: Connection
+) -> int:
+    """Print the tasks as they were at a past time."""
+    cursor = None if after is None else parse_cursor(after, NEWEST).id
+    zone = local_zone()
+    async with open_database(connection.settings()) as database:
+        moment = await database.read(read_moment, at, zone)
+        past = await database.read(tasks_as_of, moment, read_filter(words), cursor, limit)
+    if json:
+        tasks = [past_document(task) for task in past.tasks]
+        print_json({"at": moment, "tasks": tasks, "next": past.next, "capped": past.capped, "audited": past.audited})
+        return Exit.OK
+    if past.tasks:
+        cells = [task_cells(task.task, moment) for task in past.tasks]
+        rows = [[id, past_word(task), *rest] for (id, _, *rest), task in zip(cells, past.tasks, strict=True)]
+        print_table(COLUMNS, rows)
+    more = f"; continue with --after {past.next}" if past.next is not None else ""
+    bound = f", of the first {CANDIDATES:,} tasks" if past.capped else ""
+    print_line(f"{count_noun(len(past.tasks), 'task')} at {format_moment(moment, zone)}{bound}{more}", style="dim")
+    print_line(MISSING if past.audited else f"{MISSING} {UNAUDITED}", style="dim")
+    return Exit.OK
+
+
+def past_document(past: PastTask) -> dict[str, object]:
+    """A task of a past time as a JSON object, without the values that are unknown for then."""
+    document = task_document(past.task) | {"shown": past.word}
+    return {name: value for name, value in document.items() if name not in ("version", "rescues", "interruptions")}
+
+
+def past_word(past: PastTask) -> str:
+    """The state of a task at a past time: sign and word, or words if it is not known exactly."""
+    return formatting.state(past.task.shown) if past.certain else past.word
 
 
 VIEW_COLUMNS = (TableColumn("VIEW", no_wrap=True), TableColumn("FILTER"))

@@ -15,7 +15,8 @@ from runner.model.task import State
 from runner.policy.breaker import BreakerDefinition, OpenBreaker
 from runner.policy.claim_order import LIMITED, PAUSED
 from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits
-from runner.queries.rows import as_text, moment, number, readable, text
+from runner.queries.audit import AuditRecord, as_record
+from runner.queries.rows import as_text, moment, number, read_time, readable, text, values_of
 from runner.text.formatting import since
 from runner.text.sanitize import one_line
 
@@ -272,3 +273,68 @@ def open_breaker(row: Mapping[Any, Any], at: datetime) -> OpenBreaker | None:
         return None
     opened = since(opened_at, at)
     return state._replace(since=opened, why=text(row["breaker_why"]) or "", by=text(row["breaker_by"]))
+
+
+MOST_CHANGES = 10_000
+"""Changes of queues and handlers that are read, the latest first."""
+
+
+async def registries_as_of(
+    tx: Transaction, at: datetime, kind: str, *, audited: bool = True
+) -> dict[str, tuple[Pause | None, SharedLimits]]:
+    """Return the pause and the limits of each queue, or handler, at a moment.
+
+    Each change has its values in the audit. An object without a change has its present ones.
+
+    Args:
+        tx: an open transaction.
+        at: the moment, aware.
+        kind: "queue" or "handler".
+        audited: the login may read the audit.
+    """
+    registry = tx.tables.queue if kind == "queue" else tx.tables.handler
+    present = await registry_entries(tx, registry)
+    result = {name: (_as_of(entry.pause, at), entry.limits) for name, entry in present.items()}
+    if not audited:
+        return result
+    table = tx.tables.audit.c
+    changes = table.task_id.is_(None) & table.verb.in_(("pause", "resume", "limit"))
+    statement = sa.select(*readable(tx, table)).where(changes).order_by(table.id.desc()).limit(MOST_CHANGES)
+    records = [as_record(row) for row in (await tx.execute(statement)).mappings()]
+    for limiting in (False, True):
+        for name, values in _values_as_of(records, kind, at, limiting=limiting).items():
+            pause, limits = result.get(name, (None, UNLIMITED))
+            result[name] = (pause, _limits(values)) if limiting else (_as_of(_pause(values), at), limits)
+    return result
+
+
+def _values_as_of(
+    records: Sequence[AuditRecord], kind: str, at: datetime, *, limiting: bool
+) -> dict[str, Mapping[str, Any]]:
+    """The values after the last change up to a moment, or before the first one after it, by name."""
+    values: dict[str, Mapping[str, Any]] = {}
+    known: set[str] = set()
+    for record in records:  # latest first
+        of_kind, _, name = (record.target or "").partition(" ")
+        if of_kind != kind or (record.verb == "limit") != limiting or record.at is None or name in known:
+            continue
+        if record.at <= at:
+            known.add(name)
+        values[name] = values_of(record.after if record.at <= at else record.before)
+    return values
+
+
+def _pause(values: Mapping[str, Any]) -> Pause | None:
+    since = read_time(values.get("paused_at"))
+    until, by, why = read_time(values.get("paused_until")), values.get("paused_by"), values.get("paused_why")
+    return None if since is None else Pause(since, until, text(by), text(why))
+
+
+def _as_of(pause: Pause | None, at: datetime) -> Pause | None:
+    """A pause if it was in force at a moment."""
+    begun = pause is not None and pause.since is not None and pause.since <= at
+    return pause if pause is not None and begun and (pause.until is None or pause.until > at) else None
+
+
+def _limits(values: Mapping[str, Any]) -> SharedLimits:
+    return SharedLimits.of_row(dict.fromkeys(UNLIMITED.columns) | dict(values))

@@ -104,6 +104,17 @@ async def flows(
     return await _flows(tx, last, None, None, list(hour) if len(hour) == most else only), hour
 
 
+async def flows_between(tx: Transaction, since: datetime, until: datetime) -> dict[str, Flow]:
+    """Sum up a period by queue.
+
+    Args:
+        tx: an open transaction.
+        since: the first minute, aware.
+        until: the end, aware and exclusive.
+    """
+    return await _flows(tx, sa.and_(*within(tx, since, until)), None, None, None)
+
+
 async def _flows(
     tx: Transaction,
     condition: sa.ColumnElement[bool],

@@ -5,7 +5,8 @@ None, zero or a replacement character.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -73,3 +74,19 @@ def texts(value: Any) -> tuple[str, ...]:
     except (ValueError, RecursionError):
         return ()
     return tuple(item for item in items if isinstance(item, str)) if isinstance(items, list) else ()
+
+
+def values_of(recorded: str | None) -> Mapping[str, Any]:
+    """The values of an audit entry; empty if they are unreadable."""
+    with suppress(ValueError, RecursionError):
+        values = json.loads(recorded or "{}")
+        return values if isinstance(values, dict) else {}
+    return {}
+
+
+def read_time(value: object) -> datetime | None:
+    """A time from a row or from an audit entry; None if it is missing or unreadable."""
+    with suppress(ValueError):
+        if isinstance(value, str) and (parsed := datetime.fromisoformat(value)).tzinfo is not None:
+            return parsed
+    return moment(value)

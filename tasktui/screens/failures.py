@@ -27,7 +27,7 @@ from tasktui.render.render import Cell, ListColumn, RenderedRow, brief, fitted, 
 from tasktui.render.rows import BLANK, Part, Row, beside, fit, heading, rule
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
-from tasktui.screens.why import open_why
+from tasktui.screens.selection import open_why
 from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table

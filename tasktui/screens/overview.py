@@ -215,7 +215,7 @@ class OverviewScreen(LiveScreen):
 
     def action_why(self) -> None:
         """Explain why the tasks of the queue under the cursor are not running."""
-        from tasktui.screens.why import why_queue  # not needed for the first data
+        from tasktui.screens.selection import why_queue  # not needed for the first data
 
         why_queue(self, self._queue())
 

@@ -19,7 +19,7 @@ from tasktui.screens import schedule_panels as panels
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
 from tasktui.screens.schedule_panels import HOUR
-from tasktui.screens.why import open_why
+from tasktui.screens.selection import open_why
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import GUTTER, Table
 

@@ -22,7 +22,7 @@ from tasktui.messages import RevealRecorded
 from tasktui.render.rows import BLANK
 from tasktui.screens.actions import TASK_TARGETS, action_bindings
 from tasktui.screens.live import LiveScreen
-from tasktui.screens.why import open_why
+from tasktui.screens.selection import open_why
 from tasktui.session.cache import TtlCache
 from tasktui.session.session import Session
 from tasktui.widgets.canvas import Canvas

@@ -23,9 +23,8 @@ from tasktui.render.render import ListColumn, RenderedRow, task_line
 from tasktui.render.rows import BLANK, Part, Row, fit, rule
 from tasktui.screens.actions import TASK_TARGETS, action_bindings
 from tasktui.screens.live import LiveScreen
-from tasktui.screens.selection import FilterBar, Selection
+from tasktui.screens.selection import FilterBar, Selection, why_marked
 from tasktui.screens.task import PreviewPane
-from tasktui.screens.why import why_marked
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 

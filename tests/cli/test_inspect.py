@@ -126,6 +126,8 @@ def test_a_list_names_its_access_path(cli: Call, store: Store) -> None:
         ("--asc", "--desc"),
         ("--sort", "run_at", "--after", 7),
         ("--sort", "run_at", "state:dead"),
+        ("--at", "soon"),
+        ("--at", "03:12", "--sort", "run_at"),
     ],
 )
 def test_invalid_list_options_are_rejected(cli: Call, arguments: tuple[object, ...]) -> None:
@@ -440,3 +442,22 @@ def test_invalid_simulations_are_refused(cli: Call, arguments: tuple[object, ...
     result = cli("simulate", *arguments)
     assert result.code in (Exit.BAD_INPUT, Exit.CONFIGURATION)
     assert message in result.err
+
+
+@on_sqlite
+def test_tasks_and_causes_of_a_past_time(cli: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("a.b"))
+    at = store.write(clock).isoformat()
+    while store.write(clock).isoformat() <= at:
+        pass
+    store.claim("a.b", outcome=Retry("1h", failure=Failure("OSError", "no route", "")))
+    listed = cli("tasks", "--at", at).out
+    assert "waiting" in listed
+    assert "retrying" not in listed
+    assert "Tasks that retention has deleted since are missing." in listed
+    (task,) = cli("tasks", "--at", at, "--json").document["tasks"]
+    assert (task["id"], task["shown"], task["attempt"], "version" in task) == (id, "waiting", 0, False)
+    assert f"Task {id} a.b was waiting at" in cli("why", id, "--at", at).out
+    assert cli("why", "queue:mail", "--at", at).code == Exit.BAD_INPUT
+    future = cli("tasks", "--at", "2099-01-01")
+    assert (future.code, "is in the future" in future.err) == (Exit.BAD_INPUT, True)

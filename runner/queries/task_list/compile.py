@@ -1,8 +1,11 @@
 """Translate a filter into SQL: conditions with bound parameters, and scans that each walk along one index."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
+from operator import attrgetter, eq, ge, gt, le, lt
 from typing import Any
 
 import sqlalchemy as sa
@@ -264,3 +267,64 @@ def _is_one_queue(term: Term) -> bool:
 
 def _without(task_filter: Filter, terms: Iterable[Term]) -> Filter:
     return Filter(tuple(term for term in task_filter.terms if term not in tuple(terms)))
+
+
+_OF_ROW: dict[str, Callable[[Any], Any]] = {
+    **{name: attrgetter(name) for name in ("id", "queue", "handler", "key", "tenant", "host", "priority", "error")},
+    "runner": attrgetter("runner_id"),
+    "attempts": attrgetter("attempt"),
+    "max_attempts": attrgetter("max_attempts"),
+}
+"""The value of each field of a row that was read already."""
+
+_TESTS: dict[Operator, Callable[..., bool]] = {
+    Operator.EQ: eq,
+    Operator.LT: lt,
+    Operator.LE: le,
+    Operator.GT: gt,
+    Operator.GE: ge,
+    Operator.RANGE: lambda value, low, high: low <= value <= high,
+    Operator.CONTAINS: lambda value, part: part.lower() in value.lower(),
+    Operator.IN: lambda value, *choices: value in choices,
+    Operator.GLOB: lambda value, *pieces: re.fullmatch(".*".join(map(re.escape, pieces)), value, re.DOTALL) is not None,
+}
+
+
+def matcher(task_filter: Filter, at: datetime) -> Callable[[Any, str], bool]:
+    """Translate a filter into a function of a row that was read already, and of the word of its state.
+
+    Args:
+        task_filter: the filter.
+        at: the time that due times and ages count from.
+
+    Raises:
+        InvalidFilter: a row does not have one of the fields.
+    """
+    for term in task_filter.terms:
+        if term.field not in _ROW_FIELDS:
+            why = f"{term.field} is unknown at a past time; known fields: {', '.join(_ROW_FIELDS)}"
+            raise InvalidFilter(text=str(term), position=1, why=why)
+
+    def matches(row: Any, word: str) -> bool:
+        return all(_row_matches(term, row, word, at) is not term.negated for term in task_filter.terms)
+
+    return matches
+
+
+_ROW_FIELDS = (*_OF_ROW, "state", "due", "age", "text")
+
+
+def _row_matches(term: Term, row: Any, word: str, at: datetime) -> bool:
+    values = _values(term)
+    match term.field:
+        case "state":
+            return word in values or row.state in values
+        case "text":
+            return any(text and str(values[0]).lower() in text.lower() for text in (row.error, row.key, row.handler))
+        case "due":
+            waits = row.state is State.WAITING and row.run_at is not None
+            return waits and _TESTS[term.operator](row.run_at - at, values[0])
+        case "age":
+            return row.submitted_at is not None and _TESTS[term.operator](at - row.submitted_at, values[0])
+    value = _OF_ROW[term.field](row)
+    return value is not None and _TESTS[term.operator](value, *values)

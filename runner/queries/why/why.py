@@ -4,17 +4,30 @@ A condition of the claim explains itself: the sentences about waiting tasks are 
 those about limits in runner.policy.limits.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from shlex import quote
 
+import sqlalchemy as sa
+
 from runner.db.transaction import Transaction
+from runner.errors import InvalidInput, TaskNotFound
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.schedule import OVERLAPS, overlap_effect
 from runner.model.task import Shown, State
+from runner.policy.claim_conditions import AttemptsLeft, NotExpired, used_up
 from runner.policy.claim_facts import CommonCause
+from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits
+from runner.queries.as_of import CANDIDATES, task_as_of, tasks_as_of
+from runner.queries.health import reads_audit
+from runner.queries.reconstruction import UNRECORDED as WAITING_OR_RUNNING
+from runner.queries.reconstruction import PastTask
+from runner.queries.registries import RegistryEntry, breakers, registries_as_of
+from runner.queries.rows import moment
 from runner.queries.schedules import TaskSchedule, schedule_of
 from runner.queries.task.parents import Parent
 from runner.queries.task_list.row import TaskRow
@@ -36,6 +49,7 @@ class Why:
         verdict: a one-sentence summary.
         causes: the reasons, most important first.
         remedies: alternative ways to let the task start now.
+        word: the state of the task in words, if it is not known exactly; only at a past moment.
     """
 
     task: TaskRow
@@ -43,6 +57,7 @@ class Why:
     verdict: str
     causes: tuple[Cause, ...]
     remedies: tuple[Remedy, ...] = ()
+    word: str = ""
 
 
 async def why(tx: Transaction, id: int, zone: tzinfo) -> Why:
@@ -218,3 +233,114 @@ def _ended(facts: Facts) -> Cause:
     rule = f" The rule: {one_line(facts.rule)}." if facts.rule else ""
     text = f"It died {ago}, on {attempt}: {sentence_of(task.error)}{rule}"
     return Cause(State.DEAD, text, f"runner retry {task.id}", RelatedView("task", str(task.id)))
+
+
+MOST_PARENTS = 10
+"""Parents to reconstruct at a past moment."""
+
+UNRECORDED = "unrecorded"
+"""The kind of a cause that names facts of a past moment that the database does not have."""
+
+
+async def why_as_of(tx: Transaction, id: int, at: datetime, zone: tzinfo) -> Why:
+    """Find out why a task was not running at a past moment, by the conditions whose facts are known for then.
+
+    Args:
+        tx: an open transaction.
+        id: the task's id.
+        at: the moment, aware.
+        zone: the time zone of times in the text.
+
+    Returns:
+        The causes without advice. The last one names the facts that are not recorded. See `task_as_of` for errors.
+    """
+    past = await task_as_of(tx, id, at)
+    task = past.task
+    begin = f"Task {id} {one_line(task.handler)} was {past.word} at {format_moment(at, zone)}"
+    causes: list[Cause] = []
+    match task.state:
+        case State.WAITING:
+            begin += " and was not running because:" if past.word != WAITING_OR_RUNNING else ":"
+            causes = await _waiting_as_of(tx, past, at, zone)
+        case State.BLOCKED:
+            begin += " because:"
+            causes = [await _parent_as_of(tx, parent, at) for parent in past.parents[:MOST_PARENTS]]
+        case State.RUNNING:
+            where = f"on runner {task.runner_id} ({one_line(task.host or 'an unknown host')})"
+            run = f"Attempt {task.attempt} had been running {where} for {since(task.claimed_at, at)}."
+            lease = "Not recorded for that time: whether the lease of its runner was valid."
+            causes = [Cause(State.RUNNING, run), Cause(UNRECORDED, lease)]
+        case State.SUCCEEDED | State.DEAD | State.CANCELLED:
+            error = f": {sentence_of(task.error)}" if task.error else "."
+            causes = [Cause(task.state, f"It had ended {since(task.finished_at, at)} earlier{error}")]
+    text = begin if begin.endswith(":") else f"{begin}."
+    return Why(task, at, text, tuple(causes), word="" if past.certain else past.word)
+
+
+async def _waiting_as_of(tx: Transaction, past: PastTask, at: datetime, zone: tzinfo) -> list[Cause]:
+    task, unknown = past.task, ["the live runners and their free slots", "the tasks ahead of it"]
+    if past.word == WAITING_OR_RUNNING:
+        unknown.insert(0, "a run that its runner postponed or returned")
+    elif task.run_at is None:
+        unknown.insert(0, "its due time, which a later retry has replaced")
+    entries, usages = [], []
+    for kind, name in (("queue", task.queue), ("handler", task.handler)):
+        known = await registries_as_of(tx, at, kind, audited=await reads_audit(tx))
+        pause, limits = known.get(name, (None, UNLIMITED))
+        entries.append(RegistryEntry(name, pause, limits))
+        if limits.counts_running:
+            usages.append(await _usage_as_of(tx, at, kind, name, limits._replace(rate=None)))
+        if limits.rate is not None:
+            unknown.append(f"the use of the rate limit of {kind} {one_line(name)}")
+    later = task.run_at is not None and task.run_at > at
+    expired = task.expires_at is not None and task.expires_at <= at
+    spent = used_up(task.attempt, task.max_attempts)
+    conditions = {CLAIM_POLICY.due.name: later, NotExpired.name: expired, AttemptsLeft.name: spent}
+    refused = frozenset(name for name, is_refused in conditions.items() if is_refused)
+    queue, handler = entries
+    facts = Facts(task, at, refused, later, queue=queue, handler=handler, limits=tuple(usages))
+    causes = [Cause(each.kind, each.text) for each in CLAIM_POLICY.explain(facts, zone)]
+    name = one_line(task.handler)
+    opened = await _breaker_as_of(tx, task.handler, at)
+    if isinstance(opened, datetime):
+        causes.append(Cause("breaker", f"The breaker of {name} had been open for {since(opened, at)}."))
+    elif opened is None:
+        unknown.append(f"the breaker of {name}")
+    return [*causes, Cause(UNRECORDED, f"Not recorded for that time: {', '.join(unknown)}.")]
+
+
+async def _usage_as_of(tx: Transaction, at: datetime, kind: str, name: str, limits: SharedLimits) -> LimitUsage:
+    of_place = Filter((Term("state", Operator.EQ, State.RUNNING.value), Term(kind, Operator.EQ, name)))
+    page = await tasks_as_of(tx, at, of_place, limit=CANDIDATES)
+    running = Counter(past.task.tenant or "" for past in page.tasks)
+    holders = Counter(f"runner {past.task.runner_id} ({one_line(past.task.host or '')})" for past in page.tasks)
+    return LimitUsage(kind, name, limits, running=dict(running), holders=dict(holders.most_common()))
+
+
+async def _breaker_as_of(tx: Transaction, handler: str, at: datetime) -> datetime | bool | None:
+    """When the breaker that was open at a moment had opened; False if it was closed, None if that is unknown.
+
+    Its row has only the last opening and the last close.
+    """
+    row = next(iter(await breakers(tx, handler)), None)
+    if row is None:
+        return False
+    table = tx.tables.handler.c
+    column = tx.dialect.readable_time(table.breaker_opened_at)
+    opened, closed = moment(await tx.scalar(sa.select(column).where(table.name == handler))), row.closed_at
+    if opened is not None and opened <= at and (row.state is not None or (closed is not None and closed > at)):
+        return opened
+    if opened is None or opened <= at:
+        return False
+    return False if closed is not None and closed <= at else None
+
+
+async def _parent_as_of(tx: Transaction, id: int | None, at: datetime) -> Cause:
+    if id is None:
+        return Cause(State.BLOCKED, "It depended on a task named by handler and key.")
+    try:
+        parent = await task_as_of(tx, id, at)
+    except (TaskNotFound, InvalidInput):
+        return Cause(State.BLOCKED, f"It depended on task {id}, which is unknown for that time.")
+    text = f"It depended on task {id} {one_line(parent.task.handler)}, which was {parent.word}."
+    return Cause(State.BLOCKED, text, view=RelatedView("task", str(id)))

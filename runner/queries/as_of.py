@@ -1,0 +1,344 @@
+"""as of: tasks, queues and causes as they were at a past moment.
+
+No query reads a whole table. The ids follow the order of submission, so a binary search finds the last id of a moment.
+A page walks down from it; the tasks that were unfinished then are those that still are, or finished later. Both stop at
+CANDIDATES. Tasks that retention has deleted since are missing.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.schema.task import ended
+from runner.db.transaction import Transaction, clock
+from runner.errors import InvalidInput, InvalidMoment, TaskNotFound
+from runner.filter.parse import Filter
+from runner.model.task import FINAL, Shown, State
+from runner.policy.limits import UNLIMITED, SharedLimits
+from runner.queries.audit import as_record, entries
+from runner.queries.counting import Count
+from runner.queries.health import reads_audit
+from runner.queries.reconstruction import Evidence, PastTask, past_task
+from runner.queries.registries import Pause, registries_as_of
+from runner.queries.reports import Flow, flows_between
+from runner.queries.rows import as_text, moment, readable
+from runner.queries.task_list.compile import matcher
+from runner.queries.task_list.row import SHORT, TaskRow
+from runner.text.times import format_moment, parse_moment
+
+CANDIDATES = 10_000
+"""Maximum number of tasks that one query reconstructs."""
+
+CHUNK = 500
+"""Tasks to reconstruct between checks whether a page is full."""
+
+LEEWAY = timedelta(minutes=1)
+"""The time by which the submit of a lower id may be later: transactions overlap."""
+
+MISSING = "Tasks that retention has deleted since are missing."
+UNAUDITED = "This login may not read the audit: later edits and retries are not undone."
+FORMS = "Write a time such as 03:12, yesterday 03:12, 2026-11-22T03:12+01:00 or 20m"
+MINUTE = timedelta(minutes=1)
+EVERY_TASK = Filter()
+ALIVE = {*Shown} - {Shown(state.value) for state in FINAL} | {State.WAITING.value}
+
+
+@dataclass(frozen=True, slots=True)
+class PastPage:
+    """A page of a task list as of a moment.
+
+    Args:
+        at: the moment.
+        tasks: the tasks, newest first.
+        next: the id to continue after; None on the last page.
+        capped: True if the search stopped after CANDIDATES tasks.
+        audited: False if the login may not read the audit: later edits are then not undone.
+    """
+
+    at: datetime
+    tasks: list[PastTask]
+    next: int | None
+    capped: bool
+    audited: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PastQueue:
+    """A queue as of a moment.
+
+    Args:
+        queue: its name.
+        states: the number of its tasks by word of their state; finished ones only as dead.
+        dead: its dead tasks.
+        oldest: seconds since its first ready task became due; None without one.
+        minute: its flow in the last full minute.
+        hour: its flow in the hour before.
+        pause: the pause in force.
+        limits: its limits over all runners.
+    """
+
+    queue: str
+    states: Mapping[str, int]
+    dead: Count
+    oldest: float | None
+    minute: Flow
+    hour: Flow
+    pause: Pause | None
+    limits: SharedLimits
+
+
+@dataclass(frozen=True, slots=True)
+class PastQueues:
+    """The queues as of a moment.
+
+    Args:
+        at: the moment.
+        queues: the queues by name.
+        handlers: the pauses of handlers in force.
+        busy: the number of running tasks by id and host of their runner.
+        capped: True if only the first CANDIDATES unfinished tasks were counted.
+        audited: as for PastPage.
+    """
+
+    at: datetime
+    queues: list[PastQueue]
+    handlers: Mapping[str, Pause]
+    busy: Mapping[tuple[int | None, str], int]
+    capped: bool
+    audited: bool
+
+
+async def read_moment(tx: Transaction, written: str, zone: tzinfo) -> datetime:
+    """Parse a past moment, by the database's clock.
+
+    Args:
+        tx: an open transaction.
+        written: the moment as typed: `03:12`, `20m ago`, `2026-11-22T03:12+01:00`.
+        zone: the time zone of times without an offset.
+
+    Raises:
+        InvalidInput: the text is not a moment, or the moment is in the future or before the first task.
+    """
+    now = await clock(tx)
+    try:
+        at = parse_moment(written.strip().removesuffix(" ago"), now, zone, past=True)
+    except InvalidMoment as error:
+        raise InvalidInput(why=f"{error.fields['text']} is not a past time: {error.fields['why']}. {FORMS}") from error
+    if at > now:
+        raise InvalidInput(why=f"{format_moment(at, zone)} is in the future. {FORMS}")
+    times = [moment(await _first_submit(tx, table)) for table in (tx.tables.task, tx.tables.history)]
+    first = min((time for time in times if time is not None), default=None)
+    if first is None or at < first:
+        known = f"the first known task was submitted at {format_moment(first, zone)}" if first else "there are no tasks"
+        raise InvalidInput(why=f"{format_moment(at, zone)} is before the first task: {known}. {FORMS}")
+    return at
+
+
+async def _first_submit(tx: Transaction, table: sa.Table) -> Any:
+    column = tx.dialect.readable_time(table.c.submitted_at)
+    return await tx.scalar(sa.select(column).order_by(table.c.id).limit(1))
+
+
+async def tasks_as_of(
+    tx: Transaction, at: datetime, task_filter: Filter = EVERY_TASK, after: int | None = None, limit: int = 50
+) -> PastPage:
+    """List the tasks that existed at a moment, newest first, in their states of then.
+
+    Args:
+        tx: an open transaction.
+        at: the moment, aware; see `read_moment`.
+        task_filter: the filter, which applies to the values of then.
+        after: the id to continue after; None to begin.
+        limit: maximum number of tasks.
+
+    Raises:
+        InvalidFilter: a field of the filter cannot be reconstructed.
+    """
+    matches = matcher(task_filter, at)
+    states = [term.value for term in task_filter.terms if term.field == "state" and not term.negated]
+    only_alive = any(ALIVE.issuperset(value if isinstance(value, tuple) else (value,)) for value in states)
+    audited = await reads_audit(tx)
+    last = await _last_id(tx, at + LEEWAY)
+    if only_alive:
+        candidates, more = await _unfinished(tx, at, last, await _undone(tx, at, audited))
+        ids = [id for id in candidates if after is None or id < after]
+    else:
+        ids = await _walk(tx, last if after is None else min(last, after - 1))
+        more = len(ids) == CANDIDATES
+    tasks: list[PastTask] = []
+    for start in range(0, len(ids), CHUNK):
+        chunk = ids[start : start + CHUNK]
+        for task in await reconstructed(tx, chunk, at, audited=audited):
+            if matches(task.task, task.word):
+                tasks.append(task)
+        if len(tasks) > limit:
+            return PastPage(at, tasks[:limit], tasks[limit - 1].task.id, False, audited)
+    return PastPage(at, tasks, ids[-1] if more and not only_alive else None, more, audited)
+
+
+async def task_as_of(tx: Transaction, id: int, at: datetime) -> PastTask:
+    """Return one task as it was at a moment; raise TaskNotFound, or InvalidInput if it was submitted later."""
+    evidence = await _read_evidence(tx, [id], audited=await reads_audit(tx))
+    if id not in evidence:
+        raise TaskNotFound(id=id)
+    task = past_task(evidence[id], at)
+    if task is None:
+        raise InvalidInput(why=f"task {id} was submitted later than {at:%Y-%m-%d %H:%M:%S} UTC")
+    return task
+
+
+async def queues_as_of(tx: Transaction, at: datetime) -> PastQueues:
+    """Count the tasks of each queue by their state at a moment, with its pause, its limits and its rates of then."""
+    audited = await reads_audit(tx)
+    undone = await _undone(tx, at, audited)
+    ids, more = await _unfinished(tx, at, await _last_id(tx, at + LEEWAY), undone)
+    states: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    oldest: dict[str, float] = {}
+    busy: Counter[tuple[int | None, str]] = Counter()
+    for start in range(0, len(ids), CHUNK):
+        for past in await reconstructed(tx, ids[start : start + CHUNK], at, audited=audited):
+            task = past.task
+            states[task.queue][past.word] += 1
+            busy.update([(task.runner_id, task.host or "")] if past.word == State.RUNNING else [])
+            if past.word == Shown.READY and task.run_at is not None:
+                oldest[task.queue] = max(oldest.get(task.queue, 0.0), (at - task.run_at).total_seconds())
+    dead = await _dead(tx, at, undone)
+    end = at.replace(second=0, microsecond=0)
+    minute = await flows_between(tx, end - MINUTE, end)
+    hour = await flows_between(tx, at - 60 * MINUTE, at)
+    queues, handlers = [await registries_as_of(tx, at, kind, audited=audited) for kind in ("queue", "handler")]
+    names = sorted({*states, *dead, *hour, *(name for name, entry in queues.items() if any(entry))})
+    rows = [
+        PastQueue(
+            name,
+            {word: number for word, number in states[name].items() if word not in FINAL},
+            Count(dead.get(name, Count()).number + states[name].get(State.DEAD, 0), dead.get(name, Count()).more),
+            oldest.get(name),
+            minute.get(name, Flow()),
+            hour.get(name, Flow()),
+            *queues.get(name, (None, UNLIMITED)),
+        )
+        for name in names
+    ]
+    paused = {name: pause for name, (pause, _) in handlers.items() if pause}
+    return PastQueues(at, rows, paused, dict(busy.most_common()), more, audited)
+
+
+async def _last_id(tx: Transaction, at: datetime) -> int:
+    """The highest id of a task that was submitted up to a moment; 0 without one."""
+    low, high = 0, 0
+    for table in (tx.tables.task, tx.tables.history):
+        high = max(high, await tx.scalar(sa.select(sa.func.max(table.c.id))) or 0)
+    probe = sa.bindparam("probe", type_=sa.BigInteger)
+    parts = [
+        sa.select(
+            sa.select(*readable(tx, [t.c.id, t.c.submitted_at]))
+            .where(t.c.id >= probe)
+            .order_by(t.c.id)
+            .limit(1)
+            .subquery()
+        )
+        for t in (tx.tables.task, tx.tables.history)
+    ]
+    statement = sa.union_all(*parts)
+    while low < high:
+        middle = (low + high + 1) // 2
+        rows = [(row[0], moment(row[1])) for row in await tx.rows(statement, {"probe": middle})]
+        id, submitted = min(rows, key=lambda row: row[0], default=(0, None))
+        if id and submitted is not None and submitted <= at:
+            low = max(id, middle)
+        else:
+            high = middle - 1
+    return low
+
+
+async def _walk(tx: Transaction, last: int) -> list[int]:
+    """The ids of the next CANDIDATES tasks, newest first."""
+    parts = [
+        sa.select(
+            sa.select(table.c.id).where(table.c.id <= last).order_by(table.c.id.desc()).limit(CANDIDATES).subquery()
+        )
+        for table in (tx.tables.task, tx.tables.history)
+    ]
+    union = sa.union_all(*parts).subquery()
+    return [row[0] for row in await tx.rows(sa.select(union.c.id).order_by(union.c.id.desc()).limit(CANDIDATES))]
+
+
+async def _unfinished(tx: Transaction, at: datetime, last: int, undone: Sequence[int]) -> tuple[list[int], bool]:
+    """The ids of tasks that may have been unfinished at a moment, newest first, and True if these are not all.
+
+    They are live now or finished later, or they are `undone`.
+    """
+    task, history = tx.tables.task.c, tx.tables.history.c
+    live = sa.select(task.id).where(task.id <= last).order_by(task.id.desc())
+    later = sa.select(history.id).where(history.finished_at > at, history.id <= last).order_by(history.finished_at)
+    ids = set(undone)
+    for statement in (live, later):
+        ids |= {row[0] for row in await tx.rows(statement.limit(CANDIDATES + 1))}
+    return sorted(ids, reverse=True)[:CANDIDATES], len(ids) > CANDIDATES
+
+
+async def _undone(tx: Transaction, at: datetime, audited: bool) -> list[int]:
+    """The ids of tasks with a retry or a submit that was undone after a moment, so that they finished earlier."""
+    if not audited:
+        return []
+    table = tx.tables.audit.c
+    undos = [table.verb.in_(("undo_retry", "cancel")), table.at > at, table.task_id.is_not(None)]
+    return sorted({entry.task_id for entry in await entries(tx, [], undos, CANDIDATES) if entry.task_id is not None})
+
+
+async def _dead(tx: Transaction, at: datetime, undone: Sequence[int]) -> dict[str, Count]:
+    """The dead tasks of a moment by queue, without those that were requeued later."""
+    history = tx.tables.history.c
+    window = sa.select(history.queue).where(ended(history.state, State.DEAD), history.finished_at <= at)
+    window = window.where(~tx.dialect.one_of(history.id, undone)) if undone else window
+    part = window.order_by(history.finished_at.desc()).limit(CANDIDATES + 1).subquery()
+    rows = await tx.rows(sa.select(part.c.queue, sa.func.count()).group_by(part.c.queue))
+    more = sum(number for _, number in rows) > CANDIDATES
+    return {as_text(queue): Count(number, more) for queue, number in rows}
+
+
+async def reconstructed(tx: Transaction, ids: Sequence[int], at: datetime, *, audited: bool) -> list[PastTask]:
+    """Reconstruct tasks at a moment, in the order of the ids, without those that were submitted later."""
+    evidence = await _read_evidence(tx, ids, audited=audited)
+    return [task for id in ids if id in evidence and (task := past_task(evidence[id], at)) is not None]
+
+
+ROW = (*(name for name in TaskRow.__slots__ if name != "shown"), "state", "fence")
+ATTEMPT = ("task_id", "fence", "attempt", "started_at", "ended_at", "runner_id", "host", "verb", "error_type", "delay")
+
+
+async def _read_evidence(tx: Transaction, ids: Sequence[int], *, audited: bool) -> dict[int, Evidence]:
+    rows: dict[int, Mapping[Any, Any]] = {}
+    for table in (tx.tables.task, tx.tables.history):
+        columns = _short(tx, table, [name for name in ROW if name in table.c], ("key", "tenant", "error"))
+        rows |= {row["id"]: row for row in await _of(tx, sa.select(*columns), table.c.id, ids)}
+    attempt, dependency, audit = tx.tables.attempt, tx.tables.dependency, tx.tables.audit
+    attempts, dependencies, changes = defaultdict(list), defaultdict(list), defaultdict(list)
+    columns = _short(tx, attempt, [*ATTEMPT, "message"], ("message",))
+    for row in await _of(tx, sa.select(*columns).order_by(attempt.c.fence), attempt.c.task_id, ids):
+        attempts[row["task_id"]].append(row)
+    columns = readable(tx, [dependency.c[name] for name in ("id", "task_id", "parent_id", "satisfied_at")])
+    for row in await _of(tx, sa.select(*columns).order_by(dependency.c.id), dependency.c.task_id, ids):
+        dependencies[row["task_id"]].append(row)
+    if audited:
+        statement = sa.select(*readable(tx, audit.c)).order_by(audit.c.id)
+        for row in await _of(tx, statement, audit.c.task_id, ids):
+            changes[row["task_id"]].append(as_record(row))
+    return {id: Evidence(row, attempts[id], changes[id], dependencies[id]) for id, row in rows.items()}
+
+
+def _short(tx: Transaction, table: sa.Table, names: Sequence[str], long: Sequence[str]) -> list[Any]:
+    """The columns of a table, with long texts cut."""
+    columns = readable(tx, [table.c[name] for name in names if name not in long])
+    return [*columns, *(sa.func.substr(table.c[name], 1, SHORT).label(name) for name in long)]
+
+
+async def _of(
+    tx: Transaction, statement: sa.Select[Any], column: sa.ColumnElement[int], ids: Sequence[int]
+) -> Sequence[Any]:
+    return (await tx.execute(statement.where(tx.dialect.one_of(column, ids)))).mappings().all()

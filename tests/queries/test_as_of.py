@@ -1,0 +1,233 @@
+"""Tasks, queues and causes as of a past moment, compared with those of the moment."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import invariant, run_state_machine_as_test
+
+from runner.db.database import Database
+from runner.db.transaction import clock
+from runner.errors import InvalidFilter, InvalidInput
+from runner.model.outcome import Dead, Done, Failure, Retry, Snooze
+from runner.model.task import Shown, State
+from runner.operations.edit import edit
+from runner.operations.edit_values import Changes
+from runner.operations.limit import LimitEdit, set_limits
+from runner.operations.pause import PauseKind, PauseTarget, pause, resume
+from runner.operations.reschedule import retry_now
+from runner.operations.results import Actor, Target
+from runner.operations.undo.undo import undo
+from runner.queries.as_of import queues_as_of, read_moment, reconstructed, task_as_of, tasks_as_of
+from runner.queries.audit import audit
+from runner.queries.queues import counts
+from runner.queries.task_list.row import task_rows
+from runner.queries.why.why import why_as_of
+from tests.store.dependencies import put_after
+from tests.store.rows import filtered
+from tests.store.runners import Runner
+from tests.store.table import put
+from tests.store.test_model import Histories
+
+pytestmark = pytest.mark.both_databases
+
+ANA = Actor("ana", "desk", "deploy")
+MAIL = PauseTarget(PauseKind.QUEUE, "mail")
+FAILURE = Failure("OSError", "no route", "")
+
+
+async def moment(database: Database) -> datetime:
+    """A moment after all changes so far, and before all later ones."""
+    at = await database.read(clock)
+    while await database.read(clock) <= at:
+        pass
+    return at
+
+
+class PastHistories(Histories):
+    """Random histories, whose tasks are reconstructed at each of their steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.snapshots: list[tuple[datetime, dict[int, tuple[State, int]]]] = []
+
+    @invariant()
+    def a_snapshot_is_kept(self) -> None:
+        tasks = {id: (task.state, task.attempt) for id, task in self.model.tasks.items()}
+        self.snapshots.append((self.do(moment(self.database)), tasks))
+
+    def teardown(self) -> None:
+        try:
+            for at, expected in self.snapshots:
+                past = self.do(self.database.read(reconstructed, sorted(self.model.tasks), at, audited=True))
+                assert [task.task.id for task in past] == sorted(expected), at
+                for task in past:
+                    state, attempt = expected[task.task.id]
+                    if task.word == "waiting or running":
+                        assert state in (State.WAITING, State.RUNNING)
+                    else:
+                        assert (task.task.id, task.task.state, task.task.attempt) == (task.task.id, state, attempt), at
+        finally:
+            super().teardown()
+
+
+def run(url: str, examples: int) -> None:
+    checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+    bounds = settings(max_examples=examples, stateful_step_count=30, database=None, suppress_health_check=checks)
+    machine = type("Reconstructed", (PastHistories,), {"url": url})
+    run_state_machine_as_test(machine, settings=settings(bounds, phases=[Phase.generate]))
+
+
+def test_each_task_is_reconstructed_as_it_was_at_each_step(migrated_url: str) -> None:
+    run(migrated_url, examples=3)
+
+
+@pytest.mark.slow
+def test_long_histories_are_reconstructed(migrated_url: str) -> None:
+    run(migrated_url, examples=200)
+
+
+def fields(task: Any) -> tuple[object, ...]:
+    return (task.shown, task.attempt, task.priority, task.run_at and task.run_at.replace(microsecond=0))
+
+
+async def test_due_times_and_edited_values_are_those_of_the_moment(database: Database, runner: Runner) -> None:
+    id = await put(database, delay=3600.0)
+    later = datetime(2099, 1, 1, tzinfo=UTC)
+    snapshots: list[tuple[datetime, tuple[object, ...]]] = []
+
+    async def keep() -> None:
+        (row,) = await database.read(task_rows, [id])
+        snapshots.append((await moment(database), fields(row)))
+
+    await keep()
+    await database.write(edit, id, None, Changes(run_at=later, priority=7), ANA)
+    await keep()
+    await database.write(undo, [(await database.read(audit, task_id=id))[0].id], ANA)
+    await keep()
+    await database.write(retry_now, [Target(id)], ANA)
+    (first,) = await runner.claim()
+    await keep()
+    await runner.end(first, Retry("1h", failure=FAILURE))
+    await keep()
+    await database.write(retry_now, [Target(id)], ANA)
+    (second,) = await runner.claim()
+    await runner.end(second, Dead(failure=FAILURE))
+    await keep()
+    await database.write(retry_now, [Target(id)], ANA)
+    await keep()
+    (third,) = await runner.claim()
+    await runner.end(third)
+    await keep()
+    states = [Shown.SCHEDULED] * 3 + [Shown.RUNNING, Shown.RETRYING, Shown.DEAD, Shown.READY, Shown.SUCCEEDED]
+    assert [values[0] for _, values in snapshots] == states
+    for number, (at, values) in enumerate(snapshots):
+        past = await database.read(task_as_of, id, at)
+        mine, theirs = fields(past.task), values
+        if number in (3, 5):  # while it runs, and after its death, nothing depends on the due time
+            mine, theirs = mine[:3], theirs[:3]
+        assert (number, past.certain, mine) == (number, True, theirs)
+
+
+async def test_a_run_without_a_record_is_named_and_not_guessed(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    (claimed,) = await runner.claim()
+    during = await moment(database)
+    await runner.end(claimed, Snooze("1h"))
+    after = await moment(database)
+    words = [(await database.read(task_as_of, id, at)).word for at in (during, after)]
+    assert words == ["waiting or running"] * 2
+    assert "a run that its runner postponed" in (await database.read(why_as_of, id, during, UTC)).causes[-1].text
+
+
+async def test_a_due_time_that_a_retry_replaced_is_unknown(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    before = await moment(database)
+    (claimed,) = await runner.claim()
+    await runner.end(claimed, Retry("1h", failure=FAILURE))
+    past = await database.read(task_as_of, id, before)
+    assert (past.word, past.task.run_at) == ("waiting", None)
+    listed = [await database.read(tasks_as_of, before, filtered(text)) for text in ("state:ready", "state:waiting")]
+    assert [[task.task.id for task in page.tasks] for page in listed] == [[], [id]]
+
+
+async def test_lists_and_queues_are_those_of_the_moment(database: Database, runner: Runner) -> None:
+    ids = [await put(database, queue="mail") for _ in range(4)]
+    late = await put(database, queue="later", delay=60.0)
+    first, second = await runner.claim(2)
+    await runner.end(first, Dead(failure=FAILURE))
+    await database.write(pause, MAIL, ANA)
+    await database.write(set_limits, MAIL, LimitEdit({"concurrency": "1"}), ANA)
+    queues = {queue.queue: queue for queue in await database.read(counts)}
+    at = await moment(database)
+    await database.write(resume, MAIL, ANA)
+    await database.write(set_limits, MAIL, LimitEdit({"concurrency": "9"}), ANA)
+    await runner.end(second)
+    for claimed in await runner.claim():
+        await runner.end(claimed, Done())
+    await database.write(retry_now, [Target(first.id)], ANA)
+    await put(database, queue="mail")
+    past = await database.read(queues_as_of, at)
+    assert [queue.queue for queue in past.queues] == ["later", "mail"]
+    for queue in past.queues:
+        then = queues[queue.queue]
+        numbers = (then.ready.number, then.scheduled.number, then.running.number, then.dead)
+        assert (*(queue.states.get(word, 0) for word in ("ready", "scheduled", "running")), queue.dead) == numbers
+        assert (queue.limits, queue.pause) == (then.limits, then.paused)
+    assert past.busy == {(runner.id, "here"): 1}
+
+    async def listed(text: str, **page: Any) -> list[int]:
+        return [task.task.id for task in (await database.read(tasks_as_of, at, filtered(text), **page)).tasks]
+
+    assert await listed("") == [late, *reversed(ids)]
+    assert await listed("", after=late, limit=2) == [ids[3], ids[2]]
+    assert await listed("state:running") == [second.id]
+    assert await listed("state:dead error~route") == [first.id]
+    assert await listed("queue:mail -state:dead,running age<1h") == [ids[3], ids[2]]
+    assert await listed("due>30s") == [late]
+    with pytest.raises(InvalidFilter, match="tag is unknown at a past time"):
+        await listed("tag:slow")
+
+
+async def test_the_causes_are_those_of_the_moment(database: Database, runner: Runner) -> None:
+    held, waiting = [await put(database, queue="mail") for _ in range(2)]
+    child = await put_after(database, held)
+    (claimed,) = await runner.claim(1)
+    await database.write(set_limits, MAIL, LimitEdit({"concurrency": "1"}), ANA)
+    full = await moment(database)
+    await database.write(pause, MAIL, ANA)
+    paused = await moment(database)
+    await database.write(resume, MAIL, ANA)
+    await runner.end(claimed)
+
+    async def texts(id: int, at: datetime) -> str:
+        answer = await database.read(why_as_of, id, at, UTC)
+        return " ".join([answer.verdict, *(cause.text for cause in answer.causes)])
+
+    assert "Queue mail runs at most 1 task at the same time" in await texts(waiting, full)
+    assert "paused" not in await texts(waiting, full)
+    assert "Queue mail was paused by ana" in await texts(waiting, paused)
+    assert f"It depended on task {held} work, which was running." in await texts(child, paused)
+    assert f"running on runner {runner.id} (here)" in await texts(held, paused)
+    assert "Not recorded for that time: the live runners" in await texts(waiting, full)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("+5m", "is in the future"), ("soon", "is not a past time"), ("1999-01-01", "is before the first task")],
+)
+async def test_only_a_known_past_time_is_accepted(database: Database, text: str, why: str) -> None:
+    await put(database)
+    with pytest.raises(InvalidInput, match=rf"{why}.*Write a time such as 03:12"):
+        await database.read(read_moment, text, UTC)
+
+
+async def test_ago_is_accepted(database: Database) -> None:
+    id = await put(database)
+    async with database.writing() as tx:
+        task = tx.tables.task
+        await tx.execute(task.update().values(submitted_at=datetime.now(UTC) - timedelta(hours=1)))
+    at = await database.read(read_moment, "20m ago", UTC)
+    assert timedelta(minutes=19) < datetime.now(UTC) - at < timedelta(minutes=21)
+    assert [task.task.id for task in (await database.read(tasks_as_of, at)).tasks] == [id]
