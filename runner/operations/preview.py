@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -43,6 +43,7 @@ class Preview:
         samples: the newest tasks that would change.
         newest: the highest matching id; None if no task matches.
         last: the number of eligible tasks with one attempt left.
+        states: the number of eligible tasks by state, largest first.
     """
 
     verb: str
@@ -53,6 +54,7 @@ class Preview:
     samples: list[TaskRow]
     newest: int | None = None
     last: int = 0
+    states: Mapping[Shown, int] = field(default_factory=dict)
 
 
 async def preview(
@@ -82,6 +84,7 @@ async def preview(
         samples=await task_rows(tx, eligible[:SAMPLES]),
         newest=ids[0] if ids else None,
         last=sum(reasons[outline.id] is None and is_last(verb, outline) for outline in outlines),
+        states=dict(Counter(one.shown for one in outlines if reasons[one.id] is None).most_common()),
     )
 
 

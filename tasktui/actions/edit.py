@@ -68,7 +68,7 @@ class TaskEdit:
         from tasktui.actions.edit_form import edited_texts
 
         self._changes()
-        values = edited_texts(self.typed, self.detail, self.session.zone)
+        values = edited_texts(self.typed, self.detail)
         if MASK in values.get("payload", ""):
             raise InvalidInput(why="the payload has secrets, which a command line would show")
         words = edit_words(self.detail, values, self._reason)

@@ -1,35 +1,25 @@
-"""The edit form of a task: its entries, the changes typed into them, and a preview of the result."""
+"""The edit form of a task: its entries, and the changes typed into them."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from decimal import Decimal
-from math import inf
 from typing import Any, NamedTuple
 
-from runner.errors import InvalidEdit, RunnerError
+from runner.errors import InvalidEdit
 from runner.model.duration import parse_duration
-from runner.model.task import Shown, State
-from runner.operations.edit_values import KEEP, Changes
+from runner.operations.edit_values import Changes
 from runner.operations.targets import objection
-from runner.queries.task.detail import TaskDetail, forecast
-from runner.queries.task_list.row import TaskRow
+from runner.queries.task.detail import TaskDetail
 from runner.text import formatting
 from runner.text.operator import ANY_HOST, host_list
 from runner.text.redact import decode, redact, with_secrets
-from runner.text.times import format_zone, parse_moment
+from runner.text.times import parse_moment
 from tasktui.actions.question import FormField
 from tasktui.render.render import block, line
 
 NONE = "none"
 """Typed to use the handler's default, or to remove the key."""
-
-MOST_RUNS = 6
-"""Maximum number of runs that a preview lists."""
-
-LONGEST_FORECAST = 20
-"""A forecast of this length may be cut off."""
 
 
 def requeues(detail: TaskDetail) -> bool:
@@ -37,18 +27,17 @@ def requeues(detail: TaskDetail) -> bool:
     return objection("requeue", detail.task) is None
 
 
-def entries(detail: TaskDetail, zone: tzinfo) -> list[FormField]:
+def entries(detail: TaskDetail) -> list[FormField]:
     """Build the entries of the form for a task."""
     task = detail.task
-    run_at = "as soon as you save" if requeues(detail) else formatting.exact(task.run_at, detail.at, zone)
     payload, lock_reason = shown_payload(detail.payload)
     return [
-        FormField("run_at", "Run at", "", f"{run_at}; now, +15m, 14:30"),
+        FormField("run_at", "Run at", "", "now, +15m, 14:30"),
         FormField("max_attempts", "Max attempts", str(task.max_attempts or NONE)),
         FormField("retry", "Retry plan", line(detail.retry or NONE)),
         FormField("priority", "Priority", str(task.priority)),
         FormField("timeout", "Timeout", NONE if detail.timeout is None else f"{detail.timeout:g}s"),
-        FormField("expires_at", "Expires", "", f"{_expiry(detail, zone)}; none, +1h, 18:00"),
+        FormField("expires_at", "Expires", "", "none, +1h, 18:00"),
         FormField("hosts", "Hosts", line(task.hosts or ANY_HOST)),
         FormField("key", "Key", line(task.key or NONE)),
         FormField("payload", "Payload", payload, lock_reason=lock_reason),
@@ -71,18 +60,18 @@ def changes(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> Chang
     Raises:
         InvalidInput: a text cannot be parsed.
     """
-    texts = edited_texts(typed, detail, zone)
+    texts = edited_texts(typed, detail)
     parsed = {name: parse_value(name, text, detail.at, zone) for name, text in texts.items()}
     if "payload" in parsed:
         parsed["payload"] = with_secrets(parsed["payload"], detail.payload)
     return Changes(**parsed)
 
 
-def edited_texts(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> dict[str, str]:
+def edited_texts(typed: Mapping[str, str], detail: TaskDetail) -> dict[str, str]:
     """Return the texts that differ from the current values, without read-only and empty entries."""
     return {
         entry.name: typed[entry.name].strip()
-        for entry in entries(detail, zone)
+        for entry in entries(detail)
         if not entry.lock_reason and typed.get(entry.name, entry.value).strip() not in ("", entry.value)
     }
 
@@ -101,7 +90,7 @@ class EditConflict(NamedTuple):
 
 def edit_conflict(before: TaskDetail, after: TaskDetail, zone: tzinfo) -> EditConflict:
     """Compare a task as the form showed it with the task now."""
-    old, new = ({entry.name: entry for entry in entries(detail, zone)} for detail in (before, after))
+    old, new = ({entry.name: entry for entry in entries(detail)} for detail in (before, after))
     values = {"State": (before.task.shown, after.task.shown), "Attempts": (before.task.attempt, after.task.attempt)}
     values["Run at"] = (
         formatting.exact(before.task.run_at, after.at, zone),
@@ -118,46 +107,10 @@ def edit_conflict(before: TaskDetail, after: TaskDetail, zone: tzinfo) -> EditCo
     )
 
 
-def preview(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> list[str]:
-    """Describe the result of saving the form, or the first error in it.
-
-    Args:
-        typed: texts by entry name.
-        detail: the task as the form showed it.
-        zone: time zone for display.
-    """
-    try:
-        parsed = changes(typed, detail, zone)
-    except RunnerError as error:
-        return [str(error)]
-    values = parsed.given()
-    if not values:
-        return ["no changes yet"]
-    lines = [line(text) for name, value in values.items() for text in _difference(name, value, detail, zone)]
-    task = detail.task
-    if requeues(detail):
-        lines.append(f"the task is {task.state}: saving requeues it with all its attempts")
-        task = replace(task, shown=Shown.READY, attempt=0, run_at=detail.at)
-    task = replace(task, **{name: values[name] for name in ("run_at", "max_attempts") if name in values})
-    plan = detail.retry if parsed.retry is KEEP else parsed.retry
-    return lines + _runs(forecast(task, plan, detail.at), task, detail.at, zone)
-
-
-def _difference(name: str, value: Any, detail: TaskDetail, zone: tzinfo) -> list[str]:
-    label = name.replace("_", " ")
-    if name == "payload":
-        return [f"{label}: {text}" for text in payload_differences(detail.payload, value)] or [f"{label}: reformatted"]
-    if name == "expires_at" and value is None:
-        return ["expires at: never"]
-    if isinstance(value, datetime):
-        return [f"{label}: {formatting.exact(value, detail.at, zone)}"]
-    before = getattr(detail, name) if name in ("retry", "timeout") else getattr(detail.task, name)
-    used = f"; {detail.task.attempt} used" if name == "max_attempts" else ""
-    return [f"{label}: {_format(before)} -> {_format(value)}{used}"]
-
-
-def payload_differences(before: str, after: str) -> list[str]:
+def payload_differences(before: str, after: str | None) -> list[str]:
     """List the differences of two payloads by name, secrets masked: `n: 1 -> 2`, `+ to: "ana"`, `- old: true`."""
+    if after is None:
+        return []
     old, new = (value if isinstance(value := decode(text), dict) else {} for text in (before, after))
     lines = []
     for name in {**old, **new}:
@@ -169,34 +122,6 @@ def payload_differences(before: str, after: str) -> list[str]:
         elif was != is_now:
             lines.append(f"{name}: {was} -> {is_now}")
     return lines
-
-
-def _runs(runs: Sequence[datetime], task: TaskRow, at: datetime, zone: tzinfo) -> list[str]:
-    """Describe when the task runs if every attempt fails immediately, in the operator's zone."""
-    if not runs:
-        return []
-    times = [_clock(run, at, zone) for run in runs[:MOST_RUNS]]
-    if len(runs) > MOST_RUNS:
-        times.append(f"{len(runs) - MOST_RUNS} more until {_clock(runs[-1], at, zone)}")
-    remaining = (task.max_attempts or inf) - task.attempt - (task.state is State.RUNNING)
-    if len(runs) >= remaining:
-        end = ", then dead"
-    else:
-        end = ", and so on" if len(runs) >= LONGEST_FORECAST else ", then by the handler's retry plan"
-    zones = dict.fromkeys(format_zone(run, zone) for run in runs)  # The offset may change between two runs.
-    return [f"runs if every attempt fails immediately: {', '.join(times)}{end}", f"times in {', then '.join(zones)}"]
-
-
-def _clock(moment: datetime, at: datetime, zone: tzinfo) -> str:
-    local = moment.astimezone(zone)
-    same_day = local.date() == at.astimezone(zone).date()
-    return local.strftime("%H:%M:%S" if same_day else "%b %d %H:%M")
-
-
-def _format(value: Any) -> Any:
-    if value == "":
-        return ANY_HOST
-    return NONE if value is None else f"{value:g}s" if isinstance(value, float) else value
 
 
 def parse_value(name: str, text: str, at: datetime, zone: tzinfo) -> Any:

@@ -16,6 +16,7 @@ from runner.operations.limit import BreakerResult, close_by_hand, open_by_hand, 
 from runner.operations.pause import PauseKind, PauseTarget, name_warning
 from runner.operations.pause import pause as apply_pause
 from runner.operations.pause import resume as apply_resume
+from runner.operations.preview import Preview
 from runner.operations.preview import preview as apply_preview
 from runner.operations.results import Result, with_change_group
 from runner.operations.runner_command import send_command
@@ -25,7 +26,7 @@ from runner.operations.undo.undo import undo_all
 from runner.policy.limits import LimitUsage
 from runner.queries.audit import audit, undoable
 from runner.queries.fate import GroupFate
-from runner.queries.registries import Pause, limit_usages
+from runner.queries.registries import Pause, breakers, limit_usages
 from runner.queries.registries import pauses as read_pauses
 from runner.text.formatting import age
 from runner.text.times import format_moment, parse_moment
@@ -48,8 +49,20 @@ async def preview(
     session: Session, action: Action, task_filter: Filter, values: Mapping[str, object] = NO_VALUES
 ) -> ActionPlan:
     """Preview an action on the tasks that match a filter; an edit needs its validated values."""
-    return plan_for_filter(
-        action, task_filter, await session.read(apply_preview, task_filter, action.verb, values=values)
+    previewed = await session.read(apply_preview, task_filter, action.verb, values=values)
+    held = await session.read(_obstacles, previewed) if action.verb == "retry_now" else ()
+    return plan_for_filter(action, task_filter, previewed, held)
+
+
+async def _obstacles(tx: Transaction, previewed: Preview) -> tuple[str, ...]:
+    """The open breakers and the pauses that the tasks of a retry meet; the samples name their handlers."""
+    handlers = {task.handler for task in previewed.samples}
+    held = [row.handler for row in await breakers(tx, only_open=True) if row.state and row.handler in handlers]
+    paused = (await read_pauses(tx)).queues
+    queues = dict.fromkeys(queue for _, queue in previewed.groups if queue in paused)
+    return (
+        *(f"The breaker of {name} is open: its tasks wait for the next probe." for name in held),
+        *(f"Queue {name} is paused: its tasks wait." for name in queues),
     )
 
 

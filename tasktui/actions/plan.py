@@ -2,11 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
-
-from textual.content import Content
 
 from runner.filter.parse import Filter
 from runner.model.task import Shown
@@ -17,7 +15,8 @@ from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
 from tasktui.actions.action import Action
 from tasktui.render.plot import gauge
-from tasktui.render.render import brief, content, fitted, line, state
+from tasktui.render.render import brief, fitted, line, state
+from tasktui.render.rows import BLANK, Part, Row, handler
 
 if TYPE_CHECKING:
     from runner.operations.preview import Preview  # import modules that the first screen does not need
@@ -44,6 +43,8 @@ class ActionPlan:
         targets: the tasks to change, each with the version on the screen; empty if `task_filter` is set.
         task_filter: a filter for the tasks to change; None if `targets` lists them.
         last: number of eligible tasks with one attempt left.
+        states: number of eligible tasks by state.
+        held: sentences about the obstacles that the tasks meet after the change.
     """
 
     action: Action
@@ -54,6 +55,8 @@ class ActionPlan:
     targets: tuple[Target, ...] = ()
     task_filter: Filter | None = None
     last: int = 0
+    states: Mapping[Shown, int] = field(default_factory=dict)
+    held: tuple[str, ...] = ()
 
     @property
     def weight(self) -> int:
@@ -83,11 +86,12 @@ def plan(action: Action, tasks: Sequence[TaskRow], values: Mapping[str, object] 
         samples=tuple(eligible[:SAMPLES]),
         targets=tuple(Target(task.id, task.version) for task in eligible),
         last=sum(is_last(action.verb, task) for task in eligible),
+        states=dict(Counter(task.shown for task in eligible).most_common()),
     )
 
 
-def plan_for_filter(action: Action, task_filter: Filter, preview: "Preview") -> ActionPlan:
-    """Plan an action on the tasks that match a filter, from the preview of the store."""
+def plan_for_filter(action: Action, task_filter: Filter, preview: "Preview", held: tuple[str, ...] = ()) -> ActionPlan:
+    """Plan an action on the tasks that match a filter, from the preview of the store and its obstacles."""
     from runner.operations.preview import bounded
 
     return ActionPlan(
@@ -98,40 +102,88 @@ def plan_for_filter(action: Action, task_filter: Filter, preview: "Preview") -> 
         samples=tuple(preview.samples),
         task_filter=bounded(task_filter, preview.newest),
         last=preview.last,
+        states=preview.states,
+        held=held,
     )
 
 
-BAR = 60
-"""Cells of the bar of states."""
+LABEL = 10
+"""Cells of the labels of a plan."""
+
+FEW_SAMPLES = 1
+"""Samples on a low screen."""
 
 
-def plan_lines(plan: ActionPlan, database: str) -> list[Content]:
-    """Render the effect of a plan on a database."""
-    count, groups = plan.eligible, list(plan.groups.items())
-    selected = sum(plan.groups.values())
-    of = "" if selected == count.number and not count.more else f" of {selected:,}{'+' if count.more else ''} selected"
-    parts = [content((f"{plan.action.label}: {count.of('task')}{of}, in {line(database)}", "bold strong"))]
+def plan_rows(plan: ActionPlan, database: str, width: int, *, low: bool) -> list[Row]:
+    """Render the effect of a plan on a database.
+
+    Args:
+        plan: the plan.
+        database: name of the database.
+        width: cells of a row.
+        low: True for a screen with few rows: one sample, and no blank rows.
+    """
+    count, selected = plan.eligible, sum(plan.groups.values())
+    more = "+" if count.more else ""
+    of = "" if selected == count.number and not more else f" of {selected:,}{more} selected"
+    noun = "task" if selected == 1 else "tasks"
+    rows: list[Row] = [
+        [(f"{count.number:,}{more}", "bold strong"), (f"{of} {noun} will change, in {line(database)}.", "text")]
+    ]
+    rows += [[(line(text, width), "bold retrying")] for text in plan.held]
     if selected:
-        bar = gauge([(number / selected, str(shown)) for (shown, _), number in groups], BAR)
-        parts += [content(*bar), content("")]
-    for (shown, queue), number in groups[:MOST_GROUPS]:
-        cell = state(shown)
-        parts.append(content(f"  {number:>6,}  ", (f"{cell.text:12}", cell.style), f" {line(queue, 40)}"))
-    if len(groups) > MOST_GROUPS:
-        rest = sum(number for _, number in groups[MOST_GROUPS:])
-        parts.append(content(f"  {rest:>6,}  in other states and queues"))
-    parts += [content((f"  {number:,} skipped: {line(why)}", "retrying")) for why, number in plan.skipped.items()]
+        skipped = sum(plan.skipped.values())
+        shares = [(number / selected, str(shown)) for shown, number in plan.states.items()]
+        rows += [BLANK, gauge([*shares, (skipped / selected, "cancelled")], width), _legend(plan.states, skipped)]
+    rows += [*_gap(low=low), _queues(plan.groups)]
+    for index, (why, number) in enumerate(plan.skipped.items()):
+        label = "Skipped" if index == 0 else ""
+        rows.append([(f"{label:{LABEL}}", "muted"), (f"{number:>8,}", "strong"), (f"  {line(why)}", "retrying")])
     if plan.last:
-        parts.append(content((f"  {plan.last:,} {LAST}", "retrying")))
-    return parts
+        rows.append([(f"{'':{LABEL}}", ""), (f"{plan.last:>8,}", "strong"), (f"  {LAST}", "retrying")])
+    return [*rows, *_gap(low=low), *_samples(plan, FEW_SAMPLES if low else SAMPLES)]
 
 
-def sample_lines(plan: ActionPlan) -> list[Content]:
-    """Render the first tasks that a plan changes, one line each at 80 columns."""
-    lines = []
-    for task in plan.samples:
-        error = brief(task.error).partition(":")[0] if task.error else None
+def _gap(*, low: bool) -> list[Row]:
+    return [] if low else [BLANK]
+
+
+def _legend(states: Mapping[Shown, int], skipped: int) -> Row:
+    """The numbers of the bar, in its order."""
+    parts: list[Part] = []
+    for shown, number in states.items():
+        cell = state(shown)
+        sign, _, word = cell.text.partition(" ")
+        parts += [(f"{sign} ", cell.style), (f"{number:,}", "strong"), (f" {word}   ", "muted")]
+    return [*parts, ("⊘ ", "cancelled"), (f"{skipped:,}", "strong"), (" skipped", "muted")] if skipped else parts
+
+
+def _queues(groups: Mapping[tuple[Shown, str], int]) -> Row:
+    """The selected tasks by queue."""
+    queues: Counter[str] = Counter()
+    for (_, queue), number in groups.items():
+        queues[queue] += number
+    names = ", ".join(f"{line(queue, 40)} {number:,}" for queue, number in queues.most_common(MOST_GROUPS))
+    rest = len(queues) - MOST_GROUPS
+    return [(f"{'Queues':{LABEL}}", "muted"), (f"{names}, {rest:,} more" if rest > 0 else names, "text")]
+
+
+def _samples(plan: ActionPlan, most: int) -> list[Row]:
+    """The first tasks that a plan changes, one line each."""
+    rows: list[Row] = []
+    for index, task in enumerate(plan.samples[:most]):
+        cell = state(task.shown)
+        error = brief(task.error).partition(":")[0] if task.error else ""
         tried = formatting.attempts(task.attempt, task.max_attempts)
-        texts = (f"{task.id:>8}", fitted(line(task.handler), 18), fitted(line(task.key), 14), f"{tried:>5}")
-        lines.append(content(("  ".join([*texts, line(error, 20)]).rstrip(), "muted")))
-    return lines
+        rows.append(
+            [
+                (f"{'Samples' if index == 0 else '':{LABEL}}", "muted"),
+                (f"{task.id:>8}  ", "text"),
+                (f"{cell.text[:1]} ", cell.style),
+                *handler(task.handler, 18),
+                (f"  {fitted(line(task.key) if task.key else '', 14)}  ", "strong"),
+                (f"{tried:>5}  ", "muted"),
+                (line(error, 20) if error else "", "muted"),
+            ]
+        )
+    return rows

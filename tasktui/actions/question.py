@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, Union
 
 from textual.content import Content
 
@@ -10,6 +10,7 @@ from runner.operations.results import Result
 from tasktui.actions.action import Action, Confirmation
 from tasktui.actions.as_command import ConsentSql
 from tasktui.messages import Notice
+from tasktui.render.rows import Row
 from tasktui.session.session import Job
 
 if TYPE_CHECKING:
@@ -33,6 +34,14 @@ class BulkChange(NamedTuple):
     apply: Callable[[Job], Awaitable[Result]]
 
 
+class Effect(Protocol):
+    """Draws the effect of a change."""
+
+    def __call__(self, width: int, *, low: bool) -> Sequence[Row]:
+        """Return rows of at most `width` cells; few of them if `low`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A change to confirm.
@@ -46,7 +55,9 @@ class Question:
         sql: returns the equivalent SQL; None if there is none.
         many: True to offer a limit on the number of tasks.
         canary: True to offer stages as well.
-        samples: some of the things that it changes; a low screen shows the first one.
+        effect: draws its effect in a width, with few rows if its argument `low` is set.
+        title: the question; empty for the label of the action.
+        total: number of tasks to spread and to limit; None if counting stopped at the cap.
         reason: initial text of the reason.
     """
 
@@ -58,7 +69,9 @@ class Question:
     sql: ConsentSql | None = None
     many: bool = False
     canary: bool = False
-    samples: Sequence[Content] = ()
+    effect: "Effect | None" = None
+    title: str = ""
+    total: int | None = None
     reason: str = ""
 
 

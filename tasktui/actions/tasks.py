@@ -7,7 +7,7 @@ from typing import Any
 from runner.filter.parse import Filter
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import plan_words
-from tasktui.actions.plan import ActionPlan, plan, plan_lines, sample_lines
+from tasktui.actions.plan import ActionPlan, plan, plan_rows
 from tasktui.actions.question import BulkChange, Dialog, Question
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
@@ -49,12 +49,14 @@ def question(plan: ActionPlan, session: Session, details: Sequence[str] = ()) ->
 
     return Question(
         plan.action,
-        [*plan_lines(plan, session.name), *(content((line(text), "bold")) for text in details)],
+        [content((line(text), "bold")) for text in details],
         plan.weight,
         words=partial(plan_words, plan),
         change=change,
         sql=partial(perform.plan_sql, session, plan),
         many=plan.eligible.number > 1,
-        samples=sample_lines(plan),
+        effect=partial(plan_rows, plan, session.name),
+        title=f"{plan.action.label} {plan.eligible.of('task')}?",
+        total=None if plan.eligible.more else plan.eligible.number,
         canary=plan.task_filter is not None and plan.action.verb == "retry_now",
     )

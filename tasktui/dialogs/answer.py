@@ -62,7 +62,7 @@ class AnswerScreen(ModalScreen[T]):
         """Build one scrollable text."""
         yield Heading()
         dialog = VerticalScroll(Static(content((f"{self._topic} ...", "muted")), id="answer"), classes="dialog")
-        dialog.border_title, dialog.border_subtitle = self._topic, self.hint()
+        dialog.border_title, dialog.border_subtitle = content(self._topic), content(self.hint())
         yield dialog
 
     def on_mount(self) -> None:
@@ -94,7 +94,7 @@ class AnswerScreen(ModalScreen[T]):
             width = max(NARROWEST, self.query_one("#answer").size.width)
             answer = list(self.answer_lines(self._answer, width))
             self._show(lines(answer))
-            self.query_one(".dialog").border_subtitle = self.hint()
+            self.query_one(".dialog").border_subtitle = content(self.hint())
 
     @on(ReadFailed)
     def _show_error(self, message: ReadFailed) -> None:

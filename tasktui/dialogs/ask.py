@@ -1,9 +1,11 @@
 """AskScreen, CommandScreen and ConfirmScreen: dialogs with one input, for a question, a command and a confirmation."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from typing import ClassVar
 
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -11,12 +13,16 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
 from runner.errors import InvalidInput
+from runner.model.duration import parse_duration
 from runner.operations.targets import RequiredConfirmation
+from runner.text.sanitize import count_noun
 from tasktui.actions.action import ALL, CANARY, Confirmation, parse_limit
 from tasktui.actions.as_command import copy
 from tasktui.actions.question import Question
 from tasktui.commands.syntax import complete_command
 from tasktui.render.render import block, content, line, lines
+from tasktui.render.rows import BLANK, Part, Row, heading, rule, width_of
+from tasktui.widgets.canvas import Canvas, Cap, Caps
 from tasktui.widgets.heading import Heading
 from tasktui.widgets.input import FOCUS_KEYS, CompletionInput, TextLine
 
@@ -96,7 +102,19 @@ class CommandScreen(ModalScreen[None]):
 LOW = 36
 """Rows of a screen below which a dialog has few samples, so that the number of changes stays in sight."""
 
+SHORT = 90
+"""Cells below which the title of a dialog is short."""
+
+BREAKPOINTS: list[tuple[int, str]] = [(0, "low"), (LOW, "tall")]
+"""Classes of a dialog by the rows of the screen."""
+
+ENTRY = 16
+"""Cells of the label of an entry, as in the style sheet."""
+
 CommandSource = Callable[[Confirmation], str | None]
+
+SPREAD = "Spread over"
+"""The prompt of an action that spreads its tasks."""
 
 
 class ConfirmScreen(ModalScreen[Confirmation | None]):
@@ -106,6 +124,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         question: the change to confirm.
         required: the word to type, and whether a reason is required.
         command: returns the equivalent command line for the answers so far; None if there is none.
+        now: the time of day, for the end of a spread.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -113,37 +132,42 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+y", "copy", "Copy as command line (again: SQL)"),
     ]
+    VERTICAL_BREAKPOINTS = BREAKPOINTS
 
-    def __init__(self, question: Question, required: RequiredConfirmation, command: CommandSource) -> None:
+    def __init__(
+        self, question: Question, required: RequiredConfirmation, command: CommandSource, now: datetime
+    ) -> None:
         super().__init__()
         self._question = question
         self._required = required
         self._command = command
+        self._now = now
 
     def compose(self) -> ComposeResult:
         """Build the description and the inputs."""
+        question, action = self._question, self._question.action
         yield Heading()
         with VerticalScroll(classes="dialog changes") as dialog:
             dialog.can_focus = False
-            dialog.border_title, dialog.border_subtitle = f"{self._question.action.label}?", "escape cancels"
-            samples = self._question.samples if self.app.size.height >= LOW else self._question.samples[:1]
-            yield Static(lines([*self._question.about, *samples]), classes="about")
-            action, word = self._question.action, line(self._required.word)
+            dialog.border_title = content((question.title or f"{action.label}?", "bold strong"))
+            dialog.border_subtitle = content((f"ctrl+y copies the command{', again the SQL' * bool(question.sql)}", ""))
+            yield Canvas(id="effect")
+            if question.about:
+                yield Static(lines(question.about), classes="about")
+            if action.prompt or question.many:
+                yield Canvas(id="how", classes="section")
             if action.prompt:
                 yield from _entry("answer", action.prompt, action.default, action.default)
-            if self._question.many:
-                stages = f", or {CANARY}: 1, 10, 100, then the rest" if self._question.canary else ""
-                yield from _entry("limit", "Limit", ALL, f"{ALL}, 1 to try one task first{stages}")
-                if self._question.canary:
-                    note = f"{CANARY}: 1, 10, 100, then the rest; stops when a task fails"
-                    yield Static(content((note, "muted")), classes="note")
+            if question.many:
+                yield from _entry("limit", "Limit", ALL)
+                yield Canvas(id="when", classes="section")
+            yield Canvas(id="safety", classes="section")
             yield from _entry(
-                "reason", "Reason", self._question.reason, hint="required" if self._required.reason else "optional"
+                "reason", "Reason", question.reason, hint="required" if self._required.reason else "optional"
             )
-            yield from _entry("word", f"Type {word}")
+            yield from _entry("word", f"Type {line(self._required.word)}")
             yield Static("", id="objection")
-            sql = ", again for SQL" if self._question.sql else ""
-            yield Static(content((f"type {word} and press enter; escape cancel, ctrl+y copy{sql}", "muted")))
+            yield Caps(id="caps")
 
     def on_mount(self) -> None:
         """Start at the first input, or at the word if no other input needs attention."""
@@ -151,6 +175,107 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
             field.on_submit = self._submitted if field.id == "word" else self._next
         more = self._question.action.required or self._required.reason or self._question.many
         (self.query(Input).first() if more else self.query_one("#word")).focus()
+
+    def on_resize(self) -> None:
+        """Draw the rows in the new width, once it is known."""
+        self.call_after_refresh(self._draw)
+
+    @on(Input.Changed)
+    def _draw(self) -> None:
+        """Draw the effect, and the meaning of each input."""
+        dialog, low = self.query_one(".dialog"), self.app.size.height < LOW
+        width = dialog.scrollable_content_region.width or self.app.size.width
+        if self._question.effect is not None:
+            self.query_one("#effect", Canvas).draw(self._question.effect(width, low=low))
+        values = self._values()
+        for name, title in (("how", "How"), ("safety", "Production" if self._required.reason else "Confirm")):
+            for canvas in self.query(f"#{name}").results(Canvas):
+                canvas.draw([*([] if low else [BLANK]), rule([heading(title)], width)])
+        meanings = self._meanings(values)
+        for name, (text, role) in meanings.items():
+            self.query_one(f"#{name}-meaning", Static).update(content((text, role)))
+        for canvas in self.query("#when").results(Canvas):
+            when = self._when(values, width)
+            canvas.draw([when] if when else [])
+        is_ready = all(role != "dead" for _, role in meanings.values()) and self._refusal(values) == ""
+        label = (self._question.title or self._question.action.label).rstrip("?").lower()
+        caps = [Cap("esc", "cancel", "screen.cancel"), Cap("↵", label, "screen.submit", locked=not is_ready)]
+        self.query_one("#caps", Caps).show((), caps)
+
+    def _meanings(self, values: Mapping[str, str]) -> dict[str, Part]:
+        """The meaning of each text, or the reason why it is wrong, with its role."""
+        meanings: dict[str, Part] = {}
+        if self._question.many and self._question.action.prompt == SPREAD:
+            meanings["answer"] = self._spread(values)
+        if self._question.many:
+            meanings["limit"] = self._limit(values["limit"])
+        meanings["reason"] = ("✓" if values["reason"] else "", "succeeded")
+        word = self._required.word
+        rest = len(word) - len(values["word"])
+        if values["word"] == word:
+            meanings["word"] = ("✓", "succeeded")
+        elif word.startswith(values["word"]):
+            meanings["word"] = (count_noun(rest, "letter") + " to go" if values["word"] else "", "muted")
+        else:
+            meanings["word"] = ("✗ differs", "dead")
+        return meanings
+
+    def _seconds(self, values: Mapping[str, str]) -> float:
+        return parse_duration(values.get("answer") or "0s").total_seconds()
+
+    def _tasks(self, values: Mapping[str, str]) -> int | None:
+        """Number of tasks to change; None if it is unknown."""
+        limit, total = parse_limit(values.get("limit", "")), self._question.total
+        return total if limit is None else min(limit, total) if total is not None else limit
+
+    def _spread(self, values: Mapping[str, str]) -> Part:
+        try:
+            seconds = self._seconds(values)
+            number = None if self._is_canary(values) else self._tasks(values)
+        except InvalidInput:
+            return ("✗ a duration such as 10m", "dead")
+        if not seconds:
+            return ("all at once; 10m spreads them over ten minutes", "muted")
+        if self._is_canary(values):
+            return (f"✗ {CANARY} waits for each stage", "dead")
+        rate = "" if number is None else f"about {number / seconds:,.2g} per second, "
+        return (f"✓ {rate}until {self._end(seconds)}", "muted")
+
+    def _limit(self, text: str) -> Part:
+        if self._question.canary and text.lower() == CANARY:
+            return ("✓ in stages; stops when a task fails", "muted")
+        try:
+            limit = parse_limit(text)
+        except InvalidInput:
+            return ("✗ a number, or all", "dead")
+        if limit is None:
+            return ("1 tries one first; canary: in stages" if self._question.canary else "1 tries one first", "muted")
+        return (f"✓ the newest {limit:,} only" if limit > 1 else "✓ the newest one only", "muted")
+
+    def _when(self, values: Mapping[str, str], width: int) -> Row:
+        """The moments of the change on a line; empty without a spread and stages."""
+        room = max(10, width - ENTRY)
+        label: Part = (f"{'When':{ENTRY}}", "muted")
+        if self._is_canary(values):
+            stages = [part for name in ("1", "10", "100") for part in ((f"◆ {name} ", "accent"), ("┄┄ ", "line"))]
+            end = "rest"
+            bar = "━" * max(1, room - width_of(stages) - len(end) - 3)
+            return [label, *stages, (f"{bar} ", "accent"), (end, "muted")]
+        try:
+            seconds = self._seconds(values) if self._question.action.prompt == SPREAD else 0.0
+        except InvalidInput:
+            return ()
+        if not seconds:
+            return ()
+        end = f" done about {self._end(seconds)}"
+        return [label, ("◆", "bold accent"), ("━" * max(1, room - len(end) - 1), "accent"), (end, "muted")]
+
+    def _end(self, seconds: float) -> str:
+        end = self._now + timedelta(seconds=min(seconds, 1e8))
+        return f"{end:%H:%M}" if end.date() == self._now.date() else f"{end:%b %d %H:%M}"
+
+    def _is_canary(self, values: Mapping[str, str]) -> bool:
+        return self._question.canary and values.get("limit", "").lower() == CANARY
 
     def action_cancel(self) -> None:
         """Cancel."""
@@ -175,20 +300,29 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         self.focus_next()
 
     def _submitted(self, _text: str) -> None:
+        self.action_submit()
+
+    def action_submit(self) -> None:
+        """Confirm the change, if the word and the reason are there."""
         values = self._values()
-        if values["word"] != self._required.word:
-            self._reject(f"Nothing was changed: type {line(self._required.word)} to confirm")
-        elif self._required.reason and not values["reason"]:
-            self._reject("Nothing was changed: enter a reason")
+        if refusal := self._refusal(values):
+            self._reject(refusal)
         else:
             self._confirm(values)
+
+    def _refusal(self, values: Mapping[str, str]) -> str:
+        if values["word"] != self._required.word:
+            return f"Nothing was changed: type {line(self._required.word)} to confirm"
+        if self._required.reason and not values["reason"]:
+            return "Nothing was changed: enter a reason"
+        return ""
 
     def _values(self) -> dict[str, str]:
         return {field.id or "": field.value.strip() for field in self.query(Input)}
 
     def _confirmation(self, values: Mapping[str, str]) -> Confirmation:
         limit, answer = values.get("limit", ""), values.get("answer", "")
-        is_canary = self._question.canary and limit.lower() == CANARY
+        is_canary = self._is_canary(values)
         if is_canary and answer not in ("", "0", "0s"):
             raise InvalidInput(why=f"{CANARY} waits for each stage; leave out the spread, or the {CANARY}")
         return Confirmation(answer, values["reason"] or None, None if is_canary else parse_limit(limit), is_canary)
@@ -203,7 +337,13 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         self.query_one("#objection", Static).update(content((why, "bold dead")))
 
 
-def _entry(name: str, label: str, value: str = "", hint: str = "") -> ComposeResult:
-    with Horizontal(classes="entry"):
+def entry(label: str, field: TextLine) -> ComposeResult:
+    """An input with its label and its meaning."""
+    with Horizontal(classes="entry with-meaning"):
         yield Label(label, markup=False)
-        yield TextLine(value, placeholder=hint, id=name, compact=True, max_length=1000)
+        yield field
+        yield Static("", id=f"{field.id}-meaning", classes="meaning")
+
+
+def _entry(name: str, label: str, value: str = "", hint: str = "") -> ComposeResult:
+    yield from entry(label, TextLine(value, placeholder=hint, id=name, compact=True, max_length=1000))

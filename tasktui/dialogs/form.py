@@ -8,7 +8,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
-from textual.content import Content
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
@@ -19,11 +18,15 @@ from runner.operations.targets import required_confirmation
 from runner.queries.task.detail import TaskDetail, task_detail
 from tasktui.actions.as_command import copy
 from tasktui.actions.edit import TaskEdit
-from tasktui.actions.edit_form import edit_conflict, entries, indented, on_one_line, preview, requeues
+from tasktui.actions.edit_form import edit_conflict, entries, indented, on_one_line, requeues
+from tasktui.actions.edit_preview import RIGHT, Meaning, meanings, outlook, preview, ruler
 from tasktui.actions.question import Dialog, Form
+from tasktui.dialogs.ask import BREAKPOINTS, LOW, SHORT, entry
 from tasktui.messages import Notice, OperationDone, TaskChanged
 from tasktui.render.render import block, content, line, lines
+from tasktui.render.rows import BLANK, Row, ends, handler, heading, rule
 from tasktui.session.session import Session
+from tasktui.widgets.canvas import Canvas, Cap, Caps
 from tasktui.widgets.heading import Heading
 from tasktui.widgets.input import FOCUS_KEYS, TextLine
 
@@ -59,7 +62,7 @@ class FormScreen(ModalScreen[Dialog | None]):
         yield Heading()
         with VerticalScroll(classes="dialog") as dialog:
             dialog.can_focus = False
-            dialog.border_title, dialog.border_subtitle = self._form.title, "escape cancels"
+            dialog.border_title, dialog.border_subtitle = content(self._form.title), "escape cancels"
             yield Static(lines(self._form.about), classes="about")
             for entry in self._form.fields:
                 with Horizontal(classes="entry"):
@@ -93,7 +96,6 @@ class FormScreen(ModalScreen[Dialog | None]):
 
     def action_editor(self) -> None:
         """Edit the text of the entry in the operator's editor."""
-        from tasktui.actions.edit_form import indented, on_one_line
         from tasktui.terminal.editor import edit_text
 
         field = self.focused
@@ -144,7 +146,7 @@ class FormScreen(ModalScreen[Dialog | None]):
         return {field.id or "": field.value.strip() for field in self.query(Input)}
 
 
-HINT = "ctrl+s save, escape cancel, ctrl+e $EDITOR, ctrl+y copy or SQL"
+HINT = "ctrl+y copies the command, again the SQL; ctrl+e opens $EDITOR"
 
 
 class EditScreen(ModalScreen[Result | None]):
@@ -162,6 +164,7 @@ class EditScreen(ModalScreen[Result | None]):
         Binding("ctrl+y", "copy", "Copy as command line (again: SQL)"),
         Binding("ctrl+e", "editor", "Edit the payload in $EDITOR", priority=True),
     ]
+    VERTICAL_BREAKPOINTS = BREAKPOINTS
 
     def __init__(self, detail: TaskDetail, session: Session) -> None:
         super().__init__()
@@ -175,43 +178,32 @@ class EditScreen(ModalScreen[Result | None]):
         yield Heading()
         with VerticalScroll(classes="dialog") as dialog:
             dialog.can_focus = False
-            dialog.border_title = f"Edit {self._detail.task.id}"
-            dialog.border_subtitle = f"as you saw it: version {self._detail.task.version}"
-            yield Static(self._title(), id="title")
-            for entry in entries(self._detail, self._session.zone):
-                with Horizontal(classes="entry"):
-                    yield Label(entry.label, markup=False)
-                    field = TextLine(entry.value, entry.hint, id=entry.name, compact=True)
-                    field.select_on_focus = entry.name != "payload"  # Usually one edits only a part of the payload.
-                    field.disabled = bool(entry.lock_reason)
-                    yield field
-                if entry.lock_reason:
-                    yield Static(content((f"{entry.label} is read-only: {entry.lock_reason}", "muted")))
-            yield from self._confirmation()
+            verb = "Edit and requeue" if self._requeue else "Edit"
+            dialog.border_title = content((f"{verb} {self._detail.task.id}", "bold strong"))
+            dialog.border_subtitle = content(HINT)
+            yield Canvas(id="title")
+            for item in entries(self._detail):
+                field = TextLine(item.value, item.hint, id=item.name, compact=True)
+                field.select_on_focus = item.name != "payload"  # Usually one edits only a part of the payload.
+                field.disabled = bool(item.lock_reason)
+                yield from entry(item.label, field)
+            yield from entry("Reason", TextLine(id="reason", compact=True, max_length=1000))
+            if self._required.reason:
+                word = TextLine(id="word", compact=True, max_length=1000)
+                yield from entry(f"Type {line(self._required.word)}", word)
             yield Static("", id="conflict")
+            yield Canvas(id="outlook", classes="section")
             yield Static("", id="preview")
-            yield Static(content((HINT, "muted")))
-
-    def _title(self) -> Content:
-        task = self._detail.task
-        verb = "Edit and requeue" if self._requeue else "Edit"
-        title = f"{verb} {task.id} {line(task.handler, 30)} {line(task.key, 30)} (version {task.version})"
-        return content((title, "bold"))
-
-    def _confirmation(self) -> ComposeResult:
-        labels = {"reason": "Reason" if self._required.reason else "Reason (optional)"}
-        if self._required.reason:
-            labels["word"] = f"Type {line(self._required.word)}"
-        for name, label in labels.items():
-            with Horizontal(classes="entry"):
-                yield Label(label, markup=False)
-                yield TextLine(id=name, compact=True, max_length=1000)
+            yield Caps(id="caps")
 
     def on_mount(self) -> None:
-        """Show the preview."""
+        """Let enter lead to the next input."""
         for field in self.query(TextLine):
             field.on_submit = self._next
-        self._preview()
+
+    def on_resize(self) -> None:
+        """Draw the rows in the new width, once it is known."""
+        self.call_after_refresh(self._preview)
 
     def action_cancel(self) -> None:
         """Cancel."""
@@ -220,8 +212,10 @@ class EditScreen(ModalScreen[Result | None]):
     def action_save(self) -> None:
         """Save if the task is still at the version of the form."""
         typed = self._typed()
-        if self._required.reason and (typed["word"] != self._required.word or not typed["reason"]):
-            self._reject(f"Nothing was saved: enter a reason and type {line(self._required.word)}")
+        if wrong := self._wrong():
+            self._show(f"Nothing was saved. {wrong}")
+        elif self._required.reason and (typed["word"] != self._required.word or not typed["reason"]):
+            self._show(f"Nothing was saved: enter a reason and type {line(self._required.word)}")
         else:
             self.run_worker(self._save(self._edit()), group="save", exclusive=True)
 
@@ -251,12 +245,57 @@ class EditScreen(ModalScreen[Result | None]):
 
     def report(self, text: str, *, bad: bool = False) -> None:
         """Show a copied text or an error."""
-        self.query_one("#preview", Static).update(content((block(text), "bold dead" if bad else "")))
+        self._show(text, "bold dead" if bad else "")
 
     @on(Input.Changed)
     def _preview(self) -> None:
-        texts = preview(self._typed(), self._detail, self._session.zone)
-        self.query_one("#preview", Static).update(content(block("\n".join(texts))))
+        """Show the meaning of each text, the runs before and after, and the effect in words."""
+        typed, detail, zone, low = self._typed(), self._detail, self._session.zone, self.app.size.height < LOW
+        width = self.query_one(".dialog").scrollable_content_region.width or self.app.size.width
+        self.query_one("#title", Canvas).draw([self._title(width), *([] if low else [BLANK])])
+        for name, meaning in self._meanings().items():
+            text = f"{meaning.sign or ' '} {meaning.text}"
+            self.query_one(f"#{name}-meaning", Static).update(content((text, meaning.role)))
+            self.query_one(f"#{name}", Input).set_class(meaning.wrong, "wrong")
+        with suppress(RunnerError):  # The ruler keeps the last values that could be read.
+            rows = ruler(outlook(typed, detail, zone), detail.at, zone, width)
+            gap = [] if low else [BLANK]
+            title = rule([heading("What will happen")], width)
+            self.query_one("#outlook", Canvas).draw([*gap, title, *gap, *rows] if rows else [])
+        wrong = self._wrong()
+        if wrong:
+            self._show(f"✗ {wrong}")
+        else:
+            self._show("\n".join(preview(typed, detail, zone)), "")
+        caps = [Cap("esc", "cancel", "screen.cancel"), Cap("ctrl+s", "save", "screen.save", locked=bool(wrong))]
+        self.query_one("#caps", Caps).show((), caps)
+
+    def _meanings(self) -> dict[str, Meaning]:
+        """The meaning of each text, by entry name."""
+        limit, typed = int(self._session.settings.payload_limit), self._typed()
+        found = meanings(typed, self._detail, self._session.zone, limit)
+        needed = "required in production" if self._required.reason else "optional"
+        found["reason"] = Meaning(RIGHT if typed["reason"] else "", needed, "muted")
+        if self._required.reason:
+            word = line(self._required.word)
+            found["word"] = Meaning(RIGHT, "", "muted") if typed["word"] == word else Meaning("", "to save", "muted")
+        return found
+
+    def _wrong(self) -> str:
+        """The first wrong entry with its reason; empty if all can be saved."""
+        labels = {item.name: item.label for item in entries(self._detail)}
+        wrong = ((name, meaning.text) for name, meaning in self._meanings().items() if meaning.wrong)
+        return next((f"{labels[name]}: {text}" for name, text in wrong), "")
+
+    def _title(self, width: int) -> Row:
+        task = self._detail.task
+        used = f"{task.shown}, {task.attempt} of {task.max_attempts or 'unlimited'} attempts used"
+        left = [
+            *handler(task.handler, min(30, len(task.handler))),
+            (f"  {line(task.key, 30) if task.key else ''}", "strong"),
+        ]
+        seen = "as you saw it: " if width >= SHORT else ""
+        return ends([*left, (f"  {used}", "muted")], [(f" {seen}version {task.version}", "muted")], width)
 
     def _next(self, _text: str) -> None:
         self.focus_next()
@@ -272,14 +311,14 @@ class EditScreen(ModalScreen[Result | None]):
     @on(Notice)
     def _show_error(self, message: Notice) -> None:
         message.stop()  # The form shows it, so the console need not.
-        self._reject(message.text)
+        self._show(message.text)
 
     @on(OperationDone)
     def _close_if_saved(self, message: OperationDone) -> None:
         if message.result.changed:
             self.dismiss(message.result)
         else:
-            self._reject("\n".join(["Nothing was saved:", *message.result.reasons()]))
+            self._show("\n".join(["Nothing was saved:", *message.result.reasons()]))
             self.run_worker(self._read_again(), group="save")
 
     async def _read_again(self) -> None:
@@ -294,15 +333,15 @@ class EditScreen(ModalScreen[Result | None]):
             return  # The task has not changed: keep the error on the form.
         self._requeue = requeues(message.detail)
         conflict = edit_conflict(before, message.detail, self._session.zone)
-        for entry in entries(before, self._session.zone):
-            field = self.query_one(f"#{entry.name}", Input)
-            if field.value == entry.value:  # An unedited field takes the new value.
-                field.value = conflict.values[entry.name]
-        self.query_one("#title", Static).update(self._title())
+        for item in entries(before):
+            field = self.query_one(f"#{item.name}", Input)
+            if field.value == item.value:  # An unedited field takes the new value.
+                field.value = conflict.values[item.name]
+        self._preview()
         self.query_one("#conflict", Static).update(content(("\n".join(conflict.lines), "bold")))
 
-    def _reject(self, why: str) -> None:
-        self.query_one("#preview", Static).update(content((block(why), "bold dead")))
+    def _show(self, text: str, style: str = "bold dead") -> None:
+        self.query_one("#preview", Static).update(content((block(text), style)))
 
     def _edit(self) -> TaskEdit:
         return TaskEdit(self._session, self._detail, self._typed())

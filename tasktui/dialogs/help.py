@@ -46,7 +46,7 @@ class HelpScreen(ModalScreen[None]):
         """Build one scrollable text."""
         yield Heading()
         dialog = VerticalScroll(Static(self._help_text), classes="dialog")
-        dialog.border_title, dialog.border_subtitle = self._title, "escape closes"
+        dialog.border_title, dialog.border_subtitle = content(self._title), "escape closes"
         yield dialog
 
 

@@ -179,7 +179,9 @@ class Actions:
 
         from tasktui.dialogs.ask import ConfirmScreen
 
-        self._screen.app.push_screen(ConfirmScreen(question, required, command), on_close)
+        self._screen.app.push_screen(
+            ConfirmScreen(question, required, command, session.now().astimezone(session.zone)), on_close
+        )
 
     def _edit(self, detail: "TaskDetail") -> None:
         def on_close(result: Result | None) -> None:

@@ -157,7 +157,7 @@ async def test_an_edit_is_previewed_saved_and_undone(database: Database, watch: 
         await operator.sees("○ ready")
         for key in ("E", "+", "1", "5", "m", "tab", "6"):  # faster than the form is there, and than its lines change
             operator.console.post_message(Key(key, key if len(key) == 1 else None))
-        await operator.sees("max attempts: 4 -> 6; 0 used", "runs if every attempt fails immediately: ")
+        await operator.sees("✓ was 4; 0 used, 6 left", "before   ◇", "runs if every attempt fails immediately: ")
         await operator.press("ctrl+s")
         await operator.is_told("Edit: 1 changed")
         await operator.sees("0/6")
@@ -283,9 +283,9 @@ async def test_an_edit_over_another_change_is_a_conflict(database: Database, wat
         operator.screen.query_one("#priority").value = "3"
         await operator.press("ctrl+s")
         await operator.sees(
-            "Nothing was saved: the task has changed", "version 1)", "Priority: 1 -> 9", "Key: none -> theirs"
+            "Nothing was saved: the task has changed", "version 1", "Priority: 1 -> 9", "Key: none -> theirs"
         )
-        await operator.until(lambda: "priority: 9 -> 3" in operator.text)
+        await operator.until(lambda: "was 9; 9 runs first" in operator.text)
         assert (await stored(database, id)).priority == 9
         await operator.press("ctrl+s")
         await operator.is_told("1 changed")

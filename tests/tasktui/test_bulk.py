@@ -53,7 +53,8 @@ async def test_all_that_match_are_counted_previewed_and_changed(database: Databa
         await mark_all(operator)
         await operator.sees("all 13 marked")
         await operator.press("T")
-        await operator.sees("Terminate: 12 tasks of 13 selected", "1 skipped: it is succeeded", "○ ready")
+        await operator.sees("Terminate 12 tasks?", "12 of 13 selected tasks will change")
+        await operator.sees("1  it is succeeded", "○ 12 ready   ⊘ 1 skipped")
         await confirm(operator)
         await operator.is_told("Terminate: 12 changed, 1 skipped")
         await operator.press("backslash")
@@ -78,7 +79,7 @@ async def test_new_values_are_set_on_all_that_match_and_undone(database: Databas
         operator.screen.query_one("#priority").value = "8"
         await operator.sees("priority: 8")
         await operator.press("ctrl+s")
-        await operator.sees("Edit: 12 tasks of 14 selected", "1 skipped: it already has these values")
+        await operator.sees("12 of 14 selected tasks will change", "1  it already has these values")
         await confirm(operator)
         await operator.is_told("Edit: 12 changed, 2 skipped")
         assert {(await stored(database, id)).priority for id in ids} == {8}
@@ -101,7 +102,7 @@ async def test_marked_tasks_get_new_values_as_they_were_on_the_screen(database: 
         await operator.sees("New values for 2 tasks")
         operator.screen.query_one("#timeout").value = "5m"
         await operator.press("ctrl+s")
-        await operator.sees("Edit: 2 tasks", "timeout: 300")
+        await operator.sees("Edit 2 tasks?", "timeout: 300")
         await operator.press("ctrl+y")
         await operator.sees(f"runner edit {ids[2]} {ids[1]} --timeout 5m")
         await confirm(operator)
@@ -119,7 +120,7 @@ async def test_a_limit_tries_one_task_first(database: Database, watch: Watch) ->
         await operator.sees("Limit")
         operator.screen.query_one("#limit").value = "some"
         await confirm(operator)
-        await operator.sees("'some' is not a number of tasks")
+        await operator.sees("'some' is not a number of tasks", "✗ a number, or all")
         operator.screen.query_one("#limit").value = "1"
         await confirm(operator)
         await operator.is_told("Terminate: 1 changed")
@@ -182,8 +183,9 @@ async def test_a_whole_failure_group_is_retried_spread_over_time(database: Datab
     async with watch("failures") as operator:
         await operator.sees("ValueError: no")
         await operator.press("R")
-        await operator.sees("Retry: 12 tasks", "Spread over")
+        await operator.sees("Retry 12 tasks?", "Spread over", "all at once", "↵ retry 12 tasks")
         operator.screen.query_one("#answer").value = "1h"
+        await operator.sees("✓ about 0.0033 per second, until ", "When            ◆━", " done about ")
         await confirm(operator)
         await operator.is_told("Retry: 12 changed")
     assert await states(database) == {State.WAITING: 12, State.DEAD: 1}
@@ -203,8 +205,9 @@ async def test_a_canary_stops_at_the_same_failure_and_the_audit_shows_its_fate(
     async with watch("failures") as operator, ending(database, lambda id: "f1" if id == ids[-3] else None):
         await operator.sees("ValueError")
         await operator.press("R")
-        await operator.sees("canary: 1, 10, 100, then the rest; stops when a task fails")
+        await operator.sees("1 tries one first; canary: in stages")
         operator.screen.query_one("#limit").value = "canary"
+        await operator.sees("✓ in stages; stops when a task fails", "◆ 1 ┄┄ ◆ 10 ┄┄ ◆ 100 ┄┄ ━")
         operator.screen.query_one("#answer").value = "5m"
         await confirm(operator)
         await operator.sees("leave out the spread, or the canary")

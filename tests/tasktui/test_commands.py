@@ -1,5 +1,6 @@
 """Commands, completion, forms and confirmation words."""
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -17,9 +18,11 @@ from runner.queries.task.detail import TaskDetail
 from runner.queries.task_list.row import TaskRow
 from tasktui.actions.action import ActionTarget, parse_limit
 from tasktui.actions.actions import ACTIONS
-from tasktui.actions.edit_form import changes, entries, preview
-from tasktui.actions.plan import plan, plan_lines
+from tasktui.actions.edit_form import changes, entries
+from tasktui.actions.edit_preview import meanings, outlook, preview, ruler
+from tasktui.actions.plan import plan, plan_rows
 from tasktui.commands.syntax import Command, complete_command, complete_filter, filter_of, parse_command
+from tasktui.render.rows import plain
 from tasktui.session.session import Job
 from tasktui.session.write_lock import ASKED, ReadOnly, WriteLock
 
@@ -132,7 +135,7 @@ def test_a_plan_warns_of_last_attempts() -> None:
     tried = [row(1, Shown.RETRYING, attempt=3), row(2, Shown.RETRYING, attempt=2), row(3, Shown.DEAD, attempt=4)]
     assert plan(ACTIONS["retry"], tried).last == 1
     assert plan(ACTIONS["delay"], tried).last == 0
-    assert "1 with one attempt left" in "\n".join(map(str, plan_lines(plan(ACTIONS["retry"], tried), "here")))
+    assert "1  with one attempt left" in plain(plan_rows(plan(ACTIONS["retry"], tried), "here", 80, low=False))
 
 
 @pytest.mark.parametrize(("typed", "limit"), [("", None), ("all", None), ("1", 1), ("4,120", 4120)])
@@ -161,7 +164,7 @@ def test_what_was_taken_back_is_not_taken_back_again() -> None:
 
 
 def test_only_edited_entries_change() -> None:
-    shown = {line.name: line.value for line in entries(story(row()), UTC)}
+    shown = {line.name: line.value for line in entries(story(row()))}
     assert changes(shown, story(row()), UTC).given() == {}
     typed = shown | {"run_at": "+15m", "timeout": "1m30s", "retry": "none", "priority": "9"}
     assert changes(typed, story(row()), UTC).given() == {
@@ -186,23 +189,46 @@ def test_an_invalid_entry_is_rejected_with_its_reason(name: str, text: str, erro
 def test_a_preview_lists_the_next_runs_to_the_end_of_the_plan() -> None:
     lines = preview({"run_at": "+10m", "max_attempts": "3"}, story(row()), UTC)
     assert lines == [
-        "run at: 2026-11-20 13:10:00 UTC (+00:00)  in 10m",
-        "max attempts: 4 -> 3; 0 used",
         "runs if every attempt fails immediately: 13:10:00, 13:11:00, 13:16:00, then dead",
         "times in UTC (+00:00)",
     ]
 
 
+def test_each_text_of_an_edit_has_its_meaning() -> None:
+    typed = {"run_at": "+10m", "max_attempts": "6", "retry": "none", "priority": "12", "timeout": "30s"}
+    texts = {name: f"{sign}{text}" for name, (sign, text, _) in meanings(typed, story(row()), UTC).items()}
+    assert texts == {
+        "run_at": "✓13:10:00 UTC, in 10m",
+        "max_attempts": "✓was 4; 0 used, 6 left",
+        "retry": "✓was 1m,5m",
+        "priority": "✗priorities range from 1 to 9",
+        "timeout": "✓was none",
+        "expires_at": "never",
+        "hosts": "unchanged",
+        "key": "unchanged",
+        "payload": "unchanged, ctrl+e opens $EDITOR",
+    }
+
+
+def test_the_runs_before_and_after_an_edit_are_on_one_ruler() -> None:
+    runs = outlook({"run_at": "+10m", "max_attempts": "3", "retry": "1m,5m"}, story(row(), retry="1h"), UTC)
+    before, after, axis = ("".join(text for text, _ in line) for line in ruler(runs, NOW, UTC, 70))
+    assert re.fullmatch(r"before   ◇1─+ 2 at 14:00:00", before)
+    assert re.fullmatch(r"after    ─+◆1◆2─+◆3─+ then dead", after)
+    assert " 13:10 " in axis
+    assert len(axis) == 9 + 47
+    assert len(ruler(outlook({}, story(row()), UTC), NOW, UTC, 70)) == 2
+
+
 def test_a_preview_lists_one_run_if_the_handler_has_the_plan() -> None:
     lines = preview({"run_at": "+10m"}, story(row(), retry=None), UTC)
     assert "runs if every attempt fails immediately: 13:10:00, then by the handler's retry plan" in lines
-    assert "13:10:00, then dead" in preview({"run_at": "+10m", "max_attempts": "1"}, story(row(), retry=None), UTC)[2]
+    assert "13:10:00, then dead" in preview({"run_at": "+10m", "max_attempts": "1"}, story(row(), retry=None), UTC)[0]
 
 
 def test_a_preview_announces_that_a_dead_task_is_requeued() -> None:
     dead = story(row(1, Shown.DEAD, attempt=4))
     assert preview({"priority": "5"}, dead, UTC) == [
-        "priority: 1 -> 5",
         "the task is dead: saving requeues it with all its attempts",
         "runs if every attempt fails immediately: 13:00:00, 13:01:00, 13:06:00, 13:11:00, then dead",
         "times in UTC (+00:00)",
@@ -248,7 +274,7 @@ def test_a_preview_lists_payload_differences_only() -> None:
     ],
 )
 def test_a_payload_that_cannot_be_shown_as_it_is_is_not_edited(payload: str) -> None:
-    (line,) = [line for line in entries(story(row(), payload), UTC) if line.name == "payload"]
+    (line,) = [line for line in entries(story(row(), payload)) if line.name == "payload"]
     assert line.lock_reason
     assert "hunter2" not in line.value
     assert changes({"payload": '{"new": 1}'}, story(row(), payload), UTC).given() == {}

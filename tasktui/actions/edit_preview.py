@@ -1,0 +1,270 @@
+"""The preview of an edit: the meaning of each text, and the runs of the task before and after on one ruler."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, tzinfo
+from math import inf
+from typing import Any, NamedTuple
+
+from runner.errors import InvalidEdit, RunnerError
+from runner.model.task import Shown, State
+from runner.operations.edit_values import KEEP, PAYLOAD_LIMIT, Changes, check_against, check_values
+from runner.queries.task.detail import TaskDetail, forecast
+from runner.text import formatting
+from runner.text.operator import ANY_HOST
+from runner.text.redact import with_secrets
+from runner.text.sanitize import count_noun
+from runner.text.times import format_zone
+from tasktui.actions.edit_form import NONE, changes, edited_texts, entries, parse_value, payload_differences, requeues
+from tasktui.render.plot import Span, joined, time_labels
+from tasktui.render.render import line
+from tasktui.render.rows import Part, Row
+
+MOST_RUNS = 6
+"""Maximum number of runs that a preview lists."""
+
+LONGEST_FORECAST = 20
+"""A forecast of this length may be cut off."""
+
+
+class Meaning(NamedTuple):
+    """The meaning of a text in the form.
+
+    Args:
+        sign: a check mark for a new value, a cross for a wrong one, empty for a value that stays.
+        text: the meaning in a few words, or the reason why it is wrong; sanitized.
+        role: role of its colour.
+    """
+
+    sign: str
+    text: str
+    role: str
+
+    @property
+    def wrong(self) -> bool:
+        """True if the text cannot be saved."""
+        return self.sign == WRONG
+
+
+WRONG, RIGHT = "✗", "✓"
+
+
+def meanings(
+    typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo, payload_limit: int = PAYLOAD_LIMIT
+) -> dict[str, Meaning]:
+    """Describe each text of the form, by entry name.
+
+    Args:
+        typed: texts by entry name.
+        detail: the task as the form showed it.
+        zone: time zone for display.
+        payload_limit: maximum number of bytes of a payload.
+    """
+    texts, found = edited_texts(typed, detail), {}
+    for entry in entries(detail):
+        if entry.name not in texts:
+            found[entry.name] = Meaning("", entry.lock_reason or _unchanged(entry.name, detail, zone), "muted")
+            continue
+        try:
+            value = _checked(entry.name, texts[entry.name], detail, zone, payload_limit)
+        except InvalidEdit as error:
+            found[entry.name] = Meaning(WRONG, line(error.fields["why"]), "dead")
+        except RunnerError as error:
+            found[entry.name] = Meaning(WRONG, line(str(error)), "dead")
+        else:
+            found[entry.name] = Meaning(RIGHT, line(_changed(entry.name, value, detail, zone)), "muted")
+    return found
+
+
+def _checked(name: str, text: str, detail: TaskDetail, zone: tzinfo, payload_limit: int) -> Any:
+    """Parse a text and validate its value by the rules of the operation."""
+    value = parse_value(name, text, detail.at, zone)
+    if name == "payload":
+        value = with_secrets(value, detail.payload)
+    values = check_values(Changes(**{name: value}), payload_limit)
+    if not requeues(detail):
+        check_against(values, detail.task)
+    return value
+
+
+def _unchanged(name: str, detail: TaskDetail, zone: tzinfo) -> str:
+    task = detail.task
+    if name in ("run_at", "expires_at"):
+        moment = task.run_at if name == "run_at" else task.expires_at
+        if name == "run_at" and requeues(detail):
+            return "as soon as you save"
+        return "never" if moment is None else _moment(moment, detail.at, zone)
+    if name == "payload":
+        return "unchanged, ctrl+e opens $EDITOR"
+    return "unchanged" if _value(name, detail) is not None or name == "key" else "the handler's own"
+
+
+def _value(name: str, detail: TaskDetail) -> Any:
+    return getattr(detail, name) if name in ("retry", "timeout", "payload") else getattr(detail.task, name)
+
+
+def _changed(name: str, value: Any, detail: TaskDetail, zone: tzinfo) -> str:
+    task, before = detail.task, _value(name, detail)
+    if name in ("run_at", "expires_at"):
+        return "never" if value is None else _moment(value, detail.at, zone)
+    if name == "payload":
+        number = len(payload_differences(before, value))
+        return count_noun(number, "difference") if number else "reformatted"
+    was = f"was {_format(before)}"
+    if name == "max_attempts":
+        used = 0 if requeues(detail) else task.attempt
+        return f"{was}; {used} used" + (f", {value - used} left" if value is not None else "")
+    return f"{was}; 9 runs first" if name == "priority" else was
+
+
+def _moment(moment: datetime, at: datetime, zone: tzinfo) -> str:
+    """A time with its zone and offset, and its distance: `14:17:40 CET (+01:00), in 15m`."""
+    shown_zone = format_zone(moment, zone).removesuffix(" (+00:00)")
+    return f"{_clock(moment, at, zone)} {shown_zone}, {formatting.distance(moment, at)}"
+
+
+DEAD = "then dead"
+"""The end of a task without further attempts."""
+
+
+class Outlook(NamedTuple):
+    """The runs of a task if every attempt fails immediately.
+
+    Args:
+        before: the times without the edit.
+        after: the times with it.
+        first_before: number of the first attempt without it.
+        first: number of the first attempt with it.
+        end: the fate after the last one, such as `then dead`.
+    """
+
+    before: tuple[datetime, ...]
+    after: tuple[datetime, ...]
+    first_before: int
+    first: int
+    end: str
+
+
+def outlook(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> Outlook:
+    """Predict the runs before and after an edit.
+
+    Args:
+        typed: texts by entry name.
+        detail: the task as the form showed it.
+        zone: time zone of times without an offset.
+
+    Raises:
+        RunnerError: a text cannot be parsed.
+    """
+    parsed, task = changes(typed, detail, zone), detail.task
+    values, running = parsed.given(), task.state is State.RUNNING
+    before, first_before = forecast(task, detail.retry, detail.at), task.attempt + 1 + running
+    if requeues(detail):
+        task = replace(task, shown=Shown.READY, attempt=0, run_at=detail.at)
+    task = replace(task, **{name: values[name] for name in ("run_at", "max_attempts") if name in values})
+    after = forecast(task, detail.retry if parsed.retry is KEEP else parsed.retry, detail.at)
+    if len(after) >= (task.max_attempts or inf) - task.attempt - running:
+        end = DEAD
+    else:
+        end = "and so on" if len(after) >= LONGEST_FORECAST else "then by the handler's retry plan"
+    return Outlook(before, after, first_before, task.attempt + 1 + running, end)
+
+
+def preview(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> list[str]:
+    """Describe the result of saving the form, or the first error in it.
+
+    Args:
+        typed: texts by entry name.
+        detail: the task as the form showed it.
+        zone: time zone for display.
+    """
+    try:
+        values, runs = changes(typed, detail, zone).given(), outlook(typed, detail, zone)
+    except RunnerError as error:
+        return [str(error)]
+    if not values:
+        return ["no changes yet"]
+    lines = [line(f"payload: {text}") for text in payload_differences(detail.payload, values.get("payload"))]
+    if requeues(detail):
+        lines.append(f"the task is {detail.task.state}: saving requeues it with all its attempts")
+    return lines + _runs(runs, detail.at, zone)
+
+
+def _runs(runs: Outlook, at: datetime, zone: tzinfo) -> list[str]:
+    """Describe when the task runs if every attempt fails immediately, in the operator's zone."""
+    if not runs.after:
+        return []
+    times = [_clock(run, at, zone) for run in runs.after[:MOST_RUNS]]
+    if len(runs.after) > MOST_RUNS:
+        times.append(f"{len(runs.after) - MOST_RUNS} more until {_clock(runs.after[-1], at, zone)}")
+    zones = dict.fromkeys(format_zone(run, zone) for run in runs.after)  # The offset may change between two runs.
+    text = f"runs if every attempt fails immediately: {', '.join(times)}, {runs.end}"
+    return [text, f"times in {', then '.join(zones)}"]
+
+
+def _clock(moment: datetime, at: datetime, zone: tzinfo) -> str:
+    local = moment.astimezone(zone)
+    same_day = local.date() == at.astimezone(zone).date()
+    return local.strftime("%H:%M:%S" if same_day else "%b %d %H:%M")
+
+
+def _format(value: Any) -> Any:
+    if value == "":
+        return ANY_HOST
+    return NONE if value is None else f"{value:g}s" if isinstance(value, float) else value
+
+
+LABEL = 9
+"""Cells of the labels of a ruler."""
+
+ROOM = 14
+"""Cells at the right end of a ruler, for a run that it does not reach, and for the end."""
+
+MARGIN = 1.08
+"""Length of a ruler, in times of the distance of its last run."""
+
+
+def ruler(runs: Outlook, at: datetime, zone: tzinfo, width: int) -> list[Row]:
+    """Draw the runs before and after an edit on one ruler; nothing without a run.
+
+    Args:
+        runs: the runs.
+        at: the database's time, at the left end.
+        zone: time zone of the labels.
+        width: cells of a row.
+    """
+    last = max(runs.after or runs.before, default=None)
+    if last is None:
+        return []
+    room = max(20, width - LABEL - ROOM)
+    span = Span(at, at + max((last - at) * MARGIN, timedelta(minutes=1)), zone)
+    after = _line(runs.after, runs.first, span, room, ("◆", "bold accent"))
+    rows: list[Row] = []
+    if runs.before != runs.after:
+        outside = [(number, run) for number, run in enumerate(runs.before, runs.first_before) if run > span.end]
+        more = f" {outside[0][0]} at {_clock(outside[0][1], at, zone)}" if outside else ""
+        before = _line(runs.before, runs.first_before, span, room, ("◇", "muted"))
+        rows.append([(f"{'before':{LABEL}}", "muted"), *before, (more, "muted")])
+    role = "dead" if runs.end == DEAD else "muted"
+    rows.append([(f"{'after' if rows else 'runs':{LABEL}}", "bold strong"), *after, (f" {runs.end}", role)])
+    cells: list[Part] = [("─", "line")] * room
+    for moment, text in time_labels(span, room):
+        begin = span.column(moment, room) - len(text) // 2
+        if begin > 0 and begin + len(text) < room:
+            cells[begin - 1 : begin + len(text) + 1] = [(sign, "faint") for sign in f" {text} "]
+    return [*rows, [(" " * LABEL, ""), *joined(cells)]]
+
+
+def _line(runs: Sequence[datetime], first: int, span: Span, room: int, sign: Part) -> list[Part]:
+    """The runs of one line with their numbers; a number without room is left out."""
+    cells: list[Part] = [("─", "line")] * room
+    columns = [span.column(run, room) for run in runs]
+    for index, column in enumerate(columns):
+        if not 0 <= column < room:
+            continue
+        following = columns[index + 1] if index + 1 < len(columns) else room
+        cells[column] = sign
+        text = str(first + index)
+        if column + len(text) < min(following, room):
+            cells[column + 1 : column + 1 + len(text)] = [(digit, "strong") for digit in text]
+    return joined(cells)
