@@ -15,8 +15,7 @@ from runner.db.schema.task import Condition
 from runner.db.types import db_now
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, State
 from runner.policy.claim_facts import ClaimFacts, ClaimScope, CommonCause, Explanation, RemedyStep
-from runner.policy.suspicion import ALONE, FIRST, WIDTHS
-from runner.policy.suspicion import width as width_of
+from runner.policy.suspicion import FIRST, WIDTHS, describe
 from runner.text.formatting import reason, sentence_of, since, when
 from runner.text.sanitize import count_noun, one_line
 
@@ -290,13 +289,7 @@ class Isolation(ClaimCondition):
         """Name the runners that it lost, and how many suspects run together."""
         task = facts.task
         if self.name in facts.refused:
-            lost = "1 runner before its last attempt" if task.rescues == 1 else f"{task.rescues} runners"
             left = None if task.max_attempts is None else task.max_attempts - task.attempt
-            most = width_of(task.rescues, left)
-            group = "alone" if most == ALONE else f"in groups of {most}"
-            text = (
-                f"It lost {lost}, and is suspected of killing them: a runner runs such tasks {group}."
-                f" `runner retry {task.id}` clears it."
-            )
+            text = f"{describe(task.rescues, left)} `runner retry {task.id}` clears it."
             common = CommonCause("the task is suspected of killing its runner")
             yield Explanation(self.name, text, f"runner retry {task.id}", ("task", str(task.id)), common)

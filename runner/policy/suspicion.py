@@ -70,6 +70,19 @@ def width(rescues: int, left: int | None) -> int:
     return WIDTHS[min(last, level if left is None else max(level, last + 1 - left))]
 
 
+def describe(rescues: int, left: int | None) -> str:
+    """A suspect in one sentence.
+
+    Args:
+        rescues: runners that it lost.
+        left: attempts that it has left; None when it has no maximum.
+    """
+    lost = "1 runner before its last attempt" if rescues == 1 else f"{rescues} runners"
+    most = width(rescues, left)
+    group = "alone" if most == ALONE else f"in groups of {most}"
+    return f"It lost {lost}, and is suspected of killing them: a runner runs such tasks {group}."
+
+
 class Suspect(NamedTuple):
     """A suspect that a runner executes.
 

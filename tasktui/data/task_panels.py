@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
+from textwrap import wrap
 
 from runner.model.task import Shown, State
 from runner.queries.task.attempts import checkpoint_lines
@@ -14,7 +15,7 @@ from runner.text.sanitize import SIGNS, one_line
 from tasktui.render.code import error_rows, payload_line, payload_rows
 from tasktui.render.plot import Span, gauge, time_axis
 from tasktui.render.render import brief, fitted, line
-from tasktui.render.rows import BLANK, Part, Row, beside, ends, fit, handler, heading, inset, pill, rule
+from tasktui.render.rows import BLANK, Part, Row, beside, ends, fit, handler, heading, inset, pill, rule, width_of
 
 MOST_ATTEMPTS = 8
 """Attempts of the chart: the last ones."""
@@ -56,10 +57,18 @@ def sentence(detail: TaskDetail) -> list[Part]:
     main, more = {
         Shown.RUNNING: (f"Running for {since} on {where}, attempt {attempt}.", failed),
         Shown.LOST: ("Its runner is lost.", f" {where} is silent; a live runner rescues the task."),
-        Shown.READY: (f"{_due(task, at)}.", f" The next free runner claims it.{failed}"),
+        Shown.READY: (f"{_due(task, at)}.", f" {detail.suspicion or 'The next free runner claims it.'}{failed}"),
         Shown.BLOCKED: ("Waits for other tasks: ", progress),
     }.get(task.shown, (f"Runs {again}{formatting.distance(task.run_at, at)}.", failed))
     return [(main, "strong"), (more, "muted")]
+
+
+def _said(detail: TaskDetail, width: int) -> list[Row]:
+    """The sentence in one row, or the cause in rows of its own."""
+    main, (cause, role) = sentence(detail)
+    if width_of([main, (cause, role)]) + 2 <= width:
+        return inset([[main, (cause, role)]])
+    return inset([[main], *([(text, role)] for text in wrap(cause, width - 2))])
 
 
 def _ending(detail: TaskDetail, reason: str) -> list[Part]:
@@ -264,8 +273,7 @@ def notes(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool) -> list
 
 def screen(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool, unfold: bool) -> list[Row]:
     """Everything about a task."""
-    said = fit([("  ", ""), *sentence(detail)], width)
-    rows: list[Row] = [headline(detail, width), said, *progress(detail, width), BLANK]
+    rows: list[Row] = [headline(detail, width), *_said(detail, width), *progress(detail, width), BLANK]
     rows += [*facts(detail, zone, width), BLANK]
     chart = attempts(detail, zone, width) if width >= 80 else []
     rows += [*chart, BLANK] if chart else []

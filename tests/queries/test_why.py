@@ -20,6 +20,7 @@ from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
 from runner.policy.lanes import Lane
 from runner.queries.runners import runners
+from runner.queries.task.detail import task_detail
 from runner.queries.why.ahead import ahead as tasks_ahead
 from runner.queries.why.facts import read_facts
 from runner.queries.why.remedies import Cause
@@ -298,7 +299,7 @@ async def test_a_suspect_is_reported_as_isolated(database: Database, runner: Run
     apart, behind = (await told(database, id)).causes
     assert (apart.kind, apart.advice) == ("apart", f"runner retry {id}")
     assert apart.text.startswith("It lost 2 runners, and is suspected of killing them: a runner runs such tasks ")
-    assert apart.text.endswith(f" `runner retry {id}` clears it.")
+    assert apart.text == f"{(await database.read(task_detail, id)).suspicion} `runner retry {id}` clears it."
     assert behind.text == "1 older suspect may run before it."
 
 

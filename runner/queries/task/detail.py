@@ -12,6 +12,7 @@ from runner.handlers.options import TASK_OPTIONS
 from runner.model.task import Scope, State
 from runner.policy.claim_conditions import used_up
 from runner.policy.retry import next_runs, parse_plan
+from runner.policy.suspicion import describe, is_suspect
 from runner.queries.audit import AuditRecord, audit
 from runner.queries.health import reads_audit
 from runner.queries.registries import Pause, pauses
@@ -164,6 +165,13 @@ class TaskDetail:
     checkpoints: tuple[CheckpointRow, ...] = ()
     log: tuple[LogRow, ...] = ()
     options: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def suspicion(self) -> str:
+        """The sentence about a task that is suspected of killing its runners; empty for other tasks."""
+        task = self.task
+        left = None if task.max_attempts is None else task.max_attempts - task.attempt
+        return describe(task.rescues, left) if is_suspect(task.rescues, left, task.attempt) else ""
 
 
 _NAMED = {item.name for kind in (TaskDetail, TaskRow) for item in fields(kind)} | {"unique_key"}
