@@ -32,11 +32,14 @@ from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 
-SPANS = (timedelta(hours=1), timedelta(days=1), timedelta(days=30))
+SPANS = (timedelta(hours=1), timedelta(days=1), timedelta(days=7), timedelta(days=30))
 
-LABELS = ("1 h", "24 h", "30 days")
-FILTERS = ("1h", "1d", "30d")
+LABELS = ("1 h", "24 h", "7 days", "30 days")
+FILTERS = ("1h", "1d", "7d", "30d")
 """The spans as people and filters write them."""
+
+LONGEST_BY_MINUTE = timedelta(days=1)
+"""The longest span whose plot reads the counts per minute."""
 
 TREND = 14
 """Cells of the sparkline of a group."""
@@ -65,7 +68,7 @@ class FailureGroups:
         at: the database's time.
         groups: the groups, largest first.
         trends: attempts of each group over the span.
-        flows: counts per minute over the span; empty for the longest one.
+        flows: counts per minute over the span; empty for a longer one than LONGEST_BY_MINUTE.
     """
 
     at: datetime
@@ -261,6 +264,16 @@ def detail(group: Failures, found: Shares | None, at: datetime, width: int, *, u
     return [*rows, *beside(shared, bordered, left, 1)]
 
 
+def _failed(data: FailureGroups, length: timedelta, end: datetime) -> list[float]:
+    """Failed attempts per minute over a span, in equal parts."""
+    if length > LONGEST_BY_MINUTE:
+        parts = [sum(numbers) for numbers in zip(*data.trends.values(), strict=True)]
+        return [number * len(parts) / (length / MINUTE) for number in parts]
+    step = max(1, length // timedelta(minutes=60))
+    minutes = per_minute(data.flows, end, lambda flow: flow.failed, length // MINUTE)
+    return [sum(minutes[place : place + step]) / step for place in range(0, len(minutes), step)]
+
+
 def _upper(data: FailureGroups, span: int, zone: tzinfo, width: int, height: int) -> list[Row]:
     """The plot of failed attempts, where there is room, and the title of the groups."""
     count = sum(group.count.number for group in data.groups)
@@ -271,9 +284,7 @@ def _upper(data: FailureGroups, span: int, zone: tzinfo, width: int, height: int
         return [title]
     room = width - 7
     end = data.at.replace(second=0, microsecond=0)
-    step = max(1, SPANS[span] // timedelta(minutes=60))
-    minutes = per_minute(data.flows, end, lambda flow: flow.failed, SPANS[span] // MINUTE)
-    sums = [sum(minutes[place : place + step]) / step for place in range(0, len(minutes), step)]
+    sums = _failed(data, SPANS[span], end)
     values = resampled(sums, room)
     usual, top = median(sums) if sums else 0.0, nice(max([*values, 5]))
     rows = framed(area(values, 6, lambda value: "failed" if value > max(3 * usual, 1) else "spark", top=top), top)
@@ -286,5 +297,5 @@ async def _groups(tx: Transaction, span: int) -> FailureGroups:
     at = await clock(tx)
     since = at - SPANS[span]
     groups = tuple(await failures(tx, since=since))
-    flows = tuple(await read_per_minute(tx, since, at + MINUTE)) if span < len(SPANS) - 1 else ()
+    flows = tuple(await read_per_minute(tx, since, at + MINUTE)) if SPANS[span] <= LONGEST_BY_MINUTE else ()
     return FailureGroups(at, groups, await trends(tx, since, at) if groups else {}, flows)
