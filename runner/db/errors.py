@@ -119,7 +119,7 @@ def translate(error: BaseException, url: str) -> StoreError | None:
     if not isinstance(error, (sa.exc.SQLAlchemyError, OSError, TimeoutError)) and not _from_driver(error):
         return None
     original = _original(error)
-    why = " ".join(_text(original).split()).rstrip(" .?!") or type(original).__name__  # the message continues after it
+    why = _sentences(_text(original)).rstrip(" .?!") or type(original).__name__  # the message continues after it
     if any(sign in why for sign in SQLITE_AGAIN) and _kinds(original) & {"OperationalError"}:
         return DatabaseLocked(url=url, why=why)
     if _is_away(error, original):
@@ -141,6 +141,15 @@ def raise_translated(error: Exception, url: str, stage: Literal["connect", "stat
     if translated is None:
         raise error
     raise translated from error
+
+
+def _sentences(text: str) -> str:
+    """The lines of a message in one. A line that begins with a capital letter is a sentence of its own."""
+    joined = ""
+    for line in filter(None, (" ".join(line.split()) for line in text.splitlines())):
+        stop = "." if joined and line[0].isupper() and joined[-1] not in ".:;,?!" else ""
+        joined = f"{joined}{stop} {line}"
+    return joined.strip()
 
 
 def _text(original: BaseException) -> str:

@@ -344,6 +344,9 @@ def test_a_message_of_several_lines_becomes_one_line() -> None:
     error = translate(sqlite3.IntegrityError("a\n  b\r\nc"), "url")
     assert isinstance(error, DatabaseRefused)
     assert error.fields["why"] == "a b c"
+    away = translate(OSError("port 5 failed: refused\n\tIs the server running on that host?\nNext:\nA"), "url")
+    assert away is not None
+    assert away.fields["why"] == "port 5 failed: refused. Is the server running on that host? Next: A"
 
 
 def test_a_connection_timeout_is_an_outage() -> None:
