@@ -12,7 +12,7 @@ from tasktui.render.render import block, line
 from tasktui.render.rows import Part, Row, cap, fit, width_of
 from tasktui.screens import MODES
 from tasktui.widgets.canvas import Canvas
-from tasktui.widgets.heading import DatabaseTab, Heading, Status
+from tasktui.widgets.heading import DatabaseTab, Heading, Status, databases_height
 
 if TYPE_CHECKING:
     from tasktui.screens.live import LiveScreen
@@ -189,9 +189,10 @@ class ScreenFrame:
         self._drawn: tuple[object, ...] | None = None
 
     @property
-    def has_databases(self) -> bool:
-        """True if the heading has a line of databases."""
-        return len(cast("Any", self._screen.app).databases.sessions) > 1
+    def databases_height(self) -> int:
+        """The rows of the heading for the databases; none for a single one."""
+        sessions = cast("Any", self._screen.app).databases.sessions
+        return databases_height(self._screen.size.height) if len(sessions) > 1 else 0
 
     def update(self) -> None:
         """Show the present state of the session and of the last read."""

@@ -159,7 +159,7 @@ class OverviewScreen(LiveScreen):
         middle = [BLANK, *panels.figures(view, left), BLANK] if normal else []
         middle.append(_queues_rule(view, left))
         queues = sorted_queues(view.data.queues)
-        above = (3 if normal else 2) + self.frame.has_databases
+        above = (3 if normal else 2) + self.frame.databases_height
         room = height - above - 1 - len(upper) - len(middle)
         lower = self._lower(view, left, room, len(queues))
         table = self.query_one("#queues", Table)

@@ -13,7 +13,7 @@ from textual.message import Message
 from runner.queries.health import Ping
 from runner.text import formatting
 from tasktui.render.render import fitted, line
-from tasktui.render.rows import Part, Row, badge, cap, fit, width_of
+from tasktui.render.rows import BLANK, Part, Row, badge, cap, fit, width_of
 from tasktui.render.theme import current
 from tasktui.widgets.canvas import Canvas
 
@@ -94,6 +94,9 @@ ROOM_FOR_AGE = 60
 RULED = 100
 """Cells of a screen that has room for counts beside the titles and for a rule below them."""
 
+HIGH = 30
+"""Rows of a screen that has room for a blank row below the databases."""
+
 MOST_LINES = 4
 """Maximum number of lines of an error."""
 
@@ -127,7 +130,7 @@ class Heading(Canvas):
         if width >= RULED:
             rows.append(third_line(status, width))
         if status.databases:
-            rows.append(databases_line(status.databases, width))
+            rows += [databases_line(status.databases, width), *[BLANK] * (databases_height(self.app.size.height) - 1)]
         if status.work:
             rows.append(fit([("▌", "accent"), (fitted(f" {line(status.work)}", width - 1), "strong on raised")], width))
         for text in _wrapped(status.trouble, width):
@@ -241,6 +244,11 @@ def tab_parts(status: Status, width: int) -> list[list[Part]]:
             text, role = status.counts[title]
             tabs[-1].append((f" {text}", f"bold {role}"))
     return tabs
+
+
+def databases_height(height: int) -> int:
+    """The rows of the line of databases: on a high screen a blank row separates it from the screen."""
+    return 2 if height >= HIGH else 1
 
 
 def databases_line(databases: Sequence[DatabaseTab], width: int) -> Row:

@@ -58,6 +58,7 @@ async def test_a_key_acts_on_the_database_in_front(database: Database, watch: Wa
         await operator.sees(" d  next", " home ", " eu  PRODUCTION   READ-ONLY  ! 1")  # no runner is alive
         await operator.press("d")
         await operator.sees("PRODUCTION", "1 Overview", "parcels")
+        assert operator.text.splitlines()[4] == ""
         await operator.press("2")
         await operator.until(lambda: tasks_of(operator, eu))
         await operator.press("T")
@@ -69,7 +70,7 @@ async def test_a_key_acts_on_the_database_in_front(database: Database, watch: Wa
         await operator.until(lambda: tasks_of(operator, home))
         assert (home.filter_text, eu.filter_text) == ("", "queue:parcels")
         await operator.press("T", "d")  # The second key waits for the dialog of the first one.
-        await operator.sees("Terminate: 1 task, in home")
+        await operator.sees("Terminate 1 task?", "will change, in home.")
         await operator.press("ctrl+u")
         await confirm(operator)
         await operator.is_told("Terminate: 1 changed")
@@ -84,6 +85,7 @@ async def test_a_notice_names_a_database_that_is_not_in_front(watch: Watch, eu: 
     async with watch("overview", NARROW, beside=[eu], profile="home") as operator:
         behind = operator.screen
         await operator.sees("eu  PROD ")
+        assert operator.text.splitlines()[3].strip()
         await operator.press("d")
         await operator.sees("parcels")
         behind.post_message(Notice("Retry: 47 changed"))
