@@ -27,7 +27,7 @@ LONGEST_FORECAST = 20
 """A forecast of this length may be cut off."""
 
 
-class Meaning(NamedTuple):
+class EntryMeaning(NamedTuple):
     """The meaning of a text in the form.
 
     Args:
@@ -51,7 +51,7 @@ WRONG, RIGHT = "✗", "✓"
 
 def meanings(
     typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo, payload_limit: int = PAYLOAD_LIMIT
-) -> dict[str, Meaning]:
+) -> dict[str, EntryMeaning]:
     """Describe each text of the form, by entry name.
 
     Args:
@@ -63,16 +63,16 @@ def meanings(
     texts, found = edited_texts(typed, detail), {}
     for entry in entries(detail):
         if entry.name not in texts:
-            found[entry.name] = Meaning("", entry.lock_reason or _unchanged(entry.name, detail, zone), "muted")
+            found[entry.name] = EntryMeaning("", entry.lock_reason or _unchanged(entry.name, detail, zone), "muted")
             continue
         try:
             value = _checked(entry.name, texts[entry.name], detail, zone, payload_limit)
         except InvalidEdit as error:
-            found[entry.name] = Meaning(WRONG, line(error.fields["why"]), "dead")
+            found[entry.name] = EntryMeaning(WRONG, line(error.fields["why"]), "dead")
         except RunnerError as error:
-            found[entry.name] = Meaning(WRONG, line(str(error)), "dead")
+            found[entry.name] = EntryMeaning(WRONG, line(str(error)), "dead")
         else:
-            found[entry.name] = Meaning(RIGHT, line(_changed(entry.name, value, detail, zone)), "muted")
+            found[entry.name] = EntryMeaning(RIGHT, line(_changed(entry.name, value, detail, zone)), "muted")
     return found
 
 

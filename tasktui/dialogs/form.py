@@ -19,7 +19,7 @@ from runner.queries.task.detail import TaskDetail, task_detail
 from tasktui.actions.as_command import copy
 from tasktui.actions.edit import TaskEdit
 from tasktui.actions.edit_form import edit_conflict, entries, indented, on_one_line, requeues
-from tasktui.actions.edit_preview import RIGHT, Meaning, meanings, outlook, preview, ruler
+from tasktui.actions.edit_preview import RIGHT, EntryMeaning, meanings, outlook, preview, ruler
 from tasktui.actions.question import Dialog, Form
 from tasktui.dialogs.ask import BREAKPOINTS, LOW, SHORT, entry
 from tasktui.messages import Notice, OperationDone, TaskChanged
@@ -270,15 +270,15 @@ class EditScreen(ModalScreen[Result | None]):
         caps = [Cap("esc", "cancel", "screen.cancel"), Cap("ctrl+s", "save", "screen.save", locked=bool(wrong))]
         self.query_one("#caps", Caps).show((), caps)
 
-    def _meanings(self) -> dict[str, Meaning]:
+    def _meanings(self) -> dict[str, EntryMeaning]:
         """The meaning of each text, by entry name."""
         limit, typed = int(self._session.settings.payload_limit), self._typed()
         found = meanings(typed, self._detail, self._session.zone, limit)
         needed = "required in production" if self._required.reason else "optional"
-        found["reason"] = Meaning(RIGHT if typed["reason"] else "", needed, "muted")
+        found["reason"] = EntryMeaning(RIGHT if typed["reason"] else "", needed, "muted")
         if self._required.reason:
-            word = line(self._required.word)
-            found["word"] = Meaning(RIGHT, "", "muted") if typed["word"] == word else Meaning("", "to save", "muted")
+            sign = RIGHT if typed["word"] == self._required.word else ""
+            found["word"] = EntryMeaning(sign, "to save", "muted")
         return found
 
     def _wrong(self) -> str:
