@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from runner.errors import InvalidInput
 from runner.model.duration import parse_duration
 from runner.operations.results import Actor
-from tasktui.actions import edit, new_task, queues, schedule, tasks, undo
+from tasktui.actions import edit, new_task, queues, schedule, undo
 from tasktui.actions.action import Action, ActionTarget
+from tasktui.actions.question import ask_about_tasks
 
 if TYPE_CHECKING:
     from runner.operations.bulk import Operation
@@ -98,7 +99,7 @@ ACTIONS = {
             "R",
             "Retry",
             ActionTarget.TASKS,
-            tasks.ask,
+            ask_about_tasks,
             "Spread over",
             "0s",
             verb="retry_now",
@@ -110,7 +111,7 @@ ACTIONS = {
             "T",
             "Terminate",
             ActionTarget.TASKS,
-            tasks.ask,
+            ask_about_tasks,
             verb="terminate",
             operation=terminate,
         ),
@@ -119,7 +120,7 @@ ACTIONS = {
             "D",
             "Delay",
             ActionTarget.TASKS,
-            tasks.ask,
+            ask_about_tasks,
             "Delay by",
             "10m",
             required=True,
@@ -132,7 +133,7 @@ ACTIONS = {
             "U",
             "Unblock",
             ActionTarget.TASKS,
-            tasks.ask,
+            ask_about_tasks,
             "Dependency",
             EVERY,
             in_footer=False,
@@ -146,7 +147,7 @@ ACTIONS = {
             "W",
             "Rewind",
             ActionTarget.TASKS,
-            tasks.ask,
+            ask_about_tasks,
             "To checkpoint",
             "1",
             required=True,

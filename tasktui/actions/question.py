@@ -1,17 +1,21 @@
-"""Question and Form: a change that waits for confirmation, and a dialog with several inputs."""
+"""Question and Form: a change to confirm, and a dialog with several inputs; and the question about tasks."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, Union
 
 from textual.content import Content
 
+from runner.filter.parse import Filter
 from runner.operations.results import Result
-from tasktui.actions.action import Action, Confirmation
-from tasktui.actions.as_command import ConsentSql
+from tasktui.actions.action import Action, Confirmation, Targets
+from tasktui.actions.as_command import ConsentSql, plan_words
+from tasktui.actions.plan import ActionPlan, plan, plan_rows
 from tasktui.messages import Notice
+from tasktui.render.render import content, line
 from tasktui.render.rows import Row
-from tasktui.session.session import Job
+from tasktui.session.session import Job, Session
 
 if TYPE_CHECKING:
     from runner.queries.task.detail import TaskDetail
@@ -125,3 +129,51 @@ class Form:
     preview: Callable[[Mapping[str, str]], Sequence[str]]
     submit: Callable[[Mapping[str, str]], Coroutine[Any, Any, "Dialog"]]
     errors: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda _typed: {}
+
+
+def ask_about_tasks(action: Action, session: Session, targets: Targets) -> Dialog | Coroutine[Any, Any, Dialog]:
+    """Ask for confirmation of an action on the selected tasks."""
+    task_filter, tasks = targets.task_filter(), targets.tasks()
+    if task_filter is not None:
+        return _ask_for_filter(action, session, task_filter)
+    return question(plan(action, tasks), session) if tasks else Notice(targets.missing(), bad=True)
+
+
+async def _ask_for_filter(action: Action, session: Session, task_filter: Filter) -> Dialog:
+    from tasktui.actions import perform  # imports all operations, which the first screen does not need
+
+    return question(await perform.preview(session, action, task_filter), session)
+
+
+def question(plan: ActionPlan, session: Session, details: Sequence[str] = ()) -> Question | Notice:
+    """Ask for confirmation of a plan, or explain why none of its tasks would change.
+
+    Args:
+        plan: the plan.
+        session: the operator's session.
+        details: the change in more words, such as new values.
+    """
+    from tasktui.actions import perform
+
+    if not plan.eligible.number:
+        reasons = list(plan.skipped) or ["no tasks match"]
+        return Notice("\n".join(f"{plan.action.label}: {why}" for why in reasons), bad=True)
+
+    def change(confirmation: Confirmation) -> BulkChange:
+        eligible = None if plan.eligible.more else plan.eligible.number
+        total = eligible if confirmation.limit is None else min(confirmation.limit, eligible or confirmation.limit)
+        return BulkChange(plan.action.label, total, partial(perform.carry_out, session, plan, confirmation))
+
+    return Question(
+        plan.action,
+        [content((line(text), "bold")) for text in details],
+        plan.weight,
+        words=partial(plan_words, plan),
+        change=change,
+        sql=partial(perform.plan_sql, session, plan),
+        many=plan.eligible.number > 1,
+        effect=partial(plan_rows, plan, session.name),
+        title=f"{plan.action.label} {plan.eligible.of('task')}?",
+        total=None if plan.eligible.more else plan.eligible.number,
+        canary=plan.task_filter is not None and plan.action.verb == "retry_now",
+    )
