@@ -263,7 +263,7 @@ class InFlight:
     def unstarted_of(self, handler: str) -> list[Running]:
         """Remove and return the tasks of a handler that wait for a slot."""
         tasks = []
-        for slots in (self.on_loop, self.in_threads):
+        for slots in self.pools:
             mine = [running for running in slots.waiting if running.task.handler == handler]
             for running in mine:
                 slots.waiting.remove(running)

@@ -16,7 +16,7 @@ from runner.engine import runner as process
 from runner.engine import suspect_claims
 from runner.engine.runner import Engine
 from runner.engine.slots import InFlight, Running
-from runner.handlers.registry import Handler
+from runner.handlers.registry import ExecutorKind, Handler, Options
 from runner.model.task import Claimed, State
 from runner.policy.limits import read_limits
 from runner.policy.polling import LookAhead, Pace
@@ -509,3 +509,18 @@ async def test_a_rescue_without_a_result_does_not_allow_claims_of_suspects(
     assert done()
     assert await harness.state(lost) == "waiting"
     await runner.database.dispose()
+
+
+@pytest.mark.parametrize("executor", ["async", "thread", "process"])
+def test_the_waiting_tasks_of_a_handler_are_found_in_each_pool(executor: ExecutorKind) -> None:
+    async def work() -> None: ...
+
+    def plain() -> None: ...
+
+    in_flight = InFlight(1, 1, 0, 1)
+    handler = Handler("work", work if executor == "async" else plain, Options(executor=executor))
+    running = in_flight.add(Claimed(7, "default", "work", None, "{}", 1, None, 1, 5, 1, None, 0, None), handler)
+    assert running is not None
+    assert in_flight.unstarted_of("other") == []
+    assert in_flight.unstarted_of("work") == [running]
+    assert in_flight.unstarted_of("work") == []
