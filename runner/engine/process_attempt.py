@@ -62,19 +62,20 @@ class ProcessAttempts:
         attempt = _Attempt(self.pool, running, self._call(running, limit), self._parents)
         body, stopped = asyncio.ensure_future(self._body(running, attempt, context)), False
         try:
-            await asyncio.wait([body, asyncio.ensure_future(attempt.began.wait())], return_when="FIRST_COMPLETED")
+            first: set[asyncio.Future[Any]] = {body, attempt.began}
+            await asyncio.wait(first, return_when="FIRST_COMPLETED")
             running.deadline = None if limit is None else time.monotonic() + limit
             await asyncio.wait([body], timeout=None if limit is None else limit + GRACE)
             outcome: Outcome = timed_out(running, limit, self._rules)
         except asyncio.CancelledError:
             stopped = True
             outcome = Cancelled() if running.cancel_requested else interrupted(running, self._limits.interruptions)
-            if running.process is not None and attempt.began.is_set():
+            if running.process is not None and attempt.began.done():
                 running.process.send("stop", running.cancel_requested)
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([body], timeout=GRACE)
         finally:
-            attempt.began.set()
+            attempt.began.cancel()
             if not body.done() and running.process is not None:
                 running.process.kill()
         if body.done():
@@ -121,8 +122,8 @@ class _Attempt:
         self, pool: ProcessPool, running: Running, call: ProcessCall, parents: Callable[[int], ParentResults] | None
     ) -> None:
         self._pool, self._running, self._call, self._parents = pool, running, call, parents
-        self.began = asyncio.Event()
-        """Set when the handler starts: the import of its module does not count."""
+        self.began: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the handler starts: the import of its module does not count."""
         self.crashed = False
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
@@ -159,7 +160,8 @@ class _Attempt:
         self._running.process = worker
         try:
             await begin(worker, self._call)
-            self.began.set()
+            if not self.began.done():
+                self.began.set_result(None)
             end = await self._messages(worker)
             reusable = end.reusable
         except ProcessCrashed as error:
