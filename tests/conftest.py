@@ -135,8 +135,9 @@ def _is_repetition(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage from now on, but only among what the tests make."""
+    """Look for garbage from now on, but only among what the tests make, and in larger portions."""
     gc.freeze()
+    gc.set_threshold(10_000)
     gc.enable()
 
 
