@@ -110,7 +110,7 @@ def plan_for_filter(action: Action, task_filter: Filter, preview: "Preview", hel
 LABEL = 10
 """Cells of the labels of a plan."""
 
-FEW_SAMPLES = 1
+FEW_SAMPLES = 2
 """Samples on a low screen."""
 
 
@@ -121,7 +121,7 @@ def plan_rows(plan: ActionPlan, database: str, width: int, *, low: bool) -> list
         plan: the plan.
         database: name of the database.
         width: cells of a row.
-        low: True for a screen with few rows: one sample, and no blank rows.
+        low: True for a screen with few rows: few samples, and no blank rows.
     """
     count, selected = plan.eligible, sum(plan.groups.values())
     more = "+" if count.more else ""

@@ -235,7 +235,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         except InvalidInput:
             return ("✗ a duration such as 10m", "dead")
         if not seconds:
-            return ("all at once; 10m spreads them over ten minutes", "muted")
+            return ("all at once; 10m spreads them", "muted")
         if self._is_canary(values):
             return (f"✗ {CANARY} waits for each stage", "dead")
         rate = "" if number is None else f"about {number / seconds:,.2g} per second, "
@@ -249,7 +249,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         except InvalidInput:
             return ("✗ a number, or all", "dead")
         if limit is None:
-            return ("1 tries one first; canary: in stages" if self._question.canary else "1 tries one first", "muted")
+            return ("1 tries one, canary in stages" if self._question.canary else "1 tries one first", "muted")
         return (f"✓ the newest {limit:,} only" if limit > 1 else "✓ the newest one only", "muted")
 
     def _when(self, values: Mapping[str, str], width: int) -> Row:

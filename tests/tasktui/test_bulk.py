@@ -9,6 +9,11 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.model.task import State
 from runner.operations import bulk
+from runner.operations.limit import open_by_hand
+from runner.operations.pause import PauseKind, PauseTarget, pause
+from runner.operations.results import Actor
+from runner.policy.breaker import Breaker
+from runner.store.breaker import declare_breakers
 from tasktui.actions import perform
 from tasktui.data import task_pages
 from tests.operations.test_canary import dead, ending
@@ -180,9 +185,16 @@ async def test_a_whole_failure_group_is_retried_spread_over_time(database: Datab
         await add_past(database, id, State.DEAD)
         await add_attempt(database, id, started_at=ahead(-2), ended_at=ahead(-1))
     await add_past(database, 120, State.DEAD)
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.handler).values(name="h"))
+    await database.write(declare_breakers, ["h"], {"h": Breaker("1/s").columns})
+    await database.write(open_by_hand, "h", Actor("ana", "web-1"))
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "default"), Actor("ana", "web-1"))
     async with watch("failures") as operator:
         await operator.sees("ValueError: no")
         await operator.press("R")
+        await operator.sees("The breaker of h is open: its tasks wait for the next probe.")
+        await operator.sees("Queue default is paused: its tasks wait.")
         await operator.sees("Retry 12 tasks?", "Spread over", "all at once", "↵ retry 12 tasks")
         operator.screen.query_one("#answer").value = "1h"
         await operator.sees("✓ about 0.0033 per second, until ", "When            ◆━", " done about ")
@@ -205,7 +217,7 @@ async def test_a_canary_stops_at_the_same_failure_and_the_audit_shows_its_fate(
     async with watch("failures") as operator, ending(database, lambda id: "f1" if id == ids[-3] else None):
         await operator.sees("ValueError")
         await operator.press("R")
-        await operator.sees("1 tries one first; canary: in stages")
+        await operator.sees("1 tries one, canary in stages")
         operator.screen.query_one("#limit").value = "canary"
         await operator.sees("✓ in stages; stops when a task fails", "◆ 1 ┄┄ ◆ 10 ┄┄ ◆ 100 ┄┄ ━")
         operator.screen.query_one("#answer").value = "5m"
