@@ -45,8 +45,8 @@ COLUMNS = (
     ListColumn("OPERATOR", 10, grow=1),
     ListColumn("HOST", 10, grow=1, drop=1),
     ListColumn("OPERATION", 10),
-    ListColumn("TARGET", 12, grow=1),
-    ListColumn("CHANGE", 18, grow=4),
+    ListColumn("TARGET", 16, grow=2),
+    ListColumn("CHANGE", 14, grow=3),
     ListColumn("REASON", 12, grow=2, drop=2),
 )
 
@@ -208,7 +208,7 @@ def operation_line(operation: ChangeGroup, at: datetime, zone: tzinfo, *, undone
             Cell(line(verb)),
             Cell(line(target)),
             Cell(line(changed), "muted" if group else ""),
-            Cell(line(entry.reason)),
+            Cell(line(entry.reason) if entry.reason else ""),
         ),
         struck=undone and not group,
     )
@@ -239,7 +239,8 @@ def fate_lines(fate: GroupFate) -> Iterator[Content]:
 def change(entry: AuditRecord, at: datetime, zone: tzinfo) -> Iterator[Content]:
     """An audit entry: who did what and when, and the changed values."""
     when = f"{format_moment(entry.at, zone)}, {formatting.distance(entry.at, at)}" if entry.at else formatting.NOTHING
-    yield content((when, "muted"))
-    yield content(f"{'':15}", line(format_entry(entry)))
+    yield content((f"  {line(format_entry(entry))}", "bold strong"), (f"   {when}", "muted"))
+    yield content("")
     for difference in differences(entry.before, entry.after, zone=zone):
-        yield content((f"{'':15}{line(difference)}", "muted"))
+        name, colon, value = line(difference).partition(": ")
+        yield content((f"  {name}{colon}", "muted"), (value, "text"))
