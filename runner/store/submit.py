@@ -145,13 +145,15 @@ def _insert_step(frame: Frame, tasks: Sequence[NewTask], dependencies: Dependenc
         rows["blocked_by"] = [row.open if row else 0 for row in dependencies]
         rows["parents"] = [row.summary if row else None for row in dependencies]
         due = due and not all(rows["blocked_by"])
+    if len(tasks) == 1:  # a value costs less than a batch of one
+        shared, rows = shared | {name: values[0] for name, values in rows.items()}, {}
     prepared = _prepared(frame.tables, frame.driver, tuple(rows), tuple(shared), notify and due)
     values = {f"shared_{name}": frame.dialect.instant(value) for name, value in shared.items()}
     return Step(prepared, values | frame.dialect.parameters("new", rows))
 
 
 def _columns(tasks: Sequence[NewTask]) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
-    """Return the values that all tasks share, and the columns of the others."""
+    """Return the values that all tasks share, and the columns of the others, by name."""
     if isinstance(tasks, TaskBatch):
         shared = {name: value for name, value in tasks.like._asdict().items() if value is not None}
         del shared["payload"]
@@ -174,8 +176,9 @@ def _prepared(
     tables: Tables, driver: sa.Dialect, rows: tuple[str, ...], shared: tuple[str, ...], notify: bool
 ) -> Prepared:
     dialect = DIALECTS[driver.name]
-    new = dialect.rows("new", {name: COLUMNS[name] for name in rows})
-    values_by_name = dict(new.c) | {name: sa.bindparam(f"shared_{name}", type_=COLUMNS[name]) for name in shared}
+    values_by_name: dict[str, Any] = {name: sa.bindparam(f"shared_{name}", type_=COLUMNS[name]) for name in shared}
+    if rows:
+        values_by_name = dict(dialect.rows("new", {name: COLUMNS[name] for name in rows}).c) | values_by_name
     lengths = ("delay", "expires", "hosts_for")
     values = {name: _value(name, column) for name, column in values_by_name.items() if name not in lengths}
     if "delay" in values_by_name:

@@ -131,7 +131,7 @@ class LostCommitsOfSQLite:
         self._sign, self._times = sign, times
 
     def _watched(self, connection: ThreadConnection) -> ThreadConnection:
-        return connection._replace(driver=WatchedDriver(self, connection.driver))
+        return connection._replace(cursor=WatchedCursor(self, connection.cursor))
 
     def committed(self, connection: object) -> None:
         """Lose the answer to the commit of a connection, if it has a marked statement."""
@@ -146,27 +146,26 @@ class LostCommitsOfSQLite:
             self._marked.add(id(connection))
 
 
-class WatchedDriver:
-    """A blocking connection whose commits lose their answers.
+class WatchedCursor:
+    """The cursor of a blocking connection, whose commits lose their answers.
 
     Args:
         commits: decides which.
-        driver: the connection.
+        cursor: the cursor.
     """
 
-    def __init__(self, commits: LostCommitsOfSQLite, driver: sqlite3.Connection) -> None:
+    def __init__(self, commits: LostCommitsOfSQLite, cursor: sqlite3.Cursor) -> None:
         self._commits = commits
-        self._driver = driver
+        self._cursor = cursor
 
-    def execute(self, sql: str, *arguments: Any) -> Any:
+    def execute(self, sql: str, *arguments: Any) -> None:
         self._commits.mark(self, sql)
-        cursor = self._driver.execute(sql, *arguments)
+        self._cursor.execute(sql, *arguments)
         if sql == "COMMIT":
             self._commits.committed(self)
-        return cursor
 
-    def close(self) -> None:
-        self._driver.close()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
 
 
 @asynccontextmanager

@@ -1,8 +1,7 @@
 WITH
     inserted AS (
         INSERT INTO task(handler, payload)
-        SELECT "new".handler AS handler, CAST("new".payload AS JSON) AS payload
-        FROM unnest(:new_handler::TEXT[], :new_payload::TEXT[]) AS "new"(handler, payload)
+        SELECT :shared_handler::VARCHAR AS anon_1, CAST(:shared_payload::VARCHAR AS JSON) AS anon_2
         RETURNING task.id
     ),
     notice AS MATERIALIZED (

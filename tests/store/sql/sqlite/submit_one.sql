@@ -1,9 +1,3 @@
 INSERT INTO task(handler, payload)
-SELECT new.handler, CAST(new.payload AS TEXT) AS payload
-FROM (
-    SELECT
-        json_extract(new_row.value, :json_extract_1) AS handler,
-        json_extract(new_row.value, :json_extract_2) AS payload
-    FROM json_each(:new) AS new_row
-) AS new
+SELECT :shared_handler AS anon_1, CAST(:shared_payload AS TEXT) AS anon_2
 RETURNING id;
