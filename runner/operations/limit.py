@@ -15,7 +15,7 @@ from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
 from runner.operations.pause import PauseKind, PauseTarget, name_warning, registry_of
 from runner.operations.results import Actor
-from runner.policy.limits import SharedLimits
+from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.policy.rate import Rate, checked
 from runner.queries.registries import BreakerRow, breakers, registry_entries
 from runner.queries.rows import moment, readable, text
@@ -34,7 +34,7 @@ OPTIONS = dict(zip(("concurrency", "per-tenant", "rate"), SharedLimits._fields, 
 CLAIMS_END = 1.0
 """Maximum seconds to wait for claims that began before a first limit. A claim takes milliseconds."""
 
-COLUMNS = ("max_running", "max_per_tenant", "rate_limit", "rate_period", "limited_at", "limited_by", "limited_why")
+COLUMNS = (*UNLIMITED.columns, "limited_at", "limited_by", "limited_why")
 
 
 class LimitEdit(NamedTuple):

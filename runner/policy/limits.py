@@ -2,8 +2,9 @@
 
 All runners share a limit. Its values are in the registry row of the queue or the handler. A claim from a limited lane
 locks that row, counts the running tasks, and takes no more than `room` allows; see runner.store.claim_limited. A new
-limit is one class here and one entry in LIMITS, its columns in the registries (runner.db.schema.records, a migration,
-roles.sql), and its option in runner.operations.limit; runner.store.limits reads the columns.
+limit is one class here and one entry in LIMITS, its field and columns in SharedLimits, its columns in
+runner.db.schema.records and a migration, and its option in runner.operations.limit. Claims, the audit and the rights of
+the roles follow SharedLimits.columns.
 """
 
 import math

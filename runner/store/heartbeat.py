@@ -12,6 +12,7 @@ from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
 from runner.model.task import State
+from runner.policy.limits import UNLIMITED
 from runner.store.breaker import declare_breakers, json_text
 
 
@@ -209,7 +210,7 @@ async def _declare_limits(tx: Transaction, identity: Identity) -> None:
         text = json.dumps(limits, sort_keys=True) if limits else None
         if text == json_text(declared.get(name)):
             continue
-        columns = dict.fromkeys(("max_running", "max_per_tenant", "rate_limit", "rate_period")) | dict(limits)
+        columns = UNLIMITED.columns | dict(limits)
         is_handler = handler.c.name == name
         await tx.execute(sa.update(handler).where(is_handler).values(declared_limits=text))
         unedited = handler.c.limited_at.is_(None)

@@ -17,10 +17,10 @@ from runner.model.task import Claimed, State
 from runner.policy.breaker import OpenBreaker, Probe
 from runner.policy.claim_order import LIMITED
 from runner.policy.lanes import Lane
-from runner.policy.limits import LimitUsage, SharedLimits, retry_in, room
+from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits, retry_in, room
 from runner.policy.rate import MOST
 
-COLUMNS = ("max_running", "max_per_tenant", "rate_limit", "rate_period", "rate_spent")
+COLUMNS = (*UNLIMITED.columns, "rate_spent")
 
 BREAKER_COLUMNS: dict[str, Any] = {
     "breaker_probes": sa.Integer,

@@ -29,6 +29,7 @@ from runner.operations.edit_values import FIELDS
 from runner.operations.reschedule import retry_now
 from runner.operations.results import Result, Target
 from runner.policy.lanes import Lane, LanePosition
+from runner.policy.limits import UNLIMITED
 from runner.queries.audit import audit as read_audit
 from runner.queries.failures import failures
 from runner.queries.health import health
@@ -545,6 +546,13 @@ def test_all_submit_and_edit_columns_are_granted() -> None:
         name.strip() for name in submitted.split(",")
     }
     assert {name.strip() for name in edited.split(",")} >= FIELDS
+
+
+def test_all_columns_of_limits_exist_and_are_granted() -> None:
+    for registry in (tables().queue, tables().handler):
+        (granted,) = re.findall(r"GRANT UPDATE \(([^)]+max_running[^)]+)\) ON [^;]*" + f'"{registry.name}"', roles(URL))
+        assert {name.strip() for name in granted.split(",")} >= UNLIMITED.columns.keys()
+        assert {column.name for column in registry.c} >= UNLIMITED.columns.keys()
 
 
 def test_sqlite_has_no_roles() -> None:

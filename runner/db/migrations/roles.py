@@ -12,6 +12,7 @@ from runner.db.schema import Tables, tables
 from runner.db.schema.partitions import full_name
 from runner.errors import InvalidInput
 from runner.handlers.options import TASK_OPTIONS
+from runner.policy.limits import UNLIMITED
 from runner.urls import DatabaseUrl
 
 SCRIPT = Path(__file__).with_name("roles.sql")
@@ -72,6 +73,7 @@ def _names(prefix: str, schema: str | None) -> dict[str, str]:
         "audit_name": f"{prefix}task_audit",
         "task_name": f"{prefix}task",
     }
+    names["limit_columns"] = ", ".join(UNLIMITED.columns)
     names["option_columns"] = ", ".join(option.column for option in TASK_OPTIONS if option.column)
     return quoted | role_names | names | {"every_table": ", ".join(sorted(quoted.values())), "schema_usage": usage}
 

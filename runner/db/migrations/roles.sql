@@ -63,7 +63,7 @@ GRANT INSERT, UPDATE, DELETE ON {task_unique} TO {operator}; -- a retried task t
 GRANT INSERT ON {task_queue}, {task_handler}, {task_checkpoint} TO {operator};
 GRANT UPDATE (
     paused_at, paused_until, paused_by, paused_why,
-    max_running, max_per_tenant, rate_limit, rate_period, rate_spent, limited_at, limited_by, limited_why
+    {limit_columns}, rate_spent, limited_at, limited_by, limited_why
 ) ON {task_queue}, {task_handler} TO {operator};
 GRANT UPDATE (
     breaker_probes, breaker_wait, breaker_round, breaker_opened_at, breaker_probe_at, breaker_by, breaker_why,
