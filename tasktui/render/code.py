@@ -134,7 +134,7 @@ def _frame_rows(frames: Sequence[StackFrame], width: int, *, unfold: bool) -> It
         if frame.code and frame is failing:
             marked = [("▌", "dead"), (f"{frame.line:>5}   ", "bold dead on tint_dead")]
             code = [(text, f"{spec} on tint_dead") for text, spec in highlighted(frame.code)]
-            yield [*fit([*marked, *code], width - 1), (" ", "on tint_dead")]
+            yield fit([*marked, *code, (" " * width, "on tint_dead")], width)
         elif frame.code:
             yield fit([(f"{frame.line:>6}   ", "faint"), *highlighted(frame.code)], width)
     yield from _folded(hidden)

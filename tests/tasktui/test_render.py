@@ -31,7 +31,7 @@ from tasktui.render.plot import (
     with_marks,
 )
 from tasktui.render.render import ListColumn, brief, fitted, task_line, widths
-from tasktui.render.rows import plain
+from tasktui.render.rows import plain, width_of
 from tasktui.screens.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
 from tasktui.screens.runners import Workforce, claimed_rows
 from tests.tasktui.test_commands import NOW, row, story
@@ -156,6 +156,10 @@ def test_the_frames_of_libraries_are_folded_and_the_failing_line_is_marked() -> 
         "",
         "caused by httpx.ReadTimeout: timed out",
     ]
+    rows = error_rows("E", "no", TRACE, 60, reveal=False, unfold=False)
+    (failing,) = (row for row in rows if row and row[0][0] == "▌")
+    assert all("on tint_dead" in spec for _, spec in failing[1:])
+    assert width_of(failing) == 60
     unfolded = plain(error_rows("shop.GatewayTimeout", "no answer", TRACE, 60, reveal=False, unfold=True))
     assert "anyio/run.py:1 in run" in unfolded
 
