@@ -41,6 +41,9 @@ FILTERS = ("1h", "1d", "7d", "30d")
 LONGEST_BY_MINUTE = timedelta(days=1)
 """The longest span whose plot reads the counts per minute."""
 
+HIGH = 34
+"""Rows of a screen that has room for the plot."""
+
 TREND = 14
 """Cells of the sparkline of a group."""
 
@@ -168,6 +171,7 @@ class FailuresScreen(LiveScreen):
                 self.feed.hurry()
             at = self._snapshot.at if isinstance(self._snapshot, FailureGroups) else datetime.now(UTC)
             rows = detail(group, found, at, max(40, self.size.width - 3), unfold=self._unfold)
+            rows = [BLANK, *rows] if self.size.height >= HIGH else rows
         self.query_one("#example", Canvas).draw(rows)
 
     def _task_filter(self) -> Filter | None:
@@ -280,7 +284,7 @@ def _upper(data: FailureGroups, span: int, zone: tzinfo, width: int, height: int
     groups = f"{len(data.groups)} group{'' if len(data.groups) == 1 else 's'}"
     figure: list[Part] = [(f"{count:,}", "bold dead" if count else "muted"), (f" in {groups}", "muted")]
     title = rule([heading(f"FAILED ATTEMPTS, LAST {LABELS[span].upper()}")], width, figure)
-    if width < 100 or height < 34:
+    if width < 100 or height < HIGH:
         return [title]
     room = width - 7
     end = data.at.replace(second=0, microsecond=0)
