@@ -312,6 +312,7 @@ async def _past_runs(tx: Transaction, last: int) -> None:
                 "started_at": at + MINUTE * 0.01,
                 "run_at": at,
                 "submitted_at": at,
+                "duration": took.total_seconds(),
                 "attempt": 1,
                 "fence": 1,
                 "host": "batch-1",
