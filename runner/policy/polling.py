@@ -28,7 +28,8 @@ SHARE = 20
 """The shortest pause after a survey, as a multiple of its duration.
 
 While another client holds an old snapshot, dead index entries accumulate, and every scan from the head of an index
-reads them all. This bounds its share of the time to a twentieth."""
+reads them all. This bounds its share of the time to a twentieth. A single slow survey does not count: the time is that
+of the process, which also waits for a processor, a connection and the network."""
 
 
 @dataclass
@@ -43,6 +44,8 @@ class Pace:
     every: float = EVERY
     most: float = math.inf
     _next: float = 0.0
+    _last: float = 0.0
+    """Seconds that the query before took."""
 
     def is_due(self, now: float) -> bool:
         """True if a query is due; `now` in monotonic seconds."""
@@ -53,8 +56,9 @@ class Pace:
         return max(0.0, self._next - now)
 
     def record(self, start: float, end: float) -> None:
-        """Record the start and end of a query, in monotonic seconds."""
-        self._next = end + max(self.every, min(self.most, SHARE * (end - start)))
+        """Record the start and end of a query, in monotonic seconds; the quicker one of the last two counts."""
+        usual, self._last = min(self._last, end - start), end - start
+        self._next = end + max(self.every, min(self.most, SHARE * usual))
 
 
 @dataclass

@@ -17,12 +17,24 @@ def test_surveys_keep_their_interval() -> None:
 def test_slow_surveys_take_a_small_share_of_the_time() -> None:
     pace = Pace()
     pace.record(100.0, 102.0)
-    assert not pace.is_due(102.0 + 2.0 * SHARE - 0.01)
-    assert pace.is_due(102.0 + 2.0 * SHARE)
+    pace.record(103.0, 106.0)
+    assert not pace.is_due(106.0 + 2.0 * SHARE - 0.01)
+    assert pace.is_due(106.0 + 2.0 * SHARE)
+
+
+def test_a_single_slow_survey_does_not_postpone_the_next_one() -> None:
+    pace = Pace()
+    pace.record(100.0, 130.0)
+    assert pace.is_due(130.0 + EVERY)
+    pace.record(131.0, 131.001)
+    assert pace.is_due(131.001 + EVERY)
+    pace.record(133.0, 163.0)
+    assert pace.is_due(163.0 + EVERY)
 
 
 def test_the_pause_after_a_slow_query_is_bounded() -> None:
     pace = Pace(every=0.0, most=3.0)
+    pace.record(97.0, 99.0)
     pace.record(100.0, 102.0)
     assert not pace.is_due(104.99)
     assert pace.is_due(105.0)
