@@ -21,6 +21,7 @@ from runner.queries.registries import BreakerRow, breakers, registry_entries
 from runner.queries.rows import moment, readable, text
 from runner.store.breaker import STATE, close_breaker, open_breaker
 from runner.store.lanes import survey
+from runner.store.limits import kept_tokens
 
 NONE = "none"
 """The value that removes a limit."""
@@ -190,12 +191,12 @@ async def read_entry(tx: Transaction, place: PauseTarget, *, locked: bool) -> di
 
 
 async def write(tx: Transaction, place: PauseTarget, values: Mapping[str, Any]) -> None:
-    """Write the limits of a queue or handler, with a full token bucket."""
+    """Write the limits of a queue or handler. A new rate begins with a full token bucket."""
     registry = registry_of(tx, place)
     # No runner has ever had a handler whose entry was created by a limit.
     unseen = {"last_seen_at": EARLIEST} if place.kind is PauseKind.HANDLER else {}
-    new = dict(values) | {"rate_spent": None}
-    insert = tx.dialect.insert(registry).values(name=place.name, **new, **unseen)
+    insert = tx.dialect.insert(registry).values(name=place.name, **values, **unseen)
+    new = dict(values) | {"rate_spent": kept_tokens(registry, values)}
     await tx.execute(insert.on_conflict_do_update(index_elements=registry.primary_key, set_=new))
 
 

@@ -14,6 +14,7 @@ from runner.db.types import db_later, db_now
 from runner.model.task import State
 from runner.policy.limits import UNLIMITED
 from runner.store.breaker import declare_breakers, json_text
+from runner.store.limits import kept_tokens
 
 
 class Renewal(NamedTuple):
@@ -214,7 +215,8 @@ async def _declare_limits(tx: Transaction, identity: Identity) -> None:
         is_handler = handler.c.name == name
         await tx.execute(sa.update(handler).where(is_handler).values(declared_limits=text))
         unedited = handler.c.limited_at.is_(None)
-        await tx.execute(sa.update(handler).where(is_handler, unedited).values(rate_spent=None, **columns))
+        changed = sa.update(handler).where(is_handler, unedited)
+        await tx.execute(changed.values(rate_spent=kept_tokens(handler, columns), **columns))
 
 
 class Usage(NamedTuple):

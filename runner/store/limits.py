@@ -148,6 +148,17 @@ def _running(key: Key, counts: Sequence[Any]) -> dict[str, int]:
     return running
 
 
+def kept_tokens(registry: sa.Table, limits: Mapping[str, Any]) -> sa.ColumnElement[Any]:
+    """The state of a token bucket after a change of limits: unchanged with the same rate, full with another one.
+
+    Args:
+        registry: the table of queues or handlers.
+        limits: the new limits by column.
+    """
+    same = [registry.c[name] == limits.get(name) for name in ("rate_limit", "rate_period")]
+    return sa.case((sa.and_(*same), registry.c.rate_spent))
+
+
 async def charge(tx: Transaction, ledger: Ledger) -> None:
     """Take the tokens of the claimed tasks, and put off the next probes of a breaker after those of this claim."""
     for (kind, name), usage in ledger.held.items():

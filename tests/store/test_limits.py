@@ -244,6 +244,17 @@ class TestRates:
         assert len((await take(other)).claimed) == 2
 
     @pytest.mark.both_databases
+    async def test_a_change_of_another_limit_does_not_fill_the_bucket(self, database: Database, runner: Runner) -> None:
+        await put_many(database, 20, queue="mail")
+        await limit(database, "queue", "mail", rate="5/h")
+        assert len((await take(runner)).claimed) == 5
+        await limit(database, "queue", "mail", concurrency="50")
+        await limit(database, "queue", "mail", rate="5/h")
+        assert tasks_of(await take(runner)) == []
+        await limit(database, "queue", "mail", rate="6/h")
+        assert len((await take(runner)).claimed) == 6
+
+    @pytest.mark.both_databases
     async def test_the_tokens_of_a_slow_claim_come_back_from_its_end_on(
         self, database: Database, runner: Runner
     ) -> None:
