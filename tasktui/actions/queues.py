@@ -14,6 +14,7 @@ from runner.policy.limits import LimitUsage
 from runner.policy.runner_command import RunnerCommand
 from runner.queries.queues import counts as read_counts
 from runner.queries.registries import Pause
+from runner.queries.runners import RunnerRow
 from runner.text import formatting
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import breaker_words, limit_words, pause_words, runner_command_words, stack_words
@@ -246,6 +247,8 @@ def ask_to_command(action: Action, session: Session, targets: Targets) -> Dialog
     runner = targets.runner()
     if runner is None:
         return None
+    if action.prompt:
+        action = replace(action, default=_size(runner) or action.default)
     name = f"runner {runner.id} on {line(runner.host)}"
     about = [content((f"{action.label} {name} at its next heartbeat", "bold"))]
     about.append(content(f"  {runner.running_tasks:,} of {runner.capacity:,} slots in use"))
@@ -259,6 +262,12 @@ def ask_to_command(action: Action, session: Session, targets: Targets) -> Dialog
         change=partial(_send, session, action, runner.id),
         sql=partial(perform.runner_command_sql, session, action, runner.id),
     )
+
+
+def _size(runner: RunnerRow) -> str:
+    """The present size of a runner in the words of a resize."""
+    sizes = {"concurrency": runner.capacity - runner.threads - runner.processes, "threads": runner.threads}
+    return " ".join(f"{name}={number}" for name, number in sizes.items() if number > 0)
 
 
 def ask_for_stack(action: Action, session: Session, targets: Targets) -> Dialog | None:

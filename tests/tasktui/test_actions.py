@@ -366,13 +366,13 @@ async def test_a_task_is_rewound_and_a_running_one_is_asked_for_its_stack(databa
 
 @ON_ONE_DATABASE
 async def test_runners_are_drained_and_resized(database: Database, watch: Watch) -> None:
-    id = await add_runner(database)
+    id = await add_runner(database, capacity=24, threads=4)
     await add_live(database, "smtp.send", key="order-7", state=State.RUNNING, runner_id=id, claimed_at=ahead(-100))
     async with watch("runners") as operator:
         await operator.sees(f"runner {id}, queues all", "RUNS 1", "1m4", "smtp.send", "order-7")
         await operator.sees("1 alive, 0 lost")
         await operator.press("S")
-        await operator.sees("Resize runner", "New size")
+        await operator.sees("Resize runner", "New size", "concurrency=20 threads=4")
         operator.screen.query_one("#answer").value = "concurrency=0"
         await confirm(operator)
         await operator.is_told("use drain, concurrency=N")
