@@ -91,6 +91,7 @@ class Console(KeyBuffer):
         for place, each in enumerate(self.databases.sessions):
             for name, mode in SCREENS.items():
                 self.add_mode(mode_name(name, place), partial(mode.create, each))
+                self.add_mode(mode_name(name, place, past=True), partial(mode.create_past, each))
         self.notices: list[str] = []
         self._preloaded = False
         self._quit_requested = False
@@ -111,7 +112,7 @@ class Console(KeyBuffer):
 
     async def action_database(self) -> None:
         """Bring the next database to the front, with the screen that it showed last."""
-        await self.switch_mode(self.databases.next() or self.DEFAULT_MODE)
+        await self.switch_mode(self.databases.next() or "overview")
 
     def _saved_theme(self) -> str:
         """The theme that the operator chose for this profile."""
@@ -184,6 +185,8 @@ class Console(KeyBuffer):
         """Leave letters to inputs that have the focus, and show the stop key only while an operation is in progress."""
         if action == "stop":
             return self.session.work is not None
+        if action in ("health", "capacity") and self.session.at is not None:
+            return None  # The database keeps neither.
         if action == "database" and len(self.databases.sessions) == 1:
             return False
         if action in ("command", "go", "database"):

@@ -6,13 +6,14 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
-from runner.errors import InvalidInput
+from runner.errors import InvalidInput, RunnerError
 from runner.filter import saved
 from runner.filter.fields import parse_sort
 from runner.operations.pause import PauseTarget
 from tasktui.commands.syntax import Command, place_of
 from tasktui.session.databases import Databases
 from tasktui.session.session import Session
+from tasktui.session.write_lock import ReadOnly
 
 
 class CommandTarget(Protocol):
@@ -68,6 +69,10 @@ class CommandTarget(Protocol):
         """Write the report of a period to a file."""
         ...
 
+    def run_worker(self, work: Any, *, group: str = "default") -> Any:
+        """Run a coroutine beside the screens."""
+        ...
+
     def change_theme(self, name: str) -> None:
         """Draw with another theme."""
         ...
@@ -115,10 +120,14 @@ def _help(console: CommandTarget, _command: Command) -> None:
 
 
 def _health(console: CommandTarget, _command: Command) -> None:
+    if console.session.at is not None:
+        raise InvalidInput(why="the health of the database is not recorded for a past time; :at now returns")
     console.action_health()
 
 
 def _write(console: CommandTarget, command: Command) -> None:
+    if console.session.at is not None:
+        raise ReadOnly(why=console.session.why_locked)
     console.session.lock.open(time.monotonic(), command.words)
 
 
@@ -135,7 +144,24 @@ def _tasks(console: CommandTarget, command: Command) -> None:
     console.list_tasks(command.rest)
 
 
+def _at(console: CommandTarget, command: Command) -> None:
+    if not command.words:
+        raise InvalidInput(why="name a past time: :at 03:12, :at 20m ago; :at now returns to the present")
+    console.run_worker(_go_to(console, command.rest), group="at")
+
+
+async def _go_to(console: CommandTarget, typed: str) -> None:
+    try:
+        await console.session.go_to(typed)
+    except RunnerError as error:
+        console.show_notice(str(error), bad=True)
+    else:
+        await console.switch_mode("overview")
+
+
 def _sort(console: CommandTarget, command: Command) -> None:
+    if console.session.at is not None:
+        raise InvalidInput(why="a list at a past time is sorted by id; :at now returns to the present")
     console.session.sort = parse_sort(command.rest) if command.words else console.session.sort.reverse
     console.switch_mode("tasks")
 
@@ -250,6 +276,7 @@ FUNCTIONS: dict[str, Callable[[CommandTarget, Command], None]] = {
     "lock": _lock,
     "stop": _stop,
     "tasks": _tasks,
+    "at": _at,
     "sort": _sort,
     "task": _task,
     "theme": _theme,

@@ -10,7 +10,7 @@ from textual.content import Content
 from runner.filter.parse import Filter
 from runner.queries.why.many import CauseGroup, WhyMany, why_many
 from runner.queries.why.remedies import RelatedView, sentence
-from runner.queries.why.why import Why, why
+from runner.queries.why.why import UNRECORDED, Why, why
 from runner.text import formatting
 from tasktui.actions.actions import shortcut
 from tasktui.dialogs.answer import AnswerScreen
@@ -157,7 +157,7 @@ def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> I
         selected: the cause to mark.
     """
     task = answer.task
-    text, role = pill(task.shown)
+    text, role = pill(task.shown, answer.word)
     attempt = formatting.attempts(task.attempt, task.max_attempts).replace("/", " of ")
     key = f"  {line(task.key, 40)}" if task.key else ""
     head = content((text, role), (f"  {line(task.handler, 40)}", "strong"), key, (f"   attempt {attempt}", "muted"))
@@ -169,9 +169,9 @@ def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> I
         mark = "▸" if here else " "
         first = f"{mark}{number}. " if len(answer.causes) > 1 else f"{mark} "
         wrapped = textwrap.wrap(line(cause.text), width - 2, initial_indent=first, subsequent_indent=" " * len(first))
-        yield content(
-            ("✗ " if number == 1 else "! ", "bold dead" if number == 1 else "retrying"), *_lines(wrapped, number)
-        )
+        sign = ("✗ ", "bold dead") if number == 1 else ("! ", "retrying")
+        recorded = cause.kind != UNRECORDED
+        yield content(sign if recorded else ("? ", "muted"), *_lines(wrapped, number * recorded))
         if cause.advice:
             shown_key = shortcut(cause.advice, task.id)
             yield content((f"  {' ' * len(first)}→ {line(cause.advice)}", "muted"), (shown_key, "bold accent"))

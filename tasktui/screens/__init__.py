@@ -29,7 +29,15 @@ class Mode(Screen):
         Args:
             session: the session with the database to which the screen belongs.
         """
-        screen = self.screen()
+        return self._prepared(self.screen(), session)
+
+    def create_past(self, session: "Session") -> "LiveScreen":
+        """Create the screen that shows a past time, see `create`."""
+        from tasktui.screens.as_of import past_screen
+
+        return self._prepared(past_screen(self.module), session)
+
+    def _prepared(self, screen: "LiveScreen", session: "Session") -> "LiveScreen":
         screen.title, screen.session = self.title, session
         return screen
 

@@ -118,7 +118,7 @@ class Actions:
         """True if changes are allowed; otherwise show why not."""
         writable = self._screen.session.writable
         if not writable:
-            self._screen.post_message(Notice(str(ReadOnly(why=self._screen.session.lock.why)), bad=True))
+            self._screen.post_message(Notice(str(ReadOnly(why=self._screen.session.why_locked)), bad=True))
         return writable
 
     def run(self, work: Coroutine[Any, Any, object]) -> None:

@@ -266,7 +266,7 @@ class ScreenFrame:
             host=", ".join(host.name for host in session.settings.url.hosts),
             zone=at.strftime("%Z"),
             databases=_databases(screen, now),
-            counts={MODES[mode].title: part for mode, part in session.counts.items()},
+            counts={MODES[mode].title: part for mode, part in session.counts.items() if session.at is None},
         )
 
     def _groups(self) -> KeyGroups:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar
 
 from textual import on
@@ -58,6 +59,7 @@ class Poller:
         started_at: start of the last query.
         read_at: end of the last query that succeeded; None before the first one.
         error: error of the last query; empty if it succeeded.
+        frozen: the data on the screen does not age.
     """
 
     next: float = 0.0
@@ -66,6 +68,7 @@ class Poller:
     started_at: float = 0.0
     read_at: float | None = None
     error: str = ""
+    frozen: bool = False
 
     def due(self, now: float) -> bool:
         """True if it is time for a query."""
@@ -92,6 +95,10 @@ class Poller:
         self.failures += 1
         self.next = now + min(LONGEST_WAIT, PERIOD * 2 ** min(self.failures - 1, 10))
 
+    def rest(self) -> None:
+        """Query only on request from now on; the data of a past time does not age."""
+        self.next, self.frozen = inf, True
+
     def hurry(self) -> None:
         """Query as soon as possible, after a change or on request."""
         self.next = 0.0
@@ -106,7 +113,7 @@ class Poller:
 
     def age(self, now: float) -> str:
         """The age of the data on the screen; empty while it is current."""
-        seconds = now - self.read_at if self.read_at is not None else 0.0
+        seconds = now - self.read_at if self.read_at is not None and not self.frozen else 0.0
         return formatting.age(int(seconds)) if seconds > OLD else ""
 
 
@@ -134,6 +141,9 @@ class LiveScreen(Screen[None]):
 
     ABOUT: ClassVar[str] = ""
     """Description for the help."""
+
+    LIVE: ClassVar[bool] = True
+    """True if the screen reads periodically; False if it reads only on request."""
 
     OPENS: ClassVar[str] = ""
     """What enter opens, for the footer; empty if it opens nothing."""
@@ -252,7 +262,7 @@ class LiveScreen(Screen[None]):
         """Explain why a disabled key does nothing."""
         active = self.active_bindings.get(event.key)
         if active is not None and not active.enabled:
-            self.post_message(Notice(str(ReadOnly(why=self.session.lock.why)), bad=True))
+            self.post_message(Notice(str(ReadOnly(why=self.session.why_locked)), bad=True))
 
     def _tick(self) -> None:
         if not self.is_active:
@@ -273,7 +283,8 @@ class LiveScreen(Screen[None]):
             self.post_message(ReadFailed(error))
         else:
             self.post_message(SnapshotRead(snapshot, request, time.monotonic() - start))
-            if self.feed.read_at is not None:  # The first snapshot must not wait for the measurement.
+            # The first snapshot must not wait for the measurement; a screen that reads once has no second one.
+            if self.feed.read_at is not None or not self.LIVE:
                 with suppress(RunnerError):  # The next read reports an error that persists.
                     await _measure(self)
 
@@ -281,6 +292,8 @@ class LiveScreen(Screen[None]):
     def _show_snapshot(self, message: SnapshotRead) -> None:
         self.feed.succeeded(time.monotonic(), message.seconds, focused=self.app.app_focus)
         self._input_error = ""
+        if not self.LIVE:
+            self.feed.rest()
         if message.request == self.request():
             self._snapshot = message.snapshot
             self.show(message.snapshot)

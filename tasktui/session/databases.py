@@ -13,9 +13,10 @@ PATIENCE = 3.0
 """Seconds that the start waits for further databases once one has answered."""
 
 
-def mode_name(screen: str, place: int) -> str:
-    """The name by which the application knows a screen of a database."""
-    return f"{screen}@{place}" if place else screen
+def mode_name(screen: str, place: int, *, past: bool = False) -> str:
+    """The name by which the application knows a screen of a database, at present or at a past time."""
+    name = f"{screen}@{place}" if place else screen
+    return f"{name}@past" if past else name
 
 
 class Databases:
@@ -46,7 +47,7 @@ class Databases:
     def mode(self, screen: str) -> str:
         """Note that the database in front shows a screen, and return the name of the screen for this database."""
         self._last[self._place] = screen
-        return mode_name(screen, self._place)
+        return mode_name(screen, self._place, past=self.front.at is not None)
 
     def next(self) -> str | None:
         """Bring the next database to the front.

@@ -138,6 +138,7 @@ class Session:
         stale: age in seconds of the newest change on a standby at the last measurement.
         counts: text and role beside the tab of a screen where something needs attention, by name of the screen.
         alarm: its problems while another database is in front.
+        at: the past moment that the screens show; None for the present.
     """
 
     database: Database
@@ -155,6 +156,7 @@ class Session:
     stale: float | None = None
     counts: dict[str, tuple[str, str]] = field(default_factory=dict)
     alarm: Alarm = field(default_factory=Alarm)
+    at: datetime | None = None
     _schema_check: TtlCache[str] = field(default_factory=lambda: TtlCache(FIVE_SECONDS))
     _standby_check: TtlCache[tuple[Permission, float | None]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
     _counts: TtlCache[dict[str, tuple[str, str]]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
@@ -173,10 +175,28 @@ class Session:
     @property
     def writable(self) -> bool:
         """True if changes are allowed now."""
-        return self.lock.is_open(time.monotonic())
+        return self.at is None and self.lock.is_open(time.monotonic())
+
+    @property
+    def why_locked(self) -> str:
+        """The reason why changes are forbidden, for messages."""
+        return self.lock.why if self.at is None else "it shows a past time; :at now returns to the present"
+
+    async def go_to(self, typed: str) -> None:
+        """Show a past moment, or the present with `now`.
+
+        Raises:
+            InvalidInput: the text is not a known past moment.
+        """
+        from runner.queries.as_of import read_moment  # The first screen does not need it.
+
+        self.at = None if typed.strip() == "now" else await self.read(read_moment, typed, self.zone)
 
     def lock_label(self, now: float) -> str:
-        """The write lock's label for the heading; on a standby with the age of its data."""
+        """The label for the heading: the past moment, or the write lock, on a standby with the age of its data."""
+        if self.at is not None:
+            local = self.at.astimezone(self.zone)
+            return f"AT {formatting.clock(self.at, self.now(), self.zone)}{local:{':%S' if local.second else ''}}"
         age = f", {formatting.age(self.stale)} old" if self.stale is not None else ""
         return self.lock.label(now) + age
 
@@ -275,7 +295,7 @@ class Session:
         self._query_times.append(time.monotonic())
         async with self._change_lock:
             if not self.writable:
-                raise ReadOnly(why=self.lock.why)
+                raise ReadOnly(why=self.why_locked)
             if self._file not in (None, self._file_now()):
                 raise FileReplaced(path=self.settings.url.database)
             timeout_error = self._timeout_error(NOTHING_TO_A_CHANGE, LONGEST_SILENCE)

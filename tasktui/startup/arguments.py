@@ -25,6 +25,7 @@ class Arguments:
         ascii: draw with ASCII characters only.
         record: a new file for a recording of the screen.
         replay: a recording to play; no database is opened.
+        at: the past time to show, as typed; None for the present.
     """
 
     url: str | None = None
@@ -37,6 +38,7 @@ class Arguments:
     record: Path | None = None
     replay: Path | None = None
     others: tuple[str, ...] = ()
+    at: str | None = None
 
     def each(self) -> "tuple[Arguments, ...]":
         """The arguments for each database."""
@@ -79,6 +81,9 @@ def parse(arguments: Sequence[str]) -> Arguments:
     recordings = parser.add_mutually_exclusive_group()
     recordings.add_argument("--record", type=Path, metavar="FILE", help="record the screen as an asciicast, a new file")
     recordings.add_argument("--replay", type=Path, metavar="FILE", help="play a recording; no database is opened")
+    parser.add_argument(
+        "--at", metavar="TIME", help="show queues and tasks as they were: 03:12, 20m, 2026-11-22T03:12Z"
+    )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     values = vars(parser.parse_args(arguments))
     if values.pop("version"):
@@ -91,4 +96,6 @@ def parse(arguments: Sequence[str]) -> Arguments:
         parser.error("--url names one database: leave it out with several profiles")
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
         parser.error(f"each --profile may be given once, and {twice[0]!r} is there twice")
+    if values["at"] is not None and (values["write"] or len(names) > 1):
+        parser.error("--at shows one database, read-only: leave out --write and further profiles")
     return Arguments(**values, profile=names[0] if names else None, others=tuple(names[1:]))

@@ -22,7 +22,7 @@ from runner.settings import Settings
 from runner.text.sanitize import clean, crash_text
 from runner.urls import DatabaseUrl
 from tasktui.data.overview import read_overview
-from tasktui.session.databases import reached
+from tasktui.session.databases import mode_name, reached
 from tasktui.session.session import Session
 from tasktui.session.write_lock import ASKED, UNOPENED, ReadOnlyReason, WriteLock
 from tasktui.startup.arguments import Arguments
@@ -103,8 +103,11 @@ async def run(arguments: Arguments, ready: Callable[[], object], on_leave: Calla
     async with AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(_prepared(*database)) for database in databases]
         session, *others = await reached(sessions)
-        session.start_read(read_overview)
-        create = await loading
+        if arguments.at is not None:
+            await session.go_to(arguments.at)
+        else:
+            session.start_read(read_overview)
+        create = begun(await loading, past=session.at is not None)
         console = create(session, arguments.theme, ascii_signs=arguments.ascii or needs_ascii(), others=others)
         if arguments.record is not None:
             from tasktui.terminal.recording import Recorder, recorded
@@ -117,6 +120,11 @@ async def run(arguments: Arguments, ready: Callable[[], object], on_leave: Calla
         await console.run_async()
         on_leave()
         return console.return_code or 0
+
+
+def begun(console: "type[Console]", *, past: bool) -> "type[Console]":
+    """A console that begins with the overview, of the present or of a past time."""
+    return type("Begun", (console,), {"DEFAULT_MODE": mode_name("overview", 0, past=True)}) if past else console
 
 
 def needs_ascii() -> bool:

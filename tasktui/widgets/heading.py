@@ -162,8 +162,8 @@ def _cut(name: str, most: int) -> str:
 
 
 def lock_badge(label: str) -> Part:
-    """The badge of a write lock: WRITE with its time, or READ-ONLY with the reason."""
-    return badge(label, "write" if label.startswith("WRITE") else "locked")
+    """The badge of a write lock: WRITE with its time, READ-ONLY with the reason, or the past time on the screen."""
+    return badge(label, "write" if label.startswith(("WRITE", "AT ")) else "locked")
 
 
 def first_line(status: Status, width: int) -> Row:

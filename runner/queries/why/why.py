@@ -260,8 +260,8 @@ async def why_as_of(tx: Transaction, id: int, at: datetime, zone: tzinfo) -> Why
     causes: list[Cause] = []
     match task.state:
         case State.WAITING:
-            begin += " and was not running because:" if past.word != WAITING_OR_RUNNING else ":"
             causes = await _waiting_as_of(tx, past, at, zone)
+            begin += " and was not running because:" if len(causes) > 1 else ". No recorded condition held it back."
         case State.BLOCKED:
             begin += " because:"
             causes = [await _parent_as_of(tx, parent, at) for parent in past.parents[:MOST_PARENTS]]
@@ -273,7 +273,7 @@ async def why_as_of(tx: Transaction, id: int, at: datetime, zone: tzinfo) -> Why
         case State.SUCCEEDED | State.DEAD | State.CANCELLED:
             error = f": {sentence_of(task.error)}" if task.error else "."
             causes = [Cause(task.state, f"It had ended {since(task.finished_at, at)} earlier{error}")]
-    text = begin if begin.endswith(":") else f"{begin}."
+    text = begin if begin.endswith((":", ".")) else f"{begin}."
     return Why(task, at, text, tuple(causes), word="" if past.certain else past.word)
 
 

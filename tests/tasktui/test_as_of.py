@@ -1,0 +1,132 @@
+"""The console at a past time: a badge, no action, the data of then, and the way back."""
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.db.types import db_later
+from runner.model.outcome import Dead, Failure
+from runner.operations.pause import PauseKind, PauseTarget, pause
+from runner.operations.results import Actor
+from tasktui.actions.actions import ACTIONS
+from tasktui.screens import MODES
+from tasktui.session.write_lock import ReadOnly
+from tests.store.runners import Runner
+from tests.store.table import put
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Operator, Watch
+
+pytestmark = ON_ONE_DATABASE
+
+BY = Actor("ana", "desk", "restore")
+
+
+async def shift(database: Database, seconds: float) -> None:
+    """Let all that has happened have happened earlier."""
+    columns = {
+        database.tables.task: ("submitted_at", "run_at", "claimed_at"),
+        database.tables.history: ("submitted_at", "run_at", "claimed_at", "finished_at"),
+        database.tables.attempt: ("started_at", "ended_at"),
+        database.tables.audit: ("at",),
+    }
+    async with database.writing() as tx:
+        for table, names in columns.items():
+            values: dict[str, Any] = {name: db_later(table.c[name], -seconds) for name in names}
+            await tx.execute(sa.update(table).values(values))
+
+
+@pytest.fixture
+async def id(database: Database, runner: Runner) -> int:
+    """A task that ran twenty minutes ago and is dead since ten minutes; its queue was paused just now."""
+    id = await put(database, queue="mail", key="order-1")
+    (claimed,) = await runner.claim()
+    await shift(database, 600)
+    await runner.end(claimed, Dead(failure=Failure("OSError", "no route", "")))
+    await shift(database, 600)
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "mail"), BY)
+    return id
+
+
+async def at(operator: Operator, text: str, *shown: str) -> None:
+    await operator.command(f"at {text}")
+    await operator.sees(*shown)
+
+
+async def test_the_console_shows_a_past_time_and_returns(watch: Watch, id: int) -> None:
+    async with watch() as operator:
+        await operator.sees("mail")
+        await at(operator, "15m ago", " AT ", "RUNNING", "As of", "mail")
+        assert "paused for" not in operator.text
+        await operator.press("2")
+        await operator.sees("running", "order-1", "1 task.")
+        assert "dead" not in operator.text
+        await at(operator, "7m", "As of", "mail")
+        await operator.press("2")
+        await operator.sees("dead", "no route")
+        await operator.press("enter")
+        await operator.sees(f"Task {id} work was dead at", "It had ended")
+        await at(operator, "0s", "paused for")
+        await at(operator, "now", "NEEDS ATTENTION")
+        assert " AT " not in operator.text
+
+
+async def test_keys_step_through_the_time(watch: Watch, id: int) -> None:
+    async with watch() as operator:
+        await at(operator, "7m", "As of", "mail")
+        session = operator.console.session
+        start = session.at
+        assert start is not None
+        for key, distance in (("[", -1), ("{", -11), ("]", -10), ("}", 0)):
+            await operator.press(key)
+            await operator.until(lambda expected=start + timedelta(minutes=distance): session.at == expected)
+        await operator.press("}")
+        await operator.is_told("is in the future")
+        assert session.at == start
+
+
+async def test_no_action_is_possible_at_a_past_time(watch: Watch, id: int) -> None:
+    async with watch(size=NARROW) as operator:
+        await at(operator, "7m", " AT ")
+        session = operator.console.session
+        assert not session.writable
+        with pytest.raises(ReadOnly, match=":at now returns"):
+            await session.write(put, id)
+        for mode in MODES.values():
+            await operator.press(mode.key)
+            await operator.until(lambda title=mode.title: operator.screen.title == title)
+            await operator.sees(" AT ", "As of")
+            actions = {active.binding.action for active in operator.screen.active_bindings.values()}
+            assert not {f"act('{name}')" for name in ACTIONS} & actions, mode.title
+            if mode.module in ("failures", "schedules", "reports", "audit"):
+                await operator.sees(f"{mode.title} cannot be shown for a past time.")
+        for command in ("write 10m mend", "pause mail", "submit work"):
+            operator.console.notices.clear()
+            await operator.command(command)
+            await operator.is_told("it shows a past time; :at now returns to the present")
+        operator.console.notices.clear()
+        await operator.press("h")
+        await operator.is_told("it shows a past time")
+        await operator.command("health")
+        await operator.is_told("the health of the database is not recorded")
+
+
+async def test_a_past_time_is_read_once(watch: Watch, id: int) -> None:
+    async with watch() as operator:
+        await at(operator, "7m", "As of", "mail")
+        feed = operator.screen.feed
+        await operator.until(lambda: not feed.looking)
+        read_at = feed.read_at
+        assert (feed.due(time.monotonic() + 3600), feed.age(time.monotonic() + 3600)) == (False, "")
+        await operator.pilot.pause(0.5)
+        assert feed.read_at == read_at
+
+
+@pytest.mark.parametrize(("text", "why"), [("soon", "is not a past time"), ("+5m", "is in the future"), ("", "name a")])
+async def test_an_unknown_time_is_refused(watch: Watch, id: int, text: str, why: str) -> None:
+    async with watch() as operator:
+        await operator.command(f"at {text}")
+        await operator.is_told(why)
+        assert operator.console.session.at is None
