@@ -1,4 +1,4 @@
-"""Options that commands share: the database, and the tasks to show or change, as ids or as a filter."""
+"""Options of commands: the database, the tasks as ids or as a filter, and whether to wait for a submitted task."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +17,7 @@ from runner.db.migrations.revisions import REVISIONS
 from runner.errors import FileMissing, InvalidInput
 from runner.filter import saved
 from runner.filter.parse import Filter, parse_filter
+from runner.model.duration import parse_duration
 from runner.settings import Settings, load
 from runner.text.operator import local_zone, now
 from runner.urls import refuse_password
@@ -151,3 +152,28 @@ def _id(word: str) -> int:
     if not 1 <= int(word[:20]) <= MAX_ID:
         raise InvalidInput(why=f"{word[:30]} is not a task id")
     return int(word)
+
+
+@Parameter(name="*", group=Group("Waiting", sort_key=60))
+@dataclass(frozen=True, slots=True)
+class WaitOptions:
+    """Whether and how long to wait for the task.
+
+    Args:
+        wait: Wait for the task and print its result.
+        wait_timeout: Wait this long at most: 30s, 5m.
+    """
+
+    wait: bool = False
+    wait_timeout: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.wait_timeout is not None:
+            parse_duration(self.wait_timeout)
+
+    def __bool__(self) -> bool:
+        return self.wait or self.wait_timeout is not None
+
+
+NO_WAIT = WaitOptions()
+"""Do not wait."""

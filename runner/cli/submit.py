@@ -1,6 +1,7 @@
 """`runner submit`: one task from the command line, or many from lines of JSON; `runner copy`: one like another."""
 
 import asyncio
+import json as jsons
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,11 +13,12 @@ from cyclopts import Group, Parameter
 from runner.cli.drafts import Drafts, Intake, open_input, parse_option, progress, read_lines
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.handlers import Modules, load_handlers
-from runner.cli.options import DEFAULT_CONNECTION, Connection, TaskId, open_database
-from runner.cli.output import plain, print_json, print_line
-from runner.cli.wait import NO_WAIT, WaitOptions, wait_for_task
+from runner.cli.options import DEFAULT_CONNECTION, NO_WAIT, Connection, TaskId, WaitOptions, open_database
+from runner.cli.output import plain, print_block, print_json, print_line
+from runner.client.client import connect, disconnect
 from runner.client.commit import submit_alone
-from runner.errors import InvalidInput
+from runner.client.results import ended, kept
+from runner.errors import InvalidInput, NoResult, ResultNotKept
 from runner.filter.fields import suggestion
 from runner.handlers.option_values import Clock
 from runner.handlers.options import SETTABLE
@@ -281,3 +283,48 @@ def _submitting(settings: Settings) -> Iterator[Callable[[list[NewTask]], Submit
             yield lambda tasks: loop.run(submit_alone(database, tasks, notify=settings.notify))
         finally:
             loop.run(context.__aexit__(None, None, None))
+
+
+def wait_for_task(settings: Settings, id: int, wait: WaitOptions, *, json: bool) -> int:
+    """Wait for a task and print its result.
+
+    Args:
+        settings: the settings, with the database.
+        id: the id of the task.
+        wait: the time limit.
+        json: print one JSON document.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        TimedOut: the task did not finish in time.
+        TaskFailed: the task is dead.
+        TaskCancelled: the task was cancelled.
+    """
+    connect(settings)
+    try:
+        ending = ended(id, wait.wait_timeout)
+    finally:
+        disconnect()
+    failure: NoResult | None = None
+    try:
+        result = kept(ending)
+    except NoResult as error:
+        result, failure = None, error
+    value = jsons.loads(result) if result else None
+    if json:
+        print_json(
+            {
+                "id": id,
+                "state": ending.state,
+                "attempts": ending.attempt,
+                "result": value,
+                "error": failure and ending.error,
+            }
+        )
+    elif value is not None:
+        print_block(jsons.dumps(value, indent=2, ensure_ascii=False), indent="")
+    if failure is not None:
+        print_stderr(f"runner: {failure}")
+    return Exit.OK if failure is None or isinstance(failure, ResultNotKept) else Exit(failure.exit_code)
