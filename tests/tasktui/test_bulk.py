@@ -97,6 +97,15 @@ async def test_new_values_are_set_on_all_that_match_and_undone(database: Databas
     assert (await stored(database, urgent)).version == 0
 
 
+@ON_ONE_DATABASE
+async def test_markup_in_a_filter_is_text_in_the_title_of_a_form(database: Database, watch: Watch) -> None:
+    await many(database, 7, queue="[/x]")
+    async with watch("tasks", wanted="queue:[/x]") as operator:
+        await mark_all(operator)
+        await operator.press("E")
+        await operator.sees("─ Edit all tasks that match queue:[/x] id<=7 ─")
+
+
 @pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_marked_tasks_get_new_values_as_they_were_on_the_screen(database: Database, watch: Watch) -> None:
