@@ -143,7 +143,7 @@ class PastOverview(PastScreen):
         )
         notes = [f"Handler {line(name)}: {pause_text(pause, data)}." for name, pause in data.handlers.items()]
         notes.append(
-            "Not recorded: live runners, slots, and breakers before their last opening; w names them per task."
+            "Not recorded: live runners, slots, and breakers. The screen of a task names what is unknown about it."
         )
         self.query_one("#lower", Canvas).draw(note_rows(notes, self.size.width))
 
