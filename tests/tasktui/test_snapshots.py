@@ -20,7 +20,7 @@ from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, SMALLEST, WIDE, Watch
 
 FOLDER = Path(__file__).with_name("snapshots")
-DAY = 86_400.0
+HOUR, DAY = 3_600.0, 86_400.0
 BY = Actor("ana", "web-1", "relay is back")
 
 CHANGING = {
@@ -59,6 +59,7 @@ async def task_id(database: Database) -> int:
     await database.write(pause, PauseTarget(PauseKind.QUEUE, "slow"), BY)
     async with database.writing() as tx:
         await tx.execute(sa.update(tx.tables.task).where(tx.tables.task.c.id == id).values(submitted_at=ahead(-DAY)))
+        await tx.execute(sa.update(tx.tables.audit).values(at=ahead(-5 * HOUR)))
     return id
 
 
