@@ -112,7 +112,7 @@ class Console(KeyBuffer):
 
     async def action_database(self) -> None:
         """Bring the next database to the front, with the screen that it showed last."""
-        await self.switch_mode(self.databases.next() or "overview")
+        await self.switch_mode(self.databases.next() or self.DEFAULT_MODE.removesuffix("@past"))
 
     def _saved_theme(self) -> str:
         """The theme that the operator chose for this profile."""

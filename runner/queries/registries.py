@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -15,10 +15,12 @@ from runner.model.task import State
 from runner.policy.breaker import BreakerDefinition, OpenBreaker
 from runner.policy.claim_order import LIMITED, PAUSED
 from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits
-from runner.queries.audit import AuditRecord, as_record
 from runner.queries.rows import as_text, moment, number, read_time, readable, text, values_of
 from runner.text.formatting import since
 from runner.text.sanitize import one_line
+
+if TYPE_CHECKING:
+    from runner.queries.audit import AuditRecord
 
 MOST = 1_000
 """Maximum number of rows of a registry that are read."""
@@ -297,6 +299,8 @@ async def registries_as_of(
     result = {name: (_as_of(entry.pause, at), entry.limits) for name, entry in present.items()}
     if not audited:
         return result
+    from runner.queries.audit import as_record  # The first data of a program need no audit.
+
     table = tx.tables.audit.c
     changes = table.task_id.is_(None) & table.verb.in_(("pause", "resume", "limit"))
     statement = sa.select(*readable(tx, table)).where(changes).order_by(table.id.desc()).limit(MOST_CHANGES)
@@ -309,7 +313,7 @@ async def registries_as_of(
 
 
 def _values_as_of(
-    records: Sequence[AuditRecord], kind: str, at: datetime, *, limiting: bool
+    records: "Sequence[AuditRecord]", kind: str, at: datetime, *, limiting: bool
 ) -> dict[str, Mapping[str, Any]]:
     """The values after the last change up to a moment, or before the first one after it, by name."""
     values: dict[str, Mapping[str, Any]] = {}
