@@ -9,13 +9,10 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from runner.errors import InvalidSchedule, InvalidTask, PayloadTooLarge
-from runner.handlers.options import CHECKS
-from runner.handlers.schedules import read_options
 from runner.model.duration import LONGEST_SECONDS
 from runner.model.schedule import OVERLAPS, Overlap, ScheduleSpec
 from runner.model.task import NewTask
 from runner.model.text_limits import require_json, require_name
-from runner.policy.retry import parse_plan
 from runner.policy.schedule import AFTER_END, Rule, parse_rule, upcoming
 
 GRACE = timedelta(seconds=60)
@@ -210,6 +207,10 @@ def check_spec(spec: ScheduleSpec, payload_limit: int | None = None) -> None:
 
 
 def _check_task(spec: ScheduleSpec) -> None:
+    from runner.handlers.options import CHECKS  # the first screen of the console needs no checks
+    from runner.handlers.schedules import read_options
+    from runner.policy.retry import parse_plan
+
     require_name("handler", spec.handler)
     if not isinstance(require_json("payload", spec.payload), dict):
         raise InvalidTask(field="payload", value=spec.payload[:80], why="it is not a JSON object")
@@ -231,6 +232,8 @@ def task_template(schedule: str, spec: ScheduleSpec) -> NewTask:
     Raises:
         InvalidInput: see `check_spec`.
     """
+    from runner.handlers.schedules import read_options
+
     check_spec(spec)
     task = NewTask(spec.handler, spec.payload, submitted_by=f"schedule {schedule}")
     return task._replace(**read_options(spec.options))
