@@ -150,13 +150,14 @@ def _order(log: Sequence[Entry], states: Mapping[int, str], unblocked: frozenset
     waiting: dict[str, set[int]] = defaultdict(set)
     last: dict[str, int] = {}
     submitted: dict[int, float] = {}
+    visible: dict[int, float] = {}
     ended: dict[int, float] = {}
     for entry in log:
         task, key = entry.data.get("id"), entry.data.get("order_key")
         state.apply(entry)
         if entry.kind == "submit" and key is not None:
             waiting[key].add(entry.data["id"])
-            submitted[entry.data["id"]] = entry.began
+            submitted[entry.data["id"]], visible[entry.data["id"]] = entry.began, entry.at
         if entry.kind == "gone":
             ended[entry.data["id"]] = entry.at
         if entry.kind != "claim" or key is None:
@@ -169,7 +170,8 @@ def _order(log: Sequence[Entry], states: Mapping[int, str], unblocked: frozenset
                 yield Breach("order", task, f"started before task {other} of order key {key}")
         before = last.get(key)
         stops = key.startswith("wait") and before is not None and states.get(before) in (State.DEAD, State.CANCELLED)
-        waited = before is not None and submitted.get(task or 0, 0.0) < ended.get(before, 0.0) - SETTLING
+        began = submitted.get(task or 0, 0.0)
+        waited = before is not None and visible.get(before, 0.0) <= began < ended.get(before, 0.0) - SETTLING
         if stops and waited and before != task and task not in unblocked:
             yield Breach("order", task, f"started after task {before}, which is {states[before or 0]}, with {key}")
         last[key] = entry.data["id"]
