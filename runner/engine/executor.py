@@ -103,7 +103,9 @@ class Executor:
         CURRENT_TASK.set(TaskFields(task.id, task.handler, task.attempt))
         try:
             outcome = await self._outcome(running, release_slot)
-            if running.notes is not None and running.notes.unsaved is not None and type(outcome) is not Done:
+            if type(outcome) is Done:
+                return outcome
+            if running.notes is not None and running.notes.unsaved is not None:
                 await running.notes.save_kept()
             redacted = redact_outcome(outcome, task.payload or "{}")
             if redacted != outcome and running.error is not None:
@@ -280,10 +282,12 @@ class Executor:
         return limit
 
     def _limit(self, running: Running) -> float | None:
-        for limit in (running.task.timeout, running.handler.defaults.timeout):
-            if limit is not None:
-                return limit if limit != inf else None
-        return self._limits.timeout
+        limit = running.task.timeout
+        if limit is None:
+            limit = running.handler.defaults.timeout
+        if limit is None:
+            return self._limits.timeout
+        return limit if limit != inf else None
 
     def _context(self, running: Running) -> Context:
         task, limit = running.task, self._limit(running)

@@ -35,6 +35,9 @@ log = logging.getLogger("runner")
 DUPLICATE_DELAY = 1.0
 """Seconds by which a task is delayed that is still in flight from an earlier claim."""
 
+FINAL = frozenset(verb for verb, move in MOVES.items() if move.target.final)
+"""The moves to a final state."""
+
 EAGER = sys.version_info >= (3, 12)
 """True where a task's first step runs at once: most bodies then need no turn of the event loop."""
 
@@ -305,7 +308,7 @@ class Worker:
         if task.id in settled.written:
             log.info("task %d (%s): %s was written before: its commit was not answered", task.id, task.handler, verb)
         self.metrics.count(running, verb, settlement.duration)
-        if MOVES[verb].target.final:
+        if verb in FINAL:
             self._on_final(FinishedParent(task.id, task.handler, task.key))
         if verb != "succeed":
             log_failure(running, settlement, verb)
@@ -326,7 +329,7 @@ def _create_task(work: Coroutine[Any, Any, None], context: contextvars.Context) 
     loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 12):
         return asyncio.Task(work, loop=loop, eager_start=True, context=context)
-    return loop.create_task(work, context=context)
+    return asyncio.Task(work, loop=loop, context=context)
 
 
 def _exception_of(running: Running) -> BaseException | None:

@@ -5,10 +5,10 @@ power of two. A percentile is the mean of the times in its bin. It therefore nev
 maximum, and its error is below 5 % from 20 ms on, and below one millisecond under that.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FINE = 20
 """Bins per power of two."""
@@ -22,18 +22,25 @@ HIGHEST = 2**31 - 1
 
 def bin_ms(seconds: float) -> int:
     """The inclusive upper bound, in milliseconds, of the bin of a time in seconds; at least 1."""
-    if seconds * 1_000 >= HIGHEST:
+    exact = seconds * 1_000
+    if exact >= HIGHEST:
         return HIGHEST
-    ms = max(1, ceil(seconds * 1_000 - ROUNDING))
+    ms = max(1, ceil(exact - ROUNDING))
+    if ms <= 2 * FINE:
+        return ms
     width = max(0, ((ms - 1) // FINE).bit_length() - 1)
     return min(-(-ms >> width) << width, HIGHEST)
 
 
-class Bin(NamedTuple):
+@dataclass(slots=True)
+class Bin:
     """The times of one bin: their number, and their sum in seconds."""
 
     number: int
     seconds: float
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.number, self.seconds))
 
 
 @dataclass(slots=True)
@@ -54,10 +61,12 @@ class Histogram:
             number: how many times.
             seconds: their sum.
         """
-        before = self.bins.get(bound)
-        if before is not None:
-            number, seconds = before.number + number, before.seconds + seconds
-        self.bins[bound] = Bin(number, seconds)
+        each = self.bins.get(bound)
+        if each is None:
+            self.bins[bound] = Bin(number, seconds)
+        else:
+            each.number += number
+            each.seconds += seconds
 
     def without(self, part: "Histogram") -> "Histogram":
         """The times that are not in a part of this histogram."""
