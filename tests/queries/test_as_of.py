@@ -141,6 +141,33 @@ async def test_a_run_without_a_record_is_named_and_not_guessed(database: Databas
     assert "a run that its runner postponed" in (await database.read(why_as_of, id, during, UTC)).causes[-1].text
 
 
+async def test_an_unrecorded_run_before_a_recorded_one_is_named(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    (first,) = await runner.claim()
+    during = await moment(database)
+    await runner.end(first, Snooze("1h"))
+    await database.write(retry_now, [Target(id)], ANA)
+    (second,) = await runner.claim()
+    later = await moment(database)
+    await runner.end(second)
+    words = [(await database.read(task_as_of, id, at)).word for at in (during, later)]
+    assert words == ["waiting or running", "running"]
+
+
+async def test_a_requeue_that_was_undone_is_waiting_between(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    (claimed,) = await runner.claim()
+    await runner.end(claimed, Dead(failure=FAILURE))
+    dead = await moment(database)
+    await database.write(retry_now, [Target(id)], ANA)
+    waiting = await moment(database)
+    entry = (await database.read(audit, task_id=id))[0]
+    await database.write(undo, [entry.id], ANA)
+    again = await moment(database)
+    states = [(await database.read(task_as_of, id, at)).task.state for at in (dead, waiting, again)]
+    assert states == [State.DEAD, State.WAITING, State.DEAD]
+
+
 async def test_a_due_time_that_a_retry_replaced_is_unknown(database: Database, runner: Runner) -> None:
     id = await put(database)
     before = await moment(database)
