@@ -1,7 +1,7 @@
 """as of: tasks, queues and causes as they were at a past moment.
 
 No query reads a whole table. The ids follow the order of submission, so a binary search finds the last id of a moment.
-A page walks down from it; the tasks that were unfinished then are those that still are, or finished later. Both stop at
+A page walks down from it; the tasks that were unfinished then still are, or finished later. Both stop at
 CANDIDATES. Tasks that retention has deleted since are missing.
 """
 
@@ -292,7 +292,7 @@ async def _undone(tx: Transaction, at: datetime, audited: bool) -> list[int]:
 
 
 async def _dead(tx: Transaction, at: datetime, undone: Sequence[int]) -> dict[str, Count]:
-    """The dead tasks of a moment by queue, without those that were requeued later."""
+    """The dead tasks of a moment by queue, without the ones requeued later."""
     history = tx.tables.history.c
     window = sa.select(history.queue).where(ended(history.state, State.DEAD), history.finished_at <= at)
     window = window.where(~tx.dialect.one_of(history.id, undone)) if undone else window
@@ -303,7 +303,7 @@ async def _dead(tx: Transaction, at: datetime, undone: Sequence[int]) -> dict[st
 
 
 async def reconstructed(tx: Transaction, ids: Sequence[int], at: datetime, *, audited: bool) -> list[PastTask]:
-    """Reconstruct tasks at a moment, in the order of the ids, without those that were submitted later."""
+    """Reconstruct tasks at a moment, in the order of the ids, without the ones submitted later."""
     evidence = await _read_evidence(tx, ids, audited=audited)
     return [task for id in ids if id in evidence and (task := past_task(evidence[id], at)) is not None]
 
