@@ -235,6 +235,7 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
     TaskOption(
         name="order_on_failure",
         type=None,
+        column="order_on_failure",
         field="order",
         default="call",
         help="If the task before it with this order key fails: wait for it, cancel this task, or run it.",

@@ -113,7 +113,7 @@ MOVES: dict[str, Move] = {
     "reblock": Move(
         (State.WAITING, State.CANCELLED),
         State.BLOCKED,
-        "An operator undid an unblock, or the termination of a blocked task.",
+        "An operator undid an unblock or the end of a blocked task, or the task before it in its order key failed.",
     ),
 }
 """Every legal transition by its verb. All code that changes a state takes the source and the target from here."""

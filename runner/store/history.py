@@ -61,13 +61,58 @@ async def finish(tx: Transaction, verb: str, holder: int, endings: list[Finished
         The ids of the moved tasks. On PostgreSQL a row that another transaction is changing may be missing although its
         fence still matches; try again with the row locked.
     """
-    return await tx.follow(finish_steps(tx, verb, holder, endings))
+    parameters = tx.dialect.parameters("ending", by_column(ENDING_COLUMNS, endings)) | {"holder": holder}
+    rows = await tx.follow(_steps(_prepared(tx.tables, tx.driver, verb), parameters))
+    if MOVES[verb].target is not State.SUCCEEDED:
+        await _block_followers(tx, [(id, key) for id, key in rows if key is not None])
+    return {row[0] for row in rows}
 
 
-def finish_steps(frame: Frame, verb: str, holder: int, endings: list[FinishedTask]) -> Steps[set[int]]:
-    """The statements of `finish` for any kind of connection."""
-    parameters = frame.dialect.parameters("ending", by_column(ENDING_COLUMNS, endings)) | {"holder": holder}
-    return (yield from _steps(_prepared(frame.tables, frame.driver, verb), parameters))
+async def _block_followers(tx: Transaction, failed: Sequence[tuple[int, str]]) -> None:
+    """Block the next task of each order key by the task that failed before it, unless it already depends on it.
+
+    A submit blocks its tasks by the predecessor that it sees. It sees none of a transaction that is open at the same
+    time, and a plain insert looks for none.
+
+    Args:
+        tx: the transaction in which the tasks failed.
+        failed: their ids and order keys.
+    """
+    if not failed:
+        return
+    task, dependency = tx.tables.task, tx.tables.dependency
+    if (lock := tx.dialect.order_lock(task)) is not None:
+        await tx.execute(lock)
+    ended = tx.dialect.rows("failed", FAILED_COLUMNS)
+    later = sa.select(sa.func.min(task.c.id)).where(task.c.order_key == ended.c.order_key, task.c.id > ended.c.id)
+    followers = sa.select(later.correlate(ended).scalar_subquery(), ended.c.id)
+    parents: dict[int, int] = {}
+    for id, parent in await tx.rows(followers, tx.dialect.parameters("failed", by_column(FAILED_COLUMNS, failed))):
+        if id is not None:
+            parents[id] = max(parent, parents.get(id, 0))
+    known = sa.select(dependency.c.task_id, dependency.c.parent_id).where(
+        tx.dialect.one_of(dependency.c.task_id, [*parents])
+    )
+    done = {(row.task_id, row.parent_id) for row in await tx.rows(known)} if parents else set()
+    ids = sorted(id for id, parent in parents.items() if (id, parent) not in done)
+    if not ids:
+        return
+    waits = is_state(task.c.state, State.WAITING, State.BLOCKED)
+    locked = sa.select(task.c.id, task.c.order_on_failure).where(tx.dialect.one_of(task.c.id, ids), waits)
+    rows = await tx.rows(locked.order_by(task.c.id).with_for_update())
+    rules = {row.id: row.order_on_failure or "wait" for row in rows if row.order_on_failure != "run"}
+    if not rules:
+        return
+    new = [
+        {"task_id": id, "parent_id": parents[id], "on_failure": rule, "in_order": True} for id, rule in rules.items()
+    ]
+    await tx.execute(sa.insert(dependency), new)
+    values = {"state": state_literal(MOVES["reblock"].target), "blocked_by": task.c.blocked_by + 1, "parents": None}
+    blocked = sa.update(task).where(tx.dialect.one_of(task.c.id, [*rules]))
+    await tx.execute(blocked.values(values | {"version": next_version(task.c.version)}))
+
+
+FAILED_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "order_key": sa.Text}
 
 
 def succeed_steps(frame: Frame, holder: int, endings: list[FinishedTask], part: int = 0) -> Steps[set[int]]:
@@ -81,14 +126,14 @@ def succeed_steps(frame: Frame, holder: int, endings: list[FinishedTask], part: 
     """
     parameters = frame.dialect.parameters("ending", by_column(ENDING_COLUMNS, endings))
     parameters |= {"holder": holder, "part": part}
-    return (yield from _steps(_prepared_success(frame.tables, frame.driver), parameters))
+    return {row[0] for row in (yield from _steps(_prepared_success(frame.tables, frame.driver), parameters))}
 
 
-def _steps(statements: list[Prepared], parameters: dict[str, Any]) -> Steps[set[int]]:
+def _steps(statements: list[Prepared], parameters: dict[str, Any]) -> Steps[list[Any]]:
     moved: list[Any] = []
     for prepared in statements:
         moved = yield Step(prepared, parameters)
-    return {row[0] for row in moved}
+    return moved
 
 
 async def delete_stale_history(tx: Transaction, ids: list[int]) -> None:
@@ -143,7 +188,7 @@ def _in_two(tables: Tables, ending: sa.FromClause, joined: sa.FromClause, target
     result_values = {name: ending.c[name] for name in RESULT_COLUMNS}
     copy = sa.insert(tables.history).from_select(*_copied(tables, task.c, result_values, target, joined))
     gone = sa.select(task.c.id).select_from(joined).scalar_subquery()
-    return [copy, sa.delete(task).where(task.c.id.in_(gone)).returning(task.c.id)]
+    return [copy, sa.delete(task).where(task.c.id.in_(gone)).returning(*_moved(task, target))]
 
 
 def _in_one(
@@ -158,7 +203,12 @@ def _in_one(
     copy = sa.insert(tables.history).from_select(*_copied(tables, gone.c, renamed, target, gone))
     if counts:
         copy = copy.add_cte(count_successes(tables, dialect, gone, RUNNER, PART).cte("counted"))
-    return [copy.returning(tables.history.c.id)]
+    return [copy.returning(*_moved(tables.history, target))]
+
+
+def _moved(table: sa.Table, target: State) -> list[sa.ColumnElement[Any]]:
+    """The id of a moved task, and its order key if it failed."""
+    return [table.c.id] if target is State.SUCCEEDED else [table.c.id, table.c.order_key]
 
 
 RESULT_COLUMNS = ("error", "duration", "result")

@@ -21,6 +21,7 @@ COLUMNS: dict[str, Any] = SUBMIT_COLUMNS | {
     "handler": sa.Text,
     "unique_key": sa.Text,
     "order_key": sa.Text,
+    "order_on_failure": sa.Text,
     "blocked_by": sa.Integer,
     "parents": sa.Text,
 }
@@ -168,6 +169,8 @@ def _columns(tasks: Sequence[NewTask]) -> tuple[dict[str, Any], dict[str, Sequen
         values_by_name["unique_key"] = [row and row.key for row in unique]
     if order := values_by_name.pop("order", None):
         values_by_name["order_key"] = [row and row.key for row in order]
+        if any(row is not None and row.on_failure != "wait" for row in order):
+            values_by_name["order_on_failure"] = [row and row.on_failure for row in order]
     return {}, values_by_name
 
 

@@ -3,7 +3,8 @@
 The log is written by the transactions themselves, in the order of their commits, so it shows every instant as the
 database saw it: on PostgreSQL the triggers fire at the commit, and on SQLite there is one writer at a time. A claim
 that counts tasks under a limit sees the ends before it, and its own entry follows those of the claims whose locks it
-waited for.
+waited for. The triggers follow in_order_commit in the alphabet, by which PostgreSQL orders them: an ordered submit
+is recorded when it has the lock that a failing task of its key excludes.
 """
 
 import json
@@ -135,7 +136,7 @@ def _postgresql(tables: Tables) -> list[str]:
         )
         when = f" WHEN ({trigger.condition})" if trigger.condition else ""
         statements.append(
-            f"CREATE CONSTRAINT TRIGGER log_{number} AFTER {trigger.event} ON {trigger.table.name}"
+            f"CREATE CONSTRAINT TRIGGER recorded_{number} AFTER {trigger.event} ON {trigger.table.name}"
             f" DEFERRABLE INITIALLY DEFERRED FOR EACH ROW{when} EXECUTE FUNCTION log_{number}()"
         )
     return statements

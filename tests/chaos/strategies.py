@@ -23,9 +23,6 @@ TOKEN = 0.01
 """Share of a token by which a count of starts may seem too high: times have milliseconds."""
 
 
-SETTLING = 1.0
-"""Seconds before the end of a task in which a submit may already find its key free: the transactions overlap."""
-
 RELEASED_BY = {"claim": ("started", "debounce"), "gone": ("started", "debounce", "finished")}
 """The scopes of unique keys that a task frees when it starts, and when it ends."""
 
@@ -149,17 +146,16 @@ def _order(log: Sequence[Entry], states: Mapping[int, str], unblocked: frozenset
     state = _Log()
     waiting: dict[str, set[int]] = defaultdict(set)
     last: dict[str, int] = {}
-    submitted: dict[int, float] = {}
-    visible: dict[int, float] = {}
-    ended: dict[int, float] = {}
-    for entry in log:
+    submitted: dict[int, int] = {}
+    ended: dict[int, int] = {}
+    for place, entry in enumerate(log):
         task, key = entry.data.get("id"), entry.data.get("order_key")
         state.apply(entry)
         if entry.kind == "submit" and key is not None:
             waiting[key].add(entry.data["id"])
-            submitted[entry.data["id"]], visible[entry.data["id"]] = entry.began, entry.at
+            submitted[entry.data["id"]] = place
         if entry.kind == "gone":
-            ended[entry.data["id"]] = entry.at
+            ended[entry.data["id"]] = place
         if entry.kind != "claim" or key is None:
             continue
         waiting[key] &= state.live.keys()
@@ -170,8 +166,7 @@ def _order(log: Sequence[Entry], states: Mapping[int, str], unblocked: frozenset
                 yield Breach("order", task, f"started before task {other} of order key {key}")
         before = last.get(key)
         stops = key.startswith("wait") and before is not None and states.get(before) in (State.DEAD, State.CANCELLED)
-        began = submitted.get(task or 0, 0.0)
-        waited = before is not None and visible.get(before, 0.0) <= began < ended.get(before, 0.0) - SETTLING
+        waited = before is not None and submitted.get(task or 0, 0) < ended.get(before, 0)
         if stops and waited and before != task and task not in unblocked:
             yield Breach("order", task, f"started after task {before}, which is {states[before or 0]}, with {key}")
         last[key] = entry.data["id"]

@@ -191,8 +191,8 @@ def test_sound_logs_break_nothing() -> None:
     dead_and_unblocked = LOGS["a task starts after a dead one of its key"][1]
     assert check_strategies(SOUND, {}, frozenset()) == []
     assert check_strategies(late(4.5), {}, frozenset()) == [], "the lease of the taker has expired, too"
-    beside = [each if each.data.get("id") != 2 else each._replace(began=0.5) for each in dead_and_unblocked]
-    assert check_strategies(beside, {1: "dead"}, frozenset()) == [], "submitted at the same time"
+    *before, claim = (each for each in dead_and_unblocked if each is not IN_ORDER[-1])
+    assert check_strategies([*before, IN_ORDER[-1], claim], {1: "dead"}, frozenset()) == [], "submitted after the end"
     assert check_strategies([*TAKEN, GIVEN_UP, *late(3.5)[len(TAKEN) :]], {}, frozenset()) == []
     assert check_strategies(dead_and_unblocked, {1: "dead"}, frozenset({2})) == []
 

@@ -108,6 +108,71 @@ async def test_the_rule_decides_what_a_dead_predecessor_means(
     assert await ids(runner) == ([second] if rule == "run" else [])
 
 
+@pytest.mark.both_databases
+@pytest.mark.parametrize(("rule", "state"), [(None, "blocked"), ("run", "waiting"), ("cancel", None)])
+async def test_the_rule_of_a_plain_insert_decides_what_a_dead_predecessor_means(
+    database: Database, runner: Runner, rule: str | None, state: str | None
+) -> None:
+    first, second, third = [
+        await add_live(database, "work", order_key="k", order_on_failure=rule) for _ in ("first", "second", "third")
+    ]
+    await end(runner, (await runner.claim())[0], Dead("broken"))
+    row = await stored(database, second)
+    assert (row and row.state) == state
+    assert await ids(runner) == ([second] if rule == "run" else [])
+    assert (await stored(database, third)).state == ("blocked" if rule == "cancel" else "waiting"), (
+        "the next one follows"
+    )
+    if rule is None:
+        await database.write(requeue, [Target(first)], BY)
+        (again,) = await runner.claim()
+        await end(runner, again)
+        assert (again.id, await ids(runner)) == (first, [second])
+
+
+@pytest.mark.both_databases
+async def test_an_unblocked_task_is_not_blocked_again_by_the_same_predecessor(
+    database: Database, runner: Runner
+) -> None:
+    first, second = [await add_live(database, "work", order_key="k") for _ in ("first", "second")]
+    await end(runner, (await runner.claim())[0], Dead("broken"))
+    await database.write(unblock, [Target(second)], BY)
+    await database.write(requeue, [Target(first)], BY)
+    await end(runner, (await runner.claim())[0], Dead("broken again"))
+    assert await ids(runner) == [second]
+
+
+@on_postgresql
+@pytest.mark.parametrize("rule", ["wait", "run"])
+async def test_of_two_submits_at_the_same_time_one_follows_the_other(
+    database: Database, rival: Database, runner: Runner, rule: OnFailure
+) -> None:
+    async with database.writing() as early:
+        first = await submit(early, task(rule=rule))
+        second = await rival.write(submit, task(rule=rule))
+    (claimed,) = await runner.claim()
+    assert (claimed.id, (await stored(database, second)).state) == (first, "waiting")
+    await end(runner, claimed, Dead("broken"))
+    assert await ids(runner) == ([second] if rule == "run" else [])
+    assert (await stored(database, second)).state == ("running" if rule == "run" else "blocked")
+
+
+@on_postgresql
+async def test_a_failing_task_waits_for_the_commits_of_tasks_with_an_order_key(
+    database: Database, rival: Database, runner: Runner
+) -> None:
+    await add(database, "k")
+    (claimed,) = await runner.claim()
+    async with rival.writing() as late:
+        insert = sa.insert(late.tables.task).values(handler="work", order_key="k").returning(late.tables.task.c.id)
+        second = await late.scalar(insert)
+        await late.execute(sa.text("SET CONSTRAINTS ALL IMMEDIATE"))  # as its commit does
+        failing = asyncio.create_task(end(runner, claimed, Dead("broken")))
+        await until_locked(database)
+    await failing
+    assert (await stored(database, second)).state == "blocked"
+
+
 async def test_a_dead_predecessor_that_is_retried_runs_first(database: Database, runner: Runner) -> None:
     first, second = await add(database, "k", "k")
     await end(runner, (await runner.claim())[0], Dead("broken"))

@@ -140,6 +140,16 @@ class Dialect(Protocol):
         """
         ...
 
+    def order_lock(self, table: sa.Table) -> sa.Executable | None:
+        """Return a statement that waits for the commits of tasks with an order key, and holds up others until the end.
+
+        Statements that begin later see these tasks. None if there is only one writer at a time.
+
+        Args:
+            table: the live table.
+        """
+        ...
+
     def readers_ended(self, table: sa.Table, seconds: float) -> sa.Executable | None:
         """Return a statement that waits for transactions that have read a table, and keeps others out until the end.
 

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.schema import Tables
-from runner.db.schema.partitions import full_name
+from runner.db.schema.partitions import ORDER_SPACE, full_name
 from runner.db.types import EARLIEST, LATEST, NO_JOIN, ctid
 
 PREPARE_AFTER = 5
@@ -223,6 +223,11 @@ class PostgreSQL:
             EXCEPTION WHEN lock_not_available OR deadlock_detected OR insufficient_privilege THEN NULL;
             END $$"""
         return sa.text(statement)
+
+    def order_lock(self, table: sa.Table) -> sa.Executable | None:
+        """The lock that waits for the commits of tasks with an order key; see runner.db.schema.partitions."""
+        oid = f"CAST(CAST('{full_name(table)}' AS regclass) AS oid)::integer"
+        return sa.select(sa.literal_column(f"pg_advisory_xact_lock({ORDER_SPACE}, {oid})"))
 
     def readable_time(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Return NULL for values that Python cannot represent: infinity and years beyond its range."""

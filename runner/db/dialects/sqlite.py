@@ -134,6 +134,10 @@ class SQLite:
         """Not needed: no claim runs beside this transaction."""
         return None
 
+    def order_lock(self, table: sa.Table) -> sa.Executable | None:  # noqa: ARG002 - the other database needs it
+        """Not needed: no submit commits beside this transaction."""
+        return None
+
     def readable_time(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Times are text, and any text can be fetched."""
         return sa.type_coerce(moment, sa.Text)

@@ -58,3 +58,28 @@ def create_with(history: sa.Table) -> None:
     for statement in creation(history):
         ddl = sa.DDL(statement)  # type: ignore[no-untyped-call]
         sa.event.listen(history, "after_create", ddl.execute_if(dialect="postgresql"))
+
+
+ORDER_SPACE = 0x7461736B
+"""The first key of the advisory lock of order keys ("task"); the second is the oid of the live table."""
+
+
+def ordered_submit_marks(task: sa.Table) -> list[str]:
+    """Return the statements that mark the commits of tasks with an order key, from any client, by a shared lock.
+
+    A transaction that lets tasks fail waits for these commits, and so sees every task that comes after a failed one.
+    The lock begins with the commit, so that an application with a long transaction delays no runner.
+    """
+    function, table = full_name(task, "in_order_commit"), full_name(task)
+    lock = f"PERFORM pg_advisory_xact_lock_shared({ORDER_SPACE}, CAST(TG_RELID AS integer))"
+    body = f"RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {lock}; RETURN NULL; END $$"
+    rows = "FOR EACH ROW WHEN (NEW.order_key IS NOT NULL)"
+    trigger = f"CREATE CONSTRAINT TRIGGER in_order_commit AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED {rows}"
+    return [f"CREATE OR REPLACE FUNCTION {function}() {body}", f"{trigger} EXECUTE FUNCTION {function}()"]
+
+
+def mark_ordered_submits(task: sa.Table) -> None:
+    """Create the marks whenever the live table is created."""
+    for statement in ordered_submit_marks(task):
+        ddl = sa.DDL(statement)  # type: ignore[no-untyped-call]
+        sa.event.listen(task, "after_create", ddl.execute_if(dialect="postgresql"))

@@ -33,6 +33,7 @@ def storage_metadata(prefix: str = "", schema: str | None = None) -> sa.MetaData
     """
     tables = Tables(prefix, schema)
     _set_parameters(tables.task, LIVE)
+    partitions.mark_ordered_submits(tables.task)
     _set_parameters(tables.unique, {"fillfactor": 90})
     tables.history.dialect_options["postgresql"]["partition_by"] = partitions.PARTITION_BY
     for table in (tables.task, tables.dependency, tables.runner, tables.audit):

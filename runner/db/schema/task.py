@@ -1,11 +1,21 @@
 """Columns of a task, shared by live and finished tasks and specific to each, and its states as SQL literals."""
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import sqlalchemy as sa
 
 from runner.db.types import BigId, Instant, JsonText, Name, db_now, random_below
-from runner.model.task import BUCKETS, DEFAULT_QUEUE, FINAL, HIGHEST_FENCE, LIVE, MOST_ATTEMPTS, Priority, State
+from runner.model.task import (
+    BUCKETS,
+    DEFAULT_QUEUE,
+    FINAL,
+    HIGHEST_FENCE,
+    LIVE,
+    MOST_ATTEMPTS,
+    OnFailure,
+    Priority,
+    State,
+)
 
 
 def state_literal(state: State) -> sa.ColumnElement[str]:
@@ -73,6 +83,8 @@ def _plan() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("hosts_until", Instant),
         sa.Column("unique_key", sa.Text),
         sa.Column("order_key", sa.Text),
+        # The effect of a failed predecessor in the order key; null is "wait".
+        sa.Column("order_on_failure", sa.Text),
         sa.Column("tags", JsonText),
         sa.Column("trace", sa.Text),
         sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
@@ -128,6 +140,7 @@ def finished() -> list[sa.Column[Any] | sa.CheckConstraint]:
 
 def _live_rules() -> list[sa.CheckConstraint]:
     """Checks for rows inserted by hand, which must never break a claim, a list or a settle."""
+    rules = ", ".join(repr(rule) for rule in get_args(OnFailure))
     return [
         _one_of("state", LIVE),
         sa.CheckConstraint("priority between 1 and 9", name="priority"),
@@ -144,6 +157,7 @@ def _live_rules() -> list[sa.CheckConstraint]:
         sa.CheckConstraint("length(queue) between 1 and 200", name="queue"),
         sa.CheckConstraint("length(tenant) between 1 and 200", name="tenant"),
         sa.CheckConstraint("length(hosts) <= 1000", name="hosts"),
+        sa.CheckConstraint(f"order_on_failure in ({rules})", name="order_on_failure"),
         *_on_postgresql(
             sa.CheckConstraint("run_at >= '1970-01-01Z' and run_at < '9999-01-01Z'", name="run_at"),
             sa.CheckConstraint("expires_at >= '1970-01-01Z' and expires_at < '9999-01-01Z'", name="expires_at"),

@@ -61,6 +61,7 @@ def _task(op: Operations) -> None:
         sa.Column("hosts_until", Instant),
         sa.Column("unique_key", sa.Text),
         sa.Column("order_key", sa.Text),
+        sa.Column("order_on_failure", sa.Text),
         sa.Column("tags", JsonText),
         sa.Column("trace", sa.Text),
         sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
@@ -103,6 +104,18 @@ def _task(op: Operations) -> None:
     op.create_index("task", "order", "order_key", "id", where="order_key IS NOT NULL")
     op.create_index("task", "in_order", "order_key", where="state = 'running' AND order_key IS NOT NULL", unique=True)
     op.create_index("task", "key", "key", "handler", "id", where='"key" IS NOT NULL')
+    # A transaction that lets tasks with an order key fail waits for the commits of such tasks.
+    commit = op.full_name("task_in_order_commit")
+    op.execute_on(
+        "postgresql",
+        f"CREATE OR REPLACE FUNCTION {commit}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM"
+        " pg_advisory_xact_lock_shared(1952543595, CAST(TG_RELID AS integer)); RETURN NULL; END $$",
+    )
+    op.execute_on(
+        "postgresql",
+        f"CREATE CONSTRAINT TRIGGER in_order_commit AFTER INSERT ON {op.full_name('task')}"
+        f" DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.order_key IS NOT NULL) EXECUTE FUNCTION {commit}()",
+    )
 
 
 def _task_rules() -> list[sa.CheckConstraint]:
@@ -123,6 +136,7 @@ def _task_rules() -> list[sa.CheckConstraint]:
         sa.CheckConstraint("length(queue) between 1 and 200", name="queue"),
         sa.CheckConstraint("length(tenant) between 1 and 200", name="tenant"),
         sa.CheckConstraint("length(hosts) <= 1000", name="hosts"),
+        sa.CheckConstraint("order_on_failure in ('wait', 'cancel', 'run')", name="order_on_failure"),
         _on("postgresql", "run_at", "run_at >= '1970-01-01Z' and run_at < '9999-01-01Z'"),
         _on("postgresql", "expires_at", "expires_at >= '1970-01-01Z' and expires_at < '9999-01-01Z'"),
         _on("postgresql", "hosts_until", "hosts_until >= '1970-01-01Z' and hosts_until < '9999-01-01Z'"),
@@ -186,6 +200,7 @@ def _task_history(op: Operations) -> None:
         sa.Column("hosts_until", Instant),
         sa.Column("unique_key", sa.Text),
         sa.Column("order_key", sa.Text),
+        sa.Column("order_on_failure", sa.Text),
         sa.Column("tags", JsonText),
         sa.Column("trace", sa.Text),
         sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),

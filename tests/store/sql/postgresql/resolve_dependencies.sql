@@ -191,6 +191,7 @@ WITH gone AS (
         task.hosts_until,
         task.unique_key,
         task.order_key,
+        task.order_on_failure,
         task.tags,
         task.trace,
         task.submitted_at,
@@ -228,6 +229,7 @@ INSERT INTO task_history(
     hosts_until,
     unique_key,
     order_key,
+    order_on_failure,
     tags,
     trace,
     submitted_at,
@@ -266,6 +268,7 @@ SELECT
     gone.hosts_until,
     gone.unique_key,
     gone.order_key,
+    gone.order_on_failure,
     gone.tags,
     gone.trace,
     gone.submitted_at,
@@ -286,7 +289,7 @@ SELECT
     CAST(gone.new_result AS JSON) AS new_result,
     statement_timestamp() AS anon_2
 FROM gone
-RETURNING task_history.id;
+RETURNING task_history.id, task_history.order_key;
 UPDATE task_dependency
 SET satisfied_at = statement_timestamp()
 WHERE task_dependency.task_id = ANY (:param_1::BIGINT[]) AND task_dependency.satisfied_at IS NULL;

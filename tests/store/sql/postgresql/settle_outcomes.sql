@@ -107,6 +107,7 @@ WITH gone AS (
         task.hosts_until,
         task.unique_key,
         task.order_key,
+        task.order_on_failure,
         task.tags,
         task.trace,
         task.submitted_at,
@@ -144,6 +145,7 @@ INSERT INTO task_history(
     hosts_until,
     unique_key,
     order_key,
+    order_on_failure,
     tags,
     trace,
     submitted_at,
@@ -182,6 +184,7 @@ SELECT
     gone.hosts_until,
     gone.unique_key,
     gone.order_key,
+    gone.order_on_failure,
     gone.tags,
     gone.trace,
     gone.submitted_at,
@@ -202,7 +205,7 @@ SELECT
     CAST(gone.new_result AS JSON) AS new_result,
     statement_timestamp() AS anon_2
 FROM gone
-RETURNING task_history.id;
+RETURNING task_history.id, task_history.order_key;
 UPDATE task
 SET
     run_at = CASE WHEN (found.released = :released_1::INTEGER) THEN task.run_at ELSE (

@@ -181,6 +181,7 @@ INSERT INTO task_history(
     hosts_until,
     unique_key,
     order_key,
+    order_on_failure,
     tags,
     trace,
     submitted_at,
@@ -219,6 +220,7 @@ SELECT
     task.hosts_until,
     task.unique_key,
     task.order_key,
+    task.order_on_failure,
     task.tags,
     task.trace,
     task.submitted_at,
@@ -262,7 +264,7 @@ WHERE task.id IN (
     ) AS ending
     JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder
 )
-RETURNING id;
+RETURNING id, order_key;
 UPDATE task_dependency
 SET satisfied_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
 WHERE
