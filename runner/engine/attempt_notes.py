@@ -20,7 +20,7 @@ from runner.store.attempts import (
     Checkpoint,
     LogLine,
     Progress,
-    last_checkpoint,
+    last_checkpoints,
     save_checkpoint,
     write_notes,
 )
@@ -64,7 +64,7 @@ class AttemptNotes:
 
     async def load(self) -> None:
         """Read the last checkpoint."""
-        last = await self._writer.database.read(last_checkpoint, self.running.task.id)
+        last = await self._writer.last_checkpoint(self.running.task.id)
         if last is not None:
             self.number, self.state = last[0], json.loads(last[1])
 
@@ -167,6 +167,8 @@ class NotesWriter:
         """Notes with something to write."""
         self._interval = settings.checkpoint_interval.total_seconds()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._resumed: list[int] = []
+        self._reading: asyncio.Future[dict[int, tuple[int, str]]] | None = None
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -178,6 +180,21 @@ class NotesWriter:
         """Begin the notes of an attempt. Call it on the event loop."""
         self._loop = asyncio.get_running_loop()
         return AttemptNotes(running, self)
+
+    async def last_checkpoint(self, task_id: int) -> tuple[int, str] | None:
+        """Read the number and the JSON text of the last checkpoint of a task; None without one.
+
+        Attempts that start in the same turn of the event loop share one statement.
+        """
+        self._resumed.append(task_id)
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read_checkpoints())
+        return (await asyncio.shield(self._reading)).get(task_id)
+
+    async def _read_checkpoints(self) -> dict[int, tuple[int, str]]:
+        await asyncio.sleep(0)  # the other attempts of this turn add their tasks
+        task_ids, self._resumed, self._reading = self._resumed, [], None
+        return await self.database.read_single(last_checkpoints, task_ids)
 
     async def flush(self) -> None:
         """Write progress and log lines, and the kept states whose interval has passed."""

@@ -240,12 +240,25 @@ def _is_held(tables: Tables) -> sa.ColumnElement[bool]:
     return condition
 
 
-async def last_checkpoint(tx: Transaction, task_id: int) -> tuple[int, str] | None:
-    """Read the number and the JSON text of the last checkpoint of a task; None without one."""
-    table = tx.tables.checkpoint
-    statement = sa.select(table.c.number, table.c.state).where(table.c.task_id == task_id)
-    rows = await tx.rows(statement.order_by(table.c.number.desc()).limit(1))
-    return (rows[0].number, rows[0].state) if rows else None
+async def last_checkpoints(tx: Transaction, task_ids: Sequence[int]) -> dict[int, tuple[int, str]]:
+    """Read the number and the JSON text of the last checkpoint of each task that has one, by task id.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        task_ids: the tasks.
+    """
+    rows = await tx.run(_last_checkpoints(tx.tables, tx.driver), tx.dialect.parameters("resumed", {"id": task_ids}))
+    return {row[0]: (row[1], row[2]) for row in rows}
+
+
+@lru_cache
+def _last_checkpoints(tables: Tables, driver: sa.Dialect) -> Prepared:
+    table, other = tables.checkpoint, tables.checkpoint.alias()
+    last = sa.select(sa.func.max(other.c.number)).where(other.c.task_id == table.c.task_id).scalar_subquery()
+    tasks = DIALECTS[driver.name].in_batch(table.c.task_id, "resumed")
+    return Prepared(
+        sa.select(table.c.task_id, table.c.number, table.c.state).where(tasks, table.c.number == last), driver
+    )
 
 
 async def write_notes(tx: Transaction, holder: int, progress: Sequence[Progress], lines: Sequence[LogLine]) -> None:

@@ -1,12 +1,14 @@
 """Checkpoints, progress and logs of attempts."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from runner import Context
+from runner.db.transaction import Transaction
 from runner.engine import attempt_notes
 from runner.errors import DatabaseUnavailable, FencedOut
 from runner.handlers.context import InvalidCheckpoint, InvalidProgress
@@ -14,11 +16,12 @@ from runner.operations.reschedule import rewind
 from runner.operations.results import Actor, Result, Target
 from runner.operations.undo.undo import undo
 from runner.queries.task.detail import task_detail
-from runner.store.attempts import KEPT_CHECKPOINTS
+from runner.store.attempts import KEPT_CHECKPOINTS, last_checkpoints
 from runner.urls import parse_url
 from tests.conftest import on_sqlite
 from tests.engine.harness import Harness, until, wait_for_event
 from tests.engine.lost_replies import losing_commits
+from tests.store.table import make_due
 
 ANA = Actor("ana", "desk", "line 3 is wrong")
 
@@ -50,6 +53,38 @@ async def test_the_next_attempt_continues_from_the_last_checkpoint(harness: Harn
     assert [(row.number, row.attempt, row.state) for row in detail.checkpoints] == [
         (n, n, f'{{"line":{100 * n}}}') for n in (1, 2, 3)
     ]
+
+
+@pytest.mark.both_databases
+async def test_attempts_that_resume_together_read_their_checkpoints_with_one_statement(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, reads = dict[int, Any](), list[list[int]]()
+
+    async def read(tx: Transaction, task_ids: Sequence[int]) -> dict[int, tuple[int, str]]:
+        reads.append(sorted(task_ids))
+        return await last_checkpoints(tx, task_ids)
+
+    @harness.handler("work", retry="1h")
+    async def work(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            for number in range(ctx.id % 3):
+                await ctx.checkpoint([ctx.id, number])
+            raise ConnectionError
+        seen[ctx.id] = ctx.state
+
+    monkeypatch.setattr(attempt_notes, "last_checkpoints", read)
+    tasks = [await harness.submit("work") for _ in range(6)]
+    async with harness.running(concurrency=len(tasks)):
+
+        async def failed() -> bool:
+            return len(await harness.rows(sa.select(harness.database.tables.attempt.c.task_id))) == len(tasks)
+
+        await until(failed)
+        await make_due(harness.database, *tasks)
+        await until(lambda: len(seen) == len(tasks))
+    assert seen == {task: [task, task % 3 - 1] if task % 3 else None for task in tasks}
+    assert reads == [tasks]
 
 
 async def test_a_fenced_attempt_stores_no_checkpoint(harness: Harness) -> None:

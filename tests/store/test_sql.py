@@ -17,6 +17,7 @@ from runner.policy.lanes import Lane
 from runner.policy.suspicion import Ask
 from runner.queries.task_list.by_lane import walk_lanes
 from runner.queries.why.ahead import ahead, suspects_ahead
+from runner.store.attempts import last_checkpoints
 from runner.store.claim import claim, claim_suspect
 from runner.store.dependencies import FinishedParent, any_open, close_moot, find_strays, open_dependencies, resolve
 from runner.store.heartbeat import heartbeat
@@ -100,6 +101,7 @@ async def _settle(statements: Statements, runner: Runner) -> None:
         ended(died, Dead("broken")),
     ]
     await statements.of("settle_outcomes", settle, runner.id, outcomes)
+    await statements.of("last_checkpoints", last_checkpoints, [retried.id, snoozed.id])
 
 
 async def _rescue(statements: Statements, runner: Runner) -> None:
