@@ -47,6 +47,9 @@ class Deployment:
     def __init__(self, url: str, home: Path, url_of_processes: str | None = None, **settings: str) -> None:
         self.url = url
         self.fleet = Fleet(url_of_processes or url, home, **QUICK | settings)
+        self._loop = asyncio.Runner()
+        self._database = Database.open(url)
+        """For the checks that a storm repeats: a new connection for each would cost more than its statement."""
         self.do(_create_orders)
 
     def __enter__(self) -> Self:
@@ -54,6 +57,8 @@ class Deployment:
 
     def __exit__(self, *_: object) -> None:
         self.fleet.__exit__()
+        self._loop.run(self._database.dispose())
+        self._loop.close()
 
     def submit(self, *tasks: PlannedTask) -> list[int]:
         """Submit tasks from this process, and write them to the journal."""
@@ -97,7 +102,7 @@ class Deployment:
 
     def live_count(self) -> int:
         """The number of live tasks."""
-        return self.do(_count_live)
+        return self._loop.run(_count_live(self._database))
 
     def has_paid(self, tasks: int) -> bool:
         """Return True if there are payments for this number of tasks."""

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,14 @@ class Journal:
 
     def write(self, what: str, pid: int | None = None, **data: Any) -> None:
         """Append an event."""
-        line = {"what": what, "at": time.time(), "pid": pid or os.getpid(), "data": data}
-        os.write(self._file, json.dumps(line).encode() + b"\n")
+        self.write_all(what, [data], pid)
+
+    def write_all(self, what: str, data: Iterable[Mapping[str, Any]], pid: int | None = None) -> None:
+        """Append events of a kind that happened together, each with its data."""
+        line = {"what": what, "at": time.time(), "pid": pid or os.getpid()}
+        lines = "".join(json.dumps(line | {"data": values}) + "\n" for values in data).encode()
+        while lines:
+            lines = lines[os.write(self._file, lines) :]
 
     def close(self) -> None:
         os.close(self._file)

@@ -18,7 +18,7 @@ from runner.operations.edit_values import Changes
 from runner.operations.results import Actor, Result, Target
 from runner.operations.terminate import terminate
 from runner.settings import load
-from tests.chaos.check import OK, REFUSED, UNKNOWN
+from tests.chaos.evidence import OK, REFUSED, UNKNOWN
 from tests.chaos.journal import FOLDER, Journal
 
 MARGIN = 0.2

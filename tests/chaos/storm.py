@@ -40,6 +40,9 @@ PAUSE = (0.5, 4.0)
 HOLD_SECONDS = 10.0
 """Submitters wait while more tasks are live than they submit in this time."""
 
+COUNT_INTERVAL = 0.5
+"""Seconds between two counts of the live tasks."""
+
 STEP = 0.1
 """Seconds between two checks of the processes."""
 
@@ -84,6 +87,7 @@ class Storm:
         self._postgres = postgres
         self._frozen: dict[Program, threading.Timer] = {}
         self._killers = 0
+        self._next_count = 0.0
 
     def run(self, seconds: float) -> None:
         """Inject faults for a time, then repair everything and wait until all tasks have ended."""
@@ -131,6 +135,11 @@ class Storm:
             seed = self._draw.getrandbits(40)
             self._fleet.start_submitter(self.mix, seed, interval=INTERVAL, size=self._chunk)
         self._operate()
+        if time.monotonic() >= self._next_count:
+            self._limit_backlog()
+
+    def _limit_backlog(self) -> None:
+        self._next_count = time.monotonic() + COUNT_INTERVAL
         hold = self._fleet.home / HOLD
         with suppress(StoreError):  # a frozen runner may have locked the file
             if self._deployment.live_count() > self._backlog:

@@ -7,6 +7,7 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -16,7 +17,7 @@ from runner.errors import StoreError
 from runner.model.task import BatchMember
 from runner.settings import load
 from runner.store.submit import submit_with_result
-from tests.chaos.check import DUPLICATE, OK, UNKNOWN
+from tests.chaos.evidence import DUPLICATE, OK, UNKNOWN
 from tests.chaos.journal import FOLDER, Journal
 from tests.chaos.workload import PlannedTask, planned_chunks
 
@@ -49,8 +50,8 @@ class Submitter:
             chunk: the tasks.
             pause: seconds between the submit and the commit.
         """
-        for planned in chunk:
-            self._journal.write("submit", answer=UNKNOWN, task=None, **planned.described())
+        described = [planned.described() for planned in chunk]
+        self._journal.write_all("submit", [{"answer": UNKNOWN, "task": None, **data} for data in described])
         try:
             async with self._database.writing() as tx:
                 await tx.execute(sa.insert(ORDERS), [{"token": planned.token} for planned in chunk])
@@ -60,15 +61,17 @@ class Submitter:
                     await asyncio.sleep(pause)
         except StoreError:
             return  # the commit may have succeeded
-        for place, (planned, task_id) in enumerate(zip(chunk, result.ids, strict=True)):
-            answer = DUPLICATE if place in result.duplicates else OK
-            parents = [
-                result.ids[dependency.parent.place]
-                for dependency in planned.task.after or ()
-                if isinstance(dependency.parent, BatchMember)
-            ]
-            described = planned.described() | ({"parents": parents} if parents else {})
-            self._journal.write("submit", answer=answer, task=task_id, **described)
+        answers = [
+            {"answer": DUPLICATE if place in result.duplicates else OK, "task": task_id, **data}
+            | _parents(planned, result.ids)
+            for place, (planned, task_id, data) in enumerate(zip(chunk, result.ids, described, strict=True))
+        ]
+        self._journal.write_all("submit", answers)
+
+
+def _parents(planned: PlannedTask, ids: Sequence[int]) -> dict[str, list[int]]:
+    parents = [ids[after.parent.place] for after in planned.task.after or () if isinstance(after.parent, BatchMember)]
+    return {"parents": parents} if parents else {}
 
 
 async def main(mix: str, seed: int, size: int, pause: float, interval: float) -> None:
