@@ -15,9 +15,8 @@ from runner import TaskHandler, connect, disconnect, handler
 from runner.cli.drafts import OPTIONS
 from runner.cli.submit import TaskOptions
 from runner.client.commit import Coalescer
-from runner.db import connection_pools
 from runner.db.schema import tables
-from runner.db.statement import Step
+from runner.db.thread_connections import ThreadConnection, ThreadConnections
 from runner.errors import InvalidHandler, InvalidTask
 from runner.handlers.options import SCHEDULE_OPTIONS, SETTABLE, TASK_OPTIONS, ScheduledTaskOptions
 from runner.handlers.registry import REGISTRY, Options
@@ -129,20 +128,41 @@ def frames_here() -> list[str]:
     return [frame.f_code.co_name for frame, _ in stack if frame.f_code.co_filename.startswith(SOURCE)]
 
 
+class CountingCursor:
+    """Notes our functions on the stack of each INSERT, without the one that executes it.
+
+    Args:
+        cursor: the cursor.
+        stacks: the functions of each.
+    """
+
+    def __init__(self, cursor: Any, stacks: list[list[str]]) -> None:
+        self._cursor = cursor
+        self._stacks = stacks
+
+    def execute(self, sql: str, *arguments: Any) -> None:
+        if sql.startswith("INSERT"):
+            self._stacks.append(frames_here()[1:])
+        self._cursor.execute(sql, *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+
 @pytest.mark.parametrize("options", [{}, {"key": "k"}, {"unique_key": "k"}], ids=["plain", "options", "unique"])
 def test_a_submit_passes_few_frames_before_the_driver(
     work: TaskHandler[Any, Any, Any], options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect(url=f"sqlite:///{tmp_path / 'tasks.db'}")
     stacks: list[list[str]] = []
-    execute = connection_pools._execute
+    opened = ThreadConnections.open
 
-    def counted(driver: Any, options: Any, step: Step) -> Any:
-        if step.prepared.sql.startswith("INSERT"):
-            stacks.append(frames_here())
-        return execute(driver, options, step)
+    def watched(connections: ThreadConnections) -> ThreadConnection:
+        connection = opened(connections)
+        cursor = CountingCursor(connection.cursor, stacks)
+        return connection._replace(cursor=cursor, by_position=cursor)
 
-    monkeypatch.setattr(connection_pools, "_execute", counted)
+    monkeypatch.setattr(ThreadConnections, "open", watched)
     (work.options(**options) if options else work).submit(number=1)
     (work.options(**options) if options else work).submit_many([{"number": 2}, {"number": 3}])
     assert stacks

@@ -10,19 +10,20 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runner.client.commit import Coalescer, shares_commits, submit_alone, submit_in_thread
+from runner.client.commit import Coalescer, SubmitThreads, raise_explained, shares_commits, submit_alone
 from runner.client.result_poller import ResultPoller
-from runner.errors import DatabaseUnavailable, WouldBlock
-from runner.handlers.life_cycle import submitting
+from runner.errors import DatabaseUnavailable, PayloadTooLarge, WouldBlock
+from runner.handlers.life_cycle import LIFE_CYCLE, submitting
 from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings, load
 
 if TYPE_CHECKING:
     from runner.db.database import Database
-    from runner.db.statement import StepsBuilder
+    from runner.db.statement import SingleInsert, StepsBuilder
     from runner.queries.task.results import TaskResult
 
 T = TypeVar("T")
@@ -32,8 +33,20 @@ log = logging.getLogger("runner")
 FAREWELL = 10.0
 """Seconds allowed for unfinished work when the client closes."""
 
-SUBMITTERS = 6
-"""Threads that submit for event loops: one per connection of runner.db.connection_pools."""
+
+class Template:
+    """A task whose submits differ only in their payload.
+
+    Args:
+        task: the task without its payload.
+    """
+
+    __slots__ = ("entry", "task")
+
+    def __init__(self, task: NewTask) -> None:
+        self.task = task
+        self.entry: tuple[Client | None, SingleInsert | None] = (None, None)
+        """A client, and its statement for the task; one tuple, because several threads may replace it."""
 
 
 class Client:
@@ -54,10 +67,63 @@ class Client:
         self.waiting = ResultPoller(self._look, self._loop)
         """Callers that wait for tasks to finish."""
         self._coalescer = Coalescer(self._submit, self._loop) if settings.coalesce else None
-        self._threads = ThreadPoolExecutor(SUBMITTERS, thread_name_prefix="runner-submit")
+        self._threads = SubmitThreads()
         self._database: asyncio.Future[Database] | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="runner-client", daemon=True)
         self._thread.start()
+
+    def insert_of(self, template: Template) -> "SingleInsert | None":
+        """Return the statement that submits a task in one step; None if its submit needs more.
+
+        Args:
+            template: keeps the statement for the next submit.
+
+        Raises:
+            InvalidTask: a value cannot be stored.
+        """
+        if self._coalescer is not None or LIFE_CYCLE.callbacks.get("around_submit"):
+            return None
+        client, insert = template.entry
+        if client is not self:
+            insert = self._new_insert(template.task)
+            template.entry = self, insert
+        return insert
+
+    def _new_insert(self, task: NewTask) -> "SingleInsert | None":
+        from runner.db.dialects import DIALECTS  # importing SQLAlchemy takes 0.25 s
+        from runner.db.statement import StatementFrame
+        from runner.store.submit import single_insert
+
+        frame = StatementFrame.of(self.settings, DIALECTS[self.settings.url.kind].by_position)
+        return single_insert(frame, task, self.settings.notify)
+
+    def submit_one(self, insert: "SingleInsert", payload: str) -> int:
+        """Submit one task in a separate transaction and return its id.
+
+        Args:
+            insert: the statement.
+            payload: JSON text as Signature.encode writes it.
+        """
+        if len(payload) * 4 > self.payload_limit:
+            self.require_size(insert.task.handler, payload)
+        try:
+            threads = self._open_database().threads
+            return threads.run(partial(threads.insert, insert, payload), begins=False)
+        except DatabaseUnavailable as error:
+            raise_explained(error, [insert.task], commits_itself=insert.commits_itself)
+
+    async def submit_one_async(self, insert: "SingleInsert", payload: str) -> int:
+        """Same as `submit_one`, without blocking the caller's event loop."""
+        return await self._threads.run(self.submit_one, insert, payload)
+
+    def require_size(self, handler: str, payload: str) -> None:
+        """Reject a payload that is too large.
+
+        Raises:
+            PayloadTooLarge: it exceeds the setting payload_limit.
+        """
+        if (size := len(payload.encode())) > self.payload_limit:
+            raise PayloadTooLarge(handler=handler, size=size, limit=self.payload_limit)
 
     def submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Submit tasks in a separate transaction."""
@@ -65,21 +131,29 @@ class Client:
             if self._coalescer is not None and shares_commits(around.tasks):
                 around.result = self._coalescer.put(around.tasks[0]).result()
             else:
-                around.result = submit_in_thread(self._open_database(), around.tasks, notify=self.settings.notify)
+                around.result = self._submit_in_thread(around.tasks)
         return around.result
 
     async def submit_async(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Same as `submit`, without blocking the caller's event loop."""
         with submitting(tasks) as around:
             if self._coalescer is not None and shares_commits(around.tasks):
-                submitted = self._coalescer.put(around.tasks[0])
+                around.result = await asyncio.wrap_future(self._coalescer.put(around.tasks[0]))
             else:
-                submitted = self._threads.submit(self._submit_in_thread, around.tasks)
-            around.result = await asyncio.wrap_future(submitted)
+                around.result = await self._threads.run(self._submit_in_thread, around.tasks)
         return around.result
 
     def _submit_in_thread(self, tasks: Sequence[NewTask]) -> SubmitResult:
-        return submit_in_thread(self._open_database(), tasks, notify=self.settings.notify)
+        from runner.store.submit import submit_steps, takes_one_statement
+
+        database, single = self._open_database(), takes_one_statement(tasks)
+        try:
+            steps = database.threads.following(
+                lambda frame: submit_steps(frame, tasks, self.settings.notify), single=single
+            )
+            return database.threads.run(steps, begins=not single)
+        except DatabaseUnavailable as error:
+            raise_explained(error, tasks, commits_itself=single and database.dialect.isolates_rows)
 
     def _open_database(self) -> "Database":
         opened = self._database
@@ -116,7 +190,8 @@ class Client:
         from runner.queries.task.results import endings
 
         threads = (await self._get_database()).threads
-        return await asyncio.to_thread(threads.run, lambda frame: endings(frame, ids), writes=False)
+        steps = threads.following(lambda frame: endings(frame, ids), single=True)
+        return await asyncio.to_thread(threads.run, steps, begins=False, writes=False)
 
     def opening(self) -> Future[None]:
         """Open the database if it is not open; the future resolves when that has succeeded or failed."""
@@ -166,9 +241,7 @@ class Client:
         """Close the connections and end the thread."""
         if self._loop.is_closed() or os.getpid() != self.pid:
             return
-        ending = threading.Thread(target=self._threads.shutdown, daemon=True)
-        ending.start()
-        ending.join(FAREWELL)
+        self._threads.close(FAREWELL)
         asyncio.run_coroutine_threadsafe(self._dispose(), self._loop).result(timeout=FAREWELL)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=FAREWELL)

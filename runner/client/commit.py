@@ -2,13 +2,15 @@
 
 import asyncio
 import threading
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import suppress
 from copy import copy
+from queue import SimpleQueue
 from shlex import quote
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from runner.errors import DatabaseRefused, DatabaseUnavailable, InvalidInput, RunnerError, SubmitUncertain
 from runner.filter.fields import Operator
@@ -18,6 +20,8 @@ from runner.text.sanitize import count_noun
 
 if TYPE_CHECKING:
     from runner.db.database import Database
+
+T = TypeVar("T")
 
 MOST_NAMED = 3
 """Maximum number of handlers in the filter of an error message."""
@@ -42,36 +46,26 @@ async def submit_alone(database: "Database", tasks: Sequence[NewTask], *, notify
 
     single = takes_one_statement(tasks)
     write = database.write_single if single else database.write
-    with _explained(tasks, single and database.dialect.isolates_rows):
+    try:
         return await write(submit_with_result, tasks, notify=notify)
+    except DatabaseUnavailable as error:
+        raise_explained(error, tasks, commits_itself=single and database.dialect.isolates_rows)
 
 
-def submit_in_thread(database: "Database", tasks: Sequence[NewTask], *, notify: bool) -> SubmitResult:
-    """Same as `submit_alone`, in the thread of the caller."""
-    from runner.store.submit import submit_steps, takes_one_statement
-
-    single = takes_one_statement(tasks)
-    with _explained(tasks, single and database.dialect.isolates_rows):
-        return database.threads.run(lambda frame: submit_steps(frame, tasks, notify), single=single)
-
-
-@contextmanager
-def _explained(tasks: Sequence[NewTask], commits_itself: bool) -> Iterator[None]:
-    """Raise SubmitUncertain for a connection that broke during the commit.
+def raise_explained(error: DatabaseUnavailable, tasks: Sequence[NewTask], *, commits_itself: bool) -> NoReturn:
+    """Raise SubmitUncertain for a connection that broke during the commit, and any other error as it is.
 
     Args:
+        error: the error of the submit.
         tasks: the tasks of the submit.
         commits_itself: True if the only statement is the commit.
     """
-    try:
-        yield
-    except DatabaseUnavailable as error:
-        from runner.db.errors import is_answered
+    from runner.db.errors import is_answered
 
-        committing = error.stage == "commit" or (commits_itself and error.stage == "statement")
-        if not committing or is_answered(error.__cause__):
-            raise
-        raise uncertain(error, tasks) from error.__cause__
+    committing = error.stage == "commit" or (commits_itself and error.stage == "statement")
+    if not committing or is_answered(error.__cause__):
+        raise error
+    raise uncertain(error, tasks) from error.__cause__
 
 
 def uncertain(error: DatabaseUnavailable, tasks: Sequence[NewTask]) -> SubmitUncertain:
@@ -203,3 +197,68 @@ def _fail(chunk: list[PendingSubmit], error: Exception) -> None:
             own = uncertain(error, [pending.task])
         own.__cause__ = error.__cause__
         pending.future.set_exception(own)
+
+
+class SubmitThreads:
+    """Threads that submit for event loops, which a commit would block.
+
+    A pool of the standard library takes twice the CPU, with its two futures per call.
+    """
+
+    MOST = 6
+    """Threads: one per connection of runner.db.thread_connections."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._unfinished = 0
+        """Calls that wait or run."""
+
+    def run(self, function: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
+        """Call a function in a thread.
+
+        Returns:
+            Its result on the running event loop. Cancelling the caller does not stop a call.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self._unfinished += 1
+            if self._unfinished > len(self._threads) < self.MOST:
+                name = f"runner-submit-{len(self._threads)}"
+                self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+                self._threads[-1].start()
+        self._calls.put((future, function, arguments))
+        return future
+
+    def close(self, seconds: float) -> None:
+        """End the threads after the calls of before, and wait for them."""
+        end = time.monotonic() + seconds
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            future, function, arguments = call
+            settle: Callable[[asyncio.Future[Any], Any], None] = _succeed
+            try:
+                value = function(*arguments)
+            except BaseException as error:  # for the caller, who waits on its event loop
+                settle, value = _reject, error
+            with self._lock:
+                self._unfinished -= 1
+            with suppress(RuntimeError):  # the event loop has ended
+                future.get_loop().call_soon_threadsafe(settle, future, value)
+            del call, future, arguments, value  # this thread may wait for long
+
+
+def _succeed(future: "asyncio.Future[Any]", value: Any) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _reject(future: "asyncio.Future[Any]", error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

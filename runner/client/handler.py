@@ -7,9 +7,8 @@ from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from runner.client.client import get_client, refuse_event_loop
 from runner.client.results import TaskHandle
-from runner.client.submission import Call, Submission, task_handle, task_handles
+from runner.client.submission import Submission, Submitter
 from runner.errors import InvalidEdit, InvalidHandler
 from runner.handlers.context import Context
 from runner.handlers.dependencies import Parent
@@ -40,7 +39,7 @@ FUNCTION_ATTRIBUTES = (
 """Attributes of a function that its handler takes over."""
 
 
-class TaskHandler(Handler, Generic[P, F, R]):
+class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
     """A decorated handler. Call it to run the function directly; submit it to run it as a task.
 
     It has the name, module, documentation, signature and kind (async or plain) of its function, which is also its
@@ -71,52 +70,8 @@ class TaskHandler(Handler, Generic[P, F, R]):
         kind = "async " if self.is_async else ""
         return f"<handler {self.name!r}: {kind}{self.location}{inspect.signature(self.function)}>"
 
-    # These methods repeat those of a submission instead of calling them: one frame less in every submit.
-
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
-        """Submit a task; see Submission.submit."""
-        tasks = self._default_submission.tasks(args, kwargs)
-        refuse_event_loop("submit")
-        return task_handle(get_client().submit(tasks))
-
-    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
-        """Submit a task; see Submission.submit_async."""
-        return task_handle(await get_client().submit_async(self._default_submission.tasks(args, kwargs)))
-
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
-        """Make a task without submitting it; see Submission.call."""
-        return self._default_submission.tasks(args, kwargs)[0]
-
-    def submit_many(self, calls: Iterable[Call]) -> list[TaskHandle[R]]:
-        """Submit many tasks, e.g. `submit_many(charge.call(order=n) for n in orders)`; see Submission.submit_many."""
-        tasks = self._default_submission.tasks_each(calls)
-        refuse_event_loop("submit_many")
-        return task_handles(get_client().submit(tasks))
-
-    async def submit_many_async(self, calls: Iterable[Call]) -> list[TaskHandle[R]]:
-        """Submit many tasks; see Submission.submit_many_async."""
-        return task_handles(await get_client().submit_async(self._default_submission.tasks_each(calls)))
-
-    def submit_chunks(self, argument: str, rows: Iterable[Any], size: int, **others: Any) -> list[TaskHandle[R]]:
-        """Submit many rows as few tasks; see Submission.submit_chunks."""
-        return self._default_submission.submit_chunks(argument, rows, size, **others)
-
-    async def submit_chunks_async(
-        self, argument: str, rows: Iterable[Any], size: int, **others: Any
-    ) -> list[TaskHandle[R]]:
-        """Submit many rows as few tasks; see Submission.submit_chunks."""
-        return await self._default_submission.submit_chunks_async(argument, rows, size, **others)
-
-    def call_or_submit(self, *args: P.args, **kwargs: P.kwargs) -> R | TaskHandle[R]:
-        """Run the handler now, and submit a task only if it fails; see Submission.call_or_submit."""
-        return self._default_submission.call_or_submit(*args, **kwargs)
-
-    async def call_or_submit_async(self, *args: P.args, **kwargs: P.kwargs) -> R | TaskHandle[R]:
-        """Run the handler now, and submit a task only if it fails; see Submission.call_or_submit."""
-        return await self._default_submission.call_or_submit_async(*args, **kwargs)
-
     @cached_property
-    def _default_submission(self) -> Submission[P, R]:
+    def _submission(self) -> Submission[P, R]:  # type: ignore[override] # read only
         """The submission without options, kept because making one takes as long as the rest of a submit."""
         return self.options()
 

@@ -3,13 +3,13 @@
 from asyncio import to_thread
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
-from runner.client.client import get_client, refuse_event_loop
+from runner.client.client import Template, get_client, refuse_event_loop
 from runner.client.inline import chunks, delay_after, inline_arguments, require_result
-from runner.client.results import TaskHandle, handles
-from runner.errors import InvalidTask, PayloadTooLarge, WouldBlock
+from runner.client.results import DuplicateHandle, TaskHandle, handles
+from runner.errors import InvalidTask, WouldBlock
 from runner.handlers.registry import Handler
 from runner.handlers.rules import NO_RULES, Rules
 from runner.model.duration import parse_duration
@@ -25,21 +25,11 @@ Call: TypeAlias = NewTask | Mapping[str, Any]
 """One call of a handler: made with `call`, or its named arguments."""
 
 
-@dataclass(frozen=True)
-class Submission(Generic[P, R]):
-    """A handler and the options of its tasks, ready to submit.
+class Submitter(Generic[P, R]):
+    """The ways to submit tasks of one handler, which a handler and a handler with options have in common."""
 
-    Args:
-        handler: handler of the tasks.
-        task: task options, without a payload.
-        rules: values derived from the payload.
-        tx: connection of the application, whose transaction the tasks join; None for a separate transaction.
-    """
-
-    handler: Handler
-    task: NewTask
-    rules: Rules = NO_RULES
-    tx: object = None
+    _submission: "Submission[P, R]"
+    """The handler with the options of its tasks."""
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Submit a task, in a transaction of its own unless `tx` is set.
@@ -57,17 +47,24 @@ class Submission(Generic[P, R]):
             AutocommitConnection: `tx` has no open transaction; see also UnknownConnection and SyncAsyncMismatch.
             DuplicateTask: another task holds the unique key, and on_duplicate is "error".
         """
-        tasks, client = self.tasks(args, kwargs), get_client()
-        if self.tx is not None:
-            return task_handle(client.submit_within(self.tx, tasks))
+        own = self._submission
+        payload, client = own.handler.signature.encode(args, kwargs), get_client()
+        if own.tx is not None:
+            return task_handle(client.submit_within(own.tx, own.with_payloads([payload])))
         refuse_event_loop("submit")
-        return task_handle(client.submit(tasks))
+        if own.template is not None and (insert := client.insert_of(own.template)) is not None:
+            return TaskHandle(client.submit_one(insert, payload))
+        return task_handle(client.submit(own.with_payloads([payload])))
 
     async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Same as `submit`, without blocking the event loop."""
-        tasks, client = self.tasks(args, kwargs), get_client()
-        submitted = client.submit_async(tasks) if self.tx is None else client.submit_within_async(self.tx, tasks)
-        return task_handle(await submitted)
+        own = self._submission
+        payload, client = own.handler.signature.encode(args, kwargs), get_client()
+        if own.tx is not None:
+            return task_handle(await client.submit_within_async(own.tx, own.with_payloads([payload])))
+        if own.template is not None and (insert := client.insert_of(own.template)) is not None:
+            return TaskHandle(await client.submit_one_async(insert, payload))
+        return task_handle(await client.submit_async(own.with_payloads([payload])))
 
     def submit_many(self, calls: Iterable[Call]) -> list[TaskHandle[R]]:
         """Submit many tasks in one transaction: that of `tx`, or a separate one.
@@ -79,16 +76,18 @@ class Submission(Generic[P, R]):
         Returns:
             Task handles in the order of `calls`.
         """
-        tasks, client = self.tasks_each(calls), get_client()
-        if self.tx is not None:
-            return task_handles(client.submit_within(self.tx, tasks))
+        own = self._submission
+        tasks, client = own.tasks_each(calls), get_client()
+        if own.tx is not None:
+            return task_handles(client.submit_within(own.tx, tasks))
         refuse_event_loop("submit_many")
         return task_handles(client.submit(tasks))
 
     async def submit_many_async(self, calls: Iterable[Call]) -> list[TaskHandle[R]]:
         """Same as `submit_many`, without blocking the event loop."""
-        tasks, client = self.tasks_each(calls), get_client()
-        submitted = client.submit_async(tasks) if self.tx is None else client.submit_within_async(self.tx, tasks)
+        own = self._submission
+        tasks, client = own.tasks_each(calls), get_client()
+        submitted = client.submit_async(tasks) if own.tx is None else client.submit_within_async(own.tx, tasks)
         return task_handles(await submitted)
 
     def submit_chunks(self, argument: str, rows: Iterable[Any], size: int, **others: Any) -> list[TaskHandle[R]]:
@@ -127,7 +126,7 @@ class Submission(Generic[P, R]):
             InvalidInline: the handler needs a resource.
             Exception: the exception of the handler, if `on_error` gives up after it; Dead.
         """
-        handler = self.handler
+        handler = self._submission.handler
         if handler.is_async:
             raise WouldBlock(call="call_or_submit", instead="call_or_submit_async")
         arguments = inline_arguments(handler, args, kwargs)
@@ -135,35 +134,66 @@ class Submission(Generic[P, R]):
             result = handler.function(**arguments)
             require_result(handler, result)
         except Exception as error:
-            return self._after(error).submit(*args, **kwargs)
+            return self._submission.after(error).submit(*args, **kwargs)
         return cast("R", result)
 
     async def call_or_submit_async(self, *args: P.args, **kwargs: P.kwargs) -> R | TaskHandle[R]:
         """Same as `call_or_submit`, on an event loop; a plain function runs in a thread."""
-        handler = self.handler
+        handler = self._submission.handler
         arguments = inline_arguments(handler, args, kwargs)
         try:
             called = handler.function(**arguments) if handler.is_async else to_thread(handler.function, **arguments)
             result = await called
             require_result(handler, result)
         except Exception as error:
-            return await self._after(error).submit_async(*args, **kwargs)
+            return await self._submission.after(error).submit_async(*args, **kwargs)
         return cast("R", result)
 
-    def _after(self, outcome: Exception) -> "Submission[P, R]":
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
+        """Make the task that `submit` would submit, with a validated payload, to pass to `batch`."""
+        return self._submission.tasks(args, kwargs)[0]
+
+
+@dataclass(frozen=True)
+class Submission(Submitter[P, R]):
+    """A handler and the options of its tasks, ready to submit.
+
+    Args:
+        handler: handler of the tasks.
+        task: task options, without a payload.
+        rules: values derived from the payload.
+        tx: connection of the application, whose transaction the tasks join; None for a separate transaction.
+    """
+
+    handler: Handler
+    task: NewTask
+    rules: Rules = NO_RULES
+    tx: object = None
+
+    @cached_property
+    def template(self) -> Template | None:
+        """The template of its tasks; None if values are derived from their payloads."""
+        return Template(self.task) if self.rules == NO_RULES and self.tx is None else None
+
+    @property
+    def _submission(self) -> "Submission[P, R]":  # type: ignore[override] # read only
+        return self
+
+    def after(self, outcome: Exception) -> "Submission[P, R]":
         """Return the submission of the task that follows a failed inline call."""
         delay = delay_after(self.handler, outcome)
         if delay is None:
             return self
         return replace(self, task=self.task._replace(run_at=None, delay=parse_duration(delay).total_seconds()))
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
-        """Make the task that `submit` would submit, with a validated payload, to pass to `batch`."""
-        return self.tasks(args, kwargs)[0]
-
     def tasks(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[NewTask]:
-        """Make the task of a call, in a sequence of one."""
-        return self._with_payloads([self.handler.signature.encode(args, kwargs)])
+        """Make the task of a call, in a sequence of one.
+
+        Raises:
+            InvalidPayload: the arguments do not match the handler's signature.
+            PayloadTooLarge: the arguments exceed the payload limit.
+        """
+        return self.with_payloads([self.handler.signature.encode(args, kwargs)])
 
     def tasks_each(self, calls: Iterable[Call]) -> Sequence[NewTask]:
         """Make the tasks of many calls.
@@ -174,7 +204,7 @@ class Submission(Generic[P, R]):
         calls = list(calls)
         if any(isinstance(call, NewTask) for call in calls):
             return [self._ready(call) for call in calls]
-        return self._with_payloads(self.handler.signature.encode_each(cast("list[Mapping[str, Any]]", calls)))
+        return self.with_payloads(self.handler.signature.encode_each(cast("list[Mapping[str, Any]]", calls)))
 
     def _ready(self, call: Call) -> NewTask:
         if not isinstance(call, NewTask):
@@ -184,11 +214,17 @@ class Submission(Generic[P, R]):
             raise InvalidTask(field="calls", value=self.handler.name, why=why)
         return call
 
-    def _with_payloads(self, payloads: list[str]) -> Sequence[NewTask]:
-        limit = get_client().payload_limit
+    def with_payloads(self, payloads: Sequence[str]) -> Sequence[NewTask]:
+        """Make a task for each payload.
+
+        Raises:
+            PayloadTooLarge: a payload exceeds the payload limit.
+            InvalidPayload: a value cannot be derived from a payload.
+        """
+        client = get_client()
         for payload in payloads:
-            if len(payload) * 4 > limit and (size := len(payload.encode())) > limit:
-                raise PayloadTooLarge(handler=self.handler.name, size=size, limit=limit)
+            if len(payload) * 4 > client.payload_limit:
+                client.require_size(self.task.handler, payload)
         bulk = TaskBatch(self.task, payloads)
         if self.rules == NO_RULES:
             return bulk
@@ -198,7 +234,7 @@ class Submission(Generic[P, R]):
 
 def task_handle(result: SubmitResult) -> TaskHandle[R]:
     """Return the handle of the only task of a submit."""
-    return handles(result.ids, result.duplicates)[0]
+    return DuplicateHandle(result.ids[0]) if result.duplicates else TaskHandle(result.ids[0])
 
 
 def task_handles(result: SubmitResult) -> list[TaskHandle[R]]:

@@ -11,14 +11,13 @@ from typing import Any, Concatenate, Literal, ParamSpec, Self
 import sqlalchemy as sa
 
 from runner.db import connect
-from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, T, shielded
-from runner.db.connection_pools import StatementPool, ThreadConnections
+from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, StatementPool, T, shielded
 from runner.db.dialects import DIALECTS, Dialect
 from runner.db.errors import retries, retry_pause, translate
 from runner.db.filesystem import refuse_remote
 from runner.db.handler_transactions import HandlerTransactions, Wait
 from runner.db.schema import tables
-from runner.db.semaphore import FairSemaphore
+from runner.db.thread_connections import FairSemaphore, ThreadConnections
 from runner.db.transaction import BlockingTransaction, Transaction
 from runner.errors import DatabaseUnavailable
 from runner.settings import Settings

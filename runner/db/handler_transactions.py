@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from runner.db import connect
 from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, shielded
 from runner.db.errors import is_transient, translate
-from runner.db.semaphore import FairSemaphore, granted, granted_in_thread
+from runner.db.thread_connections import FairSemaphore, granted, granted_in_thread
 from runner.errors import DatabaseUnavailable, TransactionUnavailable
 from runner.model.duration import format_duration
 

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect
 from runner.db.schema import Tables, tables
+from runner.model.task import NewTask
 from runner.settings import Settings
 
 ARRAY = re.compile(r"%\((\w+)\)s(?=::[A-Z ]+\[\])")
@@ -41,6 +42,13 @@ class Prepared:
         self._order: list[str] | None = getattr(compiled, "positiontup", None)
         self._constants = {name: value for name, value in compiled.params.items() if value is not None}
 
+    def around(self, name: str, parameters: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Return the parameters before and after one of them, for a driver with parameters by position."""
+        order = self._order or []
+        values, place = self._constants | parameters, order.index(name)
+        before, after = order[:place], order[place + 1 :]
+        return tuple(values[item] for item in before), tuple(values[item] for item in after)
+
     def arguments(self, parameters: dict[str, Any]) -> Any:
         """Return the parameters in the form of the driver: by name, or as a tuple in order of appearance."""
         values = self._constants | parameters
@@ -60,6 +68,24 @@ class Step(NamedTuple):
 
     prepared: Prepared
     parameters: dict[str, Any]
+
+
+class SingleInsert(NamedTuple):
+    """The statement that submits one task, with all its values except the payload. It commits by itself or alone.
+
+    Args:
+        task: the task without its payload.
+        sql: the statement, with parameters by position; it returns the id.
+        before: the values of the parameters before the payload.
+        after: the values of the parameters after the payload.
+        commits_itself: True if the statement is a transaction of its own, without BEGIN and COMMIT.
+    """
+
+    task: NewTask
+    sql: str
+    before: tuple[Any, ...]
+    after: tuple[Any, ...]
+    commits_itself: bool
 
 
 Steps: TypeAlias = Generator[Step, list[Any], T]

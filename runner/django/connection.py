@@ -8,7 +8,7 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import DatabaseError, connections, transaction
 
-from runner.client.client import Client
+from runner.client.client import Client, Template
 from runner.db.migrations.apply import LOCK, statements
 from runner.db.migrations.revisions import StoredRevision, pending, version_table
 from runner.db.schema import Tables, tables
@@ -36,6 +36,10 @@ class DjangoClient(Client):
     A submit is part of `transaction.atomic()` around it, and commits itself outside of one, as a `save()` does. Reading
     results uses connections of its own.
     """
+
+    def insert_of(self, template: Template) -> None:  # noqa: ARG002 - other clients need it
+        """None: a submit uses Django's connection."""
+        return
 
     def submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Submit tasks through Django's connection of this thread."""

@@ -116,17 +116,18 @@ class LifeCycle:
     """The registered functions by event, in the order of registration."""
 
     def __init__(self) -> None:
-        self._callbacks: dict[str, list[Callback]] = {}
+        self.callbacks: dict[str, list[Callback]] = {}
+        """The functions by event."""
 
     def add(self, callback: Callback) -> None:
         """Register a function. The same function again, from a reloaded module, replaces itself."""
-        callbacks = self._callbacks.setdefault(callback.event, [])
+        callbacks = self.callbacks.setdefault(callback.event, [])
         others = [item for item in callbacks if item.location != callback.location]
-        self._callbacks[callback.event] = [*others, callback]
+        self.callbacks[callback.event] = [*others, callback]
 
     def of(self, event: Event) -> Sequence[Callback]:
         """Return the functions of an event."""
-        return self._callbacks.get(event, ())
+        return self.callbacks.get(event, ())
 
     def needs(self) -> set[str]:
         """Return the names of the resources that the functions need.
@@ -134,11 +135,11 @@ class LifeCycle:
         Raises:
             InvalidResource: a parameter is not a resource.
         """
-        return {name for event in self._callbacks.values() for item in event for name in item.require().values()}
+        return {name for event in self.callbacks.values() for item in event for name in item.require().values()}
 
     def clear(self) -> None:
         """Remove all functions, for tests."""
-        self._callbacks.clear()
+        self.callbacks.clear()
 
 
 LIFE_CYCLE = LifeCycle()

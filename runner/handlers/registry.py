@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from typing import Any, Literal, TypeAlias
 
@@ -127,7 +128,7 @@ class Handler:
         self.in_process = self.defaults.executor == "process"
         """True if it runs in a worker process."""
         self.context = context_parameter(function)
-        self._read_signature()
+        RESOURCES.users.add(self)
         self.result_type = Returned(function)
         self.defaults.rules.require(self.signature)
         self.on_error = OutcomeRule.of_handler(name, ON_ERROR, self.defaults.on_error)
@@ -138,28 +139,21 @@ class Handler:
         """Module and qualified name of the function, for messages."""
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
-    @property
+    @cached_property
     def signature(self) -> Signature:
         """The parameters of a call: those of the function without the Context and the resources."""
-        if self._generation != RESOURCES.generation:
-            self._read_signature()
-        return self._signature
+        context = () if self.context is None else (self.context,)
+        return Signature(self.name, self.function, (*context, *self.resources))
 
-    @property
+    @cached_property
     def resources(self) -> Mapping[str, str]:
         """The name of the resource for each parameter that receives one."""
-        if self._generation != RESOURCES.generation:
-            self._read_signature()
-        return self._resources
+        return {key: name for key, name in RESOURCES.parameters_of(self.function).items() if key != self.context}
 
-    def _read_signature(self) -> None:
-        """Read the parameters, again after the registration of a resource: the handler may be defined before it."""
-        self._generation = RESOURCES.generation
-        self._resources = RESOURCES.parameters_of(self.function)
-        if self.context is not None:
-            self._resources.pop(self.context, None)
-        context = () if self.context is None else (self.context,)
-        self._signature = Signature(self.name, self.function, (*context, *self._resources))
+    def forget_parameters(self) -> None:
+        """Read the parameters again, after the registration of a resource: the handler may be defined before it."""
+        for name in ("signature", "resources"):
+            vars(self).pop(name, None)
 
     def require(self) -> None:
         """Check the parameters. Call it once all modules are loaded.
@@ -195,7 +189,7 @@ class Handler:
         arguments = self.signature.decode(payload)
         if self.context is not None:
             arguments[self.context] = context()
-        for parameter, name in self._resources.items():
+        for parameter, name in self.resources.items():
             if name not in resources:
                 raise InvalidResource(name=name or parameter, why=f"it is not open, and handler {self.name} needs it")
             arguments[parameter] = resources[name]

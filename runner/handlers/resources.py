@@ -3,7 +3,8 @@
 import inspect
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, Generic, Protocol, TypeVar, get_args, get_type_hints
+from weakref import WeakSet
 
 from runner.errors import ConfigurationError
 
@@ -63,13 +64,20 @@ class Resource(Generic[T]):
         return f"<resource {self.name!r}: {self.location}>"
 
 
+class ResourceUser(Protocol):
+    """Reads the parameters of a function and keeps the result."""
+
+    def forget_parameters(self) -> None:
+        """Read the parameters again when they are needed."""
+
+
 class Resources(Mapping[str, Resource[Any]]):
     """Resources by name."""
 
     def __init__(self) -> None:
         self._resources: dict[str, Resource[Any]] = {}
-        self.generation = 0
-        """Rises with each registration, after which a function may have other resources among its parameters."""
+        self.users = WeakSet[ResourceUser]()
+        """Objects that have read parameters. After each registration a function may have other resources among them."""
 
     def add(self, resource: Resource[Any]) -> None:
         """Register a resource. The same function again, from a reloaded module, replaces itself.
@@ -82,12 +90,16 @@ class Resources(Mapping[str, Resource[Any]]):
             why = f"{existing.location} and {resource.location} define it: rename one of them"
             raise InvalidResource(name=resource.name, why=why)
         self._resources[resource.name] = resource
-        self.generation += 1
+        self._changed()
 
     def remove(self, name: str) -> None:
         """Remove a resource, for tests."""
         del self._resources[name]
-        self.generation += 1
+        self._changed()
+
+    def _changed(self) -> None:
+        for user in list(self.users):
+            user.forget_parameters()
 
     def parameters_of(self, function: Callable[..., Any]) -> dict[str, str]:
         """Find the parameters of a function that receive a resource.

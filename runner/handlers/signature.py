@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 
 from runner.errors import InvalidHandler, InvalidPayload
 from runner.model.outcome import Dead, Retry, Snooze
+from runner.model.text_limits import require_payload
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 
@@ -170,6 +171,8 @@ class Signature:
             text = self._adapter.serializer.to_json(values).decode()
             if "NaN" in text or "Infinity" in text:
                 json.loads(text, parse_constant=_reject_constant)
+            if "\\u" in text:
+                require_payload(text)
             if "null" in text:
                 require_faithful(values, _require_finite)
             if HIDDEN in text:

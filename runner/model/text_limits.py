@@ -147,6 +147,19 @@ def require_json(field: str, text: str) -> Any:
     return value
 
 
+def require_payload(payload: str) -> None:
+    """Reject a payload with text that PostgreSQL cannot store, raw or as an escape, or with a number that is not JSON.
+
+    Raises:
+        InvalidTask: the payload has NUL, half of a surrogate pair, NaN or Infinity.
+    """
+    if "\0" in payload or not payload.isascii():
+        require_storable("payload", payload, UNBOUNDED)
+    # Python accepts text that a database rejects only if it has one of these. A pattern would take longer.
+    if "\\u" in payload or "NaN" in payload or "Infinity" in payload:
+        require_json("payload", payload)
+
+
 def _require_storable_inside(field: str, value: Any, levels: int) -> None:
     if not levels:
         raise RecursionError

@@ -8,14 +8,14 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS
 from runner.db.schema import Tables, state_literal
-from runner.db.statement import Frame, Prepared, Step, Steps
+from runner.db.statement import Frame, Prepared, SingleInsert, Step, Steps
 from runner.db.transaction import Transaction
 from runner.db.types import JsonText, db_later, db_now, random_below
 from runner.model.task import BUCKETS, MOVES, NewTask, Priority, SubmitResult
 from runner.model.task_batch import TaskBatch
 from runner.store.dependencies.submit import DependencyRows, dependency_rows, insert_dependencies
 from runner.store.unique import check_keys, record_keys
-from runner.store.validation import SUBMIT_COLUMNS, check_each
+from runner.store.validation import SUBMIT_COLUMNS, check, check_each
 
 COLUMNS: dict[str, Any] = SUBMIT_COLUMNS | {
     "handler": sa.Text,
@@ -110,6 +110,28 @@ def submit_steps(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[
         dependencies = [None if position in result.duplicates else waits for position, waits in enumerate(dependencies)]
     yield from insert_dependencies(frame, result.ids, dependencies)
     return result
+
+
+def single_insert(frame: Frame, task: NewTask, notify: bool) -> SingleInsert | None:
+    """Prepare the statement that submits tasks like this one, which differ only in their payload.
+
+    Args:
+        frame: tables and dialect, and the driver `by_position` of the dialect.
+        task: the task; its payload does not count.
+        notify: wake listening runners.
+
+    Returns:
+        The statement; None if the submit of such a task reads other tasks.
+
+    Raises:
+        InvalidTask: a value cannot be stored.
+    """
+    if not task.independent:
+        return None
+    check(task)
+    step = _insert_step(frame, [task], [], notify)
+    before, after = step.prepared.around("shared_payload", step.parameters)
+    return SingleInsert(task, step.prepared.sql, before, after, frame.dialect.isolates_rows)
 
 
 def takes_one_statement(tasks: Sequence[NewTask]) -> bool:

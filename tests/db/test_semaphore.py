@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from runner.db.semaphore import FairSemaphore, granted, granted_in_thread
+from runner.db.thread_connections import FairSemaphore, granted, granted_in_thread
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 from aiosqlite import Connection, Cursor
 
-from runner.db.connection_pools import ThreadConnection, ThreadConnections
 from runner.db.database import Database
+from runner.db.thread_connections import ThreadConnection, ThreadConnections
 from runner.store.claim import claim, claim_suspect
 from tests.postgres.proxy import Proxy
 
@@ -121,8 +121,8 @@ class LostCommitsOfSQLite:
             self.mark(cursor._conn, sql)
             return await execute(cursor, sql, *arguments)
 
-        opened = ThreadConnections._open
-        patch.setattr(ThreadConnections, "_open", lambda pool: self._watched(opened(pool)))
+        opened = ThreadConnections.open
+        patch.setattr(ThreadConnections, "open", lambda pool: self._watched(opened(pool)))
         patch.setattr(Connection, "commit", committed)
         patch.setattr(Connection, "execute_fetchall", fetched)
         patch.setattr(Cursor, "execute", executed)
@@ -131,7 +131,8 @@ class LostCommitsOfSQLite:
         self._sign, self._times = sign, times
 
     def _watched(self, connection: ThreadConnection) -> ThreadConnection:
-        return connection._replace(cursor=WatchedCursor(self, connection.cursor))
+        cursor = WatchedCursor(self, connection.cursor)
+        return connection._replace(cursor=cursor, by_position=cursor)
 
     def committed(self, connection: object) -> None:
         """Lose the answer to the commit of a connection, if it has a marked statement."""

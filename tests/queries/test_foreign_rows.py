@@ -46,7 +46,9 @@ async def look(database: Database) -> dict[int, TaskRow]:
     for verb in (counts, failures, audit, pauses, runners, unknown_handlers):
         await database.read(verb)
     ids = [shown.id for shown in listed.tasks]
-    database.threads.run(lambda frame: endings(frame, ids), writes=False)
+    database.threads.run(
+        database.threads.following(lambda frame: endings(frame, ids), single=True), begins=False, writes=False
+    )
     return {shown.id: shown for shown in listed.tasks}
 
 

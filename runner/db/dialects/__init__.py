@@ -29,6 +29,15 @@ class Dialect(Protocol):
     partitions: bool
     """True if the history has partitions; False if it is one table."""
 
+    @property
+    def by_position(self) -> sa.Dialect:
+        """SQLAlchemy's dialect for statements with parameters by position."""
+        ...
+
+    def cursor_by_position(self, connection: Any) -> Any:
+        """Open a cursor of the blocking driver that takes parameters by position."""
+        ...
+
     def rows(self, name: str, columns: dict[str, Any]) -> sa.FromClause:
         """Return a table expression for a batch of rows; `parameters` provides its values."""
         ...

@@ -4,6 +4,7 @@ SQLAlchemy's own dialect is imported where it is used, since most processes need
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -78,6 +79,19 @@ class PostgreSQL:
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
     unprepared: Mapping[str, Any] = MappingProxyType({"prepare": False})
     partitions = True
+
+    @cached_property
+    def by_position(self) -> sa.Dialect:
+        """That of asyncpg, whose package it does not need: psycopg takes `$1` too."""
+        from sqlalchemy.dialects.postgresql import asyncpg
+
+        return asyncpg.dialect()  # type: ignore[no-untyped-call]
+
+    def cursor_by_position(self, connection: Any) -> Any:
+        """A cursor that passes statements to the server as they are."""
+        from psycopg import RawCursor
+
+        return RawCursor(connection)
 
     def rows(self, name: str, columns: dict[str, Any]) -> sa.FromClause:
         """A batch as one array per column: `unnest($1, $2, ...)`."""

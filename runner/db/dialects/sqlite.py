@@ -6,6 +6,7 @@ SQLAlchemy's own dialect is imported where it is used, since most processes need
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -29,6 +30,17 @@ class SQLite:
     begin = "BEGIN IMMEDIATE"
     unprepared: Mapping[str, Any] = MappingProxyType({})
     partitions = False
+
+    @cached_property
+    def by_position(self) -> sa.Dialect:
+        """That of the standard library's driver, which takes no other parameters."""
+        from sqlalchemy.dialects.sqlite import pysqlite
+
+        return pysqlite.dialect()
+
+    def cursor_by_position(self, connection: Any) -> Any:
+        """Any cursor."""
+        return connection.cursor()
 
     def rows(self, name: str, columns: dict[str, Any]) -> sa.FromClause:
         """A batch as one JSON array of arrays: `json_each(?)`."""

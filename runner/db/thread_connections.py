@@ -1,0 +1,314 @@
+"""Connections of the blocking driver: short transactions in any thread, and the semaphore that orders writers."""
+
+import asyncio
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, wait
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+
+from runner.db import connect
+from runner.db.dialects import DIALECTS
+from runner.db.errors import lost_prepared, raise_translated, retries, retry_pause
+from runner.db.schema import Tables
+from runner.db.statement import SingleInsert, StatementFrame, Steps, VerbRun, compiled_for
+
+T = TypeVar("T")
+
+
+class FairSemaphore:
+    """A semaphore that coroutines and threads share. Requests are granted in order of arrival.
+
+    Args:
+        size: maximum number of concurrent holders.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._free = size
+        self._lock = threading.Lock()
+        self._queue: deque[Future[None]] = deque()
+
+    def take(self) -> bool:
+        """Take the semaphore if it is free; return it with `release()`."""
+        with self._lock:
+            if self._free == 0:
+                return False
+            self._free -= 1
+        return True
+
+    def request(self) -> "Future[None]":
+        """Request the semaphore without waiting.
+
+        Returns:
+            The request, which is done once it is granted. Pass it to `release`, granted or not.
+        """
+        request: Future[None] = Future()
+        with self._lock:
+            if self._free == 0:
+                self._queue.append(request)
+                return request
+            self._free -= 1
+        request.set_result(None)
+        return request
+
+    def release(self, request: "Future[None] | None" = None) -> None:
+        """Withdraw a request, or return a granted one and grant the next in the queue.
+
+        Args:
+            request: the request; None after `take`.
+        """
+        if request is not None and request.cancel():
+            return
+        with self._lock:
+            while self._queue:
+                following = self._queue.popleft()
+                if following.set_running_or_notify_cancel():
+                    break
+            else:
+                self._free += 1
+                return
+        following.set_result(None)
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator[None]:
+        """Wait for the semaphore, and hold it during the block."""
+        request = self.request()
+        try:
+            await granted(request)
+            yield
+        finally:
+            self.release(request)
+
+
+async def granted(request: "Future[None]", timeout: float | None = None) -> bool:
+    """Wait until a request is granted.
+
+    Args:
+        request: a request from `FairSemaphore.request`.
+        timeout: seconds; None for no limit.
+
+    Returns:
+        False after the timeout.
+    """
+    if not request.done():
+        await asyncio.wait([asyncio.wrap_future(request)], timeout=timeout)
+    return request.done()
+
+
+def granted_in_thread(request: "Future[None]", timeout: float | None = None) -> bool:
+    """The blocking form of `granted`."""
+    return request.done() or bool(wait([request], timeout).done)
+
+
+class ThreadConnection(NamedTuple):
+    """A connection of the driver, in autocommit mode.
+
+    Args:
+        driver: a `psycopg.Connection` or `sqlite3.Connection`.
+        cursor: its cursor for all statements; a new one for each would cost a third of the CPU of a single submit.
+        by_position: its cursor for statements with parameters by position.
+        file: identity of the SQLite file; None for a server.
+        poll: shows whether the server has sent anything; None for a file.
+    """
+
+    driver: Any
+    cursor: Any
+    by_position: Any
+    file: os.stat_result | None
+    poll: Any
+
+    def close(self) -> None:
+        """Close the connection in any state."""
+        with suppress(Exception):
+            self.driver.close()
+
+
+class ThreadConnections:
+    """Runs short transactions in the thread of the caller, on a connection of the driver.
+
+    An event loop and its asyncio driver cost a single submit three times the CPU of a blocking driver. The connections
+    belong to no pool of SQLAlchemy, which would close the connections of the parent in a forked child.
+
+    Args:
+        url: URL for blocking connections.
+        name: the URL without its password, for messages.
+        synchronous: SQLite's durability, see Database.open.
+        tables: tables of the installation.
+        writer_lock: serializes the writers of this process; None if the database allows concurrent writers.
+        prepares: prepare frequent statements, unless a pooler is in between.
+    """
+
+    def __init__(
+        self,
+        url: sa.URL,
+        name: str,
+        synchronous: str,
+        tables: Tables,
+        writer_lock: FairSemaphore | None,
+        *,
+        prepares: bool,
+    ) -> None:
+        self._url, self._name, self._synchronous, self._tables = url, name, synchronous, tables
+        self._dialect = DIALECTS[url.get_backend_name()]
+        self._path = str(Path(url.database or "").absolute()) if writer_lock is not None else ""
+        self._readers = FairSemaphore(connect.THREAD_CONNECTIONS)
+        self._semaphore = writer_lock or self._readers
+        self.prepares = prepares
+        """True while statements may be prepared: False behind a pooler."""
+        self._creation = threading.Lock()
+        self._engine: sa.Engine | None = None
+        self._idle: list[ThreadConnection] = []  # appending and removing are safe in threads
+        self._closed = False
+
+    def run(self, work: Callable[[ThreadConnection], T], *, begins: bool, writes: bool = True) -> T:
+        """Call a function in a transaction. A connection on which something failed is closed.
+
+        Args:
+            work: executes the statements; called again if a concurrent transaction made them fail.
+            begins: False if its only statement commits by itself where the database allows that.
+            writes: False for statements that read, each a snapshot of its own, and do not wait for writers.
+
+        Raises:
+            StoreError: an error of the database.
+        """
+        begin = self._dialect.begin if writes and (begins or not self._dialect.isolates_rows) else None
+        semaphore = self._semaphore if writes else self._readers
+        attempt, end = 1, time.monotonic() + connect.BUSY_SECONDS
+        while True:
+            stage: Literal["connect", "statement", "commit"] = "connect"
+            request = None if semaphore.take() else semaphore.request()
+            try:
+                if request is not None:
+                    granted_in_thread(request)
+                connection = self._take() or self.open()
+                try:
+                    stage = "statement"
+                    if begin is not None:
+                        connection.cursor.execute(begin, **self._dialect.unprepared)
+                    result = work(connection)
+                    stage = "commit"
+                    if begin is not None:
+                        connection.cursor.execute("COMMIT", **self._dialect.unprepared)
+                except BaseException as error:
+                    self.discard(connection, error)
+                    raise
+                if self._closed:
+                    connection.close()
+                else:
+                    self._idle.append(connection)
+            except Exception as error:
+                if not retries(error, attempt, end):
+                    raise_translated(error, self._name, stage)
+            else:
+                return result
+            finally:
+                semaphore.release(request)
+            time.sleep(retry_pause(attempt))
+            attempt += 1
+
+    def following(
+        self, verb: Callable[[StatementFrame], Steps[T]], *, single: bool = False
+    ) -> Callable[[ThreadConnection], T]:
+        """Return a function for `run` that executes the steps of a verb and returns its result.
+
+        Args:
+            verb: returns the steps.
+            single: True for one statement, or statements that read.
+        """
+        options = {} if single else self._dialect.unprepared
+
+        def follow(connection: ThreadConnection) -> T:
+            run = VerbRun(verb(StatementFrame(self._tables, self._dialect, compiled_for(self._get_engine().dialect))))
+            cursor = connection.cursor
+            for step in run:
+                cursor.execute(step.prepared.sql, step.prepared.arguments(step.parameters), **options)
+                run.rows = list(cursor.fetchall()) if cursor.description else []
+            return run.result
+
+        return follow
+
+    @staticmethod
+    def insert(insert: SingleInsert, payload: str, connection: ThreadConnection) -> int:
+        """Submit one task and return its id, in `run`."""
+        cursor = connection.by_position
+        cursor.execute(insert.sql, (*insert.before, payload, *insert.after))
+        return int(cursor.fetchall()[0][0])
+
+    def inspect(self, function: Callable[[sa.Connection, Tables], T]) -> T:
+        """Call a function with a connection that is opened for it.
+
+        Raises:
+            StoreError: an error of the database.
+        """
+        try:
+            with self._get_engine().connect() as connection:
+                return function(connection, self._tables)
+        except Exception as error:
+            raise_translated(error, self._name, "connect")
+
+    def close(self) -> None:
+        """Close the idle connections now, and each other one when its transaction ends."""
+        self._closed = True
+        self._close_idle()
+
+    def _take(self) -> ThreadConnection | None:
+        """Take an idle connection that works: its server has not closed it, and no other file has replaced its file."""
+        with suppress(IndexError):
+            while True:
+                connection = self._idle.pop()
+                if connection.file is not None:
+                    works = os.path.samestat(connection.file, os.stat(self._path))  # noqa: PTH116 - once per submit
+                else:  # an idle server sends nothing until it closes the connection
+                    works = not connection.driver.closed and not connection.poll.poll(0)
+                if works:
+                    return connection
+                connection.close()
+        return None
+
+    def open(self) -> ThreadConnection:
+        """Open a connection, which the caller closes."""
+        pooled = self._get_engine().raw_connection()
+        driver: Any = pooled.driver_connection
+        pooled.detach()
+        try:
+            if self.prepares:
+                self.prepares = self._dialect.keep_plans_in_thread(driver)
+            cursor, by_position = driver.cursor(), self._dialect.cursor_by_position(driver)
+            if self._path:
+                return ThreadConnection(driver, cursor, by_position, os.stat(self._path), None)  # noqa: PTH116 - as above
+            poll = select.poll()
+            poll.register(driver.fileno(), select.POLLIN)
+            return ThreadConnection(driver, cursor, by_position, None, poll)
+        except BaseException:
+            driver.close()
+            raise
+
+    def discard(self, connection: ThreadConnection, error: BaseException) -> None:
+        """Close a connection on which something failed, and the others if the session is not their own."""
+        if lost_prepared(error):  # a pooler that passed for a server
+            self.prepares = False
+            self._close_idle()
+        connection.close()
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+    def _get_engine(self) -> sa.Engine:
+        with self._creation:
+            if self._engine is None:
+                arguments = connect.options(self._url)["connect_args"]
+                options = {"connect_args": arguments, "poolclass": sa.NullPool, "isolation_level": "AUTOCOMMIT"}
+                engine = sa.create_engine(self._url, hide_parameters=True, **options)
+                connect.prepare(engine, self._synchronous)
+                self._engine = engine
+            return self._engine
