@@ -10,7 +10,15 @@ from collections.abc import Callable, Sequence
 from runner.db.database import Database
 from runner.errors import DatabaseRefused, DatabaseUnavailable, StoreError
 from runner.policy.polling import Pace
-from runner.store.dependencies import FinishedParent, any_open, close_moot, find_strays, open_dependencies, resolve
+from runner.store.dependencies import (
+    FinishedParent,
+    any_open,
+    close_moot,
+    find_strays,
+    open_dependencies,
+    release_followers,
+    resolve,
+)
 from runner.store.dependencies.resolve import NEWEST, Dependency
 
 log = logging.getLogger("runner.dependency_resolver")
@@ -118,6 +126,9 @@ class DependencyResolver:
         if not await self._database.read_single(any_open):
             self._pace.record(started, time.monotonic())
             return
+        run = self._database.write_single if self._database.dialect.isolates_rows else self._database.write
+        if await run(release_followers, [parent.id for parent in parents], notify=self._notify):
+            self._on_unblocked()
         attempts = ATTEMPTS
         while attempts and (dependencies := await self._database.read_single(open_dependencies, parents)):
             if not await self._resolve(dependencies):

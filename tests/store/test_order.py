@@ -1,7 +1,7 @@
 """Order: at most one task of a key at a time, first in, first out, whatever happens to the tasks before it."""
 
 import asyncio
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,14 +10,14 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.errors import DatabaseRefused, InvalidTask
 from runner.model.outcome import Dead, Outcome, Retry
-from runner.model.task import Claimed, NewTask, OnFailure, OrderSpec
+from runner.model.task import Claimed, DependsOn, NewTask, OnFailure, OrderSpec
 from runner.operations.reschedule import requeue
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.queries.why.why import why
 from runner.store.claim import claim
-from runner.store.dependencies import FinishedParent, find_strays, open_dependencies, resolve
+from runner.store.dependencies import FinishedParent, find_strays, open_dependencies, release_followers, resolve
 from runner.store.submit import submit, submit_many
 from tests.conftest import on_postgresql
 from tests.store.rows import add_live, stored, until_locked
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.one_database
 
 BY = Actor("ana", "web-1")
 HOUR = Retry("1h", "no")
+LATER = datetime.now(UTC) + timedelta(hours=1)
 
 
 def task(key: str = "k", rule: OnFailure = "wait", **values: Any) -> NewTask:
@@ -45,6 +46,7 @@ async def end(runner: Runner, claimed: Claimed, outcome: Outcome | None = None) 
 
 
 async def release(database: Database, id: int) -> None:
+    await database.write(release_followers, [id])
     dependencies = await database.read(open_dependencies, [FinishedParent(id, "work", None)])
     await database.write(resolve, dependencies)
 
@@ -106,6 +108,41 @@ async def test_the_rule_decides_what_a_dead_predecessor_means(
     row = await stored(database, second)
     assert (row and row.state) == state
     assert await ids(runner) == ([second] if rule == "run" else [])
+
+
+@pytest.mark.both_databases
+async def test_the_quick_release_leaves_a_task_as_the_resolution_of_its_dependency_does(
+    database: Database, runner: Runner
+) -> None:
+    await add(database, "a", "b", "a", "b")
+    quick, thorough = await runner.claim()
+    await runner.end(quick)
+    await runner.end(thorough)
+    assert await database.write(release_followers, [quick.id]) == 1
+    await database.write(resolve, (await database.read(find_strays)).dependencies)
+    names = ("state", "blocked_by", "parents", "version", "attempt")
+    rows = [await stored(database, first.id + 2) for first in (quick, thorough)]
+    assert [getattr(rows[0], name) for name in names] == [getattr(rows[1], name) for name in names]
+    column = database.tables.dependency.c
+    async with database.reading() as tx:
+        closed = await tx.rows(sa.select(column.parent_state, column.satisfied_at.is_not(None)))
+    assert {tuple(row) for row in closed} == {("succeeded", 1)}
+
+
+@pytest.mark.both_databases
+async def test_the_quick_release_leaves_other_dependents_to_their_resolution(
+    database: Database, runner: Runner
+) -> None:
+    (parent,) = await database.write(submit_many, [NewTask("work", run_at=LATER)])
+    dead, done, _, _ = await add(database, "dead", "done", "dead", "done")
+    await database.write(submit, task("done", after=[DependsOn(parent)]))
+    by_id = {claimed.id: claimed for claimed in await runner.claim()}
+    await runner.end(by_id[dead], Dead("broken"))
+    assert await database.write(release_followers, [dead, done]) == 0
+    await end(runner, by_id[done])
+    (last,) = await runner.claim()
+    await runner.end(last)
+    assert await database.write(release_followers, [last.id]) == 0
 
 
 @pytest.mark.both_databases

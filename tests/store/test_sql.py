@@ -19,7 +19,15 @@ from runner.queries.task_list.by_lane import walk_lanes
 from runner.queries.why.ahead import ahead, suspects_ahead
 from runner.store.attempts import last_checkpoints
 from runner.store.claim import claim, claim_suspect
-from runner.store.dependencies import FinishedParent, any_open, close_moot, find_strays, open_dependencies, resolve
+from runner.store.dependencies import (
+    FinishedParent,
+    any_open,
+    close_moot,
+    find_strays,
+    open_dependencies,
+    release_followers,
+    resolve,
+)
 from runner.store.heartbeat import heartbeat
 from runner.store.history import FinishedTask
 from runner.store.lanes import pending, survey
@@ -125,6 +133,7 @@ async def _resolve(statements: Statements, runner: Runner) -> None:
     await runner.end(task, Dead("broken"))
     assert await statements.of("any_open_dependency", any_open)
     await statements.of("dependents", open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
+    await statements.of("release_followers", release_followers, [task.id])
     stray = await statements.of("sweep", find_strays)
     await statements.of("sweep_moot", close_moot, stray.moot)
     resolved = await statements.of("resolve_dependencies", resolve, stray.dependencies)

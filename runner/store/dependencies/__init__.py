@@ -9,6 +9,7 @@ Each dependency is a row of `task_dependency`. The dependent task is blocked unt
   The sweep finds such dependencies, and those of runners that died: it depends only on the stored rows.
 """
 
+from runner.store.dependencies.parents import release_followers
 from runner.store.dependencies.resolve import (
     FinishedParent,
     Resolved,
@@ -28,5 +29,6 @@ __all__ = [
     "close_moot",
     "find_strays",
     "open_dependencies",
+    "release_followers",
     "resolve",
 ]

@@ -1,12 +1,17 @@
-"""Expressions for the parent of a dependency and its final state."""
+"""The parent of a dependency and its final state, and the quick release of tasks that follow in an order key."""
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.schema import GONE, Tables, state_literal
-from runner.db.types import NO_JOIN
-from runner.model.task import FINAL, State
+from runner.db.dialects import DIALECTS, Dialect
+from runner.db.schema import GONE, Tables, is_state, state_literal
+from runner.db.statement import Prepared, Step, Steps
+from runner.db.transaction import Transaction
+from runner.db.types import NO_JOIN, ctid, db_now, next_version
+from runner.model.task import FINAL, MOVES, State
 
 DEPENDENCY_COLUMNS = ("id", "task_id", "parent_id", "parent_handler", "parent_key", "parent_state")
 """The columns that identify a dependency and its parent."""
@@ -104,3 +109,79 @@ def summary(tables: Tables, task_id: Any) -> sa.ColumnElement[str]:
     whole = sa.case((sa.func.count() > 0, parts + sa.literal_column("'}'")))
     own = (dependency.c.task_id == task_id) & ~dependency.c.in_order
     return sa.select(whole).where(own).scalar_subquery()
+
+
+async def release_followers(tx: Transaction, ended: Sequence[int], *, notify: bool = True) -> int:
+    """Unblock the tasks that only wait for one of some succeeded tasks in their order key.
+
+    It never waits for locks. `resolve` treats all other dependents, and those with locks.
+
+    Args:
+        tx: an open transaction; on PostgreSQL one statement is executed, on SQLite three.
+        ended: ids of tasks that may have succeeded.
+        notify: wake listening runners (PostgreSQL).
+
+    Returns:
+        The number of unblocked tasks.
+    """
+    return await tx.follow(_release_steps(tx, ended, notify))
+
+
+def _release_steps(tx: Transaction, ended: Sequence[int], notify: bool) -> Steps[int]:
+    statements = _releasing(tx.tables, tx.driver, notify)
+    found = yield Step(statements[0], tx.dialect.parameters("ended", {"id": ended}))
+    if len(statements) == 1 or not found:
+        return len(found)
+    places, ids = zip(*found, strict=True)
+    yield Step(statements[1], tx.dialect.parameters("chosen", {"id": places}))
+    rows = yield Step(statements[2], tx.dialect.parameters("chosen", {"id": ids}))
+    return len(rows)
+
+
+@lru_cache
+def _releasing(tables: Tables, driver: sa.Dialect, notify: bool) -> list[Prepared]:
+    dialect, task, dependency = DIALECTS[driver.name], tables.task, tables.dependency
+    chosen = _followers(tables, dialect)
+    satisfied = {"parent_state": state_literal(State.SUCCEEDED), "satisfied_at": db_now()}
+    free = {
+        "state": state_literal(MOVES["unblock"].target),
+        "blocked_by": sa.literal_column("0"),
+        # Its age counts from now, so that it does not overtake tasks that have been due for longer.
+        "run_at": sa.case((task.c.run_at > db_now(), task.c.run_at), else_=db_now()),
+        "version": next_version(task.c.version),
+    }
+    if dialect.isolates_rows:
+        rows = chosen.cte("chosen").prefix_with("MATERIALIZED")
+        closed = sa.update(dependency).where(ctid(dependency) == rows.c.place).values(satisfied)
+        freed = sa.update(task).where(ctid(task) == rows.c.held).values(free).returning(task.c.id)
+        freed = freed.add_cte(closed.returning(dependency.c.id).cte("closed"))
+        return [Prepared(dialect.announcing(freed, tables) if notify else freed, driver)]
+    ids = sa.select(dialect.rows("chosen", {"id": sa.BigInteger}).c.id)
+    closed = sa.update(dependency).where(dependency.c.id.in_(ids)).values(satisfied)
+    freed = sa.update(task).where(task.c.id.in_(ids)).values(free).returning(task.c.id)
+    return [Prepared(statement, driver) for statement in (chosen, closed.returning(dependency.c.id), freed)]
+
+
+def _followers(tables: Tables, dialect: Dialect) -> sa.Select[Any]:
+    """The open dependencies in order keys on succeeded tasks, and their tasks without any other dependency."""
+    ended = dialect.rows("ended", {"id": sa.BigInteger})
+    one: sa.ColumnElement[int] = sa.literal_column("1")
+    column = tables.dependency.c
+    after = (column.parent_id == ended.c.id) & column.parent_key.is_(None) & column.in_order & is_open(column)
+    columns = [column.id, column.task_id, *([ctid(tables.dependency)] if dialect.isolates_rows else [])]
+    waits = sa.select(*columns).where(after).offset(NO_JOIN).correlate(ended)
+    joined, found = dialect.for_each(ended, waits, tables.dependency)
+    past, other, row = tables.history.alias("past"), tables.dependency.alias("other"), tables.task.alias("follower")
+    succeeded = sa.select(one).where(past.c.id == ended.c.id, is_state(past.c.state, State.SUCCEEDED))
+    # One of an operator or of a parent: `resolve` counts the parents.
+    others = sa.select(one).where(
+        other.c.task_id == found.task_id, other.c.id != found.id, is_open(other.c) | ~other.c.in_order
+    )
+    alone = succeeded.exists() & ~others.exists()
+    # The last condition is checked again when the row is locked: a predecessor that fails meanwhile raises the number.
+    held = (row.c.id == found.task_id) & is_state(row.c.state, State.BLOCKED) & (row.c.blocked_by <= one)
+    if not dialect.isolates_rows:
+        return sa.select(found.id, row.c.id).select_from(joined.join(row, held)).where(alone)
+    locked = sa.select(ctid(row)).where(held).with_for_update(skip_locked=True).lateral("locked")
+    chosen = sa.select(found.ctid.label("place"), locked.c.ctid.label("held"))
+    return chosen.select_from(joined.join(locked, sa.true())).where(alone)

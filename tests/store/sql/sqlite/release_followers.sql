@@ -1,0 +1,35 @@
+SELECT found.id, follower.id AS id_1
+FROM (
+    SELECT json_extract(ended_row.value, :json_extract_1) AS id
+    FROM json_each(:ended) AS ended_row
+) AS ended
+JOIN task_dependency AS found ON found.id IN (
+    SELECT task_dependency.id
+    FROM task_dependency
+    WHERE
+        task_dependency.parent_id = ended.id
+        AND task_dependency.parent_key IS NULL
+        AND task_dependency.in_order = 1
+        AND task_dependency.satisfied_at IS NULL
+    LIMIT :param_1
+    OFFSET 0
+)
+JOIN task AS follower ON follower.id = found.task_id AND follower.state = 'blocked' AND follower.blocked_by <= 1
+WHERE
+    (
+        EXISTS (
+            SELECT 1
+            FROM task_history AS past
+            WHERE past.id = ended.id AND past.state = 'succeeded'
+        )
+    )
+    AND NOT (
+        EXISTS (
+            SELECT 1
+            FROM task_dependency AS other
+            WHERE
+                other.task_id = found.task_id
+                AND other.id != found.id
+                AND (other.satisfied_at IS NULL OR other.in_order = 0)
+        )
+    );
