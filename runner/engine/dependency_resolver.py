@@ -64,6 +64,9 @@ class DependencyResolver:
         self._idle = asyncio.Event()
         self._idle.set()
         self._pace = Pace(every=CHECK_INTERVAL)
+        self._followed: list[FinishedParent] = []
+        """Finished tasks whose followers were released, and whose other dependents are not resolved yet."""
+        self._check_pace = Pace(every=CHECK_INTERVAL)
         self._sweep_pace = Pace(every=0.0, most=MAX_SWEEP_PAUSE)
         self._sweep_below = NEWEST
 
@@ -83,9 +86,12 @@ class DependencyResolver:
             try:
                 await self._resolve_dependents(parents)
             except Exception as error:  # the sweep repairs omissions
+                self._followed = []
                 if not isinstance(error, StoreError):
                     log.exception("could not resolve the dependents of %d tasks", len(parents))
-            if not self._not_empty.is_set():
+            if self._followed and not self._not_empty.is_set():
+                asyncio.get_running_loop().call_later(CHECK_INTERVAL, self._not_empty.set)
+            elif not self._not_empty.is_set():
                 self._idle.set()
 
     async def drain(self, timeout: float) -> None:
@@ -123,17 +129,27 @@ class DependencyResolver:
 
     async def _resolve_dependents(self, parents: Sequence[FinishedParent]) -> None:
         started = time.monotonic()
-        if not await self._database.read_single(any_open):
+        if not self._followed and not await self._database.read_single(any_open):
             self._pace.record(started, time.monotonic())
             return
-        run = self._database.write_single if self._database.dialect.isolates_rows else self._database.write
-        if await run(release_followers, [parent.id for parent in parents], notify=self._notify):
-            self._on_unblocked()
+        self._followed += parents
+        if parents and await self._release(parents) and not self._check_pace.is_due(started):
+            return  # a chain of tasks that do nothing asks for their other dependents at intervals
+        ended, self._followed = self._followed, []
         attempts = ATTEMPTS
-        while attempts and (dependencies := await self._database.read_single(open_dependencies, parents)):
+        while attempts and (dependencies := await self._database.read_single(open_dependencies, ended)):
             if not await self._resolve(dependencies):
                 attempts -= 1
                 await asyncio.sleep(LOCK_RETRY)
+        self._check_pace.record(started, time.monotonic())
+
+    async def _release(self, parents: Sequence[FinishedParent]) -> int:
+        """Release the next tasks of order keys, and return their number."""
+        run = self._database.write_single if self._database.dialect.isolates_rows else self._database.write
+        released = await run(release_followers, [parent.id for parent in parents], notify=self._notify)
+        if released:
+            self._on_unblocked()
+        return released
 
     async def _sweep_page(self, below: int) -> int:
         page = await self._database.read_single(find_strays, below)
