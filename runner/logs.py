@@ -6,8 +6,9 @@ import logging
 import sys
 import time
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple, TextIO
+from typing import Any, Literal, TextIO
 
+from runner.model.task import Claimed
 from runner.text.redact import mask, redact
 from runner.text.sanitize import clean
 
@@ -15,21 +16,7 @@ STANDARD = frozenset(vars(logging.makeLogRecord({})))
 """Attributes of every record; all others are extras of the log call."""
 
 
-class TaskFields(NamedTuple):
-    """The attributes of a log record that is written inside a handler.
-
-    Args:
-        task: task id.
-        handler: handler name.
-        attempt: number of this attempt, from 1.
-    """
-
-    task: int
-    handler: str
-    attempt: int
-
-
-CURRENT_TASK: contextvars.ContextVar[TaskFields | None] = contextvars.ContextVar("runner_task", default=None)
+CURRENT_TASK: contextvars.ContextVar[Claimed | None] = contextvars.ContextVar("runner_task", default=None)
 """The task that the current context executes; threads of a runner and asyncio.to_thread inherit it."""
 
 
@@ -43,7 +30,8 @@ class TaskFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Add the attributes that the record does not have."""
         if (current := CURRENT_TASK.get()) is not None:
-            vars(record).update({**current._asdict(), **vars(record)})
+            fields = {"task": current.id, "handler": current.handler, "attempt": current.attempt}
+            vars(record).update({**fields, **vars(record)})
         return True
 
 

@@ -8,6 +8,7 @@ import re
 import traceback
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -45,6 +46,10 @@ PACKAGE = str(Path(__file__).parent.parent) + os.sep
 """The folder of this package, whose frames precede those of a handler."""
 
 
+DONE = Done()
+"""The outcome of most attempts: a success without a result."""
+
+
 def handler_frames(error: BaseException) -> TracebackType | None:
     """Return the traceback from the handler's own frame on; None if no handler raised the error."""
     frames = error.__traceback__
@@ -64,7 +69,7 @@ def done(result: Any, limit: int) -> Done:
         An outcome with the result as JSON text, or with the reason why the result is not stored.
     """
     if result is None:
-        return Done()
+        return DONE
     try:
         return Done(json_text(result, limit, "result_limit"))
     except ValueError as error:
@@ -275,8 +280,10 @@ def result_outcome(running: Running, result: Any, limits: AttemptLimits) -> Outc
         result: the return value of the handler.
         limits: the limits of the attempt.
     """
-    handler = running.handler
-    if result is None and not running.done_in_tx and handler.result_type.excludes_none:
+    if result is None:
+        handler = running.handler
+        if running.done_in_tx or not handler.result_type.excludes_none:
+            return DONE
         message = f"None where a result of type {handler.result_type.name} is declared"
         return _by_rule(running, None, Failure("NoResult", message), limits.rules)
     return outcome_of(running, result, limits.result)
@@ -297,7 +304,7 @@ def _by_rule(running: Running, result: Exception | None, failure: Failure, rules
     """Let the rules decide about an exception, a timeout, or None."""
     handler = running.handler
     own = handler.on_none if result is None else handler.on_error
-    decision = rules.decide(own, handler.name, result, running.make_context)
+    decision = rules.decide(own, handler.name, result, partial(running.make_context, running))
     if decision.fault:
         failure = replace(failure, message=f"{failure.message}; {decision.fault}")
     outcome = decision.outcome

@@ -125,7 +125,8 @@ class BreakerReports:
     def __init__(self, database: Database, on_open: Callable[[str], None]) -> None:
         self._database = database
         self._on_open = on_open
-        self._probes: dict[int, Probe] = {}
+        self.probes: dict[int, Probe] = {}
+        """The round of each probe in flight by task id, from the claims of the runner."""
         self._on_closed: Callable[[], None] = lambda: None
         self._ends: dict[str, _Ends] = {}
         self._job: asyncio.Task[None] | None = None
@@ -137,7 +138,7 @@ class BreakerReports:
             probes: the round of each probe in flight by task id, which `add` removes.
             on_closed: called when a report has closed a breaker, so that waiting tasks start.
         """
-        self._probes, self._on_closed = probes, on_closed
+        self.probes, self._on_closed = probes, on_closed
 
     def add(self, running: Running, verb: str | None, settlement: Settlement | None = None) -> None:
         """Add the end of an attempt whose outcome is written.
@@ -147,7 +148,7 @@ class BreakerReports:
             verb: the resulting move; None if the runner had lost the task.
             settlement: its settlement; None for a success in the handler's own transaction.
         """
-        probe = self._probes.pop(running.task.id, None) if self._probes else None
+        probe = self.probes.pop(running.task.id, None)
         effect = settlement.effect if settlement is not None else ""
         if verb is None or not (effect or probe):
             return

@@ -150,8 +150,9 @@ class Claimer:
 
     def rescan(self) -> None:
         """Schedule a scan if due tasks may remain. Call it when a slot is free or the database is back."""
-        needed = self.work_left or self.suspects.may_follow
-        if not needed or self._rescan_timer is not None or not self._scan_done.is_set() or not self._allowed():
+        if self._rescan_timer is not None or not self._scan_done.is_set():
+            return  # the most frequent case: this is called at the end of each task
+        if not (self.work_left or self.suspects.may_follow) or not self._allowed():
             return
         loop = asyncio.get_running_loop()
         # One claim per finished task costs more than the task: wait briefly for more free slots.
@@ -230,9 +231,9 @@ class Claimer:
 
     def task_ended(self, task: Claimed) -> None:
         """Try the lanes again that wait for the end of such a task; `rescan` follows."""
-        room = self._room_of(task.handler)
+        room, limited = self._room_of(task.handler), self.lanes.limited
         # Without room in this runner, its suspects were left out, and no lane remembers them.
-        if self.lanes.limited.ended(task.queue, task.handler) or (room is not None and room <= 1):
+        if (limited.waits and limited.ended(task.queue, task.handler)) or (room is not None and room <= 1):
             self.work_left = True
             self._scan_pending |= not self._scan_done.is_set()
 

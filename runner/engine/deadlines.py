@@ -4,6 +4,7 @@ A timer per attempt, as `asyncio.timeout` needs, is a large part of the processo
 """
 
 import asyncio
+import time
 
 from runner.engine.slots import Running
 
@@ -20,25 +21,25 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._attempts: dict[float, dict[Running, float]] = {}
-        """The deadlines in seconds of the event loop's clock by timeout; the earliest is the first."""
+        """The deadlines in monotonic seconds by timeout; the earliest is the first."""
         self._timers: dict[float, asyncio.TimerHandle] = {}
 
     def watch(self, running: Running, limit: float) -> None:
-        """Cancel an attempt at its deadline, unless `end` is called before.
+        """Cancel an attempt when its timeout is over, unless `end` is called before.
 
         Args:
             running: the attempt.
             limit: its timeout in seconds, from now.
         """
-        running.job = running.job or asyncio.current_task()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + limit
+        if running.job is None:
+            running.job = asyncio.current_task()
+        running.deadline = time.monotonic() + limit
         attempts = self._attempts.get(limit)
         if attempts is None:
-            self._attempts[limit] = {running: deadline}
-            self._timers[limit] = loop.call_at(deadline, self._expire, limit)
+            self._attempts[limit] = {running: running.deadline}
+            self._timers[limit] = asyncio.get_running_loop().call_later(limit, self._expire, limit)
         else:
-            attempts[running] = deadline
+            attempts[running] = running.deadline
 
     def end(self, running: Running, limit: float) -> bool:
         """Forget an attempt whose body ended.
@@ -60,11 +61,10 @@ class Deadlines:
 
     def _expire(self, limit: float) -> None:
         """Cancel the attempts that reached their deadline, and set the timer for the next one."""
-        loop, attempts = asyncio.get_running_loop(), self._attempts[limit]
-        now = loop.time()
+        attempts, now = self._attempts[limit], time.monotonic()
         for running, deadline in list(attempts.items()):
             if deadline > now:
-                self._timers[limit] = loop.call_at(deadline, self._expire, limit)
+                self._timers[limit] = asyncio.get_running_loop().call_later(deadline - now, self._expire, limit)
                 return
             del attempts[running]
             running.timed_out = True

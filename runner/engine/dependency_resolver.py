@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from runner.db.database import Database
 from runner.errors import DatabaseRefused, DatabaseUnavailable, StoreError
+from runner.model.task import Claimed
 from runner.policy.polling import Pace
 from runner.store.dependencies import (
     FinishedParent,
@@ -59,7 +60,7 @@ class DependencyResolver:
         self._notify = notify
         self._verbs = verbs
         self._on_unblocked = on_unblocked
-        self._parents: list[FinishedParent] = []
+        self._parents: list[FinishedParent | Claimed] = []
         self._not_empty = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -70,11 +71,12 @@ class DependencyResolver:
         self._sweep_pace = Pace(every=0.0, most=MAX_SWEEP_PAUSE)
         self._sweep_below = NEWEST
 
-    def add(self, task: FinishedParent) -> None:
+    def add(self, task: FinishedParent | Claimed) -> None:
         """Queue a finished task."""
         self._parents.append(task)
-        self._idle.clear()
-        self._not_empty.set()
+        if len(self._parents) == 1:
+            self._idle.clear()
+            self._not_empty.set()
 
     async def run(self) -> None:
         """Resolve dependencies until cancelled."""
@@ -127,11 +129,12 @@ class DependencyResolver:
             page += await self._sweep_page(self._sweep_below)
         return not page
 
-    async def _resolve_dependents(self, parents: Sequence[FinishedParent]) -> None:
+    async def _resolve_dependents(self, finished: Sequence[FinishedParent | Claimed]) -> None:
         started = time.monotonic()
         if not self._followed and not await self._database.read_single(any_open):
             self._pace.record(started, time.monotonic())
             return
+        parents = [FinishedParent(task.id, task.handler, task.key) for task in finished]
         self._followed += parents
         if parents and await self._release(parents) and not self._check_pace.is_due(started):
             return  # a chain of tasks that do nothing asks for their other dependents at intervals

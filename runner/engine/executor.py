@@ -29,7 +29,7 @@ from runner.engine.slots import Running
 from runner.errors import InvalidPayload, StoreError, TransactionInProcess
 from runner.handlers.context import AttemptLogger, Context, KeptNotes, MemoryNotes, OwnTransaction
 from runner.handlers.dependencies import BatchResult, ParentResults
-from runner.logs import CURRENT_TASK, TaskFields
+from runner.logs import CURRENT_TASK
 from runner.model.outcome import Cancelled, Dead, Done, Failure, Interrupted, Outcome, Release, Retry
 from runner.text.sanitize import count_noun
 
@@ -88,7 +88,7 @@ class Executor:
         self.replaced = 0
         """Those of which the slot is free again, because a spare thread replaces them."""
 
-    async def execute(self, running: Running, release_slot: Callable[[], None]) -> Outcome:
+    async def execute(self, running: Running, release_slot: Callable[[Running], None]) -> Outcome:
         """Run a task's handler.
 
         Args:
@@ -98,63 +98,77 @@ class Executor:
         Returns:
             The outcome.
         """
-        task = running.task
+        handler, running.make_context = running.handler, self._context
         before = CURRENT_TASK.get()
-        CURRENT_TASK.set(TaskFields(task.id, task.handler, task.attempt))
+        CURRENT_TASK.set(running.task)
         try:
-            outcome = await self._outcome(running, release_slot)
-            if type(outcome) is Done:
-                return outcome
-            if running.notes is not None and running.notes.unsaved is not None:
-                await running.notes.save_kept()
-            redacted = redact_outcome(outcome, task.payload or "{}")
-            if redacted != outcome and running.error is not None:
-                running.error = redact_error(running.error, redacted)
-            return redacted
+            refused = await self._begin_notes(running) if handler.context or self._middleware.callbacks else None
+            arguments = refused or self._arguments(running)
+            if not isinstance(arguments, dict):
+                release_slot(running)
+                outcome = arguments
+            elif handler.in_process and self._open_processes is not None:
+                outcome = await self._in_process(running, self._open_processes, release_slot)
+            elif handler.is_async:
+                outcome = await self._on_loop(running, arguments, release_slot)
+            else:
+                outcome = await self._in_thread(running, arguments, release_slot)
+            return outcome if type(outcome) is Done else await self._redacted(running, outcome)
         finally:
             CURRENT_TASK.set(before)
 
-    async def _outcome(self, running: Running, release_slot: Callable[[], None]) -> Outcome:
-        task, handler = running.task, running.handler
-        running.make_context = partial(self._context, running)
-        if (payload := task.payload) is None:
-            release_slot()
-            return Dead(failure=Failure("PayloadTooLarge", TOO_LARGE.format(size=task.oversize)))
-        if self._notes is not None and (handler.context or self._middleware):
-            running.notes = self._notes(running)
-            try:
-                if task.fence > 1:
-                    await running.notes.load()
-            except (StoreError, ValueError) as error:
-                release_slot()
-                return Release(f"its checkpoint could not be read: {error}")
-        if handler.in_process and self._open_processes is not None:
-            return await self._in_process(running, self._open_processes, release_slot)
+    async def _begin_notes(self, running: Running) -> Outcome | None:
+        """Begin the notes of an attempt with its last checkpoint; return an outcome if that cannot be read."""
+        if self._notes is None or running.task.payload is None:
+            return None
+        running.notes = self._notes(running)
         try:
-            arguments = handler.bind(payload, lambda: self._context(running), self._resources)
+            if running.task.fence > 1:
+                await running.notes.load()
+        except (StoreError, ValueError) as error:
+            return Release(f"its checkpoint could not be read: {error}")
+        return None
+
+    def _arguments(self, running: Running) -> dict[str, Any] | Outcome:
+        """Return the arguments of a handler in this process, or the outcome of a payload that does not fit."""
+        task, handler = running.task, running.handler
+        if task.payload is None:
+            return Dead(failure=Failure("PayloadTooLarge", TOO_LARGE.format(size=task.oversize)))
+        if handler.in_process and self._open_processes is not None:
+            return {}
+        try:
+            return handler.bind(task.payload, lambda: self._context(running), self._resources)
         except InvalidPayload as error:
-            release_slot()
             return Dead(failure=Failure("InvalidPayload", str(error)))
         except BaseException as error:  # broken annotations, or a type whose validation exits
-            release_slot()
             log.exception("task %d (%s) could not be executed", task.id, handler.name)
             running.error = error
             return Retry(failure=failure_of(error))
-        return await (self._on_loop if handler.is_async else self._in_thread)(running, arguments, release_slot)
 
-    async def _on_loop(self, running: Running, arguments: dict[str, Any], release_slot: Callable[[], None]) -> Outcome:
-        limit, call = self._start_clock(running), partial(running.handler.body, **arguments)
-        if self._middleware:
-            call = partial(self._middleware.run, self._context_of(running, arguments), call)
-        expired = False
+    async def _redacted(self, running: Running, outcome: Outcome) -> Outcome:
+        """Mask secrets in an outcome that is not a success."""
+        if running.notes is not None and running.notes.unsaved is not None:
+            await running.notes.save_kept()
+        redacted = redact_outcome(outcome, running.task.payload or "{}")
+        if redacted != outcome and running.error is not None:
+            running.error = redact_error(running.error, redacted)
+        return redacted
+
+    async def _on_loop(
+        self, running: Running, arguments: dict[str, Any], release_slot: Callable[[Running], None]
+    ) -> Outcome:
+        limit, expired = self._limit(running), False
         try:
-            if limit is None:
-                result = await call()
-            else:
+            if limit is not None:
                 self._deadlines.watch(running, limit)
-                try:
-                    result = await call()
-                finally:
+            try:
+                if self._middleware.callbacks:
+                    call = partial(running.handler.body, **arguments)
+                    result = await self._middleware.run(self._context_of(running, arguments), call)
+                else:
+                    result = await running.handler.body(**arguments)
+            finally:
+                if limit is not None:
                     expired = self._deadlines.end(running, limit)
         except asyncio.CancelledError as error:
             return timed_out(running, limit, self._rules) if expired else self._cancelled(running, error)
@@ -164,15 +178,17 @@ class Executor:
         except BaseException as error:  # a handler's SystemExit must not end the runner
             return failed(running, error, self._rules)
         finally:
-            release_slot()
+            release_slot(running)
         return result_outcome(running, result, self._limits)
 
     async def _in_thread(
-        self, running: Running, arguments: dict[str, Any], release_slot: Callable[[], None]
+        self, running: Running, arguments: dict[str, Any], release_slot: Callable[[Running], None]
     ) -> Outcome:
-        limit = self._start_clock(running)
+        limit = self._limit(running)
+        if limit is not None:
+            running.deadline = time.monotonic() + limit
         body: asyncio.Future[Any]
-        if self._middleware:
+        if self._middleware.callbacks:
             body = asyncio.ensure_future(self._thread_in_middleware(running, arguments, release_slot))
         else:
             body = self._begin(running, arguments, release_slot)
@@ -192,26 +208,26 @@ class Executor:
         return result_outcome(running, result, self._limits) if error is None else failed(running, error, self._rules)
 
     async def _in_process(
-        self, running: Running, open_processes: "Callable[[], ProcessAttempts]", release_slot: Callable[[], None]
+        self, running: Running, open_processes: "Callable[[], ProcessAttempts]", release_slot: Callable[[Running], None]
     ) -> Outcome:
         self._processes = self._processes or open_processes()
         try:
             return await self._processes.execute(running, self._limit(running), lambda: self._context(running))
         finally:
-            release_slot()
+            release_slot(running)
 
     def _begin(
-        self, running: Running, arguments: dict[str, Any], release_slot: Callable[[], None]
+        self, running: Running, arguments: dict[str, Any], release_slot: Callable[[Running], None]
     ) -> "asyncio.Future[Any]":
         """Start a plain function in a thread."""
         running.stop = running.stop or threading.Event()
         work = partial(contextvars.copy_context().run, _call, running, arguments)
         running.body = asyncio.get_running_loop().run_in_executor(self._pool, work)
-        running.body.add_done_callback(lambda _: None if running.replaced else release_slot())
+        running.body.add_done_callback(lambda _: None if running.replaced else release_slot(running))
         return running.body
 
     async def _thread_in_middleware(
-        self, running: Running, arguments: dict[str, Any], release_slot: Callable[[], None]
+        self, running: Running, arguments: dict[str, Any], release_slot: Callable[[Running], None]
     ) -> tuple[Any, BaseException | None]:
         """Run a plain function in a thread, inside the middleware, which runs on the event loop."""
 
@@ -230,7 +246,7 @@ class Executor:
             return None, error
         finally:
             if running.body is None:
-                release_slot()
+                release_slot(running)
 
     def _context_of(self, running: Running, arguments: Mapping[str, Any]) -> Context:
         """Return the Context that the handler receives, or one for the middleware alone."""
@@ -238,7 +254,7 @@ class Executor:
         return context if isinstance(context, Context) else self._context(running)
 
     def _give_up(
-        self, running: Running, waiter: "asyncio.Future[Any]", outcome: Outcome, release_slot: Callable[[], None]
+        self, running: Running, waiter: "asyncio.Future[Any]", outcome: Outcome, release_slot: Callable[[Running], None]
     ) -> Outcome:
         """Abandon a thread that cannot be stopped. The fence of its task is void, so its writes are refused."""
         if running.stop is not None:
@@ -265,7 +281,7 @@ class Executor:
         name = running.handler.name
         log.warning("task %d (%s) does not end: abandoning its thread; %s", running.task.id, name, effect)
         if running.replaced:
-            release_slot()
+            release_slot(running)
         return outcome
 
     def _cancelled(self, running: Running, error: asyncio.CancelledError) -> Outcome:
@@ -275,11 +291,6 @@ class Executor:
         job = asyncio.current_task()
         by_runner = job is not None and job.cancelling() > 0
         return interrupted(running, self._limits.interruptions) if by_runner else failed(running, error, self._rules)
-
-    def _start_clock(self, running: Running) -> float | None:
-        limit = self._limit(running)
-        running.deadline = None if limit is None else time.monotonic() + limit
-        return limit
 
     def _limit(self, running: Running) -> float | None:
         limit = running.task.timeout

@@ -174,11 +174,9 @@ class Middleware:
     """
 
     def __init__(self, callbacks: Sequence[Callback] = (), values: Mapping[str, Any] | None = None) -> None:
-        self._callbacks = callbacks
+        self.callbacks = callbacks
+        """The functions; empty if no application registered one."""
         self._values = {} if values is None else values
-
-    def __bool__(self) -> bool:
-        return bool(self._callbacks)
 
     async def run(self, context: Context, body: Body) -> Any:
         """Run the body of an attempt inside all functions.
@@ -194,7 +192,7 @@ class Middleware:
             BaseException: the exception of the handler, of a function before its `yield`, or the outcome that a
                 function raised after it.
         """
-        return await self._run(self._callbacks, context, body)
+        return await self._run(self.callbacks, context, body)
 
     async def _run(self, callbacks: Sequence[Callback], context: Context, body: Body) -> Any:
         if not callbacks:

@@ -96,7 +96,7 @@ class ProcessAttempts:
         return ProcessCall(running.task, module, state, limit, self._limits.interruptions, options.memory_limit)
 
     async def _body(self, running: Running, attempt: "_Attempt", context: Callable[[], Context]) -> Outcome:
-        if not self._middleware:
+        if not self._middleware.callbacks:
             return await attempt.run()
         try:
             result = await self._middleware.run(context(), attempt.result)

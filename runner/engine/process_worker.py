@@ -139,7 +139,7 @@ class ProcessWorker:
         self._running = running
         ended: list[Outcome] = []
         with _limited_memory(call.memory_limit):
-            running.job = self._loop.create_task(_settle(executor.execute(running, lambda: None), ended))
+            running.job = self._loop.create_task(_settle(executor.execute(running, lambda _: None), ended))
             await running.job
         outcome = ended[0]
         self._running = None

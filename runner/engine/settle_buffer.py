@@ -52,8 +52,9 @@ class SettleBuffer:
     def add(self, running: Running, settlement: Settlement) -> None:
         """Queue an outcome to be written."""
         self._items.append((running, settlement))
-        self._idle.clear()
-        self._not_empty.set()
+        if len(self._items) == 1:
+            self._idle.clear()
+            self._not_empty.set()
         if len(self._items) >= self._size:
             self._full.set()
 

@@ -30,8 +30,8 @@ Claim = tuple[int, int]
 """Task id and fence."""
 
 
-def _no_context() -> NoReturn:
-    raise AssertionError("the executor sets it first")
+def _no_context(running: "Running") -> NoReturn:
+    raise AssertionError(f"the executor of task {running.task.id} sets it first")
 
 
 class Running:
@@ -44,65 +44,41 @@ class Running:
         prefetched: True if it was claimed before a slot was free, so that the claim did not mark it as started.
     """
 
-    __slots__ = (
-        "body",
-        "cancel_requested",
-        "deadline",
-        "done_in_tx",
-        "error",
-        "handler",
-        "in_tx",
-        "job",
-        "make_context",
-        "notes",
-        "prefetched",
-        "process",
-        "received_at",
-        "replaced",
-        "settled",
-        "slot_released",
-        "slots",
-        "started",
-        "stop",
-        "task",
-        "thread",
-        "timed_out",
-        "waits_for",
-    )
+    # Most attempts change few of these: the defaults of the class cost them nothing.
+    started = 0.0
+    cancel_requested = False
+    settled = False
+    done_in_tx = False
+    in_tx = False
+    deadline: float | None = None
+    timed_out = False
+    """True after it was cancelled at its deadline."""
+    waits_for = ""
+    error: BaseException | None = None
+    """The exception that ended the attempt, for logs and error trackers."""
+    slot_released = False
+    """True after its slot was released."""
+    body: "asyncio.Future[Any] | None" = None
+    """A plain function in its thread; the slot is released when it ends."""
+    replaced = False
+    """True if its thread was abandoned and its slot released, because a spare thread replaces it."""
+    job: "asyncio.Task[None] | None" = None
+    make_context: "Callable[[Running], Context]" = staticmethod(_no_context)
+    """Makes its Context for a rule about an unexpected result."""
+    notes: "KeptNotes | None" = None
+    """Checkpoints, progress and log, if the handler has a Context."""
+    stop: "threading.Event | None" = None
+    thread = 0
+    """Ident of the thread that runs a plain function."""
+    process: "WorkerProcess | None" = None
+    """The process that runs a process handler."""
 
     def __init__(self, task: Claimed, handler: Handler, slots: "Slots", prefetched: bool = False) -> None:
         self.task = task
-        self.prefetched = prefetched
         self.handler = handler
         self.slots = slots
+        self.prefetched = prefetched
         self.received_at = time.monotonic()
-        self.started = 0.0
-        self.cancel_requested = False
-        self.settled = False
-        self.done_in_tx = False
-        self.in_tx = False
-        self.deadline: float | None = None
-        self.timed_out = False
-        """True after it was cancelled at its deadline."""
-        self.waits_for = ""
-        self.error: BaseException | None = None
-        """The exception that ended the attempt, for logs and error trackers."""
-        self.slot_released = False
-        """True after its slot was released."""
-        self.body: asyncio.Future[Any] | None = None
-        """A plain function in its thread; the slot is released when it ends."""
-        self.replaced = False
-        """True if its thread was abandoned and its slot released, because a spare thread replaces it."""
-        self.job: asyncio.Task[None] | None = None
-        self.make_context: Callable[[], Context] = _no_context
-        """Makes the Context for a rule about an unexpected result."""
-        self.notes: KeptNotes | None = None
-        """Checkpoints, progress and log, if the handler has a Context."""
-        self.stop: threading.Event | None = None
-        self.thread = 0
-        """Ident of the thread that runs a plain function."""
-        self.process: WorkerProcess | None = None
-        """The process that runs a process handler."""
 
     @property
     def expired(self) -> bool:
@@ -152,11 +128,11 @@ class Slots:
 
     def add(self, running: Running) -> None:
         """Add a claimed task: behind the others, but before prefetched ones if its claim marked it as started."""
-        if not running.prefetched and self.waiting and self.waiting[-1].prefetched:
+        if running.prefetched or not self.waiting or not self.waiting[-1].prefetched:
+            self.waiting.append(running)
+        else:
             first = next(place for place, waiting in enumerate(self.waiting) if waiting.prefetched)
             self.waiting.insert(first, running)
-        else:
-            self.waiting.append(running)
 
     def put_back(self, running: Running) -> None:
         """Return a task that did not start to its place among the waiting tasks, and release its slot."""

@@ -24,7 +24,6 @@ from runner.handlers.registry import Handler
 from runner.model.outcome import INTERRUPTED, Cancelled, Outcome, Release, Retry, Snooze
 from runner.model.task import MOVES, Claimed
 from runner.settings import Settings
-from runner.store.dependencies import FinishedParent
 from runner.store.settle import Settled, Settlement
 from runner.text.sanitize import count_noun
 
@@ -66,7 +65,7 @@ class Worker:
         may_start: Callable[[], bool],
         on_room: Callable[[], None],
         on_release: Callable[[], None],
-        on_final: Callable[[FinishedParent], None],
+        on_final: Callable[[Claimed], None],
         resources: RunnerResources,
         processes: int = 0,
     ) -> None:
@@ -110,8 +109,9 @@ class Worker:
             return
         self._starting = True
         try:
-            while self._may_start() and (running := slots.next()) is not None:
-                running.job = _create_task(self._execute(running), self._context.copy())
+            if self._may_start():  # each task looks again before its body starts
+                while (running := slots.next()) is not None:
+                    running.job = _create_task(self._execute(running), self._context.copy())
         finally:
             self._starting = False
 
@@ -227,14 +227,14 @@ class Worker:
             running.job = asyncio.current_task()  # `start` receives it only after the first step, which may block
         running.started = time.monotonic()
         outcome: Outcome
-        if running.cancel_requested or running.expired:
+        if running.cancel_requested or (running.task.expires_in is not None and running.expired):
             before = "terminated before it started" if running.cancel_requested else ""
             outcome = Cancelled(before) if before else Release("it expired while it waited for a slot")
             self._release_slot(running)
         else:
             if running.prefetched:
                 self._starts.add(running)
-            outcome = await self.executor.execute(running, lambda: self._release_slot(running))
+            outcome = await self.executor.execute(running, self._release_slot)
         took = time.monotonic() - running.started
         if running.done_in_tx:
             self._finish_in_tx(running, outcome, took)
@@ -260,7 +260,7 @@ class Worker:
         self.on_settled(task)
         self.metrics.count(running, "succeed", took)
         self.breakers.add(running, "succeed")
-        self._on_final(FinishedParent(task.id, task.handler, task.key))
+        self._on_final(task)
         self._publish(running, "succeed", outcome, took)
         failure = getattr(outcome, "failure", None)
         if failure is not None:
@@ -300,7 +300,8 @@ class Worker:
         task = running.task
         self.on_settled(task)
         verb = settled.verbs.get(task.id) or settled.written.get(task.id)
-        self.breakers.add(running, verb, settlement)
+        if settlement.effect or self.breakers.probes:
+            self.breakers.add(running, verb, settlement)
         if verb is None:
             self.metrics.verbs["fenced"] += 1
             log.warning("task %d (%s) was fenced out: its outcome is discarded", task.id, task.handler)
@@ -309,7 +310,7 @@ class Worker:
             log.info("task %d (%s): %s was written before: its commit was not answered", task.id, task.handler, verb)
         self.metrics.count(running, verb, settlement.duration)
         if verb in FINAL:
-            self._on_final(FinishedParent(task.id, task.handler, task.key))
+            self._on_final(task)
         if verb != "succeed":
             log_failure(running, settlement, verb)
         self._publish(running, verb, settlement.outcome, settlement.duration)

@@ -179,7 +179,7 @@ class StrictOrder:
 
     def sort_key(self, task: Any) -> Any:
         """By priority, time and id."""
-        return self.rank(task.priority), task.run_at, task.id
+        return -task.priority, task.run_at, task.id
 
 
 @dataclass(frozen=True, slots=True)

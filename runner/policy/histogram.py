@@ -22,12 +22,12 @@ HIGHEST = 2**31 - 1
 
 def bin_ms(seconds: float) -> int:
     """The inclusive upper bound, in milliseconds, of the bin of a time in seconds; at least 1."""
-    exact = seconds * 1_000
+    exact = seconds * 1_000 - ROUNDING
+    if exact <= 2 * FINE:
+        return ceil(exact) if exact > 0 else 1
     if exact >= HIGHEST:
         return HIGHEST
-    ms = max(1, ceil(exact - ROUNDING))
-    if ms <= 2 * FINE:
-        return ms
+    ms = ceil(exact)
     width = max(0, ((ms - 1) // FINE).bit_length() - 1)
     return min(-(-ms >> width) << width, HIGHEST)
 
@@ -51,7 +51,13 @@ class Histogram:
 
     def add(self, seconds: float) -> None:
         """Count one time in seconds."""
-        self.put(bin_ms(seconds), 1, seconds)
+        bound = bin_ms(seconds)
+        each = self.bins.get(bound)
+        if each is None:
+            self.bins[bound] = Bin(1, seconds)
+        else:
+            each.number += 1
+            each.seconds += seconds
 
     def put(self, bound: int, number: int, seconds: float) -> None:
         """Count the times of a bin.

@@ -4,6 +4,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from runner.model.task import DEFAULT_QUEUE, Claimed, NewTask, Priority
@@ -29,6 +30,9 @@ class Lane(NamedTuple):
     priority: int
     hosts: str = ""
     """The hosts that may take them, as tasks store them; empty for all."""
+
+
+_LANE, _POSITION = attrgetter("queue", "handler", "priority", "hosts"), attrgetter("run_at", "id")
 
 
 def lane_of(task: Claimed) -> Lane:
@@ -112,7 +116,8 @@ class LaneSchedule:
     """In the order of claims."""
     cursors: dict[Lane, str] = field(default_factory=dict)
     """The last tenant that had a turn."""
-    _until: dict[Lane, float] = field(default_factory=dict)
+    waits: dict[Lane, float] = field(default_factory=dict)
+    """When to try each lane without room again, in monotonic seconds."""
     _known: frozenset[Lane] = frozenset()
 
     def survey(self, lanes: Iterable[Lane], known: Iterable[Lane]) -> None:
@@ -123,7 +128,7 @@ class LaneSchedule:
             known: all lanes with limits.
         """
         self.due, self._known = dict.fromkeys(lanes), frozenset(known)
-        self._until = {lane: until for lane, until in self._until.items() if lane in self.due}
+        self.waits = {lane: until for lane, until in self.waits.items() if lane in self.due}
         self.cursors = {lane: tenant for lane, tenant in self.cursors.items() if lane in self.due}
 
     def recall(self, lanes: Iterable[Lane]) -> list[Lane]:
@@ -138,11 +143,11 @@ class LaneSchedule:
 
     def ready(self, now: float) -> list[Lane]:
         """The lanes to try, in order; `now` in monotonic seconds."""
-        return [lane for lane in self.due if self._until.get(lane, 0.0) <= now]
+        return [lane for lane in self.due if self.waits.get(lane, 0.0) <= now]
 
     def wait(self, now: float) -> float | None:
         """Seconds until the first lane that waits is tried again; None if none waits. `now` in monotonic seconds."""
-        waits = [until - now for lane, until in self._until.items() if lane in self.due]
+        waits = [until - now for lane, until in self.waits.items() if lane in self.due]
         return max(SOONEST, min(waits)) if waits else None
 
     def record(
@@ -167,17 +172,17 @@ class LaneSchedule:
             if tenant is not None:
                 self.cursors[lane] = tenant
         for lane in lanes:
-            self._until.pop(lane, None)
+            self.waits.pop(lane, None)
             if lane in waits:
-                self._until[lane] = now + min(waits[lane], FULL)
+                self.waits[lane] = now + min(waits[lane], FULL)
         for lane in empty:
             self.due.pop(lane, None)
 
     def ended(self, queue: str, handler: str) -> bool:
         """Try the lanes of a queue and of a handler again because one of their tasks has ended; False if none waits."""
-        lanes = [lane for lane in self._until if lane.queue == queue or lane.handler == handler]
+        lanes = [lane for lane in self.waits if lane.queue == queue or lane.handler == handler]
         for lane in lanes:
-            del self._until[lane]
+            del self.waits[lane]
         return bool(lanes)
 
 
@@ -268,9 +273,13 @@ class Lanes:
             for lane in lanes:
                 self.places.pop(lane, None)
             return
+        reached: dict[tuple[Any, ...], tuple[Any, int]] = {}
         for task in claimed:
-            lane, position = lane_of(task), LanePosition(task.run_at, task.id)
-            self.places[lane] = max(self.places[lane], position)
+            its_lane, position = _LANE(task), _POSITION(task)
+            reached[its_lane] = max(reached.get(its_lane, position), position)
+        for lane in lanes:
+            if lane in reached:
+                self.places[lane] = max(self.places[lane], LanePosition(*reached[lane]))
 
     def has_ready(self, now: float) -> bool:
         """True if there are lanes to claim from; `now` in monotonic seconds."""

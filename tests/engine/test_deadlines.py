@@ -23,7 +23,7 @@ def is_timeout(outcome: Outcome) -> bool:
 
 async def execute(works: Executor, function: object, timeout: float) -> Outcome:
     async with asyncio.timeout(WAIT_SECONDS):
-        return await works.execute(taken(function, timeout=timeout), lambda: None)  # type: ignore[arg-type]
+        return await works.execute(taken(function, timeout=timeout), lambda _: None)  # type: ignore[arg-type]
 
 
 async def test_each_of_many_attempts_is_cancelled_at_its_own_deadline() -> None:
@@ -77,7 +77,7 @@ async def test_timeouts_of_many_lengths_leave_few_timers() -> None:
 
     works = executor()
     for number in range(3 * KEPT):
-        await works.execute(taken(work, timeout=900.0 + number), lambda: None)
+        await works.execute(taken(work, timeout=900.0 + number), lambda _: None)
     gc.collect()  # the timers of earlier tests
     timers = [each for each in gc.get_objects() if isinstance(each, asyncio.TimerHandle) and not each.cancelled()]
     assert KEPT <= len(timers) <= KEPT + 1

@@ -39,7 +39,7 @@ class Desk:
         async with asyncio.timeout(WAIT_SECONDS):
             return await self.executor.execute(running, self._leave)
 
-    def _leave(self) -> None:
+    def _leave(self, _: Running) -> None:
         self.slots_released += 1
 
 
