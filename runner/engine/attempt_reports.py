@@ -140,21 +140,20 @@ class BreakerReports:
         """
         self.probes, self._on_closed = probes, on_closed
 
-    def add(self, running: Running, verb: str | None, settlement: Settlement | None = None) -> None:
+    def add(self, running: Running, verb: str | None, settlement: Settlement) -> None:
         """Add the end of an attempt whose outcome is written.
 
         Args:
             running: the task.
             verb: the resulting move; None if the runner had lost the task.
-            settlement: its settlement; None for a success in the handler's own transaction.
+            settlement: its settlement.
         """
-        probe = self.probes.pop(running.task.id, None)
-        effect = settlement.effect if settlement is not None else ""
+        probe, effect = self.probes.pop(running.task.id, None), settlement.effect
         if verb is None or not (effect or probe):
             return
         ends = self._ends.setdefault(running.task.handler, _Ends())
         if effect:
-            failure = getattr(settlement.outcome, "failure", None) if settlement is not None else None
+            failure = getattr(settlement.outcome, "failure", None)
             why = failure.reason if failure is not None else "a failure"
             ends.failed = why
             ends.opens = why if effect == "opens" else ends.opens

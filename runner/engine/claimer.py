@@ -6,7 +6,7 @@ import contextvars
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
 
 from runner.db.database import Database
@@ -194,7 +194,7 @@ class Claimer:
     def _enough_room(self) -> bool:
         """True if the slots of a due lane have room for a claim of reasonable size."""
         pools = {self._slots(lane) for lane in (*self.lanes.places, *self.lanes.limited.ready(time.monotonic()))}
-        return not pools or any(slots.room() >= min(self._batch, max(1, slots.size // 4)) for slots in pools)
+        return not pools or any(slots.to_claim(self._batch) >= max(1, slots.size // 4) for slots in pools)
 
     async def _scan(self) -> None:
         self.work_left = False
@@ -229,13 +229,14 @@ class Claimer:
             self.lanes.recall()
         return submitted
 
-    def task_ended(self, task: Claimed) -> None:
-        """Try the lanes again that wait for the end of such a task; `rescan` follows."""
-        room, limited = self._room_of(task.handler), self.lanes.limited
-        # Without room in this runner, its suspects were left out, and no lane remembers them.
-        if (limited.waits and limited.ended(task.queue, task.handler)) or (room is not None and room <= 1):
-            self.work_left = True
-            self._scan_pending |= not self._scan_done.is_set()
+    def tasks_ended(self, tasks: Sequence[Claimed]) -> None:
+        """Try the lanes again that wait for the end of such tasks; `rescan` follows."""
+        for queue, handler in {(task.queue, task.handler) for task in tasks}:
+            room = self._room_of(handler)
+            # Without room in this runner, its suspects were left out, and no lane remembers them.
+            if self.lanes.limited.ended(queue, handler) or (room is not None and room <= len(tasks)):
+                self.work_left = True
+                self._scan_pending |= not self._scan_done.is_set()
 
     def _allowed(self) -> bool:
         return self.open and self.scope.is_open and time.monotonic() >= self._retry_at
@@ -261,7 +262,9 @@ class Claimer:
         """Claim once per turn and return the number of tasks; None if no due lane has a free slot."""
         counts: list[int | None] = []
         for slots in self._in_flight.pools:
-            room = min(slots.room(), self._batch)
+            room = slots.to_claim(self._batch)
+            if room <= 0:
+                continue
             turns = [part for turn in self.limited.turns(slots) for part in turn.divided(self._shares, room)]
             counts += [await self._claim_turn(slots, turn) for turn in turns]
         claimed = [count for count in counts if count is not None]

@@ -71,12 +71,11 @@ class DependencyResolver:
         self._sweep_pace = Pace(every=0.0, most=MAX_SWEEP_PAUSE)
         self._sweep_below = NEWEST
 
-    def add(self, task: FinishedParent | Claimed) -> None:
-        """Queue a finished task."""
-        self._parents.append(task)
-        if len(self._parents) == 1:
-            self._idle.clear()
-            self._not_empty.set()
+    def add(self, *tasks: FinishedParent | Claimed) -> None:
+        """Queue finished tasks."""
+        self._parents += tasks
+        self._idle.clear()
+        self._not_empty.set()
 
     async def run(self) -> None:
         """Resolve dependencies until cancelled."""

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runner.task")
 
-
 NO_RESOURCES: Mapping[str, Any] = {}
 NO_MIDDLEWARE = Middleware()
 
@@ -311,21 +310,10 @@ class Executor:
             open_tx = partial(_refuse_transaction, task.id)
         elif self._open_tx is not None:
             open_tx = partial(self._open_tx, running)
-        return Context(
-            task.id,
-            task.key,
-            task.attempt,
-            task.max_attempts,
-            task.fence,
-            deadline,
-            AttemptLogger(log, extra, notes),
-            running.stop,
-            open_tx,
-            BatchResult.read(task.parents, self._parents(task.id) if task.parents and self._parents else None),
-            task.handler,
-            task.queue,
-            notes,
-        )
+        ids = (task.id, task.key, task.attempt, task.max_attempts, task.fence, deadline)
+        logger = AttemptLogger(log, extra, notes)
+        parents = BatchResult.read(task.parents, self._parents(task.id) if task.parents and self._parents else None)
+        return Context(*ids, logger, running.stop, open_tx, parents, task.handler, task.queue, notes)
 
     def resize(self, threads: int) -> None:
         """Set the number of threads. Functions that already run finish in the old pool."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from runner.db.database import Database
 from runner.engine.attempt_outcome import handler_frames
+from runner.engine.settle_buffer import Settling
 from runner.engine.slots import Running
 from runner.errors import StoreError
 from runner.policy.histogram import Histogram, Times, merged
@@ -46,24 +47,24 @@ class Metrics:
     verbs: Counter[str] = field(default_factory=Counter)
     times: dict[tuple[str, str], Times] = field(default_factory=dict)
 
-    def count(self, running: Running, verb: str, took: float | None) -> None:
-        """Count an attempt of which the outcome is written.
+    def count(self, verb: str, items: Sequence[Settling]) -> None:
+        """Count attempts of which the outcome is written.
 
         Args:
-            running: the attempt.
-            verb: its move.
-            took: its run time in seconds; None if it did not run.
+            verb: their move.
+            items: the attempts.
         """
-        self.verbs[verb] += 1
-        if verb not in TIMED or took is None:
-            return
-        task = running.task
-        times = self.times.get((task.queue, task.handler))
-        if times is None:
-            times = self.times[task.queue, task.handler] = Times(Histogram(), Histogram())
-        times.runs.add(took)
-        if (late := task.late) is not None:
-            times.waits.add(max(0.0, late + running.started - running.received_at))
+        self.verbs[verb] += len(items)
+        for running, settlement in items if verb in TIMED else ():
+            took, task = settlement.duration, running.task
+            if took is None:
+                continue
+            times = self.times.get((task.queue, task.handler))
+            if times is None:
+                times = self.times[task.queue, task.handler] = Times(Histogram(), Histogram())
+            times.runs.add(took)
+            if (late := task.late) is not None:
+                times.waits.add(late + running.started - running.received_at)
 
     async def write_times(self, database: Database, runner_id: int) -> None:
         """Add the times to the minute statistics. They stay here while the database is unavailable.

@@ -114,6 +114,18 @@ class Slots:
         """Return the number of tasks to claim: free slots plus slots that will be free when the claim returns."""
         return self.size + self.look_ahead.tasks(time.monotonic()) - self.in_use - len(self.waiting)
 
+    def to_claim(self, batch: int) -> int:
+        """Return the number of tasks to claim now: none while half of the prefetched tasks still wait for a slot.
+
+        A claim of few tasks costs nearly as much as one of many.
+
+        Args:
+            batch: maximum number of tasks per claim.
+        """
+        ahead = self.look_ahead.tasks(time.monotonic())
+        room = min(batch, self.size + ahead - self.in_use - len(self.waiting))
+        return room if not self.waiting or room >= min(batch, ahead // 2) else 0
+
     def next(self) -> Running | None:
         """Return the next task and occupy a slot for it; None without a slot or a task."""
         if self.in_use >= self.size or not self.waiting:

@@ -5,7 +5,8 @@ import contextvars
 import logging
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,8 @@ FINAL = frozenset(verb for verb, move in MOVES.items() if move.target.final)
 EAGER = sys.version_info >= (3, 12)
 """True where a task's first step runs at once: most bodies then need no turn of the event loop."""
 
+_START: dict[str, Any] = {"eager_start": True} if EAGER else {}
+
 INTERRUPT = 1.0
 """Seconds that an interrupted handler has to clean up."""
 
@@ -53,7 +56,7 @@ class Worker:
         may_start: True while the lease is valid; otherwise other runners may have the tasks.
         on_room: called when a slot is free and no task waits for it.
         on_release: called when released tasks wait in the table again.
-        on_final: called with each task that reached a final state.
+        on_final: called with the tasks that reached a final state.
         resources: the resources, the middleware and the hooks.
         processes: number of worker processes; 0 if no handler needs one.
     """
@@ -65,15 +68,15 @@ class Worker:
         may_start: Callable[[], bool],
         on_room: Callable[[], None],
         on_release: Callable[[], None],
-        on_final: Callable[[Claimed], None],
+        on_final: Callable[..., None],
         resources: RunnerResources,
         processes: int = 0,
     ) -> None:
         self._settings = settings
         self._hooks, self._middleware = resources.hooks, resources.middleware
         self._database = database
-        self.on_settled: Callable[[Claimed], None] = _ignore
-        """Called with each task of which the outcome is written, before `on_room`; the runner sets it."""
+        self.on_settled: Callable[[Sequence[Claimed]], None] = _ignore
+        """Called with the tasks of which the outcome is written, before `on_room`; the runner sets it."""
         self.breakers = BreakerReports(database, lambda name: self._hand_back(self.in_flight.unstarted_of(name), OPEN))
         self._on_final = on_final
         self._retry = settings.retry
@@ -109,9 +112,12 @@ class Worker:
             return
         self._starting = True
         try:
+            loop = asyncio.get_running_loop()
             if self._may_start():  # each task looks again before its body starts
                 while (running := slots.next()) is not None:
-                    running.job = _create_task(self._execute(running), self._context.copy())
+                    running.job = asyncio.Task(
+                        self._execute(running), loop=loop, context=self._context.copy(), **_START
+                    )
         finally:
             self._starting = False
 
@@ -257,11 +263,7 @@ class Worker:
         task = running.task
         running.settled = True
         self.in_flight.remove(running)
-        self.on_settled(task)
-        self.metrics.count(running, "succeed", took)
-        self.breakers.add(running, "succeed")
-        self._on_final(task)
-        self._publish(running, "succeed", outcome, took)
+        self._report("succeed", [(running, Settlement(task.id, task.fence, outcome, took))], Settled())
         failure = getattr(outcome, "failure", None)
         if failure is not None:
             why = " ".join(failure.reason[:300].split())
@@ -284,53 +286,48 @@ class Worker:
         running.settled = True  # it may be claimed again before the result of the settle arrives
 
     def _settled(self, batch: list[Settling], settled: Settled) -> None:
-        for running, _ in batch:
+        moved = defaultdict[str | None, list[Settling]](list)
+        for settling in batch:
+            running, settlement = settling
             self.in_flight.remove(running)
-        for running, settlement in batch:
+            moved[settled.verbs.get(settlement.id) or settled.written.get(settlement.id)].append(settling)
+        for verb, items in moved.items():
             try:
-                self._report(running, settlement, settled)
-            except Exception:  # one task must not keep the others from their dependents and hooks
-                task = running.task
-                log.exception("outcome of task %d (%s) was written, but not reported", task.id, task.handler)
-        if "release" in settled.verbs.values() or "release" in settled.written.values():
+                self._report(verb, items, settled)
+            except Exception:  # the others must have their dependents and hooks
+                log.exception("outcomes of %s were written, but not reported", count_noun(len(items), "task"))
+        if "release" in moved:
             self._on_release()
         self._on_room()
 
-    def _report(self, running: Running, settlement: Settlement, settled: Settled) -> None:
-        task = running.task
-        self.on_settled(task)
-        verb = settled.verbs.get(task.id) or settled.written.get(task.id)
-        if settlement.effect or self.breakers.probes:
-            self.breakers.add(running, verb, settlement)
+    def _report(self, verb: str | None, items: list[Settling], settled: Settled) -> None:
+        """Report the ends of attempts with the same move; None if the runner had lost the tasks."""
+        tasks = [running.task for running, _ in items]
+        self.on_settled(tasks)
+        for running, settlement in items:
+            if settlement.effect or self.breakers.probes:
+                self.breakers.add(running, verb, settlement)
         if verb is None:
-            self.metrics.verbs["fenced"] += 1
-            log.warning("task %d (%s) was fenced out: its outcome is discarded", task.id, task.handler)
+            self.metrics.verbs["fenced"] += len(items)
+            for task in tasks:
+                log.warning("task %d (%s) was fenced out: its outcome is discarded", task.id, task.handler)
             return
-        if task.id in settled.written:
-            log.info("task %d (%s): %s was written before: its commit was not answered", task.id, task.handler, verb)
-        self.metrics.count(running, verb, settlement.duration)
+        for task in tasks if settled.written else ():
+            if task.id in settled.written:
+                log.info(
+                    "task %d (%s): %s was written before: its commit was not answered", task.id, task.handler, verb
+                )
+        self.metrics.count(verb, items)
         if verb in FINAL:
-            self._on_final(task)
-        if verb != "succeed":
+            self._on_final(*tasks)
+        for running, settlement in items if verb != "succeed" else ():
             log_failure(running, settlement, verb)
-        self._publish(running, verb, settlement.outcome, settlement.duration)
-
-    def _publish(self, running: Running, verb: str, outcome: Outcome, duration: float | None) -> None:
-        """Call the hooks for the end of an attempt."""
-        if self._hooks.listens(verb):
-            self._hooks.publish(attempt_end(running, verb, outcome, duration))
+        for running, settlement in items if self._hooks.listens(verb) else ():
+            self._hooks.publish(attempt_end(running, verb, settlement.outcome, settlement.duration))
 
 
-def _ignore(_task: Claimed) -> None:
+def _ignore(_tasks: Sequence[Claimed]) -> None:
     """Do nothing."""
-
-
-def _create_task(work: Coroutine[Any, Any, None], context: contextvars.Context) -> "asyncio.Task[None]":
-    """Start a coroutine eagerly where Python can (3.12): most bodies then need no turn of the loop."""
-    loop = asyncio.get_running_loop()
-    if sys.version_info >= (3, 12):
-        return asyncio.Task(work, loop=loop, eager_start=True, context=context)
-    return asyncio.Task(work, loop=loop, context=context)
 
 
 def _exception_of(running: Running) -> BaseException | None:

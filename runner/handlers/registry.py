@@ -186,9 +186,7 @@ class Handler:
             InvalidPayload: the payload does not match the signature.
             InvalidResource: a resource of the function is not open.
         """
-        if self._generation != RESOURCES.generation:
-            self._read_signature()
-        arguments = self._signature.decode(payload)
+        arguments = self.signature.decode(payload)
         if self.context is not None:
             arguments[self.context] = context()
         for parameter, name in self.resources.items():

@@ -163,7 +163,9 @@ class Claimed(NamedTuple):
     def late(self) -> float | None:
         """Seconds from the due time to the claim, by the database's clock; None if a plain insert's time is odd."""
         try:
-            return (_moment(self.claimed_at) - _moment(self.run_at)).total_seconds()
+            if isinstance(self.run_at, str):
+                return (_moment(self.claimed_at) - _moment(self.run_at)).total_seconds()
+            return (self.claimed_at - self.run_at).total_seconds()  # type: ignore[operator, no-any-return]
         except (TypeError, ValueError, OverflowError):
             return None
 

@@ -28,8 +28,9 @@ def bin_ms(seconds: float) -> int:
     if exact >= HIGHEST:
         return HIGHEST
     ms = ceil(exact)
-    width = max(0, ((ms - 1) // FINE).bit_length() - 1)
-    return min(-(-ms >> width) << width, HIGHEST)
+    width = ((ms - 1) // FINE).bit_length() - 1
+    bound = -(-ms >> width) << width
+    return bound if bound < HIGHEST else HIGHEST
 
 
 @dataclass(slots=True)
@@ -50,13 +51,13 @@ class Histogram:
     bins: dict[int, Bin] = field(default_factory=dict)
 
     def add(self, seconds: float) -> None:
-        """Count one time in seconds."""
+        """Count one time in seconds; one below zero counts as zero."""
         bound = bin_ms(seconds)
         each = self.bins.get(bound)
         if each is None:
-            self.bins[bound] = Bin(1, seconds)
-        else:
-            each.number += 1
+            self.bins[bound] = each = Bin(0, 0.0)
+        each.number += 1
+        if seconds > 0:
             each.seconds += seconds
 
     def put(self, bound: int, number: int, seconds: float) -> None:

@@ -116,8 +116,7 @@ class LaneSchedule:
     """In the order of claims."""
     cursors: dict[Lane, str] = field(default_factory=dict)
     """The last tenant that had a turn."""
-    waits: dict[Lane, float] = field(default_factory=dict)
-    """When to try each lane without room again, in monotonic seconds."""
+    _until: dict[Lane, float] = field(default_factory=dict)
     _known: frozenset[Lane] = frozenset()
 
     def survey(self, lanes: Iterable[Lane], known: Iterable[Lane]) -> None:
@@ -128,7 +127,7 @@ class LaneSchedule:
             known: all lanes with limits.
         """
         self.due, self._known = dict.fromkeys(lanes), frozenset(known)
-        self.waits = {lane: until for lane, until in self.waits.items() if lane in self.due}
+        self._until = {lane: until for lane, until in self._until.items() if lane in self.due}
         self.cursors = {lane: tenant for lane, tenant in self.cursors.items() if lane in self.due}
 
     def recall(self, lanes: Iterable[Lane]) -> list[Lane]:
@@ -143,11 +142,11 @@ class LaneSchedule:
 
     def ready(self, now: float) -> list[Lane]:
         """The lanes to try, in order; `now` in monotonic seconds."""
-        return [lane for lane in self.due if self.waits.get(lane, 0.0) <= now]
+        return [lane for lane in self.due if self._until.get(lane, 0.0) <= now]
 
     def wait(self, now: float) -> float | None:
         """Seconds until the first lane that waits is tried again; None if none waits. `now` in monotonic seconds."""
-        waits = [until - now for lane, until in self.waits.items() if lane in self.due]
+        waits = [until - now for lane, until in self._until.items() if lane in self.due]
         return max(SOONEST, min(waits)) if waits else None
 
     def record(
@@ -172,17 +171,17 @@ class LaneSchedule:
             if tenant is not None:
                 self.cursors[lane] = tenant
         for lane in lanes:
-            self.waits.pop(lane, None)
+            self._until.pop(lane, None)
             if lane in waits:
-                self.waits[lane] = now + min(waits[lane], FULL)
+                self._until[lane] = now + min(waits[lane], FULL)
         for lane in empty:
             self.due.pop(lane, None)
 
     def ended(self, queue: str, handler: str) -> bool:
         """Try the lanes of a queue and of a handler again because one of their tasks has ended; False if none waits."""
-        lanes = [lane for lane in self.waits if lane.queue == queue or lane.handler == handler]
+        lanes = [lane for lane in self._until if lane.queue == queue or lane.handler == handler]
         for lane in lanes:
-            del self.waits[lane]
+            del self._until[lane]
         return bool(lanes)
 
 

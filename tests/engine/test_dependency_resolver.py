@@ -65,8 +65,8 @@ async def test_any_runner_finds_missed_dependents(harness: Harness, order: list[
     parent = await harness.submit("step")
     child = await harness.submit("step", **after(parent))
     async with harness.running(poll_interval="50ms") as runner:
-        runner.dependency_resolver.add = lambda task: None  # type: ignore[method-assign] # as if it had died in between
-        runner.worker._on_final = lambda task: None
+        runner.dependency_resolver.add = lambda *tasks: None  # type: ignore[method-assign] # as if it had died in between
+        runner.worker._on_final = lambda *tasks: None
         await harness.ended(parent, child)
     assert order == [parent, child]
 
