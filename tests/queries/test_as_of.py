@@ -27,7 +27,7 @@ from runner.queries.why.why import why_as_of
 from tests.store.dependencies import put_after
 from tests.store.rows import filtered
 from tests.store.runners import Runner
-from tests.store.table import put
+from tests.store.table import expire, put
 from tests.store.test_model import Histories
 
 pytestmark = pytest.mark.both_databases
@@ -164,8 +164,29 @@ async def test_a_requeue_that_was_undone_is_waiting_between(database: Database, 
     entry = (await database.read(audit, task_id=id))[0]
     await database.write(undo, [entry.id], ANA)
     again = await moment(database)
-    states = [(await database.read(task_as_of, id, at)).task.state for at in (dead, waiting, again)]
-    assert states == [State.DEAD, State.WAITING, State.DEAD]
+    await database.write(retry_now, [Target(id)], ANA)
+    past = [(await database.read(task_as_of, id, at)).task for at in (dead, waiting, again)]
+    assert [task.state for task in past] == [State.DEAD, State.WAITING, State.DEAD]
+    first, _, last = past
+    assert (last.attempt, last.finished_at, last.error) == (first.attempt, first.finished_at, first.error)
+
+
+async def test_between_a_rescue_and_the_next_run_a_task_is_waiting(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    await runner.claim()
+    other = await Runner.enter(database, host="there")
+    await expire(database, runner.id)
+    await other.rescue()
+    rescued = await moment(database)
+    await database.write(retry_now, [Target(id)], ANA)
+    (second,) = await other.claim()
+    running = await moment(database)
+    await other.end(second)
+    past = [await database.read(task_as_of, id, at) for at in (rescued, running)]
+    assert [(task.certain, task.task.state, task.task.attempt) for task in past] == [
+        (True, State.WAITING, 1),
+        (True, State.RUNNING, 2),
+    ]
 
 
 async def test_a_due_time_that_a_retry_replaced_is_unknown(database: Database, runner: Runner) -> None:
