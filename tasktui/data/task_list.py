@@ -40,6 +40,7 @@ class Listing:
         newer: number of tasks submitted since the list was loaded.
         all: the filter whose tasks are all marked, if they are too many to list; None otherwise.
         matching: number of matching tasks, loaded or not; None if unknown.
+        capped: the search stopped at the scan limit; `next` continues it.
     """
 
     ids: tuple[int, ...] = ()
@@ -54,15 +55,15 @@ class Listing:
     newer: int = 0
     all: "Everything | None" = None
     matching: Count | None = None
+    capped: bool = False
 
     def loaded(self, page: TaskPage) -> "Listing":
         """Replace the list with a first page; marks stay, even of tasks outside the page."""
         tasks = {task.id: task for task in page.tasks}
         marks = {id: tasks.get(id, task) for id, task in self.marks.items()}
         live = _live(page.tasks)
-        return Listing(
-            tuple(tasks), tasks, page.at, page.next, page.indexed, page.access, live=live, marks=marks, all=self.all
-        )
+        listing = Listing(tuple(tasks), tasks, page.at, page.next, page.indexed, page.access, live=live, marks=marks)
+        return replace(listing, all=self.all, capped=page.capped)
 
     def extended(self, page: TaskPage) -> "Listing":
         """Append the next page."""
@@ -75,6 +76,7 @@ class Listing:
             next=page.next,
             access=page.access,
             live=self.live | _live(page.tasks),
+            capped=page.capped,
         )
 
     def refreshed(self, ids: Iterable[int], rows: Sequence[TaskRow], at: datetime, newer: int = 0) -> "Listing":
@@ -137,6 +139,8 @@ class Listing:
         """The number of matching and of loaded tasks, as far as known."""
         if self.next is None:
             return count_noun(len(self.ids), "task")
+        if self.capped:
+            return f"{len(self.ids):,} found so far"
         if self.matching is None or self.matching.number < len(self.ids):
             return f"{len(self.ids):,}+ tasks"
         return f"{self.matching} tasks, {len(self.ids):,} loaded"

@@ -1,5 +1,6 @@
 """TaskPages: loads the task list page by page, and refreshes the visible tasks."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,6 +13,7 @@ from runner.operations.preview import bounded, matching_ids
 from runner.queries.counting import Count
 from runner.queries.registries import registry_entries
 from runner.queries.task_list.compile import indexed
+from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import TaskRow, task_rows
 from runner.queries.task_list.search import TaskPage, find, page_script
 from runner.queries.task_list.search import page as read_page
@@ -121,6 +123,9 @@ NEXT_PAGE_DISTANCE = 50
 COUNT_EVERY = 10.0
 """Seconds to cache the number of matching tasks."""
 
+SEARCH_SECONDS = 0.5
+"""Seconds after which a search for older tasks shows its progress."""
+
 MOST_LOADED = 5_000
 """Maximum number of tasks to load; use a filter to go further."""
 
@@ -135,6 +140,7 @@ class TaskPages:
         self.sort = NEWEST
         self.needs_load = True
         self._needs_page = False
+        self._goal = 0
         self._load_count = 0
         self._newest: int | None = None
         self._counts = TtlCache[Count](COUNT_EVERY)
@@ -161,7 +167,7 @@ class TaskPages:
 
     def reload(self) -> None:
         """Load the first page again."""
-        self.needs_load, self._load_count = True, self._load_count + 1
+        self.needs_load, self._load_count, self._goal = True, self._load_count + 1, 0
 
     def continues(self, position: int) -> bool:
         """Request the next page if the cursor is near the end; True if the request is new."""
@@ -171,6 +177,20 @@ class TaskPages:
             return False
         self._needs_page = True
         return True
+
+    @property
+    def searching(self) -> bool:
+        """True while a search goes on, page by page, until it finds another page of tasks."""
+        return self._goal > 0
+
+    def search(self) -> None:
+        """Continue a search that stopped at the scan limit, until it finds another page of tasks or the end."""
+        if self.listing.capped and self.listing.next is not None:
+            self._goal, self._needs_page = len(self.listing.ids) + PAGE, True
+
+    def stop_search(self) -> None:
+        """Stop the search after the page that it reads."""
+        self._goal, self._needs_page = 0, False
 
     async def read(self, session: Session, ids: tuple[int, ...]) -> Loaded | More | Refreshed:
         """Load the first page, read the next page, or refresh tasks.
@@ -183,9 +203,21 @@ class TaskPages:
             session.add_names(await session.read(names))
             return await session.read(load, self.filter, PAGE, self.sort)
         if self._needs_page and self.listing.next is not None:
-            return More(await session.read(read_page, self.filter, self.listing.next, PAGE, self.sort))
+            return More(await self._next_page(session, self.listing.next))
         snapshot = await session.read(refresh, ids, self.filter, self._newest)
         return replace(snapshot, matching=await self._matching(session))
+
+    async def _next_page(self, session: Session, cursor: Cursor) -> TaskPage:
+        """Read the next page; a search reads several, until it has found enough or its progress is due."""
+        tasks: list[TaskRow] = []
+        begin = time.monotonic()
+        while True:
+            page = await session.read(read_page, self.filter, cursor, PAGE, self.sort)
+            tasks += page.tasks
+            enough = len(self.listing.ids) + len(tasks) >= self._goal
+            if page.next is None or not page.capped or enough or time.monotonic() - begin > SEARCH_SECONDS:
+                return replace(page, tasks=tasks)
+            cursor = page.next
 
     async def sql(self, session: Session) -> str:
         """Write the SQL that lists the first page."""
@@ -202,10 +234,13 @@ class TaskPages:
         """Update the list; only a load changes its order."""
         match snapshot:
             case Loaded(page, newest):
-                self.listing, self.needs_load, self._needs_page = self.listing.loaded(page), False, False
+                self.listing, self.needs_load = self.listing.loaded(page), False
+                self.stop_search()
                 self._newest = newest
             case More(page):
-                self.listing, self._needs_page = self.listing.extended(page), False
+                self.listing = self.listing.extended(page)
+                unfinished = page.capped and page.next is not None and len(self.listing.ids) < self._goal
+                self._needs_page, self._goal = unfinished, self._goal if unfinished else 0
             case Refreshed(ids, rows, newer, at, matching):
                 self.listing = replace(self.listing.refreshed(ids, rows, at, newer), matching=matching)
                 self.needs_load = bool(newer) and not self.listing.ids

@@ -92,11 +92,12 @@ class TasksScreen(LiveScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         *action_bindings(*TASK_TARGETS),
         Binding("space", "mark('one')", "Mark", key_display="space"),
-        Binding("v", "mark('range')", "Mark a range from the last mark", show=False),
-        Binding("asterisk", "mark('all')", "Mark all matching tasks", show=False, key_display="*"),
+        Binding("v", "mark('range')", "Mark a range", show=False),
+        Binding("asterisk", "mark('all')", "Mark all matches", show=False, key_display="*"),
         Binding("backslash", "mark('none')", "Clear marks", show=False, key_display="\\"),
         Binding("w", "why", "Why"),
         Binding("slash", "filter", "Filter", key_display="/", priority=True),
+        Binding("n", "search", "Search older tasks", show=False),
         Binding("p", "preview", "Preview", show=False),
         Binding("o", "app.command('sort')", "Sort", show=False, priority=True),
         Binding("escape", "list", "Back to the list", show=False),
@@ -156,6 +157,8 @@ class TasksScreen(LiveScreen):
         """Update the list; only a load changes its order."""
         self.pages.update(snapshot)
         self.draw()
+        if self.pages.searching:
+            self.feed.hurry()
         if isinstance(snapshot, Loaded) and self.table.cursor is None:
             self.table.action_first()
 
@@ -170,6 +173,12 @@ class TasksScreen(LiveScreen):
         """Focus the filter without delay: the following keys are meant for it."""
         self.filter_bar.edit()
 
+    def action_search(self) -> None:
+        """Continue a search that stopped at the scan limit."""
+        self.pages.search()
+        self.feed.hurry()
+        self.draw()
+
     def action_preview(self) -> None:
         """Show or hide the preview."""
         self.preview.toggle()
@@ -177,7 +186,8 @@ class TasksScreen(LiveScreen):
         self.feed.hurry()
 
     def action_list(self) -> None:
-        """Go back to the list and discard an unsubmitted filter."""
+        """Go back to the list, discard an unsubmitted filter, and stop a search."""
+        self.pages.stop_search()
         self.filter_bar.discard()
         self.table.focus()
 
@@ -238,7 +248,10 @@ class TasksScreen(LiveScreen):
         self.table.show(listing.ids, render, listing.marks)
         self.filter_bar.draw(listing, self.pages.sort, width)
         self.query_one("#states", Canvas).draw([states(listing, width), BLANK] if width >= NORMAL else [])
-        self.query_one("#newer", Canvas).draw(newer(listing, self.table.size.width or width))
+        room = self.table.size.width or width
+        self.query_one("#newer", Canvas).draw(
+            [*newer(listing, room), *searched(listing, room, searching=self.pages.searching)]
+        )
         self.preview.draw(self.table.cursor, self.session, self.size)
 
 
@@ -288,4 +301,16 @@ def newer(listing: Listing, width: int) -> list[Row]:
         return []
     more = "+" if listing.newer >= MOST_NEWER else ""
     text: list[Part] = [(f"+{listing.newer:,}{more} newer, ", "text"), ("r", "bold accent"), (" loads them", "muted")]
+    return [rule(text, width)]
+
+
+def searched(listing: Listing, width: int, *, searching: bool) -> list[Row]:
+    """A line below the list while a search has not seen all tasks: the last task it has seen, and the key to go on."""
+    if not listing.capped or listing.next is None:
+        return []
+    seen = f"to task {listing.next.id}"
+    if searching:
+        return [rule([(f"Searching, {seen} so far, ", "text"), ("esc", "bold accent"), (" stops", "muted")], width)]
+    found = "Searched" if listing.ids else "No match"
+    text: list[Part] = [(f"{found} {seen}, ", "text"), ("n", "bold accent"), (" searches on", "muted")]
     return [rule(text, width)]

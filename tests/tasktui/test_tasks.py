@@ -1,5 +1,7 @@
 """The list of tasks: identity, frozen order, marks, filter."""
 
+from functools import partial
+
 import pytest
 import sqlalchemy as sa
 from textual import events
@@ -7,6 +9,8 @@ from textual.widgets import Input
 
 from runner.db.database import Database
 from runner.model.task import State
+from runner.queries.task_list.search import page
+from tasktui.data import task_pages
 from tests.store.rows import add_live, add_past, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Watch
 
@@ -189,3 +193,19 @@ async def test_enter_opens_the_task_under_the_cursor(database: Database, watch: 
         await operator.press("down", "enter")
         await operator.sees("3 Task", f"{first}  h", "version 0")
         assert operator.screen.tasks()[0].id == first
+
+
+@ON_ONE_DATABASE
+async def test_a_search_that_stopped_goes_on_until_it_finds_more(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_pages, "read_page", partial(page, scan_limit=3))
+    await add_live(database, id=1, error="OSError: no route")
+    for id in range(2, 22):
+        await add_live(database, id=id, key=f"order-{id}")
+    async with watch("tasks", wanted="error~route") as operator:
+        await operator.sees("0 found so far", "No match to task 19, n searches on")
+        await operator.press("n")
+        await operator.sees("1 task", "OSError: no route")
+        assert "searches on" not in operator.text
+        assert operator.screen.pages.listing.ids == (1,)
