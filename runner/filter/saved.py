@@ -1,6 +1,7 @@
 """Views: filters that an operator saved by name, in a file of the operator's own."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -69,6 +70,23 @@ def expand(words: Sequence[str], path: Path) -> str:
         return " ".join(words)
     views = load(path)
     return " ".join(get(views, word.removeprefix(SIGN)) if word.startswith(SIGN) else word for word in words)
+
+
+_VIEW = re.compile(rf'(?<!\S){SIGN}(?:"(?P<quoted>[^"]*)"|(?P<word>\S+))')
+
+
+def expand_text(text: str, path: Path) -> str:
+    """Replace the views in the text of a filter; a name with spaces is quoted: `@"late mail" queue:mail`.
+
+    Raises:
+        InvalidInput: a view does not exist.
+    """
+    return _VIEW.sub(lambda match: get(load(path), match["quoted"] or match["word"]), text)
+
+
+def reference(name: str) -> str:
+    """The view's name as a filter has it."""
+    return f'{SIGN}"{name}"' if " " in name else f"{SIGN}{name}"
 
 
 def save(path: Path, name: str, filter_text: str) -> None:

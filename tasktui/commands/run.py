@@ -192,7 +192,7 @@ def _views(console: CommandTarget, command: Command) -> None:
     elif verb == "save":
         text = console.session.filter_text
         saved.save(path, name, text)
-        console.show_notice(f"Saved {name}: {text or 'all tasks'}")
+        console.show_notice(f"Saved {name}: {text or 'all tasks'}; in filters: {saved.reference(name)}")
     elif verb == "delete":
         saved.delete(path, name)
         console.show_notice(f"Deleted {name}")

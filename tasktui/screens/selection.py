@@ -155,7 +155,7 @@ class FilterBar(VerticalGroup):
     def _apply(self, text: str) -> bool:
         session = self._session()
         try:
-            text = saved.expand(text.split(), session.views) if saved.SIGN in text else text
+            text = saved.expand_text(text, session.views)
             self._pages.set_filter(text, session)
         except RunnerError as error:
             self.post_message(Notice(str(error), bad=True))

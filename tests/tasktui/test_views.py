@@ -34,6 +34,17 @@ def test_a_view_that_is_not_there_is_asked_for_in_vain(tmp_path: Path) -> None:
         saved.get(saved.load(path), "daed")
 
 
+def test_a_view_is_part_of_a_filter_also_with_spaces_in_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "views.json"
+    saved.save(path, "late mail", "queue:mail due<-5m")
+    saved.save(path, "dead", "state:dead")
+    names = [saved.reference(name) for name in saved.load(path)]
+    assert names == ['@"late mail"', "@dead"]
+    assert saved.expand_text(f"{names[0]} key:a@b {names[1]}", path) == "queue:mail due<-5m key:a@b state:dead"
+    with pytest.raises(InvalidInput, match="unknown view 'late'"):
+        saved.expand_text("@late mail", path)
+
+
 @pytest.mark.parametrize("name", ["", "x" * 41, "a\x1b[31m", "two\nlines"])
 def test_a_name_that_cannot_be_typed_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="printable characters"):
@@ -56,7 +67,7 @@ async def test_the_filter_of_the_list_is_saved_and_comes_back(database: Database
     async with watch("tasks", wanted="queue:mail") as operator:
         await operator.sees("this-one")
         await operator.command("views save mail")
-        await operator.is_told("Saved mail: queue:mail")
+        await operator.is_told("Saved mail: queue:mail; in filters: @mail")
         await operator.command("tasks")
         await operator.sees("that-one")
         await operator.command("views")
