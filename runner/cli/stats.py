@@ -202,7 +202,7 @@ async def failures(
 
     Numbers, ids and quoted values in messages are masked. Without since: the
     filter covers the last day, and at most the last 20,000 attempts (shown as 57+).
-    NOW/m is the rate per minute over the last ten minutes.
+    NOW/m is the rate per minute over the last two minutes.
     GROUP works in filters: runner tasks failure:GROUP, runner retry failure:GROUP.
 
     Fields: id queue handler error failure host runner attempts since until.

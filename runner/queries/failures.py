@@ -20,8 +20,8 @@ from runner.queries.task_list.sources import attempts
 WINDOW = 20_000
 """Maximum number of attempts that one list of failure groups reads, latest first."""
 
-RECENT_SECONDS = 600.0
-"""The period, in seconds, of the current rate."""
+RECENT_SECONDS = 120.0
+"""The period, in seconds, of the current rate; short, so that a burst that is over does not look like a failure now."""
 
 INTERRUPTED_VERB = "interrupt"
 """The move of an attempt that its runner interrupted: not a failure."""

@@ -345,7 +345,7 @@ class TestFailures:
             ("a", Count(4), 3, 1),
             ("b", Count(1), 1, 0),
         ]
-        assert [(group.recent, group.rate) for group in groups] == [(3, 0.3), (1, 0.1)]
+        assert [(group.recent, group.rate) for group in groups] == [(3, 1.5), (1, 0.5)]
         first = groups[0]
         assert (first.message, first.task_id, first.handler) == ("no 1", 1, "h")
         assert first.first is not None
