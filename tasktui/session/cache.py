@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 SHARE = 100
-"""An entry is valid for at least this multiple of its query's duration."""
+"""An entry is valid for at least this multiple of its query's duration, unless a cache has a share of its own."""
 
 
 class TtlCache(Generic[T]):
@@ -18,10 +18,12 @@ class TtlCache(Generic[T]):
     Args:
         seconds: minimum validity.
         clock: monotonic seconds.
+        share: minimum validity as a multiple of the query's duration.
     """
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic, share: int = SHARE) -> None:
         self._seconds = seconds
+        self._share = share
         self._clock = clock
         self._entry: tuple[Hashable, float, T] | None = None
 
@@ -37,7 +39,7 @@ class TtlCache(Generic[T]):
             return self._entry[2]
         value = await load()
         end = self._clock()
-        self._entry = (key, end + max(self._seconds, (end - now) * SHARE), value)
+        self._entry = (key, end + max(self._seconds, (end - now) * self._share), value)
         return value
 
 

@@ -115,6 +115,9 @@ RECENT = timedelta(minutes=10)
 PINGS = 3
 """Clock queries per measurement; the fastest one counts."""
 
+PING_SHARE = 10
+"""Multiple of the duration of the measurements to keep a latency: a slow moment must not stay on the screen."""
+
 
 @dataclass(slots=True)
 class Session:
@@ -160,7 +163,7 @@ class Session:
     _schema_check: TtlCache[str] = field(default_factory=lambda: TtlCache(FIVE_SECONDS))
     _standby_check: TtlCache[tuple[Permission, float | None]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
     _counts: TtlCache[dict[str, tuple[str, str]]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
-    _ping: TtlCache[Ping] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
+    _ping: TtlCache[Ping] = field(default_factory=lambda: TtlCache(TEN_SECONDS, share=PING_SHARE))
     _query_times: deque[float] = field(default_factory=deque)
     _prefetched: dict[object, asyncio.Task[Any]] = field(default_factory=dict)
     _change_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
