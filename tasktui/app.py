@@ -97,6 +97,7 @@ class Console(KeyBuffer):
         self._quit_requested = False
         self.recorder: Recorder | None = None
         self._ascii = ascii_signs
+        theme.use_ascii(on=ascii_signs)
         for palette in THEMES.values():
             self.register_theme(palette.textual())
         self.apply_theme(theme_name or self._saved_theme() or suitable(os.environ))
@@ -180,6 +181,10 @@ class Console(KeyBuffer):
         """Remove all colours if NO_COLOR is set."""
         filters = [NoColor()] if self.no_color or theme.current().name == "none" else super().get_line_filters()
         return [*filters, Ascii()] if self._ascii else filters
+
+    def get_key_display(self, binding: Binding) -> str:
+        """A key as footer and help show it."""
+        return theme.key_sign("↵") if binding.key == "enter" else super().get_key_display(binding)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave letters to inputs that have the focus, and show the stop key only while an operation is in progress."""

@@ -117,7 +117,7 @@ COMMANDS = {
             Screen("7", "Reports", "reports", "ReportsScreen"),
         ),
         CommandSpec("audit", "", "show the changes", Screen("8", "Audit", "audit", "AuditScreen")),
-        CommandSpec("at", "TIME", "show queues and tasks as they were: :at 03:12, :at 20m ago; :at now returns"),
+        CommandSpec("at", "TIME", "show a past time: :at 03:12, :at 20m ago; :at now returns"),
         CommandSpec("health", "", "show the state of the database"),
         CommandSpec("pause", "QUEUE [TIME] [REASON]", "stop starting tasks of a queue, or of handler:NAME"),
         CommandSpec("resume", "QUEUE [REASON]", "end a pause of a queue, or of handler:NAME"),

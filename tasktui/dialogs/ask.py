@@ -130,7 +130,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *FOCUS_KEYS,
         Binding("escape", "cancel", "Cancel"),
-        Binding("ctrl+y", "copy", "Copy as command line (again: SQL)"),
+        Binding("ctrl+y", "copy", "Copy command or SQL"),
     ]
     VERTICAL_BREAKPOINTS = BREAKPOINTS
 

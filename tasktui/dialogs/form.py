@@ -161,7 +161,7 @@ class EditScreen(ModalScreen[Result | None]):
         *FOCUS_KEYS,
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+s", "save", "Save"),
-        Binding("ctrl+y", "copy", "Copy as command line (again: SQL)"),
+        Binding("ctrl+y", "copy", "Copy command or SQL"),
         Binding("ctrl+e", "editor", "Edit the payload in $EDITOR", priority=True),
     ]
     VERTICAL_BREAKPOINTS = BREAKPOINTS

@@ -1,7 +1,9 @@
 """HelpScreen and the command palette: the keys, actions and commands that apply to a screen."""
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from textwrap import wrap
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
 
 from textual.app import ComposeResult
@@ -17,7 +19,8 @@ from runner.model.task import Shown
 from runner.text.sanitize import SIGNS
 from tasktui.actions.actions import ACTIONS
 from tasktui.commands.syntax import COMMANDS
-from tasktui.render.render import content, line, lines
+from tasktui.render.render import content, fitted, line, lines
+from tasktui.render.rows import BLANK, Row, beside
 from tasktui.screens import MODES
 from tasktui.screens.live import LiveScreen
 from tasktui.widgets.heading import Heading
@@ -28,8 +31,11 @@ if TYPE_CHECKING:
 OTHERS = ("scroll", "page_left", "page_right", "app.focus", "screen.")
 """Prefixes of actions that Textual defines for every widget; the help omits them."""
 
-WITH_TWO_COLUMNS = 104
-"""Cells of a screen that has room for the keys in two columns."""
+WITH_COLUMNS = 104
+"""Cells of a screen that has room for the keys in columns, which is also the width of the dialog."""
+
+AROUND = 8
+"""Cells of the border, the padding and the scroll bar of the dialog."""
 
 
 class HelpScreen(ModalScreen[None]):
@@ -39,7 +45,7 @@ class HelpScreen(ModalScreen[None]):
 
     def __init__(self, screen: LiveScreen) -> None:
         super().__init__()
-        self._help_text = help_of(screen, columns=2 if screen.size.width >= WITH_TWO_COLUMNS else 1)
+        self._help_text = help_of(screen)
         self._title = f"Keys of {screen.title}"
 
     def compose(self) -> ComposeResult:
@@ -50,50 +56,84 @@ class HelpScreen(ModalScreen[None]):
         yield dialog
 
 
-def help_of(screen: LiveScreen, columns: int = 2) -> Content:
+def help_of(screen: LiveScreen) -> Content:
     """Render the purpose of a screen, its keys in columns, the commands and the filter language."""
-    parts = [content((screen.ABOUT, "muted")), content("")]
-    locked = not screen.session.writable
-    keys = list(_keys(screen))
-    for title, changing in (("LOOK AND MOVE", False), ("CHANGE", True)):
-        note = "  needs :write" if changing and locked else ""
-        parts.append(content((title, "bold strong"), (note, "italic faint")))
-        chosen = [(key, label) for key, label in keys if _changes(key) is changing]
-        half = -(-len(chosen) // columns)
-        for index in range(half):
-            row: list[tuple[str, str]] = []
-            for key, label in chosen[index::half]:
-                role = "faint" if changing and locked else "bold accent"
-                row += [(f" {key:^11} ", f"{role} on cap"), (f"  {label:<30}"[:34], "text"), ("  ", "")]
-            parts.append(content(*row))
-        parts.append(content(""))
+    room = min(screen.size.width, WITH_COLUMNS) - AROUND
+    groups = {title: _key_rows(screen, title, keys) for title, keys in _grouped(_keys(screen)).items()}
+    columns = [[row for title in titles if title in groups for row in groups[title]] for titles in COLUMNS]
+    if screen.size.width >= WITH_COLUMNS:
+        rows = beside(columns[0], beside(columns[1], columns[2], KEY_CELLS), KEY_CELLS)
+    else:
+        rows = [row for column in columns for row in column]
+    parts = [content((screen.ABOUT, "muted")), content(""), *(content(*row) for row in rows)]
     parts.append(content(("SIGNS", "bold strong")))
     states = list(Shown)
-    for begin in range(0, len(states), 2 * columns + 1):
-        parts.append(content(*((f"{SIGNS[s]} {s:<12}", str(s)) for s in states[begin : begin + 2 * columns + 1])))
+    for begin in range(0, len(states), 5):
+        parts.append(content(*((f"{SIGNS[s]} {s:<12}", str(s)) for s in states[begin : begin + 5])))
     parts.append(content(("\nCOMMANDS", "bold strong")))
     for command in COMMANDS.values():
-        name = f"  :{command.name} {command.arguments}".ljust(32)
-        parts.append(content((name, "accent"), (command.help, "text")))
+        parts += _entry(f":{command.name} {command.arguments}", 32, command.help, room)
     parts.append(content(("\nFILTER", "bold strong"), ("  a space is AND, a comma is OR, a minus is NOT", "muted")))
     for field in FIELDS.values():
-        parts.append(content((f"  {field.name:14}", "accent"), (f"{field.help:48}", "text"), (field.examples, "muted")))
+        parts += _entry(field.name, 16, f"{field.help:48}{field.examples}", room)
     return lines(parts)
 
 
-def _changes(key: str) -> bool:
-    """True for an upper-case letter, which changes something; Y only copies and G only moves."""
-    return len(key) == 1 and key.isupper() and key not in ("Y", "G")
+def _entry(name: str, width: int, text: str, room: int) -> list[Content]:
+    """A name with its explanation, whose further lines begin below the first one."""
+    first, *rest = wrap(text, room - width, replace_whitespace=False) or [""]
+    return [
+        content((f"  {name}".ljust(width), "accent"), (first, "text")),
+        *(content((" " * width + more, "text")) for more in rest),
+    ]
 
 
-def _keys(screen: LiveScreen) -> list[tuple[str, str]]:
-    labels: dict[str, tuple[str, str]] = {}
+def _key_rows(screen: LiveScreen, title: str, keys: Sequence[tuple[str, str]]) -> list[Row]:
+    """The keys of one group below its title."""
+    locked = title == CHANGE and not screen.session.writable
+    rows: list[Row] = [[(title, "bold strong"), ("  needs :write" if locked else "", "italic faint")]]
+    for key, label in keys:
+        role = "faint" if locked else "bold accent"
+        rows.append([(f" {key:^7} ", f"{role} on cap"), (f"  {fitted(label, KEY_CELLS - 13)}", "text")])
+    return [*rows, BLANK]
+
+
+def _grouped(keys: Sequence[tuple[str, str, str]]) -> dict[str, list[tuple[str, str]]]:
+    """Keys and their labels by the title of their group."""
+    groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for key, label, action in keys:
+        name = action.removeprefix("app.").partition("(")[0]
+        changes = len(key) == 1 and key.isupper() and name not in ("copy", "last")
+        groups[CHANGE if changes else GROUPS.get(name, "LOOK")].append((key, label))
+    return groups
+
+
+CHANGE = "CHANGE"
+
+GROUPS = {
+    **dict.fromkeys(("move", "page", "first", "last"), "MOVE"),
+    **dict.fromkeys(("help", "command", "command_palette", "database", "health", "quit", "stop"), "CONSOLE"),
+    "mark": "MARK",
+    "go": "GO TO",
+}
+"""The titles of the keys by their actions; the other ones look."""
+
+COLUMNS = (("LOOK", "MARK"), (CHANGE, "MOVE"), ("GO TO", "CONSOLE"))
+"""The groups in the columns of a wide screen."""
+
+KEY_CELLS = 31
+"""Cells of a column."""
+
+
+def _keys(screen: LiveScreen) -> list[tuple[str, str, str]]:
+    """Keys, their labels and their actions."""
+    labels: dict[str, tuple[str, str, str]] = {}
     for active in screen.active_bindings.values():
         binding = active.binding
         if binding.description and not binding.action.startswith(OTHERS):
-            keys, _ = labels.get(binding.action, ("", ""))
+            keys = labels.get(binding.action, ("",))[0]
             key = screen.app.get_key_display(binding)
-            labels[binding.action] = (f"{keys} {key}".strip(), binding.description)
+            labels[binding.action] = (f"{keys} {key}".strip(), binding.description, binding.action)
     return list(labels.values())
 
 

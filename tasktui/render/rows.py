@@ -12,7 +12,7 @@ from textual.strip import Strip
 from runner.model.task import Shown
 from runner.text.sanitize import SIGNS
 from tasktui.render.render import fitted, line
-from tasktui.render.theme import current, style
+from tasktui.render.theme import current, key_sign, style
 
 Part: TypeAlias = tuple[str, str]
 """A sanitized text and the specification of its style, see `Palette`."""
@@ -87,6 +87,7 @@ def heading(text: str) -> Part:
 
 def cap(key: str, label: str, *, locked: bool = False) -> list[Part]:
     """A key cap with its label."""
+    key = key_sign(key)
     if locked:
         return [(f" {key} ", "faint"), (f"{label} ", "faint")]
     return [(f" {key} ", "bold accent on cap"), (f" {label} ", "muted")]

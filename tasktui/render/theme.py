@@ -269,14 +269,25 @@ class Ascii(LineFilter):
 
 
 class _Current:
-    """The theme of this process: a console draws with one theme at a time."""
+    """The theme of this process: a console draws with one theme at a time, and with ASCII characters or not."""
 
     palette: Palette = THEMES["dark"]
+    ascii_signs: bool = False
 
 
 def current() -> Palette:
     """The theme in use."""
     return _Current.palette
+
+
+def use_ascii(*, on: bool) -> None:
+    """Draw with ASCII characters, or with all signs."""
+    _Current.ascii_signs = on
+
+
+def key_sign(key: str) -> str:
+    """A key as a cap shows it; the sign of enter has no ASCII character, so that its name replaces it."""
+    return "enter" if key == "↵" and _Current.ascii_signs else key
 
 
 def use(name: str) -> Palette:

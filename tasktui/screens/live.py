@@ -151,7 +151,7 @@ class LiveScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "reload", "Reload", show=False),
         Binding("ctrl+x", "app.stop", "Stop", key_display="^x"),
-        Binding("Y", "copy", "Copy as command line (again: SQL)", show=False),
+        Binding("Y", "copy", "Copy command or SQL", show=False),
     ]
 
     sql: SqlSource | None = None

@@ -117,7 +117,7 @@ async def test_a_missing_task_is_reported(watch: Watch) -> None:
 async def test_help_lists_keys_commands_and_fields(watch: Watch) -> None:
     async with watch("tasks", (120, 100)) as operator:
         await operator.press("question_mark")
-        await operator.sees("Terminate", "Clear marks", ":pause QUEUE", "max_attempts", "LOOK AND MOVE")
+        await operator.sees("Terminate", "Clear marks", ":pause QUEUE", "max_attempts", "LOOK", "GO TO")
         await operator.press("escape")
         await operator.until(lambda: operator.screen.title == "Tasks")
 
@@ -186,8 +186,8 @@ async def test_runners_are_summed_by_host_and_a_blocked_one_is_named(database: D
         await operator.until(lambda: "1.0 GiB" in operator.text)
         rows = [line.split() for line in operator.text.splitlines() if " cpu " in line]
         assert [" ".join(row) for row in rows] == [
-            "web-2 1 runner 0/4 slots cpu 150% memory 1.0 GiB",
-            "web-1 3 runners 0/24 slots cpu 60% memory 256.0 MiB",
+            "web-2 1 runner 0/4 slots cpu 150 % memory 1.0 GiB",
+            "web-1 3 runners 0/24 slots cpu 60 % memory 256.0 MiB",
         ]
         assert "blocked 1" in operator.text
     async with watch("overview", WIDE) as operator:

@@ -11,6 +11,7 @@ from runner.errors import InvalidInput
 from runner.model.task import Shown
 from runner.text.sanitize import SIGNS
 from tasktui.render import theme
+from tasktui.render.rows import cap, plain
 from tasktui.render.theme import DARK, GRADIENTS, LIGHT, SIGN_PAIRS, SIXTEEN, STATES, THEMES, suitable
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 from tests.tasktui.test_colours import contrast
@@ -48,6 +49,12 @@ def test_every_sign_takes_one_cell_and_has_an_ascii_character() -> None:
     replaced = {pair[0] for pair in SIGN_PAIRS}
     assert {SIGNS[shown] for shown in Shown} <= replaced
     assert len({SIGNS[shown].translate(dict(map(_code, SIGN_PAIRS))) for shown in Shown}) == len(Shown)
+
+
+def test_enter_has_a_name_in_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plain([cap("↵", "open")]) == " ↵  open"
+    monkeypatch.setattr(theme._Current, "ascii_signs", True)
+    assert plain([cap("↵", "open"), cap("w", "why")]) == " enter  open\n w  why"
 
 
 def _code(pair: str) -> tuple[int, str]:
