@@ -91,7 +91,7 @@ def answered(console: Terminal) -> list[float]:
 
 def _row(console: Terminal) -> int:
     lines = console.display.text.splitlines()
-    return next((place for place, line in enumerate(lines) if line.startswith("▶")), -1)
+    return next((place for place, line in enumerate(lines) if line.startswith("▌")), -1)
 
 
 def used(pid: int) -> float:
