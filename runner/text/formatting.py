@@ -44,7 +44,7 @@ def age(length: timedelta | float | None) -> str:
 def duration(length: timedelta | float | None) -> str:
     """The duration of work: like `age`, but with milliseconds below one second."""
     seconds = length.total_seconds() if isinstance(length, timedelta) else length
-    if seconds is None or not 0 <= seconds < 1:
+    if seconds is None or not 0 < seconds < 1:
         return age(seconds)
     return f"{seconds * 1000:.{0 if seconds >= TEN_MILLISECONDS else 1}f}ms"
 
@@ -61,16 +61,19 @@ def size(number: int | None) -> str:
     return f"{value:,.1f} {unit}" if unit != "B" else f"{number:,} B"
 
 
+HIGH_SHARE, LOW_SHARE = 0.99, 0.0005
+"""Above the first, a share has two decimals; below the second, it would be rounded to nothing."""
+
+
 def share(part: float | None) -> str:
-    """A share as a percentage; only an exact 1 is shown as 100% and only an exact 0 as 0%."""
+    """A share as a percentage, with two decimals above 99; only exact shares are shown as 0 % and 100 %."""
     if part is None:
         return NOTHING
-    percent = f"{part:.1%}"
-    if percent == "100.0%":
-        return "100%" if part >= 1 else ">99.9%"
-    if percent == "0.0%":
-        return "0%" if part <= 0 else "<0.1%"
-    return percent
+    if part <= 0 or part >= 1:
+        return f"{round(part * 100)} %"
+    if part > HIGH_SHARE:
+        return f"{min(part * 100, 99.99):.2f} %"
+    return f"{part * 100:.1f} %" if part >= LOW_SHARE else "<0.1 %"
 
 
 def verb(stored: str) -> str:

@@ -228,7 +228,7 @@ def _failing_runners(overview: Overview, results: Mapping[int, Flow]) -> Iterato
             continue
         if other_attempts >= ENOUGH and other_failed < other_attempts / 2:
             name = f"{line(alive[id].host, MAX_TEXT)}:{alive[id].pid}"
-            share = f"on other runners {other_failed / other_attempts:.0%}"
+            share = f"on other runners {round(100 * other_failed / other_attempts)} %"
             text = f"{flow.failed:,} of {attempts:,} attempts in ten minutes; {share}"
             yield Alert("dead", f"{name} fails nearly everything", text, "5", "runners")
 
@@ -286,7 +286,8 @@ def _silent(runner: RunnerRow) -> Iterator[Alert]:
 
 def _lost(overview: Overview) -> Iterator[Alert]:
     lost = {line(queue.queue, MAX_TEXT): queue.lost for queue in overview.queues if queue.lost.number}
-    if not lost:
+    held = sum(runner.running_tasks for runner in overview.runners if not runner.alive)
+    if sum(each.number for each in lost.values()) <= held:  # The alerts of the lost runners name these tasks.
         return
     count = Count(sum(each.number for each in lost.values()), any(each.more for each in lost.values()))
     are, them = ("is", "it") if count == Count(1) else ("are", "them")

@@ -147,7 +147,8 @@ def framed(rows: Sequence[Row], top: float, text: Callable[[float], str] = compa
     height = len(rows)
     framed_rows: list[Row] = []
     for index, row in enumerate(rows):
-        value = top * (height - index) / height if index in (0, height // 2) and height - index else None
+        labelled = index == 0 or (2 * index == height and height > 1)
+        value = top * (height - index) / height if labelled else None
         label = "" if value is None else text(value)
         sign = "│" if value is None else "┤"
         framed_rows.append([(f"{label:>{LABEL}} ", "faint"), (sign, "line"), *row])
@@ -249,7 +250,8 @@ def gauge(parts: Sequence[tuple[float, str]], width: int) -> list[Part]:
         halves = max(halves, 1) if share > 0 else halves
         room = width - len(cells)
         cells += ([("━", role)] * (halves // 2) + [("╸", role)] * (halves % 2))[:room]
-    return joined([*cells, *[("━", "raised")] * (width - len(cells))])
+    track: Part = ("─", "line") if current().flat else ("━", "raised")  # Without shades, a thin line is the track.
+    return joined([*cells, *[track] * (width - len(cells))])
 
 
 def heat(columns: Sequence[Sequence[float]], height: int) -> list[Row]:

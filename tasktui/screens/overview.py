@@ -45,7 +45,7 @@ MOST_ALERTS_TALL = 6
 TALL = 56
 """Rows of a tall screen."""
 
-SPARK, GAUGE = 19, 9
+SPARK, GAUGE = 15, 9
 """Cells of the sparkline and the gauge of a queue."""
 
 TROUBLE_EVERY = 10.0
@@ -60,9 +60,9 @@ COLUMNS = (
     ListColumn("RETRY", 7, right=True),
     ListColumn("BLOCKED", 7, right=True, drop=8),
     ListColumn("LOST", 6, right=True, drop=9),
-    ListColumn("DEAD", 6, right=True),
+    ListColumn("DEAD", 7, right=True),
     ListColumn("", GAUGE + 1, right=True, drop=7),
-    ListColumn("SLOTS", 7, right=True),
+    ListColumn("SLOTS", 9, right=True),
     ListColumn("OLDEST", 7, right=True),
     ListColumn("IN/MIN", 6, right=True, drop=4),
     ListColumn("OUT/MIN", 7, right=True, drop=3),

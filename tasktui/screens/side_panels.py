@@ -33,7 +33,7 @@ def runners(view: View, width: int, most: int) -> list[Row]:
     """One row per runner with its slots by handler; runners in trouble first if some do not fit."""
     data = view.data
     busy, capacity = (sum(getattr(runner, name) for runner in data.alive) for name in ("running_tasks", "capacity"))
-    registered, alive = len(data.runners), len(data.alive)
+    registered, alive = len(data.runners), sum(not runner.silent for runner in data.alive)
     some: list[Part] = [(f"{alive} of {registered} alive, ", "lost" if alive < registered else "muted")]
     legend = [*some, (f"{busy:,} of {capacity:,} slots", "text")]
     rows: list[Row] = [rule([heading("RUNNERS")], width, legend)]
@@ -63,7 +63,7 @@ def _runner(runner: RunnerRow, data: Overview, colours: dict[str, int], width: i
     age = formatting.age(runner.heartbeat_age)
     seen: Part = (f"{age} ago", "faint") if well else (f"silent {age}", "bold lost")
     name_width = min(max(13, width // 4), 26)
-    bar = max(8, width - name_width - 28)
+    bar = max(8, width - name_width - 29)
     used = f"{runner.running_tasks}/{runner.capacity}"
     blocks = slots(data.slots.get(runner.id, {}), runner.capacity, bar, colours)
     left: list[Part] = [
@@ -72,7 +72,7 @@ def _runner(runner: RunnerRow, data: Overview, colours: dict[str, int], width: i
         (fitted(name, name_width), "text" if well else "bold lost"),
         (" ", ""),
     ]
-    return fit([*left, *blocks, (f" {used:>7}", "muted"), (fitted(f" {seen[0]}", 15, right=True), seen[1])], width)
+    return fit([*left, *blocks, (f" {used:>7}", "muted"), (fitted(f" {seen[0]}", 15, right=True), seen[1])], width - 1)
 
 
 def legend(colours: Mapping[str, int], width: int) -> list[Row]:
@@ -89,8 +89,8 @@ def legend(colours: Mapping[str, int], width: int) -> list[Row]:
 
 
 def percent(cpu: float | None) -> str:
-    """The share of one processor: `142%`."""
-    return formatting.NOTHING if cpu is None else f"{cpu:.0%}"
+    """The share of one processor: `142 %`."""
+    return formatting.NOTHING if cpu is None else f"{cpu * 100:.0f} %"
 
 
 def host_rows(registered: Iterable[RunnerRow], width: int, most: int) -> list[Row]:
@@ -147,7 +147,7 @@ def top_failures(view: View, width: int) -> list[Row]:
         serious = group.dead > 0 or group.recent > 0
         last = formatting.since(group.last, view.data.at)
         left: list[Part] = [(f"{group.count!s:>7}  ", "bold dead" if serious else "text"), (error, "text")]
-        rows.append(ends(left, [(" ", ""), (f"{last:>6} ago", "faint")], width))
+        rows.append(ends(left, [(" ", ""), (f"{last:>6} ago", "faint")], width - 1))
         rows.append(fit([(" " * 9, ""), *handler(group.handler, width - 10, "muted")], width))
     return rows
 
@@ -167,7 +167,7 @@ def slowest(view: View, width: int) -> list[Row]:
         name = handler(task.handler, max(10, width - 54))
         known = f"p95 {formatting.duration(p95)}" if p95 else ""
         left = [(f"{task.id:>9}  ", "muted"), *name, ("  ", ""), *bar]
-        rows.append(ends(left, [(f"{formatting.age(length):>9}", "text"), (f"{known:>12}", "faint")], width))
+        rows.append(ends(left, [(f"{formatting.age(length):>9}", "text"), (f"{known:>12}", "faint")], width - 1))
     return rows
 
 

@@ -112,11 +112,8 @@ FIVE_SECONDS = 5.0
 RECENT = timedelta(minutes=10)
 """Age of the failures that the tabs count."""
 
-PINGS = 3
-"""Clock queries per measurement; the fastest one counts."""
-
-PING_SHARE = 10
-"""Multiple of the duration of the measurements to keep a latency: a slow moment must not stay on the screen."""
+PINGS, PING_SHARE = 3, 10
+"""Clock queries per measurement, of which the fastest one counts, and the multiple of their duration to keep it."""
 
 
 @dataclass(slots=True)

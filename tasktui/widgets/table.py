@@ -20,6 +20,9 @@ K = TypeVar("K", bound=Hashable)
 GUTTER = 2
 """Cells on the left for the cursor and mark signs."""
 
+MARGIN = 1
+"""Cells on the right, as beside the titles of the panels."""
+
 
 class Table(ScrollView, Generic[K], can_focus=True):
     """Rows by key.
@@ -164,7 +167,8 @@ class Table(ScrollView, Generic[K], can_focus=True):
         return ""
 
     def _widths(self) -> list[int]:
-        return widths(self.columns, self.scrollable_content_region.width - GUTTER)  # without the scroll bar
+        room = self.scrollable_content_region.width  # without the scroll bar
+        return widths(self.columns, room - GUTTER - MARGIN)
 
     def render_line(self, y: int) -> Strip:
         """Draw one line; the titles stay at the top."""

@@ -353,8 +353,8 @@ def test_reports_contain_rates_and_counts(cli: Call, store: Store) -> None:
     lines = cli("reports", "--since", "10m").out.splitlines()
     titles = ["NAME", "IN", "DONE", "SUCCESS", "1ST ATT", "2ND", "RETRY", "DEAD", "P50", "P95", "WAIT P95"]
     assert re.split(r" {2,}", lines[1].strip()) == titles
-    assert lines[2].split() == ["a.b", "4", "3", "75.0%", "50.0%", "25.0%", "0", "1", "4s", "4s", "5m"]
-    assert "50.0%" in cli("stats").out  # as in the report
+    assert lines[2].split() == ["a.b", "4", "3", "75.0", "%", "50.0", "%", "25.0", "%", "0", "1", "4s", "4s", "5m"]
+    assert "50.0 %" in cli("stats").out  # as in the report
     document = cli("reports", "--by", "queue", "--json").document
     assert (document["by"], document["lines"][0]["name"], document["total"]["success"]) == ("queue", "mail", 0.75)
     assert cli("reports", "--csv").out.splitlines()[1].startswith("a.b,4,3,")
@@ -406,7 +406,7 @@ def test_runners_are_listed_with_their_resources_and_what_blocks_them(cli: Call,
     }
     assert (second["cpu"], second["memory"], second["block"]) == (None, None, None)
     text = " ".join(cli("runners").out.split())
-    assert re.search(r" 4117 stalled .* 142\.0% 190\.0 MiB ", text)
+    assert re.search(r" 4117 stalled .* 142 % 190\.0 MiB ", text)
     sentence = (
         r"has been blocked for \d+s by reports\.render \(task 41\) at reports\.py:7: a blocking call in an async "
     )

@@ -103,6 +103,9 @@ def test_lost_tasks_are_counted_and_said_to_come_back_or_not() -> None:
     assert told(seen(queue(lost=Count(1)), runners=(runner(),))) == [
         "1 task of mail is lost: the lease of the runner expired; a live runner will rescue it"
     ]
+    gone = runner(pid=9, lease=-40.0, running_tasks=1)
+    (only,) = told(seen(queue(lost=Count(1)), runners=(runner(), gone)))
+    assert only.startswith("web-3:9 is lost: no heartbeat for ")
 
 
 def test_dead_runners_are_the_cause_before_every_symptom() -> None:
@@ -152,7 +155,7 @@ def test_a_runner_that_fails_nearly_everything_is_named() -> None:
     overview = seen(queue(), runners=(runner(), runner(id=8, pid=1)))
     (alert,) = alerts(overview, UTC, results)
     assert alert.sentence == (
-        "web-3:4117 fails nearly everything: 58 of 60 attempts in ten minutes; on other runners 10%"
+        "web-3:4117 fails nearly everything: 58 of 60 attempts in ten minutes; on other runners 10 %"
     )
     everywhere = {7: results[7], 8: Flow(retried=90, succeeded=10)}
     assert list(alerts(overview, UTC, everywhere)) == []
@@ -284,7 +287,7 @@ def test_a_line_has_both_rates_and_the_last_hour() -> None:
     assert "1.23k+" in cells
     assert "180" in cells
     assert "4/16" in cells
-    assert cells[-1] == "▁▁▁▁▁▁▁▄▄▄▄▄▄▇▇▇▇▇▇"
+    assert cells[-1] == "▁▁▁▁▁▄▄▄▄▄▇▇▇▇▇"
 
 
 def test_minutes_of_several_queues_add_up() -> None:
@@ -306,6 +309,22 @@ async def test_an_answer_is_kept_for_its_time_and_its_question() -> None:
     assert await recall.get("b", ask) == 2
     now[0] = 110.0
     assert await recall.get("b", ask) == 3
+
+
+async def test_an_answer_is_kept_longer_the_longer_it_took() -> None:
+    now = [100.0]
+
+    async def ask() -> float:
+        now[0] += 2.0
+        return now[0]
+
+    for share, seconds in ((10, 20.0), (100, 200.0)):
+        recall = TtlCache[float](10.0, lambda: now[0], share)
+        first = await recall.get(None, ask)
+        now[0] = first + seconds - 0.1
+        assert await recall.get(None, ask) == first
+        now[0] = first + seconds
+        assert await recall.get(None, ask) > first
 
 
 @pytest.fixture

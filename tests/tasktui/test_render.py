@@ -14,6 +14,7 @@ from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
 from tasktui.data import task_panels
 from tasktui.data.task_list import Listing
+from tasktui.render import theme
 from tasktui.render.code import error_rows, payload_rows
 from tasktui.render.plot import (
     Mark,
@@ -116,6 +117,16 @@ def test_a_gauge_shows_halves_and_never_hides_a_small_share() -> None:
     assert plain([gauge([(0.55, "running")], 10)]) == "━━━━━╸━━━━"
     assert gauge([(0.001, "running")], 4)[0] == ("╸", "running")
     assert gauge([(0.5, "dead"), (0.5, "ready")], 4) == [("━━", "dead"), ("━━", "ready")]
+
+
+def test_a_gauge_without_shades_has_a_thin_track(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(theme._Current, "palette", theme.THEMES["none"])
+    assert plain([gauge([(0.5, "running")], 4)]) == "━━──"
+
+
+def test_an_axis_has_its_middle_only_where_a_row_begins() -> None:
+    assert [row[0][0].strip() for row in framed([[]] * 4, 5000)] == ["5k", "", "2.5k", ""]
+    assert [row[0][0].strip() for row in framed([[]] * 3, 5000)] == ["5k", "", ""]
 
 
 def test_every_slot_of_a_runner_has_its_place() -> None:
@@ -230,6 +241,7 @@ def test_marks_outlive_a_load_and_are_counted_when_hidden() -> None:
 def test_what_matches_is_counted_beside_what_is_loaded() -> None:
     listing = Listing().loaded(page(row(3), row(2), after=2))
     assert listing.count_text == "2+ tasks"
+    assert replace(listing, capped=True).count_text == "2 found so far"
     assert replace(listing, matching=Count(10_000, more=True)).count_text == "10,000+ tasks, 2 loaded"
     assert replace(listing, matching=Count(1)).count_text == "2+ tasks"
     assert replace(listing, next=None).count_text == "2 tasks"

@@ -40,7 +40,7 @@ async def worked(database: Database) -> None:
 async def test_success_is_shown_by_handler(worked: None, watch: Watch, size: tuple[int, int]) -> None:
     async with watch("reports", size) as operator:
         await operator.sees(
-            "SUCCESS", "1ST ATT", "P95", "smtp.send", "75.0%", "report.make", "100%", "per minute, 1 h: all"
+            "SUCCESS", "1ST ATT", "P95", "smtp.send", "75.0 %", "report.make", "100 %", "per minute, 1 h: all"
         )
         assert len(operator.text.splitlines()) == size[1]
 
