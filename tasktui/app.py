@@ -182,10 +182,6 @@ class Console(KeyBuffer):
         filters = [NoColor()] if self.no_color or theme.current().name == "none" else super().get_line_filters()
         return [*filters, Ascii()] if self._ascii else filters
 
-    def get_key_display(self, binding: Binding) -> str:
-        """A key as footer and help show it."""
-        return theme.key_sign("↵") if binding.key == "enter" else super().get_key_display(binding)
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave letters to inputs that have the focus, and show the stop key only while an operation is in progress."""
         if action == "stop":

@@ -21,6 +21,7 @@ from tasktui.actions.actions import ACTIONS
 from tasktui.commands.syntax import COMMANDS
 from tasktui.render.render import content, fitted, line, lines
 from tasktui.render.rows import BLANK, Row, beside
+from tasktui.render.theme import key_sign
 from tasktui.screens import MODES
 from tasktui.screens.live import LiveScreen
 from tasktui.widgets.heading import Heading
@@ -132,7 +133,7 @@ def _keys(screen: LiveScreen) -> list[tuple[str, str, str]]:
         binding = active.binding
         if binding.description and not binding.action.startswith(OTHERS):
             keys = labels.get(binding.action, ("",))[0]
-            key = screen.app.get_key_display(binding)
+            key = key_sign("↵") if binding.key == "enter" else screen.app.get_key_display(binding)
             labels[binding.action] = (f"{keys} {key}".strip(), binding.description, binding.action)
     return list(labels.values())
 

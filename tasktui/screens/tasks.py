@@ -97,8 +97,8 @@ class TasksScreen(LiveScreen):
         Binding("backslash", "mark('none')", "Clear marks", show=False, key_display="\\"),
         Binding("w", "why", "Why"),
         Binding("slash", "filter", "Filter", key_display="/", priority=True),
-        Binding("n", "search", "Search older tasks", show=False),
-        Binding("p", "preview", "Preview", show=False),
+        Binding("n", "show('older')", "Search older tasks", show=False),
+        Binding("p", "show('preview')", "Preview", show=False),
         Binding("o", "app.command('sort')", "Sort", show=False, priority=True),
         Binding("escape", "list", "Back to the list", show=False),
     ]
@@ -173,15 +173,12 @@ class TasksScreen(LiveScreen):
         """Focus the filter without delay: the following keys are meant for it."""
         self.filter_bar.edit()
 
-    def action_search(self) -> None:
-        """Continue a search that stopped at the scan limit."""
-        self.pages.search()
-        self.feed.hurry()
-        self.draw()
-
-    def action_preview(self) -> None:
-        """Show or hide the preview."""
-        self.preview.toggle()
+    def action_show(self, what: str) -> None:
+        """Show or hide the `preview`, or continue a search that stopped at the scan limit with `older` tasks."""
+        if what == "older":
+            self.pages.search()
+        else:
+            self.preview.toggle()
         self.draw()
         self.feed.hurry()
 
