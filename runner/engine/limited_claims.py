@@ -108,7 +108,8 @@ class LimitedClaims:
     async def claim(self, who: Claimant, lanes: list[Lane], limit: int, starts: bool) -> list[Claimed]:
         """Claim from these lanes, and record which of them have no room or no tasks; see `claim_limited`."""
         schedule = self._lanes.limited
-        request = LimitedLanes(lanes, self._lanes.start, schedule.cursors)
+        # Without other lanes to claim from, waiting for another runner's claim costs nothing.
+        request = LimitedLanes(lanes, self._lanes.start, schedule.cursors, patient=not self._lanes.places)
         result = await self._database.write(claim_limited, who, request, self._defaults, limit, starts)
         schedule.record(lanes, result.waits, result.empty, result.cursors, time.monotonic())
         self.probes |= result.probes

@@ -1,8 +1,9 @@
 """claim_limited: claim from lanes whose queue or handler has limits, in a transaction of their own.
 
 The claim locks the registry rows of the limits that it uses, and only then counts the running tasks, so that no two
-claims use the same room. It never waits for such a lock: the lanes of a locked row are busy, and the runner tries them
-again in a moment. Settles and rescues only make room, and take no lock. Claims from other lanes do not come here.
+claims use the same room. It does not wait for such a lock: the lanes of a locked row are busy, and the runner tries
+them again in a moment. Only a runner without other due lanes waits, for some milliseconds. Settles and rescues only
+make room, and take no lock. Claims from other lanes do not come here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,11 +68,13 @@ class LimitedLanes(NamedTuple):
         lanes: the lanes, in the order of claims.
         start: the position before every task.
         cursors: the last tenant that had a turn, by lane; empty if only the tasks without a tenant had one.
+        patient: if other claims hold all limits, wait for them for a moment; see `hold`.
     """
 
     lanes: Sequence[Lane]
     start: LanePosition
     cursors: Mapping[Lane, str] = {}
+    patient: bool = False
 
 
 @dataclass
@@ -112,7 +115,7 @@ async def claim_limited(
         starts: True if each task has a slot; see `claim`.
     """
     values = claim_values(who, limit, starts=starts)
-    claim = _Claim(tx, await hold(tx, lanes.lanes), lanes, terms, values, who.order, who.selection.names)
+    claim = _Claim(tx, await hold(tx, lanes.lanes, lanes.patient), lanes, terms, values, who.order, who.selection.names)
     result = claim.result
     result.waits = {lane: BUSY for lane in lanes.lanes if claim.ledger.is_busy(lane)}
     mine = (lane for lane in lanes.lanes if lane not in result.waits)

@@ -19,6 +19,7 @@ from runner.policy.claim_order import LIMITED
 from runner.policy.lanes import Lane
 from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits, retry_in, room
 from runner.policy.rate import MOST
+from runner.store.partitions import attempt_change
 
 COLUMNS = (*UNLIMITED.columns, "rate_spent")
 
@@ -30,6 +31,9 @@ BREAKER_COLUMNS: dict[str, Any] = {
     "breaker_probe_at": Instant,
 }
 """The state of an open breaker; the registry of queues has none of them."""
+
+PATIENCE = "50ms"
+"""Longest wait for limits that other claims hold. A claim takes milliseconds; a frozen runner holds them longer."""
 
 Key: TypeAlias = tuple[str, str]
 """The kind and the name of a queue or a handler."""
@@ -111,19 +115,25 @@ def _after(usage: LimitUsage, starts: int) -> LimitUsage:
     return replace(usage, running=running, spent=spent, breaker=breaker)
 
 
-async def hold(tx: Transaction, lanes: Sequence[Lane]) -> Ledger:
+async def hold(tx: Transaction, lanes: Sequence[Lane], patient: bool = False) -> Ledger:
     """Lock the limits of some lanes that no other claim holds, and count the running tasks under them.
 
     Args:
         tx: a writing transaction, which holds them until its end.
         lanes: the lanes.
+        patient: if other claims hold all these limits, wait for them up to PATIENCE.
     """
     names = {"queue": sorted({lane.queue for lane in lanes}), "handler": sorted({lane.handler for lane in lanes})}
     parameters: dict[str, Any] = {}
     for kind, values in names.items():
         parameters |= tx.dialect.parameters(f"{kind}s", {"name": values})
-    lock, count = _holding(tx.tables, tx.driver)
+    lock, wait, count = _holding(tx.tables, tx.driver)
     rows = await tx.run(lock, parameters)
+    if patient and rows and not any(row[3] for row in rows):
+        async with attempt_change(tx, PATIENCE) as attempt:
+            await tx.rows(wait.statement, parameters)
+        # Once more, although they are locked: the time of a rate is that of the statement.
+        rows = rows if attempt.failed else await tx.run(lock, parameters)
     held: dict[Key, LimitUsage] = {}
     for kind, name, at, _, *columns, _ in (row for row in rows if row[3]):
         row: dict[str, Any] = dict(zip((*COLUMNS, *BREAKER_COLUMNS, "probe_in"), columns, strict=True))
@@ -175,9 +185,9 @@ async def charge(tx: Transaction, ledger: Ledger) -> None:
 
 
 @lru_cache
-def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
-    """The statements that lock limits, and that count the running tasks under them."""
-    dialect, parts = DIALECTS[driver.name], []
+def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared, Prepared]:
+    """The statements that lock limits, that wait for their locks, and that count the running tasks under them."""
+    dialect, parts, waits = DIALECTS[driver.name], [], []
     names = {kind: sa.select(dialect.rows(f"{kind}s", {"name": sa.Text}).c.name) for kind in ("queue", "handler")}
     for kind, registry in (("queue", tables.queue), ("handler", tables.handler)):
         wanted = registry.c.name.in_(names[kind]) & LIMITED.is_limited(registry)
@@ -185,6 +195,8 @@ def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
         columns = [registry.c[name] for name in names_held]
         lock = sa.select(registry.c.name, *columns).where(wanted).order_by(registry.c.name)
         held = lock.with_for_update(skip_locked=True, key_share=True).cte(f"held_{kind}")
+        awaited = lock.with_only_columns(registry.c.name).with_for_update(key_share=True).cte(f"awaited_{kind}")
+        waits.append(sa.select(sa.func.count()).select_from(awaited).scalar_subquery())
         same = registry.outerjoin(held, held.c.name == registry.c.name)
         flag = held.c.name.is_not(None).label("held")
         entry: list[Any] = [sa.literal_column(f"'{kind}'").label("kind"), registry.c.name, epoch_seconds().label("at")]
@@ -197,7 +209,7 @@ def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
     groups = (task.queue, task.handler, task.tenant)
     mine = task.queue.in_(names["queue"]) | task.handler.in_(names["handler"])
     count = sa.select(*groups, sa.func.count()).where(is_state(task.state, State.RUNNING), mine).group_by(*groups)
-    return Prepared(sa.union_all(*parts), driver), Prepared(count, driver)
+    return Prepared(sa.union_all(*parts), driver), Prepared(sa.select(*waits), driver), Prepared(count, driver)
 
 
 def _held_or_null(held: sa.CTE, name: str, type_: Any) -> sa.ColumnElement[Any]:

@@ -17,7 +17,7 @@ from runner.operations.results import Actor
 from runner.policy.lanes import Lane
 from runner.policy.suspicion import Ask
 from runner.store.claim import claim
-from runner.store.claim_limited import LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
+from runner.store.claim_limited import BUSY, LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
 from runner.store.limits import charge, hold
 from runner.store.submit import submit_many
 from tests.conftest import on_postgresql
@@ -319,6 +319,41 @@ async def test_a_long_transaction_does_not_prevent_a_first_limit(
         await tx.rows(sa.select(tx.tables.queue))
         await limit(rival, "queue", "mail", concurrency="5")
     assert len(tasks_of(await take(runner))) == 5
+
+
+@on_postgresql
+@pytest.mark.parametrize("room", ["3", "1"])
+async def test_a_patient_claim_follows_the_one_that_holds_its_limit(
+    database: Database, rival: Database, runner: Runner, monkeypatch: pytest.MonkeyPatch, room: str
+) -> None:
+    monkeypatch.setattr("runner.store.limits.PATIENCE", "20s")
+    await put_many(database, 10, queue="mail")
+    await limit(database, "queue", "mail", concurrency=room)
+    await runner.survey()
+    lanes = LimitedLanes(list(runner.lanes.limited.due), runner.start, patient=True)
+    other = await Runner.enter(rival)
+    async with database.writing() as tx:
+        first = await claim_limited(tx, runner.who, lanes, runner.terms, 1)
+        waiting = asyncio.create_task(rival.write(claim_limited, other.who, lanes, other.terms, 10))
+        await until_locked(database)
+    second = await waiting
+    assert (len(first.claimed), len(second.claimed)) == (1, int(room) - 1)
+    assert set(second.waits.values()) == {inf}
+
+
+@on_postgresql
+async def test_a_patient_claim_gives_up_on_a_limit_that_is_held_for_long(
+    database: Database, rival: Database, runner: Runner
+) -> None:
+    await put_many(database, 2, queue="mail")
+    await limit(database, "queue", "mail", concurrency="5")
+    await runner.survey()
+    lanes = LimitedLanes(list(runner.lanes.limited.due), runner.start, patient=True)
+    other = await Runner.enter(rival)
+    async with database.writing() as tx:
+        await hold(tx, lanes.lanes)
+        late = await rival.write(claim_limited, other.who, lanes, other.terms, 10)
+    assert (late.claimed, set(late.waits.values())) == ([], {BUSY})
 
 
 async def test_a_lane_is_limited_by_its_queue_or_its_handler(database: Database, runner: Runner) -> None:
