@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from runner.policy.breaker import Probe
 
 
+LOOK_AGAIN = 0.05
+"""Seconds until tasks without a tenant have a turn again in a lane that had none."""
+
+
 class Turn(NamedTuple):
     """Lanes to claim from with one claim.
 
@@ -74,6 +78,8 @@ class LimitedClaims:
         self._slots_of = slots_of
         self._room_of = room_of
         self._timer: asyncio.TimerHandle | None = None
+        self._with_tenants: dict[Lane, float] = {}
+        """Until when claims look for tasks without a tenant last, by lane, in monotonic seconds."""
         self.probes: dict[int, Probe] = {}
         """The round of each task in flight that probes for an open breaker, by task id."""
 
@@ -109,8 +115,11 @@ class LimitedClaims:
         """Claim from these lanes, and record which of them have no room or no tasks; see `claim_limited`."""
         schedule = self._lanes.limited
         # Without other lanes to claim from, waiting for another runner's claim costs nothing.
-        request = LimitedLanes(lanes, self._lanes.start, schedule.cursors, patient=not self._lanes.places)
+        patient, now = not self._lanes.places, time.monotonic()
+        self._with_tenants = {lane: until for lane, until in self._with_tenants.items() if until > now}
+        request = LimitedLanes(lanes, self._lanes.start, schedule.cursors, patient, self._with_tenants.keys())
         result = await self._database.write(claim_limited, who, request, self._defaults, limit, starts)
+        self._with_tenants |= dict.fromkeys(result.with_tenants, now + LOOK_AGAIN)
         schedule.record(lanes, result.waits, result.empty, result.cursors, time.monotonic())
         self.probes |= result.probes
         return result.claimed

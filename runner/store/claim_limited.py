@@ -6,7 +6,7 @@ them again in a moment. Only a runner without other due lanes waits, for some mi
 make room, and take no lock. Claims from other lanes do not come here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
@@ -69,12 +69,14 @@ class LimitedLanes(NamedTuple):
         start: the position before every task.
         cursors: the last tenant that had a turn, by lane; empty if only the tasks without a tenant had one.
         patient: if other claims hold all limits, wait for them for a moment; see `hold`.
+        with_tenants: lanes in which a recent claim found no task without a tenant: look for these last.
     """
 
     lanes: Sequence[Lane]
     start: LanePosition
     cursors: Mapping[Lane, str] = {}
     patient: bool = False
+    with_tenants: Collection[Lane] = frozenset()
 
 
 @dataclass
@@ -87,6 +89,7 @@ class LimitedClaim:
         empty: the lanes without due tasks.
         cursors: the new cursors by lane; None for the start of the next round.
         probes: the round of probes of each claimed task that probes for an open breaker, by task id.
+        with_tenants: the lanes that have no due task without a tenant.
     """
 
     claimed: list[Claimed] = field(default_factory=list)
@@ -94,6 +97,7 @@ class LimitedClaim:
     empty: set[Lane] = field(default_factory=set)
     cursors: dict[Lane, str | None] = field(default_factory=dict)
     probes: dict[int, Probe] = field(default_factory=dict)
+    with_tenants: set[Lane] = field(default_factory=set)
 
 
 async def claim_limited(
@@ -190,8 +194,9 @@ class _Claim:
     async def from_tenants(self, lane: Lane) -> None:
         """Claim from a lane with a limit per tenant."""
         cursor = self.lanes.cursors.get(lane)
+        last = lane in self.lanes.with_tenants
         if cursor is None and (wanted := self._wanted(lane)):
-            await self._run("without tenant", [lane], (wanted + 1) // 2)
+            await self._from_others(lane, 0 if last else (wanted + 1) // 2)
             self.result.cursors[lane] = cursor = ""
         if not (wanted := self._wanted(lane)):
             return
@@ -200,7 +205,7 @@ class _Claim:
         due = [each.tenant for each in seen.visits if each.due]
         parts = shares(due, lambda tenant: self.ledger.tenant_room(lane, tenant), wanted)
         if cursor and any(tenant <= cursor for tenant in parts):  # a new round
-            await self._run("without tenant", [lane], (wanted + 1) // 2)
+            await self._from_others(lane, 0 if last else (wanted + 1) // 2)
             if not (wanted := self._wanted(lane)):
                 self.result.cursors[lane] = ""
                 return
@@ -208,10 +213,19 @@ class _Claim:
         claimed = []
         if parts:
             claimed = await self._run("tenants", [lane], wanted, share_parameters(self.tx, parts))
+        if not claimed and last:
+            claimed = await self._from_others(lane, wanted)
         if not claimed:
             self._stop(lane, complete=seen.complete, is_full=not full.isdisjoint(due))
         turns = list(parts) or [each.tenant for each in seen.visits]
         self.result.cursors[lane] = None if seen.complete and len(parts) < wanted else turns[-1]
+
+    async def _from_others(self, lane: Lane, wanted: int) -> list[Claimed]:
+        """Claim tasks without a tenant, and note that there are none."""
+        claimed: list[Claimed] = await self._run("without tenant", [lane], wanted) if wanted else []
+        if wanted and not claimed:
+            self.result.with_tenants.add(lane)
+        return claimed
 
     def _stop(self, lane: Lane, *, complete: bool, is_full: bool) -> None:
         """Note why no tenant had a task to claim."""

@@ -131,7 +131,7 @@ async def hold(tx: Transaction, lanes: Sequence[Lane], patient: bool = False) ->
     rows = await tx.run(lock, parameters)
     if patient and rows and not any(row[3] for row in rows):
         async with attempt_change(tx, PATIENCE) as attempt:
-            await tx.rows(wait.statement, parameters)
+            await tx.rows(wait, parameters)
         # Once more, although they are locked: the time of a rate is that of the statement.
         rows = rows if attempt.failed else await tx.run(lock, parameters)
     held: dict[Key, LimitUsage] = {}
@@ -185,7 +185,7 @@ async def charge(tx: Transaction, ledger: Ledger) -> None:
 
 
 @lru_cache
-def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared, Prepared]:
+def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, sa.Select[Any], Prepared]:
     """The statements that lock limits, that wait for their locks, and that count the running tasks under them."""
     dialect, parts, waits = DIALECTS[driver.name], [], []
     names = {kind: sa.select(dialect.rows(f"{kind}s", {"name": sa.Text}).c.name) for kind in ("queue", "handler")}
@@ -209,7 +209,7 @@ def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared, Pr
     groups = (task.queue, task.handler, task.tenant)
     mine = task.queue.in_(names["queue"]) | task.handler.in_(names["handler"])
     count = sa.select(*groups, sa.func.count()).where(is_state(task.state, State.RUNNING), mine).group_by(*groups)
-    return Prepared(sa.union_all(*parts), driver), Prepared(sa.select(*waits), driver), Prepared(count, driver)
+    return Prepared(sa.union_all(*parts), driver), sa.select(*waits), Prepared(count, driver)
 
 
 def _held_or_null(held: sa.CTE, name: str, type_: Any) -> sa.ColumnElement[Any]:

@@ -199,6 +199,21 @@ class TestTenants:
         turns = [tenants[id] for _ in range(9) for id in tasks_of(await take(runner, 1))]
         assert turns == [None, "acme", "bolt"] * 3
 
+    async def test_a_lane_that_had_no_task_without_a_tenant_looks_for_them_last(
+        self, database: Database, runner: Runner
+    ) -> None:
+        tenants = await self.put(database, "acme")
+        await limit(database, "queue", "mail", per_tenant="1")
+        first = await take(runner, 1)
+        assert [tenants[id] for id in tasks_of(first)] == ["acme"]
+        (lane,) = first.with_tenants
+        none = await put(database, queue="mail")
+        lanes = LimitedLanes([lane], runner.start, with_tenants=first.with_tenants)
+        second = await database.write(claim_limited, runner.who, lanes, runner.terms, 10)
+        assert (tasks_of(second), second.with_tenants) == ([none], set()), "the tenant is full"
+        third = await database.write(claim_limited, runner.who, lanes, runner.terms, 10)
+        assert (tasks_of(third), third.with_tenants) == ([], {lane})
+
     async def test_the_lanes_of_one_claim_share_the_limit_of_a_tenant(self, database: Database, runner: Runner) -> None:
         new = [NewTask("work", queue="mail", tenant="acme", priority=level) for level in (1, 9) for _ in range(3)]
         ids = await database.write(submit_many, new)
