@@ -100,8 +100,11 @@ class PostgreSQL:
         return sa.func.unnest(*arrays).table_valued(*values).render_derived(name=name)
 
     def parameters(self, name: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-        """Send one list per column."""
-        return {f"{name}_{column}": list(items) for column, items in values.items()}
+        """Send one list per column, and NULL for a column of nothing else: unnest pads it."""
+        return {
+            f"{name}_{column}": list(items) if items.count(None) < len(items) else None
+            for column, items in values.items()
+        }
 
     def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:  # noqa: ARG002 - the other database needs it
         """Run the selection once for each outer row."""
