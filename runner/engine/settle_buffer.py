@@ -169,12 +169,13 @@ class SettleBuffer:
 
     async def _settle(self, settlements: list[Settlement], individually: bool, settled: Settled) -> None:
         """Settle the remaining items, on the fast path where possible."""
-        unsettled = [item for item in settlements if item.id not in settled.verbs]
-        done = [item for item in unsettled if type(item.outcome) is Done and not individually]
+        verbs, rest = settled.verbs, settlements
+        if verbs:
+            rest = [item for item in rest if item.id not in verbs]
+        done = [item for item in rest if type(item.outcome) is Done and not individually]
         if done:
-            task_ids = await self._database.write_single(settle_done, self.runner_id, done)
-            settled.verbs |= dict.fromkeys(task_ids, "succeed")
-        rest = [item for item in unsettled if item.id not in settled.verbs]
+            verbs |= dict.fromkeys(await self._database.write_single(settle_done, self.runner_id, done), "succeed")
+            rest = [item for item in rest if item.id not in verbs] if len(verbs) < len(settlements) else []
         if rest:
             other = await self._database.write(settle, self.runner_id, rest)
             settled.verbs |= other.verbs

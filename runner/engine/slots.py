@@ -198,14 +198,15 @@ class InFlight:
     def add(self, task: Claimed, handler: Handler, prefetched: bool = False) -> Running | None:
         """Add a task; return None if an earlier claim of it is still unsettled."""
         earlier = self.tasks.get(task.id)
-        if earlier is not None and not earlier.settled:
-            return None
-        running = Running(task, handler, self.slots_of(handler), prefetched)
-        self.add_claim(task)
-        if earlier is None and handler.defaults.limit_per_runner is not None:
+        if earlier is not None:
+            if not earlier.settled:
+                return None
+        elif handler.defaults.limit_per_runner is not None:
             self.capped[handler.name] += 1
-        self.tasks[task.id] = running
-        running.slots.add(running)
+        slots = self.slots_of(handler)
+        running = self.tasks[task.id] = Running(task, handler, slots, prefetched)
+        self.add_claim(task)
+        slots.add(running)
         return running
 
     def add_claim(self, task: Claimed) -> None:

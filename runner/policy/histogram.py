@@ -33,6 +33,12 @@ def bin_ms(seconds: float) -> int:
     return bound if bound < HIGHEST else HIGHEST
 
 
+_BOUNDS = tuple(bin_ms(ms / 1_000) for ms in range(1_000))
+"""The bins of the first whole milliseconds: most times are short, and each attempt has two."""
+
+_TABLED = len(_BOUNDS) - 1
+
+
 @dataclass(slots=True)
 class Bin:
     """The times of one bin: their number, and their sum in seconds."""
@@ -52,7 +58,8 @@ class Histogram:
 
     def add(self, seconds: float) -> None:
         """Count one time in seconds; one below zero counts as zero."""
-        bound = bin_ms(seconds)
+        exact = seconds * 1_000 - ROUNDING
+        bound = _BOUNDS[ceil(exact)] if 0 < exact < _TABLED else bin_ms(seconds)
         each = self.bins.get(bound)
         if each is None:
             self.bins[bound] = each = Bin(0, 0.0)
