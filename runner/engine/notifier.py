@@ -169,13 +169,15 @@ EVENT = struct.Struct("iIII")
 
 
 class FileChanges:
-    """The changes of a SQLite file and its write-ahead log, reported by Linux; other systems report none."""
+    """The changes of a SQLite file and its write-ahead log, reported by Linux; other systems report none.
+
+    A transaction writes each page with calls of its own. The reports are read only where a wait ends, because a busy
+    runner would otherwise wake up for each page that it writes itself.
+    """
 
     def __init__(self) -> None:
         self._descriptor: int | None = None
         self._followed: dict[int, str] = {}
-        self._waiter: asyncio.Future[None] | None = None
-        self._changed = False
         self._checks = 0
         self._pause = FIRST_PAUSE
         with suppress(OSError, AttributeError, ImportError):
@@ -186,13 +188,10 @@ class FileChanges:
             self._descriptor = descriptor if descriptor >= 0 else None
 
     def __enter__(self) -> Self:
-        if self._descriptor is not None:
-            asyncio.get_running_loop().add_reader(self._descriptor, self._read)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
-            asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -210,36 +209,41 @@ class FileChanges:
 
     async def pause(self, longest: float) -> None:
         """Wait until the next check: briefly after a change, otherwise until the next one or `longest` seconds."""
-        if self._changed:
-            self._checks, self._changed = CHECKS, False
+        if not self._checks and self._read():  # changes since the first of the last checks
+            self._checks = CHECKS
         if self._checks:
             self._checks -= 1
             await asyncio.sleep(self._pause)
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
             return
         self._pause = FIRST_PAUSE
-        loop = asyncio.get_running_loop()
-        self._waiter = waiter = loop.create_future()
-        timer = loop.call_later(longest, self._wake)
+        await self._wait(longest)
+        if self._read():
+            self._checks = CHECKS
+
+    async def _wait(self, longest: float) -> None:
+        """Wait until a change is reported, or `longest` seconds."""
+        loop, reported = asyncio.get_running_loop(), asyncio.Event()
+        timer = loop.call_later(longest, reported.set)
+        if self._descriptor is not None:
+            loop.add_reader(self._descriptor, reported.set)
         try:
-            await waiter
+            await reported.wait()
         finally:
             timer.cancel()
-            self._waiter = None
+            if self._descriptor is not None:
+                loop.remove_reader(self._descriptor)
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _read(self) -> None:
-        assert self._descriptor is not None  # noqa: S101 - the loop has a reader only for an open one
+    def _read(self) -> bool:
+        """Read the reported changes; True if there were any."""
+        changed = False
         with suppress(BlockingIOError):
-            events = os.read(self._descriptor, 65_536)
-            position = 0
-            while position + EVENT.size <= len(events):
-                watched, mask, _, length = EVENT.unpack_from(events, position)
-                if mask & IN_IGNORED:
-                    self._followed.pop(watched, None)
-                position += EVENT.size + length
-        self._changed = True
-        self._wake()
+            while self._descriptor is not None:
+                events, position = os.read(self._descriptor, 65_536), 0
+                changed = True
+                while position + EVENT.size <= len(events):
+                    watched, mask, _, length = EVENT.unpack_from(events, position)
+                    if mask & IN_IGNORED:
+                        self._followed.pop(watched, None)
+                    position += EVENT.size + length
+        return changed

@@ -176,11 +176,28 @@ async def test_a_log_file_is_followed_again_after_it_was_deleted(tmp_path: Path)
             await asyncio.sleep(0)
             log_file.write_bytes(b"2")
             await asyncio.wait_for(waiting, 30)
-            for _ in range(notifier.CHECKS):
-                await asyncio.wait_for(changes.pause(3600), 30)
             log_file.unlink()
-            await changes.pause(3600)  # the end of the file counts as a change
-            await until(lambda: not changes.follow(path))
+            async with asyncio.timeout(30):
+                while changes.follow(path):
+                    await changes.pause(3600)  # the end of the file counts as a change
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports changes of a file")
+async def test_writes_during_the_checks_wake_no_runner_and_are_found_after_them(tmp_path: Path) -> None:
+    path, log_file = str(tmp_path / "tasks.db"), tmp_path / "tasks.db-wal"
+    log_file.write_bytes(b"1")
+    with notifier.FileChanges() as changes:
+        assert changes.follow(path)
+        waiting = asyncio.ensure_future(changes.pause(3600))
+        await asyncio.sleep(0)
+        log_file.write_bytes(b"2")
+        async with asyncio.timeout(30):
+            await waiting
+            for _ in range(notifier.CHECKS):
+                log_file.write_bytes(b"3")
+                assert not asyncio.get_running_loop().remove_reader(changes._descriptor or 0)
+                await changes.pause(3600)
+            await changes.pause(3600)  # returns, because of the writes
 
 
 def instances() -> int:
