@@ -69,6 +69,7 @@ class Client:
         self._coalescer = Coalescer(self._submit, self._loop) if settings.coalesce else None
         self._threads = SubmitThreads()
         self._database: asyncio.Future[Database] | None = None
+        self._opened_database: Database | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="runner-client", daemon=True)
         self._thread.start()
 
@@ -104,8 +105,7 @@ class Client:
             insert: the statement.
             payload: JSON text as Signature.encode writes it.
         """
-        if len(payload) * 4 > self.payload_limit:
-            self.require_size(insert.task.handler, payload)
+        self.require_size(insert.task.handler, payload)
         try:
             threads = self._open_database().threads
             return threads.run(partial(threads.insert, insert, payload), begins=False)
@@ -114,7 +114,15 @@ class Client:
 
     async def submit_one_async(self, insert: "SingleInsert", payload: str) -> int:
         """Same as `submit_one`, without blocking the caller's event loop."""
-        return await self._threads.run(self.submit_one, insert, payload)
+        if (database := self._opened_database) is None:
+            database = await self._threads.run(self._open_database)
+        if (loops := database.loops) is None:
+            return await self._threads.run(self.submit_one, insert, payload)
+        self.require_size(insert.task.handler, payload)
+        try:
+            return await loops.insert(insert, payload)
+        except DatabaseUnavailable as error:
+            raise_explained(error, [insert.task], commits_itself=True)
 
     def require_size(self, handler: str, payload: str) -> None:
         """Reject a payload that is too large.
@@ -122,8 +130,9 @@ class Client:
         Raises:
             PayloadTooLarge: it exceeds the setting payload_limit.
         """
-        if (size := len(payload.encode())) > self.payload_limit:
-            raise PayloadTooLarge(handler=handler, size=size, limit=self.payload_limit)
+        limit = self.payload_limit
+        if len(payload) * 4 > limit and (size := len(payload.encode())) > limit:
+            raise PayloadTooLarge(handler=handler, size=size, limit=limit)
 
     def submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Submit tasks in a separate transaction."""
@@ -156,9 +165,8 @@ class Client:
             raise_explained(error, tasks, commits_itself=single and database.dialect.isolates_rows)
 
     def _open_database(self) -> "Database":
-        opened = self._database
-        if opened is not None and opened.done() and not opened.cancelled() and opened.exception() is None:
-            return opened.result()
+        if self._opened_database is not None:
+            return self._opened_database
         return asyncio.run_coroutine_threadsafe(self._get_database(), self._loop).result()
 
     async def _submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
@@ -235,6 +243,7 @@ class Client:
         except BaseException:
             await database.dispose()
             raise
+        self._opened_database = database
         return database
 
     def close(self) -> None:
@@ -242,6 +251,8 @@ class Client:
         if self._loop.is_closed() or os.getpid() != self.pid:
             return
         self._threads.close(FAREWELL)
+        if self._opened_database is not None and self._opened_database.loops is not None:
+            self._opened_database.loops.close_own()
         asyncio.run_coroutine_threadsafe(self._dispose(), self._loop).result(timeout=FAREWELL)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=FAREWELL)

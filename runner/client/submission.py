@@ -223,8 +223,7 @@ class Submission(Submitter[P, R]):
         """
         client = get_client()
         for payload in payloads:
-            if len(payload) * 4 > client.payload_limit:
-                client.require_size(self.task.handler, payload)
+            client.require_size(self.task.handler, payload)
         bulk = TaskBatch(self.task, payloads)
         if self.rules == NO_RULES:
             return bulk

@@ -59,6 +59,10 @@ THREAD_CONNECTIONS = 6
 """Blocking connections for submits, and so submits at the same time in one process."""
 
 
+LOOP_CONNECTIONS = 6
+"""Connections to PostgreSQL for submits of coroutines, per event loop."""
+
+
 def options(url: sa.URL) -> dict[str, Any]:
     """Return the engine options for a URL."""
     if url.get_backend_name() == "sqlite":
@@ -106,7 +110,7 @@ def most_connections(transactions: int, *, notify: bool) -> int:
     """
     pool = POOL_SIZE + POOL_OVERFLOW  # one pool for the runner, one for results that its handlers read
     watchdog = 2  # renews the lease while the event loop is blocked; the lease keeper
-    return 2 * pool + THREAD_CONNECTIONS + 2 * transactions + int(notify) + watchdog
+    return 2 * pool + THREAD_CONNECTIONS + LOOP_CONNECTIONS + 2 * transactions + int(notify) + watchdog
 
 
 def read_only(url: sa.URL) -> sa.URL:

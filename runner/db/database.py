@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import cached_property, partial
 from importlib import import_module
-from typing import Any, Concatenate, Literal, ParamSpec, Self
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self
 
 import sqlalchemy as sa
 
@@ -22,6 +22,9 @@ from runner.db.transaction import BlockingTransaction, Transaction
 from runner.errors import DatabaseUnavailable
 from runner.settings import Settings
 from runner.urls import DatabaseUrl, async_url, redacted, sync_url
+
+if TYPE_CHECKING:
+    from runner.db.loop_connections import LoopConnections
 
 P = ParamSpec("P")
 StoreVerb = Callable[Concatenate[Transaction, P], Awaitable[T]]
@@ -63,7 +66,7 @@ class Database:
         self._create_engine = create_engine
         self._handlers = handlers
         self.threads = threads
-        """Runs the steps of verbs in threads without an event loop."""
+        """Runs short transactions in threads without an event loop."""
         self.url = url
         self.dialect = dialect
         self.tables = tables(prefix, schema if self.dialect.isolates_rows else None)
@@ -74,6 +77,15 @@ class Database:
     def engine(self) -> AsyncCoreEngine:
         """The engine of the pooled connections."""
         return self._create_engine()
+
+    @cached_property
+    def loops(self) -> "LoopConnections | None":
+        """Submits single tasks on event loops; None for a file, whose commits block."""
+        if not self.dialect.isolates_rows:
+            return None
+        from runner.db.loop_connections import LoopConnections  # imports psycopg
+
+        return LoopConnections(self.threads, self.url)
 
     @cached_property
     def _reader(self) -> AsyncCoreEngine:
@@ -243,6 +255,8 @@ class Database:
             await self.engine.dispose()
         await self._handlers.dispose()
         self.threads.close()
+        if (loops := vars(self).get("loops")) is not None:
+            await asyncio.to_thread(loops.close)
 
     async def migrate(self) -> None:
         """Create the tables, or upgrade them to the current version."""

@@ -79,7 +79,7 @@ async def test_a_submit_after_a_restart_of_the_server_opens_a_new_connection(
 async def test_nothing_is_prepared_behind_a_pooler(migrated_url: str, work: TaskHandler[Any, Any, Any]) -> None:
     async with Proxy(migrated_url, pools=True).opened() as pooler:
         await asyncio.to_thread(connect, url=parse_url(pooler.url))
-        ids = [await work.submit_async(number=number) for number in range(12)]
+        ids = [await asyncio.to_thread(work.submit, number=number) for number in range(12)]
         assert len(set(ids)) == 12
         opened = await asyncio.wrap_future(get_client().run(_itself))
         assert await asyncio.to_thread(_prepared, opened) == 0  # this thread runs the pooler
@@ -89,7 +89,7 @@ async def test_nothing_is_prepared_behind_a_pooler(migrated_url: str, work: Task
 @on_postgresql
 async def test_frequent_submits_are_prepared(work: TaskHandler[Any, Any, Any]) -> None:
     for number in range(12):
-        await work.submit_async(number=number)
+        await asyncio.to_thread(work.submit, number=number)
     assert _prepared(await asyncio.wrap_future(get_client().run(_itself))) > 0
 
 
