@@ -200,7 +200,8 @@ class PostgreSQL:
     async def fetch(self, connection: Any, sql: str, arguments: Any) -> list[Any]:
         """All rows are at the client after the execution."""
         cursor = await connection.execute(sql, arguments)
-        rows: list[Any] = await cursor.fetchall() if cursor.description else []
+        # `description` would build an object for each column.
+        rows: list[Any] = [] if cursor.rownumber is None else await cursor.fetchall()
         await cursor.close()
         return rows
 
