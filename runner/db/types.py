@@ -288,13 +288,23 @@ def raised(count: Any, by: Any, highest: int) -> sa.ColumnElement[int]:
     return sa.case((count < sa.literal_column(str(highest)), count + by), else_=count)
 
 
+class RowAddress(sa.types.UserDefinedType[str]):
+    """The address of a row version on PostgreSQL, as text in Python."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        """Return the type name."""
+        return "TID"
+
+
 def ctid(table: sa.FromClause) -> sa.ColumnClause[Any]:
     """The physical address of a row's current version on PostgreSQL: the fastest access to a row that was just read.
 
     Args:
         table: table of the row, or its alias.
     """
-    address: sa.ColumnClause[Any] = sa.column("ctid")
+    address: sa.ColumnClause[Any] = sa.column("ctid", RowAddress())
     address.table = table
     return address
 

@@ -89,6 +89,8 @@ class Starts:
             self._unmarked.extendleft(reversed(batch))
             self._check_in(RETRY)
         else:
+            for running in batch:
+                running.task = running.task._replace(place=None)  # the row has a new address
             self._schedule_next()
 
 

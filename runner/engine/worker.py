@@ -282,7 +282,7 @@ class Worker:
         options = running.handler.defaults
         effect = options.breaker.effect(outcome, running.error) if options.breaker else ""
         plan = options.retry or self._retry
-        self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan, effect))
+        self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan, effect, task.place))
         running.settled = True  # it may be claimed again before the result of the settle arrives
 
     def _settled(self, batch: list[Settling], settled: Settled) -> None:

@@ -158,6 +158,8 @@ class Claimed(NamedTuple):
     """The time of the claim in the database's own form."""
     hosts: str = ""
     """The hosts that may take it; empty for all."""
+    place: str | None = None
+    """The address of its row after the claim, on PostgreSQL; None after a change of the row."""
 
     @property
     def late(self) -> float | None:

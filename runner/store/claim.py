@@ -183,10 +183,12 @@ def claim_statement(
             tasks = _first_in_need(scope, lane, dialect, order)
         case "suspects":
             tasks = first_suspect(scope, lane, dialect)
-    return claim_update(tables, dialect, lane, tasks)
+    return claim_update(tables, dialect, lane, tasks, one_lane=among == "lane")
 
 
-def claim_update(tables: Tables, dialect: Dialect, lane: sa.CTE, selection: sa.Select[Any]) -> sa.Update:
+def claim_update(
+    tables: Tables, dialect: Dialect, lane: sa.CTE, selection: sa.Select[Any], *, one_lane: bool = False
+) -> sa.Update:
     """Return the statement that claims the selected tasks of some lanes.
 
     Args:
@@ -194,6 +196,7 @@ def claim_update(tables: Tables, dialect: Dialect, lane: sa.CTE, selection: sa.S
         dialect: the dialect of the database.
         lane: the lanes, with the defaults of their handlers.
         selection: the ids of the tasks; their ctids on a database with row locks.
+        one_lane: True if there is only one lane, whose defaults are read once and not for each task.
     """
     task = tables.task
     if dialect.isolates_rows:
@@ -201,7 +204,7 @@ def claim_update(tables: Tables, dialect: Dialect, lane: sa.CTE, selection: sa.S
         is_selected = ctid(task) == sa.func.any(sa.func.array(selection.scalar_subquery()))
     else:
         is_selected = task.c.id.in_(selection.scalar_subquery())
-    defaults = {name: _of_handler(lane, name, task) for name in ("max_attempts", "timeout")}
+    defaults = {name: _of_handler(lane, name, None if one_lane else task) for name in ("max_attempts", "timeout")}
     return (
         sa.update(task)
         .where(is_selected, _alive(tables.runner))
@@ -217,11 +220,11 @@ def claim_update(tables: Tables, dialect: Dialect, lane: sa.CTE, selection: sa.S
             deadline_at=db_later(db_now(), sa.func.coalesce(task.c.timeout, defaults["timeout"])),
             max_attempts=sa.func.coalesce(task.c.max_attempts, defaults["max_attempts"]),
         )
-        .returning(*_handed_out(task))
+        .returning(*_handed_out(task, ctid(task) if dialect.isolates_rows else sa.null()))
     )
 
 
-def _handed_out(task: sa.Table) -> list[sa.ColumnElement[Any]]:
+def _handed_out(task: sa.Table, place: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
     """The columns of a claimed task."""
     size: sa.ColumnElement[int] = ByteCount(task.c.payload)
     made: dict[str, sa.ColumnElement[Any]] = {
@@ -229,6 +232,7 @@ def _handed_out(task: sa.Table) -> list[sa.ColumnElement[Any]]:
         "payload": sa.case((size <= PAYLOAD_LIMIT, task.c.payload)),
         "oversize": sa.case((size > PAYLOAD_LIMIT, size)),
         "expires_in": seconds_until(task.c.expires_at),
+        "place": place,
     }
     return [made[name] if name in made else task.c[name] for name in Claimed._fields]
 
@@ -311,6 +315,10 @@ def _alive(runner: sa.Table) -> sa.ColumnElement[bool]:
     return sa.exists().where(me, runner.c.lease_until >= db_now())
 
 
-def _of_handler(lane: sa.CTE, column: str, task: sa.Table) -> sa.ScalarSelect[Any]:
-    one = sa.select(lane.c[column]).where(lane.c.handler == task.c.handler).limit(sa.literal_column("1"))
-    return one.correlate(task).scalar_subquery()
+def _of_handler(lane: sa.CTE, column: str, task: sa.Table | None) -> sa.ScalarSelect[Any]:
+    """A default of the handler of a task, or of the only lane."""
+    one = sa.select(lane.c[column])
+    if task is None:
+        return one.scalar_subquery()
+    same = one.where(lane.c.handler == task.c.handler).limit(sa.literal_column("1"))
+    return same.correlate(task).scalar_subquery()

@@ -274,7 +274,9 @@ def _prepared(
             tasks = without_tenant(scope, lane, dialect)
         case _:
             tasks = first_suspect(scope, lane, dialect, dialect.rows("full", {"tenant": sa.Text}))
-    return Prepared(claim_update(tables, dialect, lane, tasks).returning(tables.task.c.tenant), driver)
+    # The claims of tenants have one lane as well.
+    statement = claim_update(tables, dialect, lane, tasks, one_lane=among not in ("lanes", "suspects"))
+    return Prepared(statement.returning(tables.task.c.tenant), driver)
 
 
 async def _run(

@@ -10,7 +10,7 @@ from runner.db.dialects import DIALECTS, Dialect, by_column, same_id
 from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
-from runner.db.types import Instant, JsonText, db_now, next_version
+from runner.db.types import Instant, JsonText, RowAddress, ctid, db_now, next_version
 from runner.model.task import HIGHEST_FENCE, MOVES, State
 from runner.store.minute_statistics import NO_RUNNER, count_successes
 
@@ -21,6 +21,8 @@ ENDING_COLUMNS: dict[str, Any] = {
     "result": sa.Text,
     "error": sa.Text,
 }
+
+PLACED_COLUMNS = ENDING_COLUMNS | {"place": sa.Text}
 
 UNASSIGNED: dict[str, Any] = {"runner_id": None, "deadline_at": None, "claimed_at": None, "started_at": None}
 """The columns to reset when a task no longer has a runner."""
@@ -115,7 +117,9 @@ async def _block_followers(tx: Transaction, failed: Sequence[tuple[int, str]]) -
 FAILED_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "order_key": sa.Text}
 
 
-def succeed_steps(frame: Frame, holder: int, endings: list[FinishedTask], part: int = 0) -> Steps[set[int]]:
+def succeed_steps(
+    frame: Frame, holder: int, endings: Sequence[FinishedTask], part: int = 0, places: Sequence[str] = ()
+) -> Steps[set[int]]:
     """Move succeeded tasks to the history as `finish` does, and count them in the minute statistics.
 
     Args:
@@ -123,10 +127,12 @@ def succeed_steps(frame: Frame, holder: int, endings: list[FinishedTask], part: 
         holder: id of the runner that has the tasks.
         endings: one item per task.
         part: number of the row of the statistics that the transaction writes, see runner.store.minute_statistics.
+        places: on PostgreSQL, the addresses of all rows at their claims. Rows that have moved since are left out.
     """
-    parameters = frame.dialect.parameters("ending", by_column(ENDING_COLUMNS, endings))
+    values, placed = by_column(ENDING_COLUMNS, endings), bool(places)
+    parameters = frame.dialect.parameters("ending", values | {"place": places} if placed else values)
     parameters |= {"holder": holder, "part": part}
-    return {row[0] for row in (yield from _steps(_prepared_success(frame.tables, frame.driver), parameters))}
+    return {row[0] for row in (yield from _steps(_prepared_success(frame.tables, frame.driver, placed), parameters))}
 
 
 def _steps(statements: list[Prepared], parameters: dict[str, Any]) -> Steps[list[Any]]:
@@ -154,12 +160,14 @@ def _prepared(tables: Tables, driver: sa.Dialect, verb: str) -> list[Prepared]:
 
 
 @lru_cache
-def _prepared_success(tables: Tables, driver: sa.Dialect) -> list[Prepared]:
-    statements = finish_statements(tables, DIALECTS[driver.name], MOVES["succeed"].target, counts=True)
+def _prepared_success(tables: Tables, driver: sa.Dialect, placed: bool) -> list[Prepared]:
+    statements = finish_statements(tables, DIALECTS[driver.name], MOVES["succeed"].target, counts=True, placed=placed)
     return [Prepared(statement, driver) for statement in statements]
 
 
-def finish_statements(tables: Tables, dialect: Dialect, target: State, counts: bool = False) -> list[sa.UpdateBase]:
+def finish_statements(
+    tables: Tables, dialect: Dialect, target: State, counts: bool = False, placed: bool = False
+) -> list[sa.UpdateBase]:
     """Copy to the history and delete: one statement where a delete can feed an insert, otherwise two.
 
     Args:
@@ -167,10 +175,11 @@ def finish_statements(tables: Tables, dialect: Dialect, target: State, counts: b
         dialect: the dialect of the database.
         target: the final state.
         counts: count the tasks as successes in the minute statistics too.
+        placed: find the rows by their addresses.
     """
-    ending = dialect.rows("ending", ENDING_COLUMNS)
+    ending = dialect.rows("ending", PLACED_COLUMNS if placed else ENDING_COLUMNS)
     if dialect.isolates_rows:
-        return _in_one(tables, dialect, ending, target, counts)
+        return _in_one(tables, dialect, ending, target, counts, _held_in_place if placed else _held)
     task = tables.task
     joined = ending.join(task, _held(task, ending))
     statements = _in_two(tables, ending, joined, target)
@@ -192,12 +201,14 @@ def _in_two(tables: Tables, ending: sa.FromClause, joined: sa.FromClause, target
 
 
 def _in_one(
-    tables: Tables, dialect: Dialect, ending: sa.FromClause, target: State, counts: bool
+    tables: Tables, dialect: Dialect, ending: sa.FromClause, target: State, counts: bool, held: Any
 ) -> list[sa.UpdateBase]:
     task = tables.task
-    ending_row, match = dialect.one_by_one(ending, task, _held)
+    ending_row, match = dialect.one_by_one(ending, task, held)
     carried = [*(task.c[name] for name in shared(tables)), task.c.error]
     result_values = [ending_row.c[name].label(f"new_{name}") for name in RESULT_COLUMNS]
+    # Servers without the fix of November 2025 do not compare a row again that another transaction has changed.
+    match &= task.c.fence == ending_row.c.fence
     gone = sa.delete(task).where(match).returning(*carried, *result_values).cte("gone")
     renamed = {name: gone.c[f"new_{name}"] for name in RESULT_COLUMNS}
     copy = sa.insert(tables.history).from_select(*_copied(tables, gone.c, renamed, target, gone))
@@ -243,6 +254,15 @@ def _held(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[bool]:
     """
     holder = sa.func.coalesce(task.c.runner_id, sa.literal_column(str(NO_RUNNER)))
     return (task.c.id == ending.c.id) & (task.c.fence == ending.c.fence) & (holder == RUNNER)
+
+
+def _held_in_place(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[bool]:
+    """The condition that the row is still at its place, and that the fence matches.
+
+    The address spares a walk along the primary key, which has an entry for each version of the row.
+    """
+    # IS true hides the id from a planner that would prefer the primary key of a small table.
+    return (ctid(task) == sa.cast(ending.c.place, RowAddress)) & _held(task, ending).is_(sa.true())
 
 
 async def requeue(tx: Transaction, ids: list[int], restart: int) -> set[int]:

@@ -37,6 +37,7 @@ class Settlement(NamedTuple):
         duration: duration in seconds; None if it was not started.
         retry: the handler's retry plan, for a task without its own.
         effect: effect on the handler's breaker.
+        place: address of the row at its claim; None if it is unknown.
     """
 
     id: int
@@ -45,6 +46,7 @@ class Settlement(NamedTuple):
     duration: float | None = None
     retry: str = "1m,5m,20m"
     effect: Effect = ""
+    place: str | None = None
 
 
 @dataclass
@@ -146,7 +148,7 @@ FINAL_VERBS = {MOVES[verb].target.value: verb for verb in ("succeed", "die", "ca
 
 
 async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> set[int]:
-    """Write only successes on the fast path: one statement on PostgreSQL.
+    """Write only successes on the fast path: on PostgreSQL one statement, and another one for rows that have moved.
 
     Returns:
         The accepted ids. Settle the others with `settle`, which locks the rows before it reports them as fenced.
@@ -154,8 +156,14 @@ async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement])
     Raises:
         DatabaseRefused: a history row with the same id exists; nothing was written. `settle` removes such rows.
     """
-    endings = [FinishedTask(item.id, item.fence, item.duration, *_kept(item.outcome)) for item in batch]
-    return await tx.follow(succeed_steps(tx, holder, endings)) if endings else set()
+    endings = {item.id: FinishedTask(item.id, item.fence, item.duration, *_kept(item.outcome)) for item in batch}
+    places, accepted = {item.id: item.place for item in batch if item.place is not None}, set[int]()
+    if places:
+        placed = [endings[id] for id in places]
+        accepted = await tx.follow(succeed_steps(tx, holder, placed, places=[*places.values()]))
+    if others := [ending for id, ending in endings.items() if id not in accepted]:
+        accepted |= await tx.follow(succeed_steps(tx, holder, others))
+    return accepted
 
 
 def _kept(outcome: Outcome) -> tuple[str | None, str | None]:

@@ -53,6 +53,7 @@ INDEXES = {
     "rescue": {"task_running"},
     "forget_expired": {"task_unique_expires"},
 }
+UNUSED = {"succeed": {"task_pkey"}}
 """The indexes that must be used; all other look-ups are by id."""
 
 HEARTBEAT = 2
@@ -197,6 +198,7 @@ def check(before: dict[str, Seen], after: dict[str, Seen]) -> None:
         assert seen.statements > 0, told
         assert not seen.whole & (OURS | ALIASES), f"{verb} reads a table from end to end\n{told}"
         assert seen.indexes >= INDEXES.get(verb, set()), f"{verb} does not use its index\n{told}"
+        assert not seen.indexes & UNUSED.get(verb, set()), f"{verb} does not use the addresses\n{told}"
         # A few more index levels, and rows deleted in between: never a share of the added rows.
         assert seen.rows <= 1.5 * before[verb].rows + 2_000, f"{verb} looks at more rows\n{told}"
         assert seen.pages <= 2 * before[verb].pages + 200, f"{verb} touches more pages\n{told}"

@@ -385,6 +385,25 @@ async def test_the_fast_path_for_successes_refuses_a_run_that_returned_its_task(
     assert await everything(database) == before
 
 
+async def test_the_fast_path_for_successes_accepts_a_row_that_moved_since_its_claim(
+    database: Database, runner: Runner
+) -> None:
+    task, table = await started(runner), database.tables.task
+    await change(database, sa.update(table).where(table.c.id == task.id).values(priority=9))
+    assert await database.write_single(settle_done, runner.id, [ended(task)]) == {task.id}
+    assert (await standing(database, task.id))["priority"] == 9
+
+
+async def test_the_fast_path_for_successes_settles_no_other_task_at_the_place(
+    database: Database, runner: Runner
+) -> None:
+    await put_many(database, 2)
+    first, second = await runner.claim()
+    moved = ended(first)._replace(place=second.place)
+    assert await database.write_single(settle_done, runner.id, [moved]) == {first.id}
+    assert (await standing(database, second.id))["state"] == "running"
+
+
 async def complete(runner: Runner, task: Claimed) -> bool:
     """Complete a task as the transaction of a handler does."""
     async with runner.database.writing() as tx:
@@ -487,6 +506,20 @@ async def test_a_rescue_at_the_same_moment_fences_a_settle(
         settling = asyncio.ensure_future(runner.end(task))
         await wait_for_blocked(database)
     assert (await settling).fenced == {task.id}
+
+
+@on_postgresql
+async def test_a_rescue_at_the_same_moment_fences_a_success_on_the_fast_path(
+    database: Database, rival: Database, runner: Runner, other: Runner
+) -> None:
+    task = await started(runner)
+    await expire(database, runner.id)
+    async with rival.writing() as tx:
+        assert [*await rescue(tx, other.rescuer, 0)] == [task.id]
+        settling = asyncio.ensure_future(database.write_single(settle_done, runner.id, [ended(task)]))
+        await wait_for_blocked(database)
+    assert await settling == set()
+    assert (await standing(database, task.id))["state"] == "waiting"
 
 
 @pytest.mark.parametrize(

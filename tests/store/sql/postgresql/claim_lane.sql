@@ -60,8 +60,6 @@ SET
         (
             SELECT lane.max_attempts
             FROM lane
-            WHERE task.handler = lane.handler
-            LIMIT 1
         )
     ),
     state = 'running',
@@ -73,8 +71,6 @@ SET
                     (
                         SELECT lane.timeout
                         FROM lane
-                        WHERE task.handler = lane.handler
-                        LIMIT 1
                     )
                 ) AS FLOAT
             )
@@ -163,4 +159,5 @@ RETURNING
     CASE WHEN (octet_length(task.payload::text) > :payload_limit::BIGINT) THEN octet_length(task.payload::text) END AS anon_2,
     extract(epoch from task.expires_at - statement_timestamp())::float AS anon_3,
     task.claimed_at,
-    task.hosts;
+    task.hosts,
+    task.ctid;

@@ -218,4 +218,5 @@ RETURNING
     CASE WHEN (octet_length(task.payload::text) > :payload_limit::BIGINT) THEN octet_length(task.payload::text) END AS anon_2,
     extract(epoch from task.expires_at - statement_timestamp())::float AS anon_3,
     task.claimed_at,
-    task.hosts;
+    task.hosts,
+    task.ctid;

@@ -172,7 +172,7 @@ WITH gone AS (
             OFFSET 0
         ) AS place ON true
     ) AS found
-    WHERE task.ctid = found.ctid
+    WHERE task.ctid = found.ctid AND task.fence = found.fence
     RETURNING
         task.id,
         task.queue,

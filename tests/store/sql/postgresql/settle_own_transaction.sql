@@ -32,7 +32,7 @@ WITH
                 OFFSET 0
             ) AS place ON true
         ) AS found
-        WHERE task.ctid = found.ctid
+        WHERE task.ctid = found.ctid AND task.fence = found.fence
         RETURNING
             task.id,
             task.queue,

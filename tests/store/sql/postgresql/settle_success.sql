@@ -7,26 +7,31 @@ WITH
                 ending.fence AS fence,
                 ending.duration AS duration,
                 ending.result AS result,
-                ending.error AS error
+                ending.error AS error,
+                ending.place AS place
             FROM unnest(
                 :ending_id::BIGINT[],
                 :ending_fence::BIGINT[],
                 :ending_duration::FLOAT[],
                 :ending_result::TEXT[],
-                :ending_error::TEXT[]
-            ) AS ending(id, fence, duration, result, error)
+                :ending_error::TEXT[],
+                :ending_place::TEXT[]
+            ) AS ending(id, fence, duration, result, error, place)
             JOIN LATERAL (
                 SELECT held.ctid AS ctid
                 FROM task AS held
                 WHERE
-                    held.id = ending.id
-                    AND held.fence = ending.fence
-                    AND coalesce(held.runner_id, 0) = :holder::BIGINT
+                    held.ctid = CAST(ending.place AS TID)
+                    AND (
+                        held.id = ending.id
+                        AND held.fence = ending.fence
+                        AND coalesce(held.runner_id, 0) = :holder::BIGINT
+                    ) IS true
                 LIMIT ALL
                 OFFSET 0
             ) AS place ON true
         ) AS found
-        WHERE task.ctid = found.ctid
+        WHERE task.ctid = found.ctid AND task.fence = found.fence
         RETURNING
             task.id,
             task.queue,

@@ -68,9 +68,6 @@ SET
         (
             SELECT lane.max_attempts
             FROM lane
-            WHERE task.handler = lane.handler
-            LIMIT 1
-            OFFSET :param_1
         )
     ),
     state = 'running',
@@ -84,9 +81,6 @@ SET
                     (
                         SELECT lane.timeout
                         FROM lane
-                        WHERE task.handler = lane.handler
-                        LIMIT 1
-                        OFFSET :param_2
                     )
                 ) AS FLOAT
             ),
@@ -163,7 +157,7 @@ WHERE
             )
         ORDER BY due.run_at, due.id
         LIMIT :limit
-        OFFSET :param_3
+        OFFSET :param_1
     )
     AND (
         EXISTS (
@@ -189,4 +183,5 @@ RETURNING
     CASE WHEN (length(cast(payload as blob)) > :payload_limit) THEN length(cast(payload as blob)) END AS anon_2,
     ((julianday(expires_at) - julianday('now')) * 86400.0) AS anon_3,
     claimed_at,
-    hosts;
+    hosts,
+    NULL AS anon_4;

@@ -180,4 +180,5 @@ RETURNING
     CASE WHEN (length(cast(payload as blob)) > :payload_limit) THEN length(cast(payload as blob)) END AS anon_2,
     ((julianday(expires_at) - julianday('now')) * 86400.0) AS anon_3,
     claimed_at,
-    hosts;
+    hosts,
+    NULL AS anon_4;
