@@ -16,6 +16,7 @@ from runner.store.dependencies import (
     any_open,
     close_moot,
     find_strays,
+    has_followers,
     open_dependencies,
     release_followers,
     resolve,
@@ -147,8 +148,13 @@ class DependencyResolver:
 
     async def _release(self, parents: Sequence[FinishedParent]) -> int:
         """Release the next tasks of order keys, and return their number."""
-        run = self._database.write_single if self._database.dialect.isolates_rows else self._database.write
-        released = await run(release_followers, [parent.id for parent in parents], notify=self._notify)
+        ended = [parent.id for parent in parents]
+        if self._database.dialect.isolates_rows:
+            released = await self._database.write_single(release_followers, ended, notify=self._notify)
+        elif await self._database.read_single(has_followers, ended):  # a release would wait for all other writers
+            released = await self._database.write(release_followers, ended, notify=self._notify)
+        else:
+            return 0
         if released:
             self._on_unblocked()
         return released

@@ -1,15 +1,19 @@
 """Runners resolve dependencies immediately and find missed ones."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from runner.db.transaction import Transaction
+from runner.engine import dependency_resolver
 from runner.handlers.context import Context
 from runner.model.outcome import Dead
-from runner.model.task import DependsOn, State
-from runner.store.dependencies import FinishedParent
+from runner.model.task import DependsOn, OrderSpec, State
+from runner.store.dependencies import FinishedParent, release_followers
+from tests.conftest import on_sqlite
 from tests.engine.harness import Harness, until
 
 
@@ -40,6 +44,27 @@ async def test_a_chain_runs_in_order_without_delay(harness: Harness, order: list
         ids.append(await harness.submit("step", **after(ids[-1])))
     await harness.work(poll_interval="1h")
     assert order == ids
+
+
+@on_sqlite  # where one writer waits for all others
+async def test_only_tasks_with_followers_in_their_order_key_are_released_by_a_write(
+    harness: Harness, order: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = list[int]()
+
+    async def release(tx: Transaction, ended: Sequence[int], *, notify: bool = True) -> int:
+        released.extend(ended)
+        return await release_followers(tx, ended, notify=notify)
+
+    monkeypatch.setattr(dependency_resolver, "release_followers", release)
+    parent = await harness.submit("step")
+    child = await harness.submit("step", **after(parent))
+    await harness.work(poll_interval="1h")
+    assert (order, released) == ([parent, child], [])
+    first, second = [await harness.submit("step", order=OrderSpec("k", "wait")) for _ in range(2)]
+    await harness.work(poll_interval="1h")
+    assert order[2:] == [first, second]
+    assert first in released
 
 
 async def test_a_chain_that_is_cancelled_is_cancelled_to_its_end(harness: Harness, order: list[int]) -> None:

@@ -9,7 +9,7 @@ Each dependency is a row of `task_dependency`. The dependent task is blocked unt
   The sweep finds such dependencies, and those of runners that died: it depends only on the stored rows.
 """
 
-from runner.store.dependencies.parents import release_followers
+from runner.store.dependencies.parents import has_followers, release_followers
 from runner.store.dependencies.resolve import (
     FinishedParent,
     Resolved,
@@ -28,6 +28,7 @@ __all__ = [
     "any_open",
     "close_moot",
     "find_strays",
+    "has_followers",
     "open_dependencies",
     "release_followers",
     "resolve",

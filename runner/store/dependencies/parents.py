@@ -127,6 +127,17 @@ async def release_followers(tx: Transaction, ended: Sequence[int], *, notify: bo
     return await tx.follow(_release_steps(tx, ended, notify))
 
 
+async def has_followers(tx: Transaction, ended: Sequence[int]) -> bool:
+    """True if `release_followers` finds a task to unblock. This read waits for no writer; a release waits for all.
+
+    Args:
+        tx: an open transaction on SQLite; one statement is executed.
+        ended: ids of tasks that may have succeeded.
+    """
+    search = _releasing(tx.tables, tx.driver, False)[0]
+    return bool(await tx.run(search, tx.dialect.parameters("ended", {"id": ended})))
+
+
 def _release_steps(tx: Transaction, ended: Sequence[int], notify: bool) -> Steps[int]:
     statements = _releasing(tx.tables, tx.driver, notify)
     found = yield Step(statements[0], tx.dialect.parameters("ended", {"id": ended}))
