@@ -244,7 +244,9 @@ def _stop(runner: Engine) -> None:
 
 
 def collect_rarely() -> None:
-    """Run the garbage collector less often: a runner creates many objects and hardly any cycles."""
-    gc.collect()
+    """Run the garbage collector less often: a runner creates many objects and hardly any cycles.
+
+    The modules are kept without a search for garbage in them, which takes longer than a tenth of the start.
+    """
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
