@@ -95,6 +95,39 @@ def restarts(evidence: Evidence) -> list[Restart]:
     return result
 
 
+class IdleAttempt(NamedTuple):
+    """An attempt that a rescue counted although its body never started.
+
+    Args:
+        fault: the first fault of its runner after the claim: kill, freeze, or connection if it was neither.
+        seconds: from the claim to that fault; to the rescue if it was neither.
+    """
+
+    fault: str
+    seconds: float
+
+
+def idle_attempts(evidence: Evidence) -> list[IdleAttempt]:
+    """The attempts that rescues counted although their bodies never started."""
+    runner_of = {(row.id, row.fence): row.runner_id for row in evidence.rows.values()}
+    runner_of |= {(attempt.task_id, attempt.fence): attempt.runner_id for attempt in evidence.dump.attempts}
+    pid_of = {runner_of.get(run_of(start)): start.pid for start in evidence.starts}
+    faults: dict[int, list[Event]] = defaultdict(list)
+    for event in evidence.history:
+        if event.what in ("kill", "freeze"):
+            faults[event.pid].append(event)
+    result = []
+    for attempt in evidence.dump.attempts:
+        if attempt.error_type != RUNNER_LOST or attempt.fence in evidence.started[attempt.task_id]:
+            continue
+        claimed_at = attempt.ended_at if attempt.started_at is None else attempt.started_at
+        own = faults[pid_of[attempt.runner_id]] if attempt.runner_id in pid_of else []
+        fault = next((event for event in own if claimed_at <= event.at <= attempt.ended_at), None)
+        what, at = ("connection", attempt.ended_at) if fault is None else (fault.what, fault.at)
+        result.append(IdleAttempt(what, at - claimed_at))
+    return result
+
+
 def rescued_late(evidence: Evidence, bound: float) -> Iterator[Violation]:
     """Tasks that were rescued later than `bound` seconds after the fault."""
     for fault, attempt in _rescued(evidence):

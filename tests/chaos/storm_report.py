@@ -15,7 +15,7 @@ from tests.chaos.check import check, duplicates
 from tests.chaos.dump import Dump
 from tests.chaos.evidence import OK, PROMISES, RUNNER_LOST, Evidence
 from tests.chaos.journal import Event
-from tests.chaos.recovery import Recovery, recoveries, restarts
+from tests.chaos.recovery import Recovery, idle_attempts, recoveries, restarts
 from tests.chaos.relations import first_starts, outcomes
 
 KILLER = "chaos.kill"
@@ -120,7 +120,8 @@ def _figures(evidence: Evidence, seconds: float) -> dict[str, Any]:
     dump, history = evidence.dump, evidence.history
     again = restarts(evidence)
     rescued = [attempt for attempt in dump.attempts if attempt.error_type == RUNNER_LOST]
-    idle = sum(attempt.fence not in evidence.started[attempt.task_id] for attempt in rescued)
+    idle = idle_attempts(evidence)
+    causes = Counter(attempt.fault for attempt in idle)
     answered = {event.data["task"]: event.at for event in evidence.submits.values() if event.data["answer"] == OK}
     planned = {event.data["task"] for event in evidence.submits.values() if event.data.get("run_at")}
     starts = first_starts(evidence)
@@ -139,7 +140,11 @@ def _figures(evidence: Evidence, seconds: float) -> dict[str, Any]:
         "fault to next start, s: p50 / p99 / max": spread([restart.seconds for restart in again]),
         "last fault to next start, s: p50 / p99 / max": spread([restart.calm for restart in again]),
         "attempts counted for lost runners": len(rescued),
-        "of these, attempts whose body never started": idle,
+        "of these, attempts whose body never started": len(idle),
+        "their runners: killed / frozen / neither": f"{causes['kill']} / {causes['freeze']} / {causes['connection']}",
+        "claim to the kill of such a runner, s: p50 / p99 / max": spread(
+            [attempt.seconds for attempt in idle if attempt.fault == "kill"]
+        ),
         "attempts that lost runners cost one task, at most": max(
             Counter(attempt.task_id for attempt in rescued).values(), default=0
         ),

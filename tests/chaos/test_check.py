@@ -12,7 +12,7 @@ from tests.chaos.check import DUPLICATE, OK, PROMISES, REFUSED, UNKNOWN, check, 
 from tests.chaos.dump import Attempt, Dump, Row
 from tests.chaos.evidence import Evidence
 from tests.chaos.journal import Event
-from tests.chaos.recovery import Recovery, recoveries, restarts
+from tests.chaos.recovery import Recovery, idle_attempts, recoveries, restarts
 from tests.chaos.workload import digest
 
 BOUND = 5.0
@@ -332,6 +332,16 @@ def test_restarts_are_measured_from_the_kill_for_bystanders_too() -> None:
         2: (4.1, True),
         4: (4.4, False),
     }
+
+
+def test_counted_attempts_without_a_body_are_found_with_the_fault_of_their_runner() -> None:
+    dump = with_bystander()
+    known = Evidence(BYSTANDER, dump)
+    assert [(one.fault, round(one.seconds, 2)) for one in idle_attempts(known)] == [("kill", 0.5)]
+    calm = [event for event in BYSTANDER if event.what != "kill"]
+    assert [(one.fault, round(one.seconds, 2)) for one in idle_attempts(Evidence(calm, dump))] == [("connection", 3.5)]
+    begun = Evidence([start(3.6, 4, 1, "f"), *BYSTANDER], dump)
+    assert idle_attempts(begun) == []
 
 
 def test_a_late_start_after_the_last_fault_breaks_the_bound() -> None:
