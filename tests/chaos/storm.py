@@ -94,7 +94,7 @@ class Storm:
         for _ in range(RUNNERS):
             self._fleet.start_runner()
         self._maintain()
-        self._fleet.until(lambda: self._fleet.happened("end") != [])
+        self._fleet.until(self._fleet.has_ended_one)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             name, fault = self._draw.choice(self._faults())
