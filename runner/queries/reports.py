@@ -182,13 +182,40 @@ async def per_minute(
         handler: only this handler.
         step: minutes per entry, aligned to 1970-01-01.
     """
-    # Integers, because databases agree on integer division.
-    number = sa.cast(minute_number(tx.tables.minute.c.minute), sa.BigInteger)
-    span = (number // sa.literal_column(str(step))).label("span")
+    span = _span(tx, step)
     conditions = [*within(tx, since, until, queue, handler), tx.tables.minute.c.bin_ms == COUNTS_ROW]
     statement = sa.select(span, *sums(tx)).where(*conditions)
     rows = await tx.rows(statement.group_by(span).order_by(span))
     return [MinuteFlow(datetime.fromtimestamp(row[0] * step * 60, UTC), flow_of(row[1:])) for row in rows]
+
+
+def _span(tx: Transaction, step: int) -> sa.Label[int]:
+    # Integers, because databases agree on integer division.
+    number = sa.cast(minute_number(tx.tables.minute.c.minute), sa.BigInteger)
+    return (number // sa.literal_column(str(step))).label("span")
+
+
+async def per_step(
+    tx: Transaction, by: str, names: Sequence[str], since: datetime, until: datetime, step: int
+) -> dict[str, list[MinuteFlow]]:
+    """Sum up queues or handlers by several minutes, in order; steps without activity are left out.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        by: "queue" or "handler".
+        names: the queues or handlers.
+        since: the first minute, aware.
+        until: the end, aware and exclusive.
+        step: minutes per entry, aligned to 1970-01-01.
+    """
+    column, span = tx.tables.minute.c[by], _span(tx, step)
+    conditions = [*within(tx, since, until), tx.tables.minute.c.bin_ms == COUNTS_ROW, tx.dialect.one_of(column, names)]
+    statement = sa.select(column, span, *sums(tx)).where(*conditions).group_by(column, span).order_by(column, span)
+    result: dict[str, list[MinuteFlow]] = defaultdict(list)
+    for row in await tx.rows(statement):
+        at = datetime.fromtimestamp(row[1] * step * 60, UTC)
+        result[as_text(row[0])].append(MinuteFlow(at, flow_of(row[2:])))
+    return dict(result)
 
 
 def within(

@@ -34,7 +34,7 @@ from tasktui.widgets.table import Table
 
 SPANS = (timedelta(hours=1), timedelta(days=1), timedelta(days=7), timedelta(days=30))
 
-LABELS = ("1 h", "24 h", "7 days", "30 days")
+LABELS = ("hour", "24 h", "7 days", "30 days")
 FILTERS = ("1h", "1d", "7d", "30d")
 """The spans as people and filters write them."""
 
@@ -99,7 +99,7 @@ class FailuresScreen(LiveScreen):
     def __init__(self) -> None:
         super().__init__(Targets(task_filter=self._task_filter, handler=self._handler))
         self._table = Table[str](COLUMNS, id="groups")
-        self._span = 1
+        self._span = 0
         self._groups: dict[str, Failures] = {}
         self._shares: dict[str, Shares] = {}
         self._share_cache = TtlCache[Shares](SHARES_EVERY)

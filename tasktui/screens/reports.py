@@ -1,75 +1,72 @@
 """ReportsScreen: success rates, durations and volume over a time span, by handler or queue."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from operator import attrgetter
+from typing import Any, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from runner.db.transaction import Transaction, clock
+from runner.db.transaction import clock
 from runner.errors import InvalidInput
-from runner.queries.incident import write_new
-from runner.queries.reports import Flow, MinuteFlow, per_minute
-from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
-from runner.queries.summary import summary as read_summary
+from runner.queries.reports import Flow, MinuteFlow
+from runner.queries.summary import GroupBy, Summary, SummaryLine
 from runner.text import formatting
 from tasktui.commands.syntax import filter_of
+from tasktui.data.reports import (
+    ALL,
+    FAIR,
+    SPANS,
+    Background,
+    ReportData,
+    export,
+    figures_of,
+    plot_values,
+    rated,
+    read_beside,
+    read_report,
+    rows_by_key,
+    usual_name,
+)
 from tasktui.messages import Notice
-from tasktui.render.plot import Span, area, framed, gauge, log_range, nice, resampled, time_axis
+from tasktui.render.plot import (
+    DENSITY,
+    Span,
+    area,
+    compact,
+    framed,
+    gauge,
+    joined,
+    log_range,
+    nice,
+    resampled,
+    sparkline,
+    time_axis,
+)
 from tasktui.render.render import Cell, ListColumn, RenderedRow, handler_cell, line
-from tasktui.render.rows import BLANK, Part, Row, ends, fit, heading, rule
+from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, rule
+from tasktui.render.theme import SHADES, current
 from tasktui.screens.live import LiveScreen
 from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 
-ALL = ""
-"""Key of the total row; handlers and queues never have an empty name."""
+NORMAL, TALL = 100, 56
+"""Columns of a screen that has room for figures and plots, and rows of a tall one."""
 
-OTHERS = " "
-"""Key of the row of the handlers or queues that are not listed; no name is a space."""
-
-
-class ReportSpan(NamedTuple):
-    """A time span.
-
-    Args:
-        label: name for people.
-        length: duration.
-        step: minutes per value of the plots.
-        cache_seconds: seconds to cache a report.
-        time_format: `strftime` format for the ends of the plots.
-    """
-
-    label: str
-    length: timedelta
-    step: int
-    cache_seconds: float
-    time_format: str
-
-
-SPANS = (
-    ReportSpan("1 h", timedelta(hours=1), 1, 5.0, "%H:%M"),
-    ReportSpan("24 h", timedelta(days=1), 15, 30.0, "%H:%M"),
-    ReportSpan("7 days", timedelta(days=7), 120, 120.0, "%b %d"),
-    ReportSpan("30 days", timedelta(days=30), 480, 300.0, "%b %d"),
-)
-
-RANGE, BAR = 22, 9
-"""Cells of the range of run times, and of the share of successes."""
+RANGE, BAR, VOLUME = 22, 9, 12
+"""Cells of the range of run times, of the share of successes, and of the tasks over time."""
 
 COLUMNS = (
-    ListColumn("NAME", 12, grow=1),
-    ListColumn("IN", 10, right=True, drop=4),
+    ListColumn("NAME", 16, grow=1),
+    ListColumn("IN", 10, right=True, drop=5),
     ListColumn("DONE", 10, right=True),
-    ListColumn("", BAR, drop=5),
+    ListColumn("", BAR, drop=4),
     ListColumn("SUCCESS", 7, right=True),
     ListColumn("1ST ATT", 7, right=True),
     ListColumn("2ND", 6, right=True, drop=6),
@@ -78,22 +75,23 @@ COLUMNS = (
     ListColumn("P95", 6, right=True),
     ListColumn("WAIT95", 6, right=True, drop=10),
     ListColumn("10ms     1s      1m", RANGE, drop=3),
+    ListColumn("VOLUME", VOLUME, drop=2),
     ListColumn("RETRIED", 8, right=True, drop=7),
     ListColumn("CANCELLED", 9, right=True, drop=8),
     ListColumn("RESCUED", 8, right=True, drop=9),
 )
 
-GOOD, FAIR = 0.99, 0.95
-"""Shares of successes below which a handler is amber, and red."""
+BESIDE_EVERY = 60.0
+"""Seconds to cache the figures beside a report."""
 
+NAMES, MOST_SHARES = 24, 12
+"""Cells of the names beside the shares over time, and their largest number."""
 
-@dataclass(frozen=True, slots=True)
-class ReportData:
-    """A summary, and the values over time of the row under the cursor."""
+LEAST_SHARE, MOST_SHARE = 0.01, 0.6
+"""The shares of failed attempts with the palest and with the full colour."""
 
-    summary: Summary
-    name: str
-    plot_values: tuple[MinuteFlow, ...]
+NARROW_PLOTS = (("done", "spark", "succeeded"), ("failed", "trouble", "failed"), ("in", "spark", "submitted"))
+"""The plots of a narrow screen: label, colour, and count."""
 
 
 class ReportsScreen(LiveScreen):
@@ -102,8 +100,9 @@ class ReportsScreen(LiveScreen):
     ABOUT = (
         "IN counts tasks by submit time, the other columns by end time. SUCCESS is the share of succeeded tasks among "
         "succeeded and dead ones. 1ST ATT and 2ND are the shares that succeeded at the first and second attempt. P50 "
-        "and P95 are of the run time, WAIT95 is of the wait from the due time to the start. The plots show the row "
-        "under the cursor. Enter lists its tasks, b switches between handlers and queues, x exports the table."
+        "and P95 are of the run time, WAIT95 is of the wait from the due time to the start. VOLUME is the number of "
+        "succeeded tasks over time. The plots show the row under the cursor, the figures the span before. "
+        "Enter lists its tasks, b switches between handlers and queues, x exports the table."
     )
     OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -120,6 +119,7 @@ class ReportsScreen(LiveScreen):
         self._by = GroupBy.HANDLER
         self._report: ReportData | None = None
         self._caches = [TtlCache[ReportData](span.cache_seconds) for span in SPANS]
+        self._beside_cache = TtlCache[Background](BESIDE_EVERY)
 
     def parts(self) -> Iterable[Widget]:
         """Return the figures, two plots and the table."""
@@ -127,6 +127,7 @@ class ReportsScreen(LiveScreen):
         yield Horizontal(Canvas(id="done"), Canvas(id="failed"), id="plots")
         yield Canvas(id="title")
         yield self._table
+        yield Canvas(id="shares")
 
     def request(self) -> object:
         """Return the time span, the grouping, and the row to plot."""
@@ -137,51 +138,93 @@ class ReportsScreen(LiveScreen):
         await self.session.read(clock)  # A cached report must not hide that the database is away.
         span, by, name = SPANS[self._span], self._by, self._selected_name
         ask = partial(self.session.read, read_report, span, by, name)
-        return await self._caches[self._span].get((by, name), ask)
+        report = await self._caches[self._span].get((by, name), ask)
+        names = [row.name for row in report.summary.lines]
+        beside = partial(self.session.read, read_beside, span, by, names)
+        return replace(report, background=await self._beside_cache.get((span, by), beside))
 
     def show(self, snapshot: Any) -> None:
         """Show the table and the plots."""
         self._report = report = snapshot
         summary: Summary = report.summary
-        rows = {ALL: summary.total} | {row.name or OTHERS: row for row in summary.rows}
-        self._table.show(tuple(rows), lambda key: report_line(rows[key], summary))
-        self.query_one("#about", Canvas).draw(self._upper(summary))
+        rows = rows_by_key(summary)
+        self._table.show(tuple(rows), lambda key: report_line(rows[key], summary, self._volume(key)))
+        self.query_one("#about", Canvas).draw(self._upper(report))
         order = [("s", "bold accent"), (" span, ", "muted"), ("b", "bold accent"), (" by queue or handler", "muted")]
         title = heading("HANDLERS" if self._by is GroupBy.HANDLER else "QUEUES")
         self.query_one("#title", Canvas).draw([BLANK, rule([title], self.size.width, order)])
         self._plot("#done", "done", lambda flow: flow.succeeded)
         self._plot("#failed", "failed attempts", lambda flow: flow.failed)
+        self.query_one("#plots").display = self.size.width >= NORMAL
+        shares = self._shares(report) if self.size.height >= TALL and self.size.width >= NORMAL else []
+        self._table.styles.height = min(len(rows) + 1, max(3, self.size.height // 3)) if shares else "1fr"
+        self.query_one("#shares", Canvas).draw(shares)
 
-    def _upper(self, summary: Summary) -> list[Row]:
+    def _values(self, flows: Sequence[MinuteFlow], value: Callable[[Flow], float]) -> list[float]:
+        assert self._report is not None  # noqa: S101 - called after a read
+        summary = self._report.summary
+        return plot_values(flows, summary.since, summary.until, SPANS[self._span].step, value)
+
+    def _volume(self, key: str) -> Row:
+        """The succeeded tasks of a row over time."""
+        assert self._report is not None  # noqa: S101 - called after a read
+        pulses = self._report.background.pulses
+        rows = [self._values(pulses[name], attrgetter("succeeded")) for name in pulses if key in (ALL, name)]
+        return sparkline([sum(values) for values in zip(*rows, strict=True)], VOLUME) if rows else BLANK
+
+    def _shares(self, report: ReportData) -> list[Row]:
+        """The share of failed attempts by handler or queue and time."""
+        shares = {
+            name: tuple(self._values(flows, attrgetter(count)) for count in ("failed", "succeeded"))
+            for name, flows in report.background.pulses.items()
+        }
+        room = max(0, self.size.height - 33 - min(len(shares) + 2, self.size.height // 3))
+        listed = [row.name for row in report.summary.lines if row.name in shares][: min(MOST_SHARES, room)]
+        width = self.size.width - NAMES - 2
+        note: list[Part] = [("0 % ", "muted"), *[("█", f"failed@{step}") for step in range(3, 32, 4)]]
+        title = rule([heading("FAILED ATTEMPTS, SHARE BY TIME")], self.size.width, [*note, (" 60 %", "muted")])
+        rows = [
+            [("  ", ""), *handler(name, NAMES - 2), *density(*(resampled(part, width) for part in shares[name]))]
+            for name in listed
+        ]
+        span = Span(report.summary.since, report.summary.until, self.session.zone)
+        axis = time_axis(span, width, "")
+        return [BLANK, title, *rows, [(" " * (NAMES - 7), ""), *axis]] if rows else []
+
+    def _upper(self, report: ReportData) -> list[Row]:
         """The span and the grouping as chips, and the figures of the row under the cursor."""
+        summary = report.summary
         since, until = (self._local(moment, "%d %b %H:%M") for moment in (summary.since, summary.until))
         chips: list[Part] = [(" ", "")]
         for name, value in (("span", SPANS[self._span].label), ("by", str(self._by)), ("row", self._row_name)):
             chips += [(f" {name}:", "muted on raised"), (f"{value} ", "bold strong on raised"), ("  ", "")]
         width = self.size.width
         head = ends(chips, [(f"{since} to {until} {summary.until.astimezone(self.session.zone):%Z} ", "muted")], width)
-        if width < 100:
-            return [head]
-        rows = {ALL: summary.total} | {row.name or OTHERS: row for row in summary.rows}
-        row = rows.get(self._selected_name, summary.total)
-        flow, each = row.flow, width // 7
-        success, first = flow.success_rate, row.first_try_rate
-        figures = (
-            ("DONE", f"{flow.succeeded:,}", "bold strong"),
-            ("SUCCESS", formatting.share(success), f"bold {_rated(success)}"),
-            ("1ST ATTEMPT", formatting.share(first), f"bold {_rated(first, FAIR, 0.0)}"),
-            ("RUN TIME P50", formatting.duration(row.p50), "bold strong"),
-            ("RUN TIME P95", formatting.duration(row.p95), "bold strong"),
-            ("WAIT P95", formatting.duration(row.wait95), "bold strong"),
-            ("DEAD", f"{flow.died:,}", "bold dead" if flow.died else "bold strong"),
-        )
+        figures = figures_of(report.line(self._selected_name), report.background.before.get(self._selected_name))
+        if width < NORMAL:
+            parts = [
+                part for label, value, spec, _ in figures[:2] + figures[-1:] for part in _short(label, value, spec)
+            ]
+            return [head, [("  ", ""), *parts], *self._lines(report, width)]
+        each = width // len(figures)
         above: list[Part] = []
         below: list[Part] = []
-        for index, (label, value, spec) in enumerate(figures):
+        for index, (label, value, spec, was) in enumerate(figures):
             border: Part = ("│ " if index else "  ", "line")
             above += fit([border, (label, "muted")], each)
-            below += fit([border, (value, spec)], each)
+            compared = (f"  {was}", "muted") if was and len(f"{value}{was}") + 5 <= each else ("", "")
+            below += fit([border, (value, spec), compared], each)
         return [head, BLANK, above, below, BLANK]
+
+    def _lines(self, report: ReportData, width: int) -> list[Row]:
+        """The plots of a narrow screen: label, sparkline, peak."""
+        rows: list[Row] = []
+        for label, role, count in NARROW_PLOTS:
+            values = self._values(report.plot_values, attrgetter(count))
+            peak = f"peak {compact(max(values, default=0))} / min"
+            plotted = sparkline(values, width - 32, role)
+            rows.append([(f"  {label:<9}", "muted"), *plotted, ("  ", ""), (peak, "faint")])
+        return rows
 
     @property
     def _row_name(self) -> str:
@@ -238,7 +281,7 @@ class ReportsScreen(LiveScreen):
     def _plot(self, id: str, title: str, value: Callable[[Flow], int]) -> None:
         assert self._report is not None  # noqa: S101 - called after a read
         span, summary = SPANS[self._span], self._report.summary
-        values = plot_values(self._report.plot_values, summary.since, summary.until, span.step, value)
+        values = self._values(self._report.plot_values, value)
         half = (self.size.width - 2) // 2
         width = half - 2 if id == "#done" else self.size.width - half - 2
         height = max(3, min(12, 2 * ((self.size.height - 22) // 4)))
@@ -255,19 +298,35 @@ class ReportsScreen(LiveScreen):
         return at.astimezone(self.session.zone).strftime(time_format)
 
 
-def _rated(share: float | None, good: float = GOOD, fair: float = FAIR) -> str:
-    """The role of a share of successes."""
-    if share is None or share >= good:
-        return "text"
-    return "retrying" if share >= fair else "dead"
+def _short(label: str, value: str, spec: str) -> Row:
+    return [(f"{label.lower()} ", "muted"), (f"{value}   ", spec)]
 
 
-def report_line(row: SummaryLine, summary: Summary) -> RenderedRow:
-    """Render a row of the table; the total is bold."""
+def density(failed: Sequence[float], succeeded: Sequence[float]) -> list[Part]:
+    """The share of failed attempts in each column: a point is less than one per cent, a blank has no attempts."""
+    cells: list[Part] = []
+    for bad, good in zip(failed, succeeded, strict=True):
+        share = bad / (bad + good) if bad + good else 0.0
+        if share >= LEAST_SHARE:
+            step = min(SHADES - 1, round(share / MOST_SHARE * (SHADES - 1)))
+            cells.append((DENSITY[1 + step * 3 // (SHADES - 1)] if current().flat else "█", f"failed@{step}"))
+        else:
+            cells.append(("·" if good or bad else " ", "line"))
+    return joined(cells)
+
+
+def report_line(row: SummaryLine, summary: Summary, volume: Row = BLANK) -> RenderedRow:
+    """Render a row of the table; the total is bold.
+
+    Args:
+        row: the row.
+        summary: the report.
+        volume: its tasks over time.
+    """
     flow, rate = row.flow, row.flow.success_rate
-    bar = gauge([(rate or 0.0, "spark" if _rated(rate) == "text" else _rated(rate))], BAR)
+    bar = gauge([(rate or 0.0, "spark" if rated(rate) == "text" else rated(rate))], BAR)
     times = log_range(row.p50, row.p95, RANGE)
-    success = f"bold {_rated(rate)}" if _rated(rate) == "dead" else _rated(rate)
+    success = f"bold {rated(rate)}" if rated(rate) == "dead" else rated(rate)
     name = Cell(f"(other {summary.by}s)", "muted") if row is summary.others else handler_cell(line(row.name))
     return RenderedRow(
         (
@@ -276,74 +335,16 @@ def report_line(row: SummaryLine, summary: Summary) -> RenderedRow:
             Cell(f"{flow.succeeded:,}", "text" if flow.succeeded else "faint"),
             Cell("".join(text for text, _ in bar), "spark", tuple(bar)),
             Cell(formatting.share(rate), success),
-            Cell(formatting.share(row.first_try_rate), _rated(row.first_try_rate, FAIR, 0.0)),
+            Cell(formatting.share(row.first_try_rate), rated(row.first_try_rate, FAIR, 0.0)),
             Cell(formatting.share(row.second_try_rate), "muted"),
             Cell(f"{flow.died:,}", "dead" if flow.died else "faint"),
             Cell(formatting.duration(row.p50), "text"),
             Cell(formatting.duration(row.p95), "retrying" if (row.p95 or 0) >= 30 else "text"),
             Cell(formatting.duration(row.wait95), "text"),
             Cell("".join(text for text, _ in times), "spark", tuple(times)),
+            Cell("".join(text for text, _ in volume), "spark", tuple(volume)),
             Cell(f"{flow.retried:,}", "muted" if flow.retried else "faint"),
             Cell(f"{flow.cancelled:,}", "muted" if flow.cancelled else "faint"),
             Cell(f"{flow.rescued:,}", "muted" if flow.rescued else "faint"),
         )
     )
-
-
-def plot_values(
-    flows: Sequence[MinuteFlow], since: datetime, until: datetime, step: int, value: Callable[[Flow], int]
-) -> list[float]:
-    """Return values for a plot, the mean per minute over each step; steps without data are zero.
-
-    Args:
-        flows: sums by step.
-        since: the first minute.
-        until: the end.
-        step: minutes per value.
-        value: returns the number to plot.
-    """
-    first, last = (int(moment.timestamp() // 60) // step for moment in (since, until))
-    sums = {int(flow.minute.timestamp() // 60) // step: value(flow.flow) for flow in flows}
-    return [sums.get(index, 0) / step for index in range(first, last + 1)]
-
-
-async def read_report(tx: Transaction, span: ReportSpan, by: GroupBy, name: str) -> ReportData:
-    """Read a report, and the values over time of one of its rows."""
-    now = await clock(tx)
-    since = now - span.length
-    row = {str(by): name} if name != ALL else {}
-    flows = await per_minute(tx, since, now, step=span.step, **row)
-    return ReportData(await read_summary(tx, since, None, by), name, tuple(flows))
-
-
-def usual_name(summary: Summary) -> str:
-    """The suggested file name, with times in UTC because the reader may live in another time zone."""
-    return f"report-by-{summary.by}-{summary.since:%Y%m%d-%H%MZ}-{summary.until:%Y%m%d-%H%MZ}.csv"
-
-
-def export(summary: Summary, name: str) -> Path:
-    """Write a report to a new file.
-
-    Args:
-        summary: the report.
-        name: path of the file; the suffix .json or .csv selects the format.
-
-    Returns:
-        The absolute path.
-
-    Raises:
-        InvalidInput: the file exists, cannot be written, or has another suffix.
-    """
-    path = Path(name).expanduser()
-    match path.suffix.lower():
-        case ".json":
-            text = json.dumps(as_document(summary), indent=2, default=_plain) + "\n"
-        case ".csv":
-            text = as_csv(summary)
-        case _:
-            raise InvalidInput(why=f"the file name must end with .csv or .json, not {path.suffix or name!r}")
-    return write_new(name, text)
-
-
-def _plain(value: object) -> str:
-    return value.isoformat() if isinstance(value, datetime) else str(value)

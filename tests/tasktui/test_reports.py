@@ -12,7 +12,8 @@ from runner.errors import InvalidInput
 from runner.queries.counting import Count
 from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.summary import GroupBy, Summary, SummaryLine
-from tasktui.screens.reports import export, plot_values, usual_name
+from tasktui.data.reports import export, plot_values, usual_name
+from tasktui.screens.reports import density
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_live, add_runner, ahead
 from tests.store.test_limits import limit
@@ -39,10 +40,28 @@ async def worked(database: Database) -> None:
 @pytest.mark.parametrize("size", [NARROW, WIDE])
 async def test_success_is_shown_by_handler(worked: None, watch: Watch, size: tuple[int, int]) -> None:
     async with watch("reports", size) as operator:
+        await operator.sees("SUCCESS", "1ST ATT", "P95", "smtp.send", "75.0 %", "report.make", "100 %")
         await operator.sees(
-            "SUCCESS", "1ST ATT", "P95", "smtp.send", "75.0 %", "report.make", "100 %", "per minute, 1 h: all"
+            *(("peak 30 / min", "success 77.8 %") if size == NARROW else ("per minute, 1 h: all", "VOLUME"))
         )
         assert len(operator.text.splitlines()) == size[1]
+
+
+@ON_ONE_DATABASE
+async def test_the_figures_are_compared_with_the_span_before(database: Database, watch: Watch) -> None:
+    at = (await database.read(clock)).replace(second=0, microsecond=0)
+    for ago, succeeded, died in ((5, 30, 10), (65, 300, 0)):
+        minute = Minute(at - timedelta(minutes=ago), "mail", "smtp.send")
+        minute.counts |= {"succeeded": succeeded, "died": died}
+        await database.write(write_statistics, 1, [minute], {})
+    async with watch("reports", (200, 60)) as operator:
+        await operator.sees("30  was 300", "75.0 %  was 100 %", "10  was 0", "FAILED ATTEMPTS, SHARE BY TIME")
+
+
+def test_the_share_of_failed_attempts_has_a_shade() -> None:
+    assert density([0, 0, 1, 300, 600], [0, 5, 999, 700, 400]) == [
+        *[(" ··", "line"), ("█", "failed@16"), ("█", "failed@31")],
+    ]
 
 
 @ON_ONE_DATABASE
