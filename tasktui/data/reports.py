@@ -52,7 +52,7 @@ SPANS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Background:
+class Comparison:
     """The figures beside a report.
 
     Args:
@@ -71,11 +71,15 @@ class ReportData:
     summary: Summary
     name: str
     plot_values: tuple[MinuteFlow, ...]
-    background: Background = Background({}, {})
+    background: Comparison = Comparison({}, {})
 
     def line(self, name: str) -> SummaryLine:
         """The results of a row; the total for a name without results."""
         return rows_by_key(self.summary).get(name, self.summary.total)
+
+    def values(self, step: int, flows: Sequence[MinuteFlow], value: Callable[[Flow], float]) -> list[float]:
+        """Values for a plot over the span of the report; see `plot_values`."""
+        return plot_values(flows, self.summary.since, self.summary.until, step, value)
 
 
 def rows_by_key(summary: Summary) -> dict[str, SummaryLine]:
@@ -139,13 +143,13 @@ async def read_report(tx: Transaction, span: ReportSpan, by: GroupBy, name: str)
     return ReportData(await read_summary(tx, since, None, by), name, tuple(flows))
 
 
-async def read_beside(tx: Transaction, span: ReportSpan, by: GroupBy, names: Sequence[str]) -> Background:
+async def read_beside(tx: Transaction, span: ReportSpan, by: GroupBy, names: Sequence[str]) -> Comparison:
     """Read the span before a report, and the counts over time of its first rows."""
     now = await clock(tx)
     since = now - span.length
     before = await read_summary(tx, since - span.length, since, by)
     pulses = await per_step(tx, str(by), names[:MOST_PULSES], since, now, span.step)
-    return Background(rows_by_key(before), pulses)
+    return Comparison(rows_by_key(before), pulses)
 
 
 def usual_name(summary: Summary) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.geometry import Size
 from textual.widget import Widget
 
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
-from runner.queries.reports import Flow, MinuteFlow
+from runner.queries.reports import Flow
 from runner.queries.summary import GroupBy, Summary, SummaryLine
 from runner.text import formatting
 from tasktui.commands.syntax import filter_of
@@ -22,11 +23,11 @@ from tasktui.data.reports import (
     ALL,
     FAIR,
     SPANS,
-    Background,
+    Comparison,
     ReportData,
+    ReportSpan,
     export,
     figures_of,
-    plot_values,
     rated,
     read_beside,
     read_report,
@@ -119,7 +120,7 @@ class ReportsScreen(LiveScreen):
         self._by = GroupBy.HANDLER
         self._report: ReportData | None = None
         self._caches = [TtlCache[ReportData](span.cache_seconds) for span in SPANS]
-        self._beside_cache = TtlCache[Background](BESIDE_EVERY)
+        self._beside_cache = TtlCache[Comparison](BESIDE_EVERY)
 
     def parts(self) -> Iterable[Widget]:
         """Return the figures, two plots and the table."""
@@ -146,9 +147,9 @@ class ReportsScreen(LiveScreen):
     def show(self, snapshot: Any) -> None:
         """Show the table and the plots."""
         self._report = report = snapshot
-        summary: Summary = report.summary
+        summary, span = report.summary, SPANS[self._span]
         rows = rows_by_key(summary)
-        self._table.show(tuple(rows), lambda key: report_line(rows[key], summary, self._volume(key)))
+        self._table.show(tuple(rows), lambda key: report_line(rows[key], summary, _volume(report, span, key)))
         self.query_one("#about", Canvas).draw(self._upper(report))
         order = [("s", "bold accent"), (" span, ", "muted"), ("b", "bold accent"), (" by queue or handler", "muted")]
         title = heading("HANDLERS" if self._by is GroupBy.HANDLER else "QUEUES")
@@ -156,40 +157,9 @@ class ReportsScreen(LiveScreen):
         self._plot("#done", "done", lambda flow: flow.succeeded)
         self._plot("#failed", "failed attempts", lambda flow: flow.failed)
         self.query_one("#plots").display = self.size.width >= NORMAL
-        shares = self._shares(report) if self.size.height >= TALL and self.size.width >= NORMAL else []
+        shares = _shares(report, span, self.size, self.session.zone)
         self._table.styles.height = min(len(rows) + 1, max(3, self.size.height // 3)) if shares else "1fr"
         self.query_one("#shares", Canvas).draw(shares)
-
-    def _values(self, flows: Sequence[MinuteFlow], value: Callable[[Flow], float]) -> list[float]:
-        assert self._report is not None  # noqa: S101 - called after a read
-        summary = self._report.summary
-        return plot_values(flows, summary.since, summary.until, SPANS[self._span].step, value)
-
-    def _volume(self, key: str) -> Row:
-        """The succeeded tasks of a row over time."""
-        assert self._report is not None  # noqa: S101 - called after a read
-        pulses = self._report.background.pulses
-        rows = [self._values(pulses[name], attrgetter("succeeded")) for name in pulses if key in (ALL, name)]
-        return sparkline([sum(values) for values in zip(*rows, strict=True)], VOLUME) if rows else BLANK
-
-    def _shares(self, report: ReportData) -> list[Row]:
-        """The share of failed attempts by handler or queue and time."""
-        shares = {
-            name: tuple(self._values(flows, attrgetter(count)) for count in ("failed", "succeeded"))
-            for name, flows in report.background.pulses.items()
-        }
-        room = max(0, self.size.height - 33 - min(len(shares) + 2, self.size.height // 3))
-        listed = [row.name for row in report.summary.lines if row.name in shares][: min(MOST_SHARES, room)]
-        width = self.size.width - NAMES - 2
-        note: list[Part] = [("0 % ", "muted"), *[("█", f"failed@{step}") for step in range(3, 32, 4)]]
-        title = rule([heading("FAILED ATTEMPTS, SHARE BY TIME")], self.size.width, [*note, (" 60 %", "muted")])
-        rows = [
-            [("  ", ""), *handler(name, NAMES - 2), *density(*(resampled(part, width) for part in shares[name]))]
-            for name in listed
-        ]
-        span = Span(report.summary.since, report.summary.until, self.session.zone)
-        axis = time_axis(span, width, "")
-        return [BLANK, title, *rows, [(" " * (NAMES - 7), ""), *axis]] if rows else []
 
     def _upper(self, report: ReportData) -> list[Row]:
         """The span and the grouping as chips, and the figures of the row under the cursor."""
@@ -205,7 +175,7 @@ class ReportsScreen(LiveScreen):
             parts = [
                 part for label, value, spec, _ in figures[:2] + figures[-1:] for part in _short(label, value, spec)
             ]
-            return [head, [("  ", ""), *parts], *self._lines(report, width)]
+            return [head, [("  ", ""), *parts], *_lines(report, SPANS[self._span], width)]
         each = width // len(figures)
         above: list[Part] = []
         below: list[Part] = []
@@ -215,16 +185,6 @@ class ReportsScreen(LiveScreen):
             compared = (f"  {was}", "muted") if was and len(f"{value}{was}") + 5 <= each else ("", "")
             below += fit([border, (value, spec), compared], each)
         return [head, BLANK, above, below, BLANK]
-
-    def _lines(self, report: ReportData, width: int) -> list[Row]:
-        """The plots of a narrow screen: label, sparkline, peak."""
-        rows: list[Row] = []
-        for label, role, count in NARROW_PLOTS:
-            values = self._values(report.plot_values, attrgetter(count))
-            peak = f"peak {compact(max(values, default=0))} / min"
-            plotted = sparkline(values, width - 32, role)
-            rows.append([(f"  {label:<9}", "muted"), *plotted, ("  ", ""), (peak, "faint")])
-        return rows
 
     @property
     def _row_name(self) -> str:
@@ -281,13 +241,12 @@ class ReportsScreen(LiveScreen):
     def _plot(self, id: str, title: str, value: Callable[[Flow], int]) -> None:
         assert self._report is not None  # noqa: S101 - called after a read
         span, summary = SPANS[self._span], self._report.summary
-        values = self._values(self._report.plot_values, value)
+        values = self._report.values(span.step, self._report.plot_values, value)
         half = (self.size.width - 2) // 2
         width = half - 2 if id == "#done" else self.size.width - half - 2
         height = max(3, min(12, 2 * ((self.size.height - 22) // 4)))
-        columns = resampled(values, width - 7)
+        columns, role = resampled(values, width - 7), "failed" if id == "#failed" else "done"
         top = nice(max(columns, default=0))
-        role = "failed" if id == "#failed" else "done"
         note: list[Part] = [(f"per minute, {span.label}: {self._row_name}", "muted")]
         drawn: list[Row] = [rule([heading(title.upper())], width, note)]
         drawn += framed(area(columns, height, role, top=top), top)
@@ -300,6 +259,46 @@ class ReportsScreen(LiveScreen):
 
 def _short(label: str, value: str, spec: str) -> Row:
     return [(f"{label.lower()} ", "muted"), (f"{value}   ", spec)]
+
+
+def _volume(report: ReportData, span: ReportSpan, key: str) -> Row:
+    """The succeeded tasks of a row over time."""
+    pulses = report.background.pulses
+    rows = [report.values(span.step, pulses[name], attrgetter("succeeded")) for name in pulses if key in (ALL, name)]
+    return sparkline([sum(values) for values in zip(*rows, strict=True)], VOLUME) if rows else BLANK
+
+
+def _shares(report: ReportData, span: ReportSpan, size: Size, zone: tzinfo) -> list[Row]:
+    """The share of failed attempts by handler or queue and time, where there is room."""
+    if size.height < TALL or size.width < NORMAL:
+        return []
+    shares = {
+        name: tuple(report.values(span.step, flows, attrgetter(count)) for count in ("failed", "succeeded"))
+        for name, flows in report.background.pulses.items()
+    }
+    room = max(0, size.height - 33 - min(len(shares) + 2, size.height // 3))
+    listed = [row.name for row in report.summary.lines if row.name in shares][: min(MOST_SHARES, room)]
+    width = size.width - NAMES - 2
+    note: list[Part] = [("0 % ", "muted"), *[("█", f"failed@{step}") for step in range(3, 32, 4)]]
+    title = rule([heading("FAILED ATTEMPTS, SHARE BY TIME")], size.width, [*note, (" 60 %", "muted")])
+    rows = [
+        [("  ", ""), *handler(name, NAMES - 2), *density(*(resampled(part, width) for part in shares[name]))]
+        for name in listed
+    ]
+    time = Span(report.summary.since, report.summary.until, zone)
+    axis = time_axis(time, width, "")
+    return [BLANK, title, *rows, [(" " * (NAMES - 7), ""), *axis]] if rows else []
+
+
+def _lines(report: ReportData, span: ReportSpan, width: int) -> list[Row]:
+    """The plots of a narrow screen: label, sparkline, peak."""
+    rows: list[Row] = []
+    for label, role, count in NARROW_PLOTS:
+        values = report.values(span.step, report.plot_values, attrgetter(count))
+        peak = f"peak {compact(max(values, default=0))} / min"
+        plotted = sparkline(values, width - 32, role)
+        rows.append([(f"  {label:<9}", "muted"), *plotted, ("  ", ""), (peak, "faint")])
+    return rows
 
 
 def density(failed: Sequence[float], succeeded: Sequence[float]) -> list[Part]:
