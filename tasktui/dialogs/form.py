@@ -96,7 +96,7 @@ class FormScreen(ModalScreen[Dialog | None]):
 
     def action_editor(self) -> None:
         """Edit the text of the entry in the operator's editor."""
-        from tasktui.terminal.editor import edit_text
+        from tasktui.widgets.input import edit_text
 
         field = self.focused
         if not isinstance(field, TextLine) or not self._entries[field.id or ""].is_json:
@@ -231,7 +231,7 @@ class EditScreen(ModalScreen[Result | None]):
 
     def action_editor(self) -> None:
         """Edit the payload in the operator's editor; secrets stay masked, and no text is ever lost."""
-        from tasktui.terminal.editor import edit_text
+        from tasktui.widgets.input import edit_text
 
         field = self.query_one("#payload", TextLine)
         if field.disabled:

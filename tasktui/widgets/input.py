@@ -1,13 +1,23 @@
-"""CompletionInput: a one-line input with inline completion; tab or the right arrow accepts it."""
+"""CompletionInput, a one-line input with inline completion, and the operator's own editor for longer texts.
+
+Tab or the right arrow accepts a completion. The editor gets a temporary file, which only the operator can read.
+"""
 
 import asyncio
-from collections.abc import Callable
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from textual import events
+from textual.app import App, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.suggester import Suggester
 from textual.widgets import Input
+
+from runner.errors import InvalidInput
 
 MOST_TURNS = 1_000
 """Turns of the event loop that an input gets to handle its focus."""
@@ -98,3 +108,55 @@ class _Completion(Suggester):
 
     async def get_suggestion(self, value: str) -> str | None:
         return self._complete(value)
+
+
+DEFAULT_EDITOR = "vi"
+"""The editor if the environment names none."""
+
+
+def editor_command(environment: Mapping[str, str]) -> list[str]:
+    """The words of the editor's command line, from VISUAL or EDITOR.
+
+    Raises:
+        InvalidInput: the variable is not a command line.
+    """
+    text = environment.get("VISUAL") or environment.get("EDITOR") or DEFAULT_EDITOR
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InvalidInput(why=f"EDITOR is not a command line: {error}") from error
+
+
+def edit_text(app: App[object], text: str, suffix: str) -> str:
+    """Edit a text while the console is suspended.
+
+    Args:
+        app: the console; its terminal belongs to the editor until the editor ends.
+        text: the text.
+        suffix: the end of the file's name, by which editors choose colours.
+
+    Returns:
+        The edited text; the file is deleted.
+
+    Raises:
+        InvalidInput: the editor cannot start, or reports a failure; nothing was edited.
+    """
+    import tempfile  # The first screen does not need it.
+
+    command = editor_command(os.environ)
+    with tempfile.TemporaryDirectory(prefix="tasktui-") as folder:  # mode 0700
+        path = Path(folder) / f"payload{suffix}"
+        path.write_text(text, encoding="utf-8")
+        try:
+            with app.suspend():
+                code = subprocess.run([*command, str(path)], check=False).returncode  # noqa: S603 - the operator's own
+        except SuspendNotSupported as error:
+            raise InvalidInput(why="this terminal cannot be given to an editor") from error
+        except OSError as error:
+            raise InvalidInput(why=f"cannot start {command[0]!r}: {error.strerror}; set EDITOR") from error
+        if code:
+            raise InvalidInput(why=f"{command[0]} ended with code {code}; the text is as before")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInput(why=f"the edited file is unreadable: {error}") from error
