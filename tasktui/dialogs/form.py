@@ -28,7 +28,7 @@ from tasktui.render.rows import BLANK, Row, ends, handler, heading, rule
 from tasktui.session.session import Session
 from tasktui.widgets.canvas import Canvas, Cap, Caps
 from tasktui.widgets.heading import Heading
-from tasktui.widgets.input import FOCUS_KEYS, TextLine
+from tasktui.widgets.input import FOCUS_KEYS, TextLine, edit_text
 
 
 class FormScreen(ModalScreen[Dialog | None]):
@@ -96,8 +96,6 @@ class FormScreen(ModalScreen[Dialog | None]):
 
     def action_editor(self) -> None:
         """Edit the text of the entry in the operator's editor."""
-        from tasktui.widgets.input import edit_text
-
         field = self.focused
         if not isinstance(field, TextLine) or not self._entries[field.id or ""].is_json:
             return
@@ -231,8 +229,6 @@ class EditScreen(ModalScreen[Result | None]):
 
     def action_editor(self) -> None:
         """Edit the payload in the operator's editor; secrets stay masked, and no text is ever lost."""
-        from tasktui.widgets.input import edit_text
-
         field = self.query_one("#payload", TextLine)
         if field.disabled:
             self.report("The payload is read-only", bad=True)
