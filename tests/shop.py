@@ -180,7 +180,7 @@ async def _minutes(tx: Transaction, runners: list[int]) -> None:
                         "first_try": int(number * 0.97),
                         "second_try": int(number * 0.02),
                         "retried": failed,
-                        "died": 2 if failing and ago % 2 == 0 and handler == "payments.charge" else 0,
+                        "died": 9 if failing and ago % 2 == 0 and handler == "payments.charge" else 0,
                     }
                 )
     await tx.execute(sa.insert(tx.tables.minute), rows)

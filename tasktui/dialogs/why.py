@@ -7,12 +7,16 @@ from typing import Any, ClassVar
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
-from runner.filter.parse import Filter
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
+from runner.model.task import State
+from runner.queries.counting import Count
 from runner.queries.why.many import CauseGroup, WhyMany, why_many
 from runner.queries.why.remedies import RelatedView, sentence
 from runner.queries.why.why import UNRECORDED, Why, why
 from runner.text import formatting
 from tasktui.actions.actions import shortcut
+from tasktui.data.task_pages import count_matches
 from tasktui.dialogs.answer import AnswerScreen
 from tasktui.render.plot import gauge
 from tasktui.render.render import content, line
@@ -92,14 +96,22 @@ class WhyManyScreen(WhyScreen):
         super().__init__(session, 0)
         self._topic = "Why are these tasks not running?"
         self._filter = task_filter
+        self._dead = Count()
 
     async def read(self) -> object:
-        """Read the causes."""
+        """Read the causes, and count the dead tasks, which wait for nothing."""
+        dead = Filter((*self._filter.terms, Term("state", Operator.EQ, str(State.DEAD))))
+        self._dead = await self.session.read(count_matches, dead)
         return await self.session.read(why_many, self._filter, self.session.zone)
 
     def answer_lines(self, answer: Any, width: int) -> Iterable[Content]:
         """Render the causes."""
-        return many_lines(answer, width, self._view)
+        yield from many_lines(answer, width, self._view)
+        if self._dead.number:
+            are = "is" if self._dead == Count(1) else "are"
+            yield content("")
+            text = f"{self._dead.of('task')} {are} dead and will not run again"
+            yield content((text, "bold strong"), ("; R runs dead tasks again", "muted"))
 
 
 BAR = 12

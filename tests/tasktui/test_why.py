@@ -151,3 +151,16 @@ async def test_w_explains_many_tasks_by_their_causes(database: Database, watch: 
         await operator.press("w")
         await operator.sees("queue:default", "no live runner has handler missing")
         await operator.press("escape")
+
+
+@ON_ONE_DATABASE
+async def test_w_counts_the_dead_tasks_of_a_filter(database: Database, watch: Watch) -> None:
+    await add_live(database, "mail.send", run_at=ahead(3600))
+    for id in (90, 91):
+        await add_past(database, id, State.DEAD, handler="mail.send")
+    async with watch("tasks", wanted="handler:mail.send") as operator:
+        await operator.sees("3 tasks")
+        await operator.press("asterisk")
+        await operator.is_told("Marked 3 tasks")
+        await operator.press("w")
+        await operator.sees("1 task is not running because", "2 tasks are dead and will not run again")
