@@ -32,7 +32,8 @@ class Count(NamedTuple):
     more: bool = False
 
     def __str__(self) -> str:
-        return f"{self.number:,}{'+' if self.more else ''}"
+        """The count; `?` if it stopped before the first row, so that the number is unknown."""
+        return "?" if self == (0, True) else f"{self.number:,}{'+' if self.more else ''}"
 
     def of(self, noun: str) -> str:
         """The count with its noun: `1 task`, `10,000+ tasks`."""

@@ -129,6 +129,11 @@ def test_an_axis_has_its_middle_only_where_a_row_begins() -> None:
     assert [row[0][0].strip() for row in framed([[]] * 3, 5000)] == ["5k", "", ""]
 
 
+def test_a_count_that_stopped_before_the_first_row_is_unknown() -> None:
+    counts = (Count(), Count(0, more=True), Count(7, more=True), Count(1_000))
+    assert [str(count) for count in counts] == ["0", "?", "7+", "1,000"]
+
+
 def test_every_slot_of_a_runner_has_its_place() -> None:
     counts, colours = {"a.x": 2, "b.y": 1}, {"a.x": 0, "b.y": 1}
     assert slots(counts, 4, 8, colours) == [("▆▆▆▆", "handler@0"), ("▆▆", "handler@1"), ("▁▁", "line")]
