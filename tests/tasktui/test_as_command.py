@@ -120,7 +120,7 @@ async def test_a_screen_is_copied_as_a_command_line(database: Database, watch: W
         await operator.sees("version 0")
         await operator.press("Y")
         await copied(operator, f"runner show {id} --url ")
-        screens = (("1", "stats"), ("4", "failures since:1d"), ("5", "runners"), ("6", "schedules list"))
+        screens = (("1", "stats"), ("4", "failures since:1h"), ("5", "runners"), ("6", "schedules list"))
         for key, verb in (*screens, ("7", "reports --since 1h"), ("8", "audit")):
             await operator.press(key, "Y")
             await copied(operator, f"runner {verb} --url ")
