@@ -22,8 +22,6 @@ ENDING_COLUMNS: dict[str, Any] = {
     "error": sa.Text,
 }
 
-PLACED_COLUMNS = ENDING_COLUMNS | {"place": sa.Text}
-
 UNASSIGNED: dict[str, Any] = {"runner_id": None, "deadline_at": None, "claimed_at": None, "started_at": None}
 """The columns to reset when a task no longer has a runner."""
 
@@ -177,7 +175,7 @@ def finish_statements(
         counts: count the tasks as successes in the minute statistics too.
         placed: find the rows by their addresses.
     """
-    ending = dialect.rows("ending", PLACED_COLUMNS if placed else ENDING_COLUMNS)
+    ending = dialect.rows("ending", ENDING_COLUMNS | {"place": sa.Text} if placed else ENDING_COLUMNS)
     if dialect.isolates_rows:
         return _in_one(tables, dialect, ending, target, counts, _held_in_place if placed else _held)
     task = tables.task
@@ -208,8 +206,7 @@ def _in_one(
     carried = [*(task.c[name] for name in shared(tables)), task.c.error]
     result_values = [ending_row.c[name].label(f"new_{name}") for name in RESULT_COLUMNS]
     # Servers without the fix of November 2025 do not compare a row again that another transaction has changed.
-    match &= task.c.fence == ending_row.c.fence
-    gone = sa.delete(task).where(match).returning(*carried, *result_values).cte("gone")
+    gone = sa.delete(task).where(match, _same_fence(task, ending_row)).returning(*carried, *result_values).cte("gone")
     renamed = {name: gone.c[f"new_{name}"] for name in RESULT_COLUMNS}
     copy = sa.insert(tables.history).from_select(*_copied(tables, gone.c, renamed, target, gone))
     if counts:
@@ -253,7 +250,11 @@ def _held(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[bool]:
     which consists of dead entries of finished tasks.
     """
     holder = sa.func.coalesce(task.c.runner_id, sa.literal_column(str(NO_RUNNER)))
-    return (task.c.id == ending.c.id) & (task.c.fence == ending.c.fence) & (holder == RUNNER)
+    return (task.c.id == ending.c.id) & _same_fence(task, ending) & (holder == RUNNER)
+
+
+def _same_fence(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[bool]:
+    return task.c.fence == ending.c.fence
 
 
 def _held_in_place(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[bool]:
