@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from runner.db.transaction import clock
 from runner.errors import DatabaseUnavailable
 from runner.handlers.context import Context
-from runner.model.outcome import Retry
+from runner.model.outcome import Dead, Retry
 from runner.policy.histogram import Histogram, Times, merged
 from runner.queries.reports import times_by_minute
 from tests.engine.harness import Harness, until
@@ -24,16 +24,20 @@ async def test_a_runner_with_a_wrong_clock_counts_in_the_right_minutes(
     @harness.handler("work")
     async def work() -> None: ...
 
-    task = await harness.submit("work")
+    @harness.handler("fail")
+    async def fail() -> Dead:
+        return Dead("broken")
+
+    tasks = [await harness.submit("work"), await harness.submit("fail")]
     right = time.time
     monkeypatch.setattr(time, "time", lambda: right() + hours * 3_600)
     async with harness.running() as runner:
-        await until(lambda: runner.metrics.verbs["succeed"] == 1)
+        await until(lambda: runner.metrics.verbs["succeed"] == runner.metrics.verbs["die"] == 1)
     monkeypatch.undo()
-    await harness.ended(task)
+    await harness.ended(*tasks)
     minute = harness.database.tables.minute.c
-    rows = await harness.rows(sa.select(minute.minute, minute.submitted, minute.succeeded))
-    assert (sum(row.submitted for row in rows), sum(row.succeeded for row in rows)) == (1, 1)
+    rows = await harness.rows(sa.select(minute.minute, minute.submitted, minute.succeeded, minute.died))
+    assert [sum(getattr(row, name) for row in rows) for name in ("submitted", "succeeded", "died")] == [2, 1, 1]
     at: datetime = await harness.database.read(clock)
     assert all(abs(row.minute - at) < NEAR for row in rows), (at, rows)
 
