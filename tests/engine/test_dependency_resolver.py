@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
 from runner.engine import dependency_resolver
+from runner.engine.dependency_resolver import DependencyResolver
 from runner.handlers.context import Context
 from runner.model.outcome import Dead
 from runner.model.task import DependsOn, OrderSpec, State
@@ -65,6 +66,19 @@ async def test_only_tasks_with_followers_in_their_order_key_are_released_by_a_wr
     await harness.work(poll_interval="1h")
     assert order[2:] == [first, second]
     assert first in released
+
+
+async def test_a_chain_of_an_order_key_leaves_no_other_dependent_behind(
+    harness: Harness, order: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_sweep(_resolver: DependencyResolver) -> None: ...
+
+    monkeypatch.setattr(DependencyResolver, "sweep", no_sweep)
+    chain = [await harness.submit("step", order=OrderSpec("k")) for _ in range(5)]
+    others = [await harness.submit("step", **after(parent)) for parent in chain]
+    async with harness.running(poll_interval="1h"):
+        await harness.ended(*chain, *others)
+    assert [id for id in order if id in chain] == chain
 
 
 async def test_a_chain_that_is_cancelled_is_cancelled_to_its_end(harness: Harness, order: list[int]) -> None:
