@@ -7,7 +7,7 @@ before a cancellation reaches its caller.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib import import_module
@@ -235,6 +235,11 @@ class PooledConnection:
     def __init__(self, connection: AsyncCoreConnection, driver: Any) -> None:
         self.connection = connection
         self.driver = driver
+
+    def in_thread(self, transaction: Callable[[Any], T]) -> Awaitable[T]:
+        """Call a function with the `sqlite3.Connection`, in the thread of the connection."""
+        call: Awaitable[T] = self.driver._execute(lambda: transaction(self.driver._conn))  # noqa: SLF001 - it has no public form
+        return call
 
 
 class StatementPool:

@@ -1,7 +1,9 @@
 """Connection settings that give both databases the same guarantees."""
 
 import asyncio
+import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from operator import methodcaller
@@ -35,6 +37,10 @@ CHECKPOINT_PAGES = 4_000
 BUSY_SECONDS = 10.0
 """Seconds that a SQLite connection waits for the write of another process. A transaction that fails after this time
 is not retried."""
+
+BUSY_PAUSES = ((0.02, 0.0005), (1.0, 0.002), (BUSY_SECONDS, 0.01))
+"""Pauses between two tries to begin a writing transaction: the first until 20 ms have passed; all in seconds."""
+
 
 POSTGRESQL_OPTIONS: dict[str, Any] = {
     "connect_timeout": 5,
@@ -180,6 +186,35 @@ def _begin_sqlite(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"PRAGMA query_only = {'ON' if protect else 'OFF'}")
         connection.info["query_only"] = protect
     connection.exec_driver_sql(options.get("begin", "BEGIN IMMEDIATE"))
+
+
+def begin_writing(connection: Any) -> None:
+    """Begin a writing transaction of SQLite; wait up to BUSY_SECONDS for the writers of other processes.
+
+    SQLite's own wait looks after 1, 2, 5, 10 and up to 100 ms, and a writer seldom holds the lock for so long: two
+    runners would spend most of the time asleep.
+
+    Args:
+        connection: a `sqlite3.Connection` in autocommit mode; the call blocks.
+
+    Raises:
+        sqlite3.OperationalError: the file was locked for the whole time.
+    """
+    start = time.monotonic()
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                waited = time.monotonic() - start
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited > BUSY_SECONDS:
+                    raise
+            else:
+                return
+            time.sleep(next((pause for limit, pause in BUSY_PAUSES if waited < limit), BUSY_PAUSES[-1][1]))
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
 
 
 def _prepare_postgresql(connection: Any, _: Any) -> None:

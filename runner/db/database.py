@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self
@@ -18,7 +19,7 @@ from runner.db.filesystem import refuse_remote
 from runner.db.handler_transactions import HandlerTransactions, Wait
 from runner.db.schema import tables
 from runner.db.thread_connections import FairSemaphore, ThreadConnections
-from runner.db.transaction import BlockingTransaction, Transaction
+from runner.db.transaction import BlockingTransaction, ThreadTransaction, Transaction, completed
 from runner.errors import DatabaseUnavailable
 from runner.settings import Settings
 from runner.urls import DatabaseUrl, async_url, redacted, sync_url
@@ -237,15 +238,34 @@ class Database:
 
     async def write(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of the store in its own writing transaction; retry if a concurrent one made it fail."""
-        return await shielded(_retried(self.writing, verb, *args, **kwargs))
+        return await shielded(_retried(partial(_in_block, self.writing, lambda tx: verb(tx, *args, **kwargs))))
 
     async def write_single(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a verb that executes one statement; like `write` with fewer round trips."""
-        return await shielded(_retried(self.single, verb, *args, **kwargs))
+        """Run a verb of prepared statements only; like `write` with fewer round trips.
+
+        On SQLite it is one call to the thread of a connection: a busy event loop does not keep the file locked.
+        """
+        whole = self._writer_lock is not None and not self._read_only
+        run = self._in_one_call if whole else partial(_in_block, self.single)
+        return await shielded(_retried(partial(run, lambda tx: verb(tx, *args, **kwargs))))
 
     async def read_single(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb that executes one reading statement, with minimal overhead."""
-        return await shielded(_retried(partial(self.single, writes=False), verb, *args, **kwargs))
+        begin = partial(self.single, writes=False)
+        return await shielded(_retried(partial(_in_block, begin, lambda tx: verb(tx, *args, **kwargs))))
+
+    async def _in_one_call(self, verb: Callable[[Transaction], Any], progress: "TransactionStage") -> Any:
+        async with self._translated(), self._exclusive(), self._statements.checkout(writes=False) as pooled:
+
+            def transaction(file: Any) -> Any:
+                connect.begin_writing(file)
+                progress.stage = "statement"
+                result = completed(verb(ThreadTransaction(pooled.connection, self.tables, self.dialect, file)))
+                progress.stage = "commit"
+                file.execute("COMMIT")
+                return result
+
+            return await pooled.in_thread(transaction)
 
     async def dispose(self) -> None:
         """Close all connections. An open SQLite connection would prevent the process from exiting."""
@@ -295,25 +315,35 @@ def _create_engine(url: sa.URL, synchronous: str) -> AsyncCoreEngine:
     return engine
 
 
-async def _retried(
+@dataclass
+class TransactionStage:
+    """The last step that a transaction began."""
+
+    stage: Literal["connect", "statement", "commit"] = "connect"
+
+
+async def _in_block(
     begin: Callable[[], AbstractAsyncContextManager[Transaction]],
-    verb: StoreVerb[P, T],
-    *args: P.args,
-    **kwargs: P.kwargs,
+    verb: Callable[[Transaction], Awaitable[T]],
+    progress: TransactionStage,
 ) -> T:
-    """Run a verb in a transaction; retry if a concurrent one made it fail."""
+    async with begin() as tx:
+        progress.stage = "statement"
+        result = await verb(tx)
+        progress.stage = "commit"
+    return result
+
+
+async def _retried(transaction: Callable[[TransactionStage], Awaitable[T]]) -> T:
+    """Run a transaction; retry if a concurrent one made it fail."""
     attempt, end = 1, time.monotonic() + connect.BUSY_SECONDS
     while True:
-        stage: Literal["connect", "statement", "commit"] = "connect"
+        progress = TransactionStage()
         try:
-            async with begin() as tx:
-                stage = "statement"
-                result = await verb(tx, *args, **kwargs)
-                stage = "commit"
-            return result
+            return await transaction(progress)
         except Exception as error:
             if isinstance(error, DatabaseUnavailable):
-                error.stage = stage
+                error.stage = progress.stage
             if not retries(error, attempt, end):
                 raise
         await asyncio.sleep(retry_pause(attempt))

@@ -107,6 +107,43 @@ class Transaction:
         return self.run(step.prepared, step.parameters)
 
 
+class ThreadTransaction(Transaction):
+    """An open transaction of SQLite in the thread of its connection: its statements wait for no event loop.
+
+    A verb that executes only prepared statements therefore never suspends; see `completed`.
+
+    Args:
+        connection: the connection, for its dialect.
+        tables: the tables of the installation.
+        dialect: the dialect of the database.
+        file: the `sqlite3.Connection`.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, connection: AsyncCoreConnection, tables: Tables, dialect: Dialect, file: Any) -> None:
+        super().__init__(connection, tables, dialect, file)
+
+    async def run(self, prepared: Prepared, parameters: dict[str, Any]) -> list[Any]:
+        """Execute a prepared statement and return its rows as plain tuples."""
+        return list(self._driver.execute(prepared.sql, prepared.arguments(parameters)).fetchall())
+
+
+def completed(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, without an event loop.
+
+    Raises:
+        RuntimeError: it suspended.
+    """
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    work.close()
+    raise RuntimeError("a verb of a single statement may execute prepared statements only")
+
+
 async def epoch(tx: Transaction) -> float:
     """Return the database's time in seconds since 1970."""
     return float(await tx.scalar(sa.select(epoch_seconds())))

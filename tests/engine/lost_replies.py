@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import psycopg
 import pytest
 import sqlalchemy as sa
-from aiosqlite import Connection, Cursor
+from aiosqlite import Connection
 
 from runner.db.database import Database
 from runner.db.thread_connections import ThreadConnection, ThreadConnections
@@ -53,23 +53,18 @@ class LostReplies:
         return executed
 
     def _committed_after(self, driver: Any) -> None:
-        fetch, commit, claimed = driver.execute_fetchall, driver.commit, False
+        execute = driver._execute
 
-        async def fetched(sql: str, *arguments: Any) -> Any:
-            nonlocal claimed
-            rows = list(await fetch(sql, *arguments))
-            claimed = self._loses(sql) and rows != []
-            return rows
-
-        async def committed() -> None:
-            nonlocal claimed
-            await commit()
-            if claimed:
-                claimed = False
+        async def executed(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+            statements: list[str] = []
+            driver._conn.set_trace_callback(statements.append)
+            result = await execute(function, *arguments, **options)
+            if "COMMIT" in statements and any(self._loses(sql) for sql in statements) and result:
                 self.lost += 1
                 raise sqlite3.OperationalError("disk I/O error")
+            return result
 
-        driver.execute_fetchall, driver.commit = fetched, committed
+        driver._execute = executed
 
     def _loses(self, sql: Any) -> bool:
         mine = isinstance(sql, str) and "UPDATE task SET" in sql and "claimed_at=" in sql
@@ -107,25 +102,22 @@ class LostCommitsOfSQLite:
         self._sign = ""
         self._times = 0
         self._marked: set[int] = set()
-        commit, fetch, execute = Connection.commit, Connection.execute_fetchall, Cursor.execute
+        call: Any = Connection._execute
 
-        async def committed(connection: Connection) -> None:
-            await commit(connection)
-            self.committed(connection)
-
-        async def fetched(connection: Connection, sql: str, *arguments: Any) -> Any:
-            self.mark(connection, sql)
-            return await fetch(connection, sql, *arguments)
-
-        async def executed(cursor: Cursor, sql: str, *arguments: Any) -> Any:
-            self.mark(cursor._conn, sql)
-            return await execute(cursor, sql, *arguments)
+        async def called(connection: Any, function: Any, *arguments: Any, **options: Any) -> Any:
+            statements: list[str] = []
+            if connection._connection is not None:
+                connection._conn.set_trace_callback(statements.append)
+            result = await call(connection, function, *arguments, **options)
+            for sql in statements:
+                self.mark(connection, sql)
+            if "COMMIT" in statements:
+                self.committed(connection)
+            return result
 
         opened = ThreadConnections.open
         patch.setattr(ThreadConnections, "open", lambda pool: self._watched(opened(pool)))
-        patch.setattr(Connection, "commit", committed)
-        patch.setattr(Connection, "execute_fetchall", fetched)
-        patch.setattr(Cursor, "execute", executed)
+        patch.setattr(Connection, "_execute", called)
 
     def lose(self, sign: str, times: int = 1) -> None:
         self._sign, self._times = sign, times
