@@ -156,7 +156,7 @@ class Executor:
     async def _on_loop(
         self, running: Running, arguments: dict[str, Any], release_slot: Callable[[Running], None]
     ) -> Outcome:
-        limit, expired = self._limit(running), False
+        limit, expired = self.limit(running), False
         try:
             if limit is not None:
                 self._deadlines.watch(running, limit)
@@ -183,7 +183,7 @@ class Executor:
     async def _in_thread(
         self, running: Running, arguments: dict[str, Any], release_slot: Callable[[Running], None]
     ) -> Outcome:
-        limit = self._limit(running)
+        limit = self.limit(running)
         if limit is not None:
             running.deadline = time.monotonic() + limit
         body: asyncio.Future[Any]
@@ -191,16 +191,16 @@ class Executor:
             body = asyncio.ensure_future(self._thread_in_middleware(running, arguments, release_slot))
         else:
             body = self._begin(running, arguments, release_slot)
+        outcome: Outcome | None = None
         try:
             await asyncio.wait([body], timeout=limit)
-            outcome: Outcome = timed_out(running, limit, self._rules)
         except asyncio.CancelledError:
             outcome = Cancelled() if running.cancel_requested else interrupted(running, self._limits.interruptions)
             if running.cancel_requested:
                 with contextlib.suppress(asyncio.CancelledError):  # ctx.stop is set; the result of the function decides
                     await asyncio.wait([body], timeout=limit)
         if not body.done():
-            return self._give_up(running, body, outcome, release_slot)
+            return self._give_up(running, body, outcome or timed_out(running, limit, self._rules), release_slot)
         result, error = body.result()
         if running.cancel_requested and (error is not None or result is None):
             return Cancelled()
@@ -211,7 +211,7 @@ class Executor:
     ) -> Outcome:
         self._processes = self._processes or open_processes()
         try:
-            return await self._processes.execute(running, self._limit(running), lambda: self._context(running))
+            return await self._processes.execute(running, lambda: self._context(running))
         finally:
             release_slot(running)
 
@@ -291,7 +291,8 @@ class Executor:
         by_runner = job is not None and job.cancelling() > 0
         return interrupted(running, self._limits.interruptions) if by_runner else failed(running, error, self._rules)
 
-    def _limit(self, running: Running) -> float | None:
+    def limit(self, running: Running) -> float | None:
+        """Return the seconds allowed for an attempt; None for no limit."""
         limit = running.task.timeout
         if limit is None:
             limit = running.handler.defaults.timeout
@@ -300,7 +301,7 @@ class Executor:
         return limit if limit != inf else None
 
     def _context(self, running: Running) -> Context:
-        task, limit = running.task, self._limit(running)
+        task, limit = running.task, self.limit(running)
         running.stop = running.stop or threading.Event()
         deadline = None if limit is None else datetime.now(UTC) + timedelta(seconds=limit)
         notes = running.notes or MemoryNotes()
@@ -328,7 +329,7 @@ class Executor:
         """Start no more functions, and end the processes."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
-            await self._processes.close()
+            await self._processes.pool.close()
 
 
 def _threads(number: int) -> ThreadPoolExecutor:

@@ -1,26 +1,25 @@
-"""Process attempts: run the handler of a task in a worker process, and kill the process when the attempt has to end."""
+"""Process attempts: run the handler of a task in a worker process, and kill the process when the attempt has to end.
+
+A worker that begins a task receives the next one, so that it does not wait for its runner between two short tasks. The
+runner can take an offered task back until the worker starts it: a kill, a stop or a breaker concerns running tasks
+alone.
+"""
 
 import asyncio
 import contextlib
 import json
 import pickle
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from runner.engine.attempt_outcome import AttemptLimits, failed, interrupted, result_outcome, timed_out
+from runner.engine.deadlines import Deadlines
 from runner.engine.hooks import Middleware
-from runner.engine.process_messages import ProcessCall, ProcessEnd
-from runner.engine.process_pool import (
-    ProcessCrashed,
-    ProcessNotStarted,
-    ProcessPool,
-    WorkerProcess,
-    begin,
-    error_of,
-    forward,
-)
-from runner.engine.slots import Running
+from runner.engine.process_messages import ProcessCall, ProcessEnd, ProcessNotStarted, error_of
+from runner.engine.process_pool import END_TIMEOUT, ProcessPool, WorkerProcess
+from runner.engine.slots import ProcessSlots, Running, Slots
 from runner.handlers.context import Context
 from runner.handlers.dependencies import ParentResults
 from runner.model.outcome import Cancelled, Done, Failure, Outcome, Retry
@@ -29,8 +28,11 @@ from runner.settings import Settings
 GRACE = 0.5
 """Seconds for a handler to clean up after its timeout, a terminate request or an interruption, before it is killed."""
 
-KILL_TIMEOUT = 2.0
-"""Maximum wait in seconds for the end of a killed process."""
+START_TIMEOUT = 60.0
+"""Seconds for the start of a process and the import of the handler's module."""
+
+OFFER_TIME = 1.0
+"""Seconds for which a worker may start an offered task: a stopped runner may lose its lease."""
 
 
 class ProcessAttempts:
@@ -40,60 +42,87 @@ class ProcessAttempts:
         settings: the settings of the runner.
         parents: returns the reader of `ctx.batch.results()`.
         middleware: runs around each handler, in the process of the runner.
+        may_start: True while the lease of the runner is valid.
+        limit_of: returns the seconds allowed for an attempt; None for no limit.
     """
 
     def __init__(
-        self, settings: Settings, parents: Callable[[int], ParentResults] | None, middleware: Middleware
+        self,
+        settings: Settings,
+        parents: Callable[[int], ParentResults] | None,
+        middleware: Middleware,
+        may_start: Callable[[], bool],
+        limit_of: Callable[[Running], float | None],
     ) -> None:
         self.pool = ProcessPool(settings)
         """The worker processes."""
+        self.deadlines = Deadlines()
+        """The deadlines of the starts and of the handlers."""
+        self.parents = parents
+        """Returns the reader of `ctx.batch.results()`."""
         self._limits = AttemptLimits.of(settings)
         self._rules = self._limits.rules
-        self._parents, self._middleware = parents, middleware
+        self.limit_of = limit_of
+        """Returns the seconds allowed for an attempt; None for no limit."""
+        self._middleware, self._may_start = middleware, may_start
 
-    async def execute(self, running: Running, limit: float | None, context: Callable[[], Context]) -> Outcome:
+    async def execute(self, running: Running, context: Callable[[], Context]) -> Outcome:
         """Run a task's handler. When it returns, the process is idle or dead.
 
         Args:
             running: the task.
-            limit: seconds allowed for the attempt; None for no limit.
             context: makes the Context for the middleware.
         """
-        attempt = _Attempt(self.pool, running, self._call(running, limit), self._parents)
-        body, stopped = asyncio.ensure_future(self._body(running, attempt, context)), False
+        attempt = running.offer if isinstance(running.offer, _Attempt) else _Attempt(self, running)
+        running.offer, stopped = None, False
+        body = attempt.ended
+        if self._middleware or not attempt.assign():
+            body = asyncio.ensure_future(self._body(running, attempt, context))
+        attempt.open()
+        if running.cancel_requested and running.job is not None:  # the process has started it before its slot was free
+            running.job.cancel()
         try:
-            first: set[asyncio.Future[Any]] = {body, attempt.began}
-            await asyncio.wait(first, return_when="FIRST_COMPLETED")
-            running.deadline = None if limit is None else time.monotonic() + limit
-            await asyncio.wait([body], timeout=None if limit is None else limit + GRACE)
-            outcome: Outcome = timed_out(running, limit, self._rules)
+            await asyncio.wait([body])
         except asyncio.CancelledError:
-            stopped = True
-            outcome = Cancelled() if running.cancel_requested else interrupted(running, self._limits.interruptions)
-            if running.process is not None and attempt.began.done():
-                running.process.send("stop", running.cancel_requested)
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([body], timeout=GRACE)
+            late = attempt.unwatch()
+            stopped = not late
+            if late and not attempt.has_begun:
+                attempt.kill()
+                outcome = attempt.not_started(f"its process did not start within {START_TIMEOUT:.0f} s")
+            elif late:
+                outcome = timed_out(running, attempt.limit, self._rules)
+            else:
+                outcome = Cancelled() if running.cancel_requested else interrupted(running, self._limits.interruptions)
+                await attempt.stop(body)
         finally:
-            attempt.began.cancel()
-            if not body.done() and running.process is not None:
-                running.process.kill()
+            attempt.unwatch()
+            if not body.done():
+                attempt.kill()
         if body.done():
-            return outcome if stopped and attempt.crashed else body.result()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait([body], timeout=KILL_TIMEOUT)
-        body.cancel()  # of a middleware that goes on
+            outcome = outcome if stopped and attempt.crashed else body.result()
+        else:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([body], timeout=END_TIMEOUT)
+            body.cancel()  # of a middleware that goes on
+        await attempt.leave()
         return outcome
 
-    async def close(self) -> None:
-        """End all processes."""
-        await self.pool.close()
-
-    def _call(self, running: Running, limit: float | None) -> ProcessCall:
-        options, notes = running.handler.defaults, running.notes
+    def call(self, running: Running, number: int, offered_until: float | None) -> ProcessCall:
+        """Return a task as a worker receives it."""
+        notes, handler = running.notes, running.handler
         state = None if notes is None or notes.state is None else json.dumps(notes.state)
-        module = running.handler.function.__module__
-        return ProcessCall(running.task, module, state, limit, self._limits.interruptions, options.memory_limit)
+        limits = self.limit_of(running), self._limits.interruptions, handler.defaults.memory_limit
+        return ProcessCall(number, offered_until, running.task, handler.function.__module__, state, *limits)
+
+    def offer_next(self, worker: WorkerProcess, slots: Slots) -> None:
+        """Send the first waiting task to a worker that has begun another one."""
+        if worker.offered is not None or worker.on_last_task or self._middleware or not isinstance(slots, ProcessSlots):
+            return
+        running = next((running for running in slots.waiting if running.offer is None), None)
+        if running is None or slots.in_use > slots.size or not (_is_plain(running) and self._may_start()):
+            return
+        running.offer = attempt = _Attempt(self, running)
+        attempt.offer(worker, slots.offered)
 
     async def _body(self, running: Running, attempt: "_Attempt", context: Callable[[], Context]) -> Outcome:
         if not self._middleware.callbacks:
@@ -108,28 +137,97 @@ class ProcessAttempts:
         return result_outcome(running, result, self._limits)
 
 
+def _is_plain(running: Running) -> bool:
+    """True if a task needs nothing from the runner at its start: no checkpoint, and no look at its expiry."""
+    task = running.task
+    return task.fence == 1 and task.payload is not None and task.expires_in is None and not running.cancel_requested
+
+
 class _Attempt:
     """One attempt in a worker process.
 
     Args:
-        pool: the worker processes.
+        attempts: the attempts of the runner.
         running: the task.
-        call: the task, as the worker receives it.
-        parents: returns the reader of `ctx.batch.results()`.
     """
 
-    def __init__(
-        self, pool: ProcessPool, running: Running, call: ProcessCall, parents: Callable[[int], ParentResults] | None
-    ) -> None:
-        self._pool, self._running, self._call, self._parents = pool, running, call, parents
-        self.began: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the handler starts: the import of its module does not count."""
-        self.crashed = False
+    def __init__(self, attempts: ProcessAttempts, running: Running) -> None:
+        self._attempts, self._running = attempts, running
+        self.ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        """Receives the outcome."""
+        self.limit = attempts.limit_of(running)
+        """Seconds allowed for the handler: the import of its module does not count."""
+        self.call: ProcessCall
+        self.has_begun = self.crashed = False
+        """True if the handler has started, and if its process ended before it."""
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         """The exception that the middleware receives."""
         self.value: Any = None
-        """The result as plain JSON, which the middleware receives."""
+        """The result as plain JSON, for the middleware."""
+        self._worker: WorkerProcess | None = None
+        self._offered: list[Running] = []
+        self._open = self._over = False
+        """True from its slot on, and after a decision about its end."""
+        self._watched: float | None = None
+        """The timeout of which the deadline is watched."""
+        self._inbox: deque[tuple[str, list[Any]]] = deque()
+        """The messages that wait for the slot, or for the reply to an earlier one."""
+        self._request: asyncio.Task[None] | None = None
+        self._new_process: asyncio.Task[Outcome] | None = None
+
+    @property
+    def is_next(self) -> bool:
+        """True if the task before it has ended."""
+        return self._worker is not None and self._worker.current in (None, self)
+
+    def offer(self, worker: WorkerProcess, offered: list[Running]) -> None:
+        """Send it to a worker that executes another task, and add it to the offered ones."""
+        offered.append(self._running)
+        self._worker, self._offered, until = worker, offered, time.monotonic() + OFFER_TIME
+        self.call = self._attempts.call(self._running, next(self._attempts.pool.numbers), until)
+        worker.offer(self)
+
+    def withdraw(self) -> bool:
+        """Take it back from the worker that it was offered to; False if its handler has started."""
+        return self._worker is None or (self._worker.offered is self and self._worker.withdraw())
+
+    def withdrawn(self) -> None:
+        """Record that the worker will not start it."""
+        self._worker = self._running.process = None
+        if self._running.offer is self:
+            self._running.offer = None
+            if self._running in self._offered:
+                self._offered.remove(self._running)
+        elif self._open and not self._over and not self.assign():
+            self._new_process = asyncio.ensure_future(self.run())
+
+    def assign(self) -> bool:
+        """Find a worker; return False if a new one is necessary."""
+        worker = self._worker
+        if worker is not None and (self.has_begun or worker.current is None or not self.withdraw()):
+            self._running.process = worker
+            return True
+        idle = self._attempts.pool.idle()
+        if idle is not None:
+            self._start(idle)
+        return idle is not None
+
+    def open(self) -> None:
+        """Begin to execute its messages: it has a slot."""
+        self._open = True
+        if self.has_begun:
+            self._watch()
+        self._read()
+
+    async def run(self) -> Outcome:
+        """Run the handler, in a new worker if none is idle."""
+        if not self.assign():
+            try:
+                self._start(await self._attempts.pool.start())
+            except OSError as error:
+                return self.not_started(f"its process could not start: {error}")
+        return await self.ended
 
     async def result(self) -> Any:
         """Run the handler and return its result, or raise its exception, for the middleware."""
@@ -137,72 +235,117 @@ class _Attempt:
         if isinstance(outcome, Done):
             self.value = None if outcome.result is None else json.loads(outcome.result)
             return self.value
-        self.error = self._running.error
-        if self.error is None:
-            self.error = outcome if isinstance(outcome, BaseException) else asyncio.CancelledError()
+        substitute = outcome if isinstance(outcome, BaseException) else asyncio.CancelledError()
+        self.error = self._running.error or substitute
         raise self.error
 
-    async def run(self) -> Outcome:
-        """Run the handler."""
-        try:
-            end = await self._end()
-        except (ProcessCrashed, ProcessNotStarted) as error:
-            self._running.error, self.crashed = error, True
-            stack = error.args[1] if len(error.args) > 1 else ""
-            self.outcome = Retry(failure=Failure(type(error).__name__, str(error.args[0]), stack))
+    async def stop(self, body: "asyncio.Future[Outcome]") -> None:
+        """Ask the handler to end, and wait a little."""
+        if self.has_begun and self._worker is not None:
+            self._worker.send("stop", self.call.number, self._running.cancel_requested)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([body], timeout=GRACE)
+
+    def kill(self) -> None:
+        """Kill the process, unless it has ended this task and begun another one."""
+        self._over, worker = True, self._worker
+        runs = worker is not None and worker.current is self and (worker.offered is None or worker.withdraw())
+        if worker is not None and (runs or (worker.offered is self and not worker.withdraw())):
+            worker.kill()
+
+    async def leave(self) -> None:
+        """Wait for the end of a worker that cannot take another task."""
+        worker, self._running.process = self._worker, None
+        if self._new_process is not None:
+            self._new_process.cancel()
+        if worker is not None and not worker.alive:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([self._attempts.pool.retire(worker)], timeout=END_TIMEOUT)
+
+    def unwatch(self) -> bool:
+        """Forget the deadline; return True if it has passed and nothing else cancelled the attempt."""
+        limit, self._watched = self._watched, None
+        return limit is not None and self._attempts.deadlines.end(self._running, limit)
+
+    def not_started(self, reason: str) -> Outcome:
+        """Return the outcome of an attempt whose process could not start."""
+        self._end(ProcessNotStarted(reason))
+        return self.ended.result()
+
+    def began(self, worker: WorkerProcess) -> None:
+        """Record that the handler is loaded and starts."""
+        self.has_begun = True
+        if self._open and not self._over:
+            self._watch()
+        self._attempts.offer_next(worker, self._running.slots)
+
+    def receive(self, kind: str, values: list[Any]) -> None:
+        """Take a message of the handler."""
+        self._inbox.append((kind, values))
+        self._read()
+
+    def fail(self, error: Exception) -> None:
+        """End the attempt: its process crashed or could not start it."""
+        self.receive("fail", [error])
+
+    def _start(self, worker: WorkerProcess) -> None:
+        self._worker = self._running.process = worker
+        self.call = self._attempts.call(self._running, next(self._attempts.pool.numbers), None)
+        self._watched = START_TIMEOUT
+        self._attempts.deadlines.watch(self._running, START_TIMEOUT)
+        worker.start(self)
+
+    def _watch(self) -> None:
+        self.unwatch()
+        self._running.deadline = None if self.limit is None else time.monotonic() + self.limit
+        if self.limit is not None:
+            self._watched = self.limit + GRACE
+            self._attempts.deadlines.watch(self._running, self._watched)
+
+    def _read(self) -> None:
+        """Execute the messages that have arrived, in their order."""
+        while self._inbox and self._open and self._request is None:
+            kind, values = self._inbox.popleft()
+            self._execute(kind, values)
+
+    def _execute(self, kind: str, values: list[Any]) -> None:
+        notes = self._running.notes
+        match kind:
+            case "end" | "fail":
+                self._end(values[0])
+            case "line" | "progress" if notes is not None:
+                getattr(notes, kind)(*values)
+            case "keep" if notes is not None:
+                notes.keep(json.loads(values[0]))
+            case "save" | "parents":
+                self._request = asyncio.ensure_future(self._reply(kind, *values))
+
+    def _end(self, end: ProcessEnd | Exception) -> None:
+        if isinstance(end, Exception):
+            self._running.error, self.crashed = end, True
+            reason, *stack = end.args
+            self.outcome = Retry(failure=Failure(type(end).__name__, str(reason), "".join(stack)))
         else:
             self._running.error = error_of(end)
             self.outcome = end.outcome
-        return self.outcome
+        if not self.ended.done():
+            self.ended.set_result(self.outcome)
 
-    async def _end(self) -> ProcessEnd:
-        worker, reusable = await self._pool.take(), False
-        self._running.process = worker
-        try:
-            await begin(worker, self._call)
-            if not self.began.done():
-                self.began.set_result(None)
-            end = await self._messages(worker)
-            reusable = end.reusable
-        except ProcessCrashed as error:
-            raise ProcessCrashed(error.args[0], worker.crash_stack) from None
-        finally:
-            self._running.process = None
-            await self._pool.put_back(worker, reusable)
-        return end
-
-    async def _messages(self, worker: WorkerProcess) -> ProcessEnd:
-        """Execute the requests of the handler until it ends."""
-        notes = self._running.notes
-        while True:
-            kind, *values = await worker.receive()
-            match kind:
-                case "end":
-                    end: ProcessEnd = values[0]
-                    return end
-                case "log":
-                    forward(*values)
-                case "line" if notes is not None:
-                    notes.line(*values)
-                case "progress" if notes is not None:
-                    notes.progress(*values)
-                case "keep" if notes is not None:
-                    notes.keep(json.loads(values[0]))
-                case "save" | "parents":
-                    await self._reply(worker, kind, *values)
-
-    async def _reply(self, worker: WorkerProcess, kind: str, number: int, *values: str) -> None:
+    async def _reply(self, kind: str, number: int, *values: str) -> None:
         value: Any = None
         error: BaseException | None = None
         try:
-            if kind == "parents" and self._parents is not None:
-                value = await self._parents(self._running.task.id).read()
+            if kind == "parents" and self._attempts.parents is not None:
+                value = await self._attempts.parents(self._running.task.id).read()
             elif self._running.notes is not None:
                 await self._running.notes.save(json.loads(values[0]))
             pickle.dumps(value)
         except Exception as failure:
             value, error = None, failure
-        try:
-            worker.send("reply", number, value, error)
-        except Exception:  # the error cannot be pickled
-            worker.send("reply", number, None, RuntimeError(f"{type(error).__name__}: {error}"))
+        if self._worker is not None:
+            try:
+                self._worker.send("reply", number, value, error)
+            except Exception:  # the error cannot be pickled
+                self._worker.send("reply", number, None, RuntimeError(f"{type(error).__name__}: {error}"))
+        self._request = None
+        self._read()

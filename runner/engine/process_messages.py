@@ -4,12 +4,16 @@ Both ends are processes of the same runner. Nothing from the database is unpickl
 are JSON text.
 """
 
+import contextlib
+import logging
+import os
 import pickle
+import signal
 import socket
 import struct
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from runner.model.outcome import Outcome
 from runner.model.task import Claimed
@@ -34,11 +38,25 @@ class WorkerSetup:
     level: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessCall:
+class ProcessNotStarted(Exception):
+    """The process of a task could not start."""
+
+
+class ProcessCrashed(Exception):
+    """The process of a task ended before the task."""
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception in a worker process, as the cause of its copy in the runner."""
+
+
+class ProcessCall(NamedTuple):
     """A task for a worker process.
 
     Args:
+        number: its number, rising.
+        offered_until: the latest start in seconds of the monotonic clock, for a call that arrives before the task
+            before it has ended and that needs its ticket; None for a call that starts when it arrives.
         task: the claimed task.
         module: the module that registers its handler.
         state: the state of the last checkpoint, as JSON text; None without one.
@@ -47,6 +65,8 @@ class ProcessCall:
         memory_limit: maximum number of bytes of private memory; None for no limit.
     """
 
+    number: int
+    offered_until: float | None
     task: Claimed
     module: str
     state: str | None
@@ -55,8 +75,7 @@ class ProcessCall:
     memory_limit: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessEnd:
+class ProcessEnd(NamedTuple):
     """The end of a task in a worker process.
 
     Args:
@@ -72,6 +91,50 @@ class ProcessEnd:
     reusable: bool
 
 
+class Tickets:
+    """The permission to start an offered call, which either the worker takes or the runner takes back.
+
+    A pipe holds the number of the call. Both processes have its reading end, and the system gives each number to one
+    reader. So a call that the runner has taken back never starts, and no reply is necessary.
+
+    Args:
+        reading: file descriptor of the reading end, which does not block.
+    """
+
+    SIZE = struct.Struct("!Q")
+
+    def __init__(self, reading: int) -> None:
+        self._reading = reading
+        self._taken = 0
+
+    def take(self, number: int) -> bool:
+        """Take the ticket of a call; False if the other process has taken it."""
+        while self._taken < number:
+            try:
+                (self._taken,) = self.SIZE.unpack(os.read(self._reading, self.SIZE.size))
+            except BlockingIOError:
+                return False
+        return self._taken == number
+
+
+class RemoteAttempt(Protocol):
+    """An attempt in a worker process, which receives its messages."""
+
+    call: ProcessCall
+
+    def began(self, worker: Any) -> None:
+        """Record that the handler is loaded and starts."""
+
+    def receive(self, kind: str, values: list[Any]) -> None:
+        """Take a message of the handler."""
+
+    def fail(self, error: Exception) -> None:
+        """End the attempt: its process crashed or could not start it."""
+
+    def withdrawn(self) -> None:
+        """Record that the worker will not start it."""
+
+
 class Channel:
     """The worker's end of the socket. Any thread may send; one thread receives.
 
@@ -80,7 +143,7 @@ class Channel:
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
+        self._socket, self._input = connection, bytearray()
         self._sending = threading.Lock()
 
     def send(self, *message: Any) -> None:
@@ -99,13 +162,15 @@ class Channel:
         return unframe(self._read(length))
 
     def _read(self, length: int) -> bytes:
-        data = bytearray()
+        data = self._input
         while len(data) < length:
-            part = self._socket.recv(min(length - len(data), 1 << 20))
+            part = self._socket.recv(1 << 16)
             if not part:
                 raise EOFError
             data += part
-        return bytes(data)
+        message = bytes(data[:length])
+        del data[:length]
+        return message
 
 
 def frame(message: tuple[Any, ...]) -> bytes:
@@ -118,3 +183,41 @@ def unframe(data: bytes) -> tuple[Any, ...]:
     """Read a message without its length."""
     message: tuple[Any, ...] = pickle.loads(data)  # noqa: S301 - from a process of the same runner
     return message
+
+
+def error_of(end: ProcessEnd) -> BaseException | None:
+    """Return the exception that ended an attempt in a worker process, or a substitute with the name of its class."""
+    if end.error_name is None:
+        return None
+    failure = getattr(end.outcome, "failure", None)
+    error: Any = None
+    if end.error is not None:
+        with contextlib.suppress(Exception):  # its constructor may refuse the arguments
+            error = pickle.loads(end.error)  # noqa: S301 - from a process of this runner
+    if not isinstance(error, BaseException):
+        module, name = end.error_name
+        kind = type(name.rpartition(".")[2], (Exception,), {"__module__": module, "__qualname__": name})
+        error = kind(failure.message if failure else "")
+    error.__cause__ = RemoteTraceback(f"\n{failure.traceback}" if failure else "")
+    return error  # type: ignore[no-any-return] # checked above
+
+
+def forward(values: dict[str, Any]) -> None:
+    """Log a record of a worker process, as far as the loggers of this process want it."""
+    record = logging.makeLogRecord(values)
+    logger = logging.getLogger(record.name)
+    if logger.isEnabledFor(record.levelno):
+        logger.handle(record)
+
+
+def end_text(code: int) -> str:
+    """Describe the end of a process that had a task.
+
+    Args:
+        code: its exit code, or the negative number of the signal that killed it.
+    """
+    if code >= 0:
+        return f"its process exited with code {code} before the task ended"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    hint = ", by an operator or because the machine ran out of memory" if name == "SIGKILL" else ""
+    return f"its process was killed by {name}{hint}"

@@ -1,15 +1,16 @@
 """Process pool: the worker processes of a runner, their start, their messages and their end.
 
-Each worker executes one task at a time and stays for the next. It is the leader of a process group, so that a kill
-reaches the processes that a handler has started. See runner.engine.process_worker for the worker's end.
+Each worker executes one task at a time and stays for the next, which it may receive before the current one ends. It is
+the leader of a process group, so that a kill reaches the processes that a handler has started. See
+runner.engine.process_worker for the worker's end.
 """
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -20,14 +21,20 @@ from typing import IO, Any
 
 import runner
 from runner.engine import process_reaper, process_worker
-from runner.engine.process_messages import LENGTH, ProcessCall, ProcessEnd, WorkerSetup, frame, unframe
+from runner.engine.process_messages import (
+    LENGTH,
+    ProcessCrashed,
+    ProcessNotStarted,
+    RemoteAttempt,
+    Tickets,
+    WorkerSetup,
+    end_text,
+    forward,
+    frame,
+    unframe,
+)
 from runner.handlers.registry import REGISTRY
 from runner.settings import Settings
-
-log = logging.getLogger("runner")
-
-START_TIMEOUT = 60.0
-"""Seconds for the start of a process and the import of the handler's module."""
 
 END_TIMEOUT = 2.0
 """Seconds for the end of idle processes and of killed ones."""
@@ -36,72 +43,164 @@ LONGEST_STACK = 8_000
 """Maximum number of characters of the stack at a crash."""
 
 
-class ProcessNotStarted(Exception):
-    """The process of a task could not start."""
-
-
-class ProcessCrashed(Exception):
-    """The process of a task ended before the task."""
-
-
-class RemoteTraceback(Exception):
-    """The traceback of an exception in a worker process, as the cause of its copy in the runner."""
-
-
-class WorkerProcess:
+class WorkerProcess(asyncio.Protocol):
     """The runner's end of a worker process.
 
     Args:
         process: the process.
-        reader: receives its messages.
-        writer: sends messages to it.
+        tickets: file descriptors of the pipe with the tickets: the reading end and the writing end.
         crash_file: receives its stack at a crash.
+        most: number of tasks after which it ends.
     """
 
     def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        crash_file: IO[bytes],
+        self, process: asyncio.subprocess.Process, tickets: tuple[int, int], crash_file: IO[bytes], most: int
     ) -> None:
         self.pid = process.pid
         self.tasks = 0
         """Number of tasks that it has executed."""
-        self._process, self._reader, self._writer, self._crash_file = process, reader, writer, crash_file
+        self.current: RemoteAttempt | None = None
+        """The attempt that it executes."""
+        self.offered: RemoteAttempt | None = None
+        """The attempt that it has received before the end of the current one, and that it may have started."""
+        self.retires = False
+        """True if it executed its last task."""
+        self.broken = False
+        """True if it has to be killed: a function does not return, memory ran out, or a handler failed to load."""
+        self.end: asyncio.Task[None] | None = None
+        """Waits for its end."""
+        self._process, self._crash_file, self._most = process, crash_file, most
+        self._reading, self._writing = tickets
+        self._tickets = Tickets(self._reading)
+        self._transport: asyncio.Transport | None = None
+        self._input = bytearray()
+        self._lost = False
         self._stack: asyncio.Future[list[str]] | None = None
+        self._crash: asyncio.Task[None] | None = None
 
     @property
     def alive(self) -> bool:
         """True if it can take a task."""
-        return self._process.returncode is None and not self._reader.at_eof()
+        return self._transport is not None and not (self._lost or self.retires)
+
+    @property
+    def idle(self) -> bool:
+        """True if it has no task."""
+        return self.current is None and self.offered is None
+
+    @property
+    def on_last_task(self) -> bool:
+        """True if it ends after the current task."""
+        return self.tasks + 1 >= self._most
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the connection."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a socket
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Execute the messages that have arrived."""
+        buffer = self._input
+        buffer += data
+        start, end = 0, len(buffer)
+        while end - start >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(buffer, start)
+            last = start + LENGTH.size + length
+            if last > end:
+                break
+            kind, *values = unframe(bytes(buffer[start + LENGTH.size : last]))
+            start = last
+            self._receive(kind, values)
+        del buffer[:start]
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """End the attempts of a process that has ended."""
+        self._lost = True
+        if not self.idle:
+            self._fail()
+
+    def start(self, attempt: RemoteAttempt) -> None:
+        """Start a task in this process, which is idle. A process that has ended loses it."""
+        self.current = attempt
+        self.send("call", attempt.call)
+        if self._lost:
+            self._fail()
+
+    def offer(self, attempt: RemoteAttempt) -> None:
+        """Send a task that starts when the current one has ended, unless it is withdrawn before."""
+        self.offered = attempt
+        os.write(self._writing, Tickets.SIZE.pack(attempt.call.number))
+        self.send("call", attempt.call)
+
+    def withdraw(self) -> bool:
+        """Take back the offered task; False if it has started, or starts now: then the task before it has ended."""
+        attempt = self.offered
+        if attempt is None or not self._tickets.take(attempt.call.number):
+            return False
+        self.offered = None
+        attempt.withdrawn()
+        return True
 
     def send(self, *message: Any) -> None:
         """Send a message; a process that has ended loses it."""
-        if not self._writer.is_closing():
-            self._writer.write(frame(message))
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(frame(message))
 
-    async def receive(self) -> tuple[Any, ...]:
-        """Wait for a message. The stacks that `stack` waits for do not count.
+    def _receive(self, kind: str, values: list[Any]) -> None:
+        match kind:
+            case "started":
+                self._began()
+            case "end" if self.current is not None:
+                self._ended(values[0].reusable).receive(kind, values)
+            case "failed":
+                self.current, self.offered = self.current or self.offered, None
+                error = ProcessNotStarted(f"its process could not load the handler: {values[0]}")
+                self._ended(reusable=False).fail(error)
+            case "late" if self.offered is not None and self.offered.call.number == values[0]:
+                self.withdraw()
+            case "log":
+                forward(*values)
+            case "stack" if self._stack is not None and not self._stack.done():
+                self._stack.set_result(values[0])
+            case _ if self.current is not None:
+                self.current.receive(kind, values)
 
-        Raises:
-            ProcessCrashed: the process has ended.
-        """
-        while True:
-            try:
-                (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-                message = unframe(await self._reader.readexactly(length))
-            except (asyncio.IncompleteReadError, ConnectionError):
-                self.kill()  # its children may live
-                await self._process.wait()
-                raise ProcessCrashed(self._end_text()) from None
-            if message[0] != "stack":
-                return message
-            if self._stack is not None and not self._stack.done():
-                self._stack.set_result(message[1])
+    def _began(self) -> None:
+        """Record the start of a handler: that of the offered task, if the task before it has ended."""
+        if self.current is None:
+            self.current, self.offered = self.offered, None
+        assert self.current is not None  # noqa: S101 - it starts only one of them
+        self.current.began(self)
+
+    def _ended(self, reusable: bool) -> RemoteAttempt:
+        """Record the end of the current task, and return its attempt."""
+        attempt, self.current = self.current, None
+        assert attempt is not None  # noqa: S101 - it has one
+        self.tasks += 1
+        self.broken = self.broken or not reusable
+        self.retires = self.broken or self.tasks >= self._most
+        if self.retires:
+            self.withdraw()
+        return attempt
+
+    def _fail(self) -> None:
+        if self._crash is None:
+            self._crash = asyncio.ensure_future(self._crashed())
+
+    async def _crashed(self) -> None:
+        """End the attempts of this process, which has ended."""
+        self.kill()  # its children may live
+        await self._process.wait()
+        error = ProcessCrashed(end_text(self._process.returncode or 0), self._crash_text())
+        current, self.current = self.current, None
+        self.withdraw()
+        started, self.offered = self.offered, None
+        for attempt in (current, started):
+            if attempt is not None:
+                attempt.fail(error)
 
     async def stack(self, timeout: float) -> list[str]:
-        """Ask for the stack of the running handler, while another coroutine receives its messages.
+        """Ask for the stack of the running handler.
 
         Args:
             timeout: seconds after which C code must be in the way.
@@ -123,6 +222,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Kill the process and its children."""
+        self.retires = self.broken = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -139,23 +239,18 @@ class WorkerProcess:
             await self._process.wait()
         finally:
             self.kill()
-            self._writer.close()
+            if not self.idle:
+                self._fail()
+            if self._crash is not None:
+                await self._crash
+            if self._transport is not None:
+                self._transport.close()
+            for descriptor in (self._reading, self._writing):
+                os.close(descriptor)
             self._crash_file.close()
 
-    def _end_text(self) -> str:
-        code = self._process.returncode or 0
-        if code >= 0:
-            return f"its process exited with code {code} before the task ended"
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        hint = ", by an operator or because the machine ran out of memory" if name == "SIGKILL" else ""
-        return f"its process was killed by {name}{hint}"
-
-    @property
-    def crash_stack(self) -> str:
-        """The stack that the process wrote when it crashed; empty without one."""
-        return self._crash_text()
-
     def _crash_text(self) -> str:
+        """The stack that the process wrote when it crashed; empty without one."""
         self._crash_file.seek(0)
         return self._crash_file.read().decode(errors="replace")[:LONGEST_STACK]
 
@@ -169,67 +264,55 @@ class ProcessPool:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._idle: list[WorkerProcess] = []
         self._all: set[WorkerProcess] = set()
-        self._reaper: subprocess.Popen[bytes] | None = None
+        self._reaper = process_reaper.Reaper()
+        self.numbers = itertools.count(1)
+        """The numbers of calls."""
 
     @property
     def process_ids(self) -> list[int]:
         """The ids of the workers, idle ones included."""
         return [worker.pid for worker in self._all]
 
-    async def take(self) -> WorkerProcess:
-        """Return an idle worker, or start one."""
-        while self._idle:
-            worker = self._idle.pop()
-            if worker.alive:
+    def idle(self) -> WorkerProcess | None:
+        """Return an idle worker; None without one."""
+        for worker in tuple(self._all):
+            if worker.idle and worker.alive:
                 return worker
-            await self.discard(worker)
-        return await self._start()
+            if worker.idle:
+                self.retire(worker)
+        return None
 
-    async def put_back(self, worker: WorkerProcess, reusable: bool) -> None:
-        """Keep a worker for the next task, or end it after its last one."""
-        worker.tasks += 1
-        if reusable and worker.alive and worker.tasks < self._settings.tasks_per_process:
-            self._idle.append(worker)
-        elif reusable and worker.alive:
-            worker.send("close")
-            await self._end(worker, END_TIMEOUT)
+    def retire(self, worker: WorkerProcess) -> "asyncio.Task[None]":
+        """End a worker, and return the task that waits for its end."""
+        if worker.end is None:
+            worker.end = asyncio.ensure_future(self._end(worker))
+        return worker.end
+
+    async def _end(self, worker: WorkerProcess) -> None:
+        if worker.broken or not worker.idle:
+            worker.kill()
         else:
-            await self.discard(worker)
-
-    async def discard(self, worker: WorkerProcess) -> None:
-        """Kill a worker."""
-        worker.kill()
-        await self._end(worker, END_TIMEOUT)
-
-    async def _end(self, worker: WorkerProcess, timeout: float) -> None:
+            worker.send("close")
         try:
-            await worker.wait(timeout)
+            await worker.wait(END_TIMEOUT)
         finally:
             self._all.discard(worker)
-            self._tell_reaper(b"-%d\n" % worker.pid)
+            self._reaper.write("-", worker.pid)
 
     async def close(self) -> None:
         """End all workers; those with a task are killed."""
-        for worker in self._all:
-            if worker in self._idle:
-                worker.send("close")
-            else:
-                worker.kill()
-        self._idle.clear()
-        await asyncio.gather(*(self._end(worker, END_TIMEOUT) for worker in tuple(self._all)))
-        if self._reaper is not None and self._reaper.stdin is not None:
-            self._reaper.stdin.close()
-            self._reaper.kill()  # no worker is left; a forked process of the application may keep its input open
-            self._reaper.wait()
-            self._reaper = None
+        await asyncio.gather(*(self.retire(worker) for worker in tuple(self._all)))
+        self._reaper.end()
 
-    async def _start(self) -> WorkerProcess:
-        self._start_reaper()
+    async def start(self) -> WorkerProcess:
+        """Start a worker."""
+        self._reaper.start(self.process_ids)
         ours, theirs = socket.socketpair()
+        tickets = os.pipe()
+        os.set_blocking(tickets[0], False)
         crash_file = tempfile.TemporaryFile()  # noqa: SIM115 - the worker closes it
-        descriptors = (theirs.fileno(), crash_file.fileno())
+        descriptors = (theirs.fileno(), crash_file.fileno(), tickets[0])
         try:
             # A new session is a new process group; ctrl-c does not reach it.
             process = await asyncio.create_subprocess_exec(
@@ -241,72 +324,17 @@ class ProcessPool:
         except BaseException:
             ours.close()
             crash_file.close()
+            for descriptor in tickets:
+                os.close(descriptor)
             raise
         finally:
             theirs.close()
-        self._tell_reaper(b"+%d\n" % process.pid)
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
-        worker = WorkerProcess(process, reader, writer, crash_file)
+        self._reaper.write("+", process.pid)
+        worker = WorkerProcess(process, tickets, crash_file, self._settings.tasks_per_process)
         self._all.add(worker)
         # The package's folder too, because an editable install may find it through an import hook.
         path = [*sys.path, str(Path(runner.__file__).parent.parent)]
-        writer.write(json.dumps(path).encode() + b"\n")
+        ours.sendall(json.dumps(path).encode() + b"\n")
+        await asyncio.get_running_loop().create_unix_connection(lambda: worker, sock=ours)
         worker.send(WorkerSetup(REGISTRY.prepare, self._settings, logging.root.level))
         return worker
-
-    def _start_reaper(self) -> None:
-        if self._reaper is None or self._reaper.poll() is not None:
-            command = [sys.executable, "-I", "-S", process_reaper.__file__, str(os.getpid())]
-            self._reaper = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)  # noqa: S603
-            for worker in self._all:
-                self._tell_reaper(b"+%d\n" % worker.pid)
-
-    def _tell_reaper(self, line: bytes) -> None:
-        if self._reaper is not None and self._reaper.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._reaper.stdin.write(line)
-
-
-def error_of(end: ProcessEnd) -> BaseException | None:
-    """Return the exception that ended an attempt in a worker process, or a substitute with the name of its class."""
-    if end.error_name is None:
-        return None
-    failure = getattr(end.outcome, "failure", None)
-    error: Any = None
-    if end.error is not None:
-        with contextlib.suppress(Exception):  # its constructor may refuse the arguments
-            error = pickle.loads(end.error)  # noqa: S301 - from a process of this runner
-    if not isinstance(error, BaseException):
-        module, name = end.error_name
-        kind = type(name.rpartition(".")[2], (Exception,), {"__module__": module, "__qualname__": name})
-        error = kind(failure.message if failure else "")
-    error.__cause__ = RemoteTraceback(f"\n{failure.traceback}" if failure else "")
-    return error  # type: ignore[no-any-return] # checked above
-
-
-async def begin(worker: WorkerProcess, call: ProcessCall) -> None:
-    """Send a task to a worker and wait until its handler is loaded.
-
-    Raises:
-        ProcessNotStarted: the module or a resource of the handler failed, or it took too long.
-        ProcessCrashed: the process has ended.
-    """
-    worker.send("call", call)
-    try:
-        async with asyncio.timeout(START_TIMEOUT):
-            kind, *values = await worker.receive()
-            while kind == "log":
-                forward(*values)
-                kind, *values = await worker.receive()
-    except TimeoutError:
-        raise ProcessNotStarted(f"its process did not start within {START_TIMEOUT:.0f} s") from None
-    if kind != "started":
-        raise ProcessNotStarted(f"its process could not load the handler: {values[0]}")
-
-
-def forward(values: dict[str, Any]) -> None:
-    """Log a record of a worker process, as far as the loggers of this process want it."""
-    record = logging.makeLogRecord(values)
-    logger = logging.getLogger(record.name)
-    if logger.isEnabledFor(record.levelno):
-        logger.handle(record)

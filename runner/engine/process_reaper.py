@@ -10,10 +10,46 @@ import contextlib
 import os
 import select
 import signal
+import subprocess
 import sys
+from collections.abc import Iterable
 
 TICK = 0.5
 """Seconds between two looks at the runner."""
+
+
+class Reaper:
+    """The runner's end of the process."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        """The process; None before its start and after its end."""
+
+    def start(self, pids: Iterable[int] = ()) -> None:
+        """Start the process, unless it runs.
+
+        Args:
+            pids: process ids of the workers.
+        """
+        if self.process is None or self.process.poll() is not None:
+            command = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)  # noqa: S603
+            for pid in pids:
+                self.write("+", pid)
+
+    def write(self, sign: str, pid: int) -> None:
+        """Report the start (+) or the end (-) of a worker."""
+        if self.process is not None and self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.write(f"{sign}{pid}\n".encode())
+
+    def end(self) -> None:
+        """End the process when no worker is left."""
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+            self.process.kill()  # a forked process of the application may keep its input open
+            self.process.wait()
+            self.process = None
 
 
 class Groups:

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from runner.engine.executor import Executor
-    from runner.engine.process_messages import Channel, ProcessCall, WorkerSetup
+    from runner.engine.process_messages import Channel, ProcessCall, Tickets, WorkerSetup
     from runner.engine.slots import Running
     from runner.model.outcome import Outcome
 
@@ -43,10 +44,11 @@ class ProcessWorker:
     Args:
         channel: the channel to the runner.
         setup: the settings of the runner.
+        tickets: the tickets of the calls that arrive before the task before them has ended.
     """
 
-    def __init__(self, channel: "Channel", setup: "WorkerSetup") -> None:
-        self._channel, self._setup = channel, setup
+    def __init__(self, channel: "Channel", setup: "WorkerSetup", tickets: "Tickets") -> None:
+        self._channel, self._setup, self._tickets = channel, setup, tickets
         self._loop = asyncio.get_running_loop()
         from runner.engine.process_remote import Requests  # after the search path is set
         from runner.engine.resources import OpenResources
@@ -54,6 +56,8 @@ class ProcessWorker:
         self._requests = Requests(channel, self._loop)
         self._calls: asyncio.Queue[ProcessCall | None] = asyncio.Queue()
         self._running: Running | None = None
+        self._number = 0
+        """The number of the running call."""
         self._resources = OpenResources(())
         self._executor: Executor | None = None
 
@@ -76,10 +80,10 @@ class ProcessWorker:
         except (EOFError, OSError):
             os.killpg(0, signal.SIGKILL)
 
-    def _stop(self, terminated: bool) -> None:
-        """Set `ctx.stop`, and cancel a coroutine."""
+    def _stop(self, number: int, terminated: bool) -> None:
+        """Set `ctx.stop`, and cancel a coroutine; do nothing if the call has ended."""
         running = self._running
-        if running is None:
+        if running is None or self._number != number:
             return
         running.cancel_requested = terminated
         if running.stop is not None:
@@ -95,6 +99,8 @@ class ProcessWorker:
     async def run(self) -> None:
         """Execute tasks until the runner closes this process."""
         while (call := await self._calls.get()) is not None:
+            if not self._may_start(call):
+                continue
             try:
                 running = self._prepared(call)
                 await self._open(running)
@@ -102,8 +108,19 @@ class ProcessWorker:
                 self._channel.send("failed", f"{type(error).__name__}: {error}")
                 return
             self._channel.send("started")
-            await self._execute(running, call)
+            self._number = call.number
+            if not await self._execute(running, call):
+                await self._loop.create_future()  # the runner kills this process; no other task may start here
         await self._resources.close()
+
+    def _may_start(self, call: "ProcessCall") -> bool:
+        """Take the ticket of a call that arrived early. A runner that was stopped since then may have lost the task."""
+        if call.offered_until is None:
+            return True
+        if time.monotonic() > call.offered_until:
+            self._channel.send("late", call.number)
+            return False
+        return self._tickets.take(call.number)
 
     def _prepared(self, call: "ProcessCall") -> "Running":
         from runner.engine.slots import Running, Slots
@@ -120,7 +137,8 @@ class ProcessWorker:
         if running.handler.resources:
             await self._resources.require(running.handler.resources.values())
 
-    async def _execute(self, running: "Running", call: "ProcessCall") -> None:
+    async def _execute(self, running: "Running", call: "ProcessCall") -> bool:
+        """Execute a task, and return True if this process can execute another one."""
         from runner.engine.attempt_outcome import AttemptLimits
         from runner.engine.executor import Executor
         from runner.engine.process_messages import ProcessEnd
@@ -150,6 +168,7 @@ class ProcessWorker:
         name = None if error is None else (type(error).__module__, type(error).__qualname__)
         reusable = not executor.stuck and not out_of_memory
         self._channel.send("end", ProcessEnd(outcome, _pickled(error), name, reusable))
+        return reusable
 
 
 async def _settle(execution: "Coroutine[Any, Any, Outcome]", ended: "list[Outcome]") -> None:
@@ -214,31 +233,32 @@ def _set_up(setup: "WorkerSetup", channel: "Channel", crash_file: int) -> None:
     connect(setup.settings)  # handlers submit tasks to the database of the runner
 
 
-async def _main(channel: "Channel", setup: "WorkerSetup") -> None:
-    worker = ProcessWorker(channel, setup)
+async def _main(channel: "Channel", setup: "WorkerSetup", tickets: "Tickets") -> None:
+    worker = ProcessWorker(channel, setup, tickets)
     threading.Thread(target=worker.listen, name="runner-process", daemon=True).start()
     await worker.run()
 
 
-def main(connection: int, crash_file: int) -> None:
+def main(connection: int, crash_file: int, tickets: int) -> None:
     """Run a worker process.
 
     Args:
         connection: file descriptor of the socket. The first line is the module search path of the runner as JSON.
         crash_file: file descriptor for the stack at a crash.
+        tickets: file descriptor of the reading end of the pipe with the tickets.
     """
     receiver, line = socket.socket(fileno=connection), bytearray()
     while not line.endswith(b"\n"):
         line += receiver.recv(1) or sys.exit()
     sys.path[:] = json.loads(line)
-    from runner.engine.process_messages import Channel
+    from runner.engine.process_messages import Channel, Tickets
 
     channel = Channel(receiver)
     (setup,) = channel.receive()
     _set_up(setup, channel, crash_file)
-    asyncio.run(_main(channel, setup))
+    asyncio.run(_main(channel, setup, Tickets(tickets)))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(*map(int, sys.argv[1:]))
     os._exit(0)  # threads that handlers left do not keep the process

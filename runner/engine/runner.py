@@ -21,12 +21,11 @@ from runner.engine.recovery import Expiry, Reconciler, RescueLoop
 from runner.engine.resources import Completion, RunnerResources
 from runner.engine.scans import ScanLoop, ScanScope, Slices
 from runner.engine.schedules import LOOK_EVERY, Scheduler
-from runner.engine.slots import process_slots
 from runner.engine.stack import Watchdog
 from runner.engine.ticks import Tick, Ticks
 from runner.engine.worker import Worker
 from runner.errors import DatabaseUnavailable, StoreError
-from runner.handlers.registry import Handler
+from runner.handlers.registry import Handler, process_slots
 from runner.policy.fairness import parse_order
 from runner.policy.lanes import Lane
 from runner.policy.polling import BackOff, parse_poll_mode, parse_scans
@@ -86,7 +85,7 @@ class Engine:
             on_release=lambda: self.claimer.expect_release(),  # noqa: PLW0108 - created below
             on_final=lambda *tasks: self.dependency_resolver.add(*tasks),  # noqa: PLW0108 - created below
             resources=self.resources,
-            processes=process_slots(settings, handlers),
+            processes=process_slots(settings.processes, handlers),
         )
         self.dependency_resolver = DependencyResolver(
             self.database, settings.notify, self.metrics.verbs, self._on_submit

@@ -1,21 +1,16 @@
 """Slots and tasks in flight: the claimed tasks of a runner, and room for more."""
 
-import logging
-import os
-import platform
 import time
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from runner.handlers.registry import LIMITS_MEMORY, Handler
+from runner.handlers.registry import Handler
 from runner.model.task import Claimed
 from runner.policy.polling import LookAhead
-from runner.policy.suspicion import Suspect, is_suspect, width
-from runner.settings import Settings
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,10 +19,19 @@ if TYPE_CHECKING:
     from runner.engine.process_pool import WorkerProcess
     from runner.handlers.context import Context, KeptNotes
 
-log = logging.getLogger("runner")
-
 Claim = tuple[int, int]
 """Task id and fence."""
+
+
+class Offer(Protocol):
+    """A task in a worker process that starts it when the task before has ended."""
+
+    @property
+    def is_next(self) -> bool:
+        """True if the task before it has ended."""
+
+    def withdraw(self) -> bool:
+        """Take the task back; False if its handler has started."""
 
 
 def _no_context(running: "Running") -> NoReturn:
@@ -72,6 +76,8 @@ class Running:
     """Ident of the thread that runs a plain function."""
     process: "WorkerProcess | None" = None
     """The process that runs a process handler."""
+    offer: Offer | None = None
+    """The attempt in a process that has received the task early, while it waits for a slot."""
 
     def __init__(self, task: Claimed, handler: Handler, slots: "Slots", prefetched: bool = False) -> None:
         self.task = task
@@ -86,9 +92,15 @@ class Running:
         limit = self.task.expires_in
         return self.prefetched and limit is not None and time.monotonic() > self.received_at + limit
 
+    def withdraw(self) -> bool:
+        """Take the task back from the process that has received it early; False if its handler has started there."""
+        return self.offer is None or self.offer.withdraw()
+
     def cancel(self) -> None:
         """Execute a terminate request: cancel an async body, set `ctx.stop` of a plain function."""
         self.cancel_requested = True
+        if self.offer is not None:
+            self.withdraw()
         if self.stop is not None:
             self.stop.set()
         if self.job is not None and self.started:  # a coroutine cancelled before its first step would never settle
@@ -154,13 +166,56 @@ class Slots:
     def expire(self, before: float) -> Iterator[Running]:
         """Remove and return the tasks that have waited since before a given time, in order."""
         for running in [running for running in self.waiting if running.received_at < before]:
-            self.waiting.remove(running)
-            yield running
+            if running.withdraw():
+                self.waiting.remove(running)
+                yield running
 
     def release(self) -> None:
         """Release the slot of a task that has ended."""
         self.in_use -= 1
         self.look_ahead.ended()
+
+
+@dataclass(eq=False)
+class ProcessSlots(Slots):
+    """The slots for process handlers. The first waiting tasks are already offered to the processes.
+
+    A slot that becomes free belongs to the task that its process starts next.
+    """
+
+    offered: list[Running] = field(default_factory=list)
+
+    def room(self) -> int:
+        """Return the number of tasks to claim; 0 while half of the prefetch waits, so that a claim takes many."""
+        room = super().room()
+        return room if 2 * len(self.waiting) <= room else 0
+
+    def next(self) -> Running | None:
+        """Return the next task and occupy a slot for it; None without a slot or a task."""
+        begun = (running for running in self.offered if running.offer is not None and running.offer.is_next)
+        running = next(begun, None) if self.in_use < self.size else None
+        if running is None:
+            running = super().next()
+        else:
+            self.waiting.remove(running)
+            self.in_use += 1
+        if running is not None and running.offer is not None:
+            self.offered.remove(running)
+        return running
+
+    def put_back(self, running: Running) -> None:
+        """Return a task that did not start to its place among the waiting tasks, and release its slot."""
+        super().put_back(running)
+        if running.offer is not None:
+            self.offered.append(running)
+
+    def begun(self) -> Iterator[Running]:
+        """Remove and return the waiting tasks that a process has started, each with a slot."""
+        for running in [running for running in self.offered if not running.withdraw()]:
+            self.offered.remove(running)
+            self.waiting.remove(running)
+            self.in_use += 1
+            yield running
 
 
 class InFlight:
@@ -176,7 +231,7 @@ class InFlight:
     def __init__(self, async_slots: int, thread_slots: int, ahead: int, process_slots: int = 0) -> None:
         self.on_loop = Slots("async", async_slots, look_ahead=LookAhead(most=ahead))
         self.in_threads = Slots("threads", thread_slots, look_ahead=LookAhead(most=ahead))
-        self.in_processes = Slots("processes", process_slots, look_ahead=LookAhead(most=ahead))
+        self.in_processes = ProcessSlots("processes", process_slots, look_ahead=LookAhead(most=ahead))
         self.pools: tuple[Slots, ...] = (
             self.on_loop,
             self.in_threads,
@@ -253,7 +308,7 @@ class InFlight:
         """Remove and return the tasks of a handler that wait for a slot."""
         tasks = []
         for slots in self.pools:
-            mine = [running for running in slots.waiting if running.task.handler == handler]
+            mine = [running for running in slots.waiting if running.task.handler == handler and running.withdraw()]
             for running in mine:
                 slots.waiting.remove(running)
             tasks += mine
@@ -269,51 +324,13 @@ class InFlight:
         self.in_threads.size = thread_slots or self.in_threads.size
         if self.in_processes in self.pools:
             self.in_processes.size = process_slots or self.in_processes.size
+            for running in [*self.in_processes.offered]:
+                running.withdraw()
 
     @property
     def capacity(self) -> int:
         """The maximum number of tasks that run at the same time."""
         return sum(slots.size for slots in self.pools)
 
-    def suspects(self) -> list[Suspect]:
-        """Return the tasks that may have killed their last runner."""
-        now = time.monotonic()
-        return [
-            Suspect(width_of(running.task), now - running.started if running.started else 0.0)
-            for running in self.tasks.values()
-            if running.task.rescues
-            and is_suspect(running.task.rescues, _attempts_left(running.task), running.task.attempt - 1)
-        ]
-
     def __len__(self) -> int:
         return len(self.tasks)
-
-
-def process_slots(settings: Settings, handlers: Mapping[str, Handler]) -> int:
-    """Return the number of worker processes, 0 if no handler needs one; warn of memory limits without effect."""
-    if not any(handler.in_process for handler in handlers.values()):
-        return 0
-    _warn_of_memory_limits(handlers)
-    return settings.processes or os.cpu_count() or 1
-
-
-def _warn_of_memory_limits(handlers: Mapping[str, Handler]) -> None:
-    """Name the handlers whose memory limit has no effect on this system."""
-    names = sorted(name for name, handler in handlers.items() if handler.defaults.memory_limit is not None)
-    if names and not LIMITS_MEMORY:
-        log.warning(
-            "memory_limit has no effect on %s, only on Linux: %s may use all memory; their timeout and the kill of "
-            "their processes work as on Linux",
-            platform.system(),
-            ", ".join(names),
-        )
-
-
-def width_of(task: Claimed) -> int:
-    """Return the maximum number of suspects that may run together with this one."""
-    return width(task.rescues, _attempts_left(task))
-
-
-def _attempts_left(task: Claimed) -> int:
-    """Return the number of attempts left before the claim."""
-    return task.max_attempts - task.attempt + 1

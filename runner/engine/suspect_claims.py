@@ -4,10 +4,10 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection
 
-from runner.engine.slots import InFlight, Slots, width_of
+from runner.engine.slots import InFlight, Slots
 from runner.model.task import Claimed
 from runner.policy.polling import Pace
-from runner.policy.suspicion import ALONE, OLDEST_FIRST, WIDTHS, Ask, Proof, Suspect, first, more
+from runner.policy.suspicion import ALONE, OLDEST_FIRST, WIDTHS, Ask, Proof, Suspect, first, is_suspect, more, width
 
 MAX_PAUSE = 2.0
 """Maximum pause between two claims of suspects in a busy runner, in seconds."""
@@ -99,8 +99,29 @@ class SuspectClaims:
         return claimed
 
     def _unproven(self) -> list[Suspect]:
-        return self._proof.unproven(self._in_flight.suspects())
+        return self._proof.unproven(suspects(self._in_flight))
 
     def _room(self, pools: Collection[Slots]) -> int:
         """The smallest number of tasks to claim for these pools, at most the batch size."""
         return max(0, min([self._batch, *(slots.room() for slots in pools)]))
+
+
+def suspects(in_flight: InFlight) -> list[Suspect]:
+    """Return the tasks in flight that may have killed their last runner."""
+    now = time.monotonic()
+    return [
+        Suspect(width_of(running.task), now - running.started if running.started else 0.0)
+        for running in in_flight.tasks.values()
+        if running.task.rescues
+        and is_suspect(running.task.rescues, _attempts_left(running.task), running.task.attempt - 1)
+    ]
+
+
+def width_of(task: Claimed) -> int:
+    """Return the maximum number of suspects that may run together with this one."""
+    return width(task.rescues, _attempts_left(task))
+
+
+def _attempts_left(task: Claimed) -> int:
+    """Return the number of attempts left before the claim."""
+    return task.max_attempts - task.attempt + 1

@@ -181,6 +181,8 @@ class Worker:
             False if some tasks are still running.
         """
         self._hand_back(self.in_flight.unstarted(), "its runner stopped before the task started")
+        for running in self.in_flight.in_processes.begun():
+            running.job = _create_task(self._execute(running), self._context.copy())
         self.settle_abandoned()
         try:
             return await self._finished(limit)
@@ -233,7 +235,8 @@ class Worker:
             running.job = asyncio.current_task()  # `start` receives it only after the first step, which may block
         running.started = time.monotonic()
         outcome: Outcome
-        if running.cancel_requested or (running.task.expires_in is not None and running.expired):
+        unwanted = running.cancel_requested or (running.task.expires_in is not None and running.expired)
+        if unwanted and running.withdraw():
             before = "terminated before it started" if running.cancel_requested else ""
             outcome = Cancelled(before) if before else Release("it expired while it waited for a slot")
             self._release_slot(running)
@@ -256,7 +259,9 @@ class Worker:
     def _open_processes(self) -> "ProcessAttempts":
         from runner.engine.process_attempt import ProcessAttempts  # most runners have no process handlers
 
-        return ProcessAttempts(self._settings, self._parent_results, self._middleware)
+        return ProcessAttempts(
+            self._settings, self._parent_results, self._middleware, self._may_start, self.executor.limit
+        )
 
     def _finish_in_tx(self, running: Running, outcome: Outcome, took: float) -> None:
         """Remove a task that its handler completed in its own transaction; a later failure changes nothing."""

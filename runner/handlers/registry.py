@@ -1,6 +1,9 @@
 """Handlers: registered functions, known by name, and the Context that they can receive."""
 
 import inspect
+import logging
+import os
+import platform
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +25,8 @@ from runner.handlers.rules import NO_RULES, BreakerRule, Rules
 from runner.handlers.signature import Returned, Signature
 from runner.handlers.unexpected import OnError, OnNone, OutcomeRule
 from runner.model.outcome import ON_ERROR, ON_NONE
+
+log = logging.getLogger("runner")
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 
@@ -283,3 +288,28 @@ class Registry(Mapping[str, Handler]):
 
 REGISTRY = Registry()
 """The registry that @handler adds to."""
+
+
+def process_slots(processes: int | None, handlers: Mapping[str, Handler]) -> int:
+    """Return the number of worker processes, and warn of memory limits without effect.
+
+    Args:
+        processes: the setting; None for one per processor.
+        handlers: the handlers of a runner; without one that needs a process, the number is 0.
+    """
+    if not any(handler.in_process for handler in handlers.values()):
+        return 0
+    _warn_of_memory_limits(handlers)
+    return processes or os.cpu_count() or 1
+
+
+def _warn_of_memory_limits(handlers: Mapping[str, Handler]) -> None:
+    """Name the handlers whose memory limit has no effect on this system."""
+    names = sorted(name for name, handler in handlers.items() if handler.defaults.memory_limit is not None)
+    if names and not LIMITS_MEMORY:
+        log.warning(
+            "memory_limit has no effect on %s, only on Linux: %s may use all memory; their timeout and the kill of "
+            "their processes work as on Linux",
+            platform.system(),
+            ", ".join(names),
+        )

@@ -14,10 +14,10 @@ import pytest
 import sqlalchemy as sa
 
 from runner import Context, handler
-from runner.engine import slots
 from runner.engine.metrics import resident_memory
 from runner.engine.process_pool import ProcessPool
 from runner.errors import InvalidHandler
+from runner.handlers import registry
 from runner.handlers.registry import REGISTRY, Handler, Options
 from runner.operations.results import Actor, Target
 from runner.operations.runner_command import send_command
@@ -158,8 +158,8 @@ async def test_a_stop_interrupts_without_costing_an_attempt_and_leaves_no_proces
 
 async def test_a_pool_closes_though_a_process_of_the_application_inherited_its_pipes(harness: Harness) -> None:
     pool = ProcessPool(harness.runner().settings)
-    pool._start_reaper()
-    reaper = pool._reaper
+    pool._reaper.start()
+    reaper = pool._reaper.process
     assert reaper is not None
     assert reaper.stdin is not None
     with subprocess.Popen(["/bin/sleep", "600"], pass_fds=(reaper.stdin.fileno(),)) as inherited:  # as after a fork
@@ -322,7 +322,7 @@ async def test_a_memory_limit_that_the_system_ignores_is_named_at_the_start(
     async with harness.running():
         pass
     assert "memory_limit" not in caplog.text
-    monkeypatch.setattr(slots, "LIMITS_MEMORY", False)
+    monkeypatch.setattr(registry, "LIMITS_MEMORY", False)
     async with harness.running():
         pass
     assert "memory_limit has no effect on " in caplog.text

@@ -1,0 +1,143 @@
+"""Offered tasks: a process receives its next task early; until it starts it, the runner can take it back."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.engine import process_attempt
+from runner.engine.process_messages import Tickets
+from runner.engine.runner import Engine
+from runner.engine.slots import ProcessSlots
+from runner.operations.results import Target
+from runner.operations.terminate import terminate
+from runner.policy.polling import LookAhead
+from tests.conftest import on_sqlite, sqlite_first
+from tests.engine.harness import Harness, until
+from tests.engine.test_processes import ANA, HANDLERS, gone, result
+
+
+class TwoAhead(LookAhead):
+    """The prefetch after a while of quick work."""
+
+    def tasks(self, now: float) -> int:
+        return 2
+
+
+@pytest.fixture(autouse=True)
+def processes(harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROCESS_FOLDER", str(tmp_path))
+    harness.handlers |= HANDLERS
+
+
+async def offered(runner: Engine, started: Path) -> ProcessSlots:
+    """Wait until a task runs, and the next one is offered to its process."""
+    slots = runner.worker.in_flight.in_processes
+    slots.look_ahead = TwoAhead()
+    await until(lambda: started.exists() and len(slots.offered) == 1)
+    return slots
+
+
+@sqlite_first
+async def test_a_kill_takes_only_the_running_task(harness: Harness, tmp_path: Path) -> None:
+    slow = await harness.submit("process.wait", {"folder": str(tmp_path)}, priority=9, max_attempts=1, timeout=1.0)
+    after = [await harness.submit("process.pid", max_attempts=1) for _ in range(2)]
+    async with harness.running(processes=1) as runner:
+        await offered(runner, tmp_path / "pids")
+        await harness.ended(slow, *after)
+    assert [row.error_type for row in await harness.attempts(slow)] == ["Timeout"]
+    killed = int((tmp_path / "pids").read_text().split()[0])
+    assert gone(killed)
+    assert killed not in [await result(harness, id) for id in after]
+    assert [(await harness.row(id)).attempt for id in after] == [1, 1]
+
+
+@on_sqlite
+async def test_a_crash_takes_only_the_running_task(harness: Harness, tmp_path: Path) -> None:
+    slow = await harness.submit("process.wait", {"folder": str(tmp_path)}, priority=9, max_attempts=1)
+    after = await harness.submit("process.pid", max_attempts=1)
+    async with harness.running(processes=1) as runner:
+        await offered(runner, tmp_path / "pids")
+        os.kill(int((tmp_path / "pids").read_text().split()[0]), 11)
+        await harness.ended(slow, after)
+    assert [row.error_type for row in await harness.attempts(slow)] == ["ProcessCrashed"]
+    assert (await harness.state(after), (await harness.row(after)).attempt) == ("succeeded", 1)
+
+
+@sqlite_first
+async def test_a_stop_returns_an_offered_task_without_an_interruption(harness: Harness, tmp_path: Path) -> None:
+    slow = await harness.submit("process.wait", {"folder": str(tmp_path)}, priority=9)
+    after = await harness.submit("process.pid")
+    async with harness.running(processes=1, drain_timeout="100ms") as runner:
+        await offered(runner, tmp_path / "pids")
+    rows = [await harness.row(id) for id in (slow, after)]
+    assert [(row.state, row.attempt, row.interruptions) for row in rows] == [("waiting", 0, 1), ("waiting", 0, 0)]
+
+
+@sqlite_first
+async def test_a_terminated_offered_task_never_starts(harness: Harness, tmp_path: Path) -> None:
+    slow = await harness.submit("process.tidy", {"folder": str(tmp_path)}, priority=9)
+    after = await harness.submit("process.wait", {"folder": str(tmp_path)})
+    async with harness.running(processes=1) as runner:
+        slots = await offered(runner, tmp_path / "started")
+        await harness.database.write(terminate, [Target(after)], ANA)
+        await until(lambda: not slots.offered)
+        await harness.database.write(terminate, [Target(slow)], ANA)
+        await harness.ended(slow, after)
+    assert await harness.state(after) == "cancelled"
+    assert not (tmp_path / "pids").exists()
+
+
+@on_sqlite
+async def test_fewer_processes_take_offered_tasks_back(harness: Harness, tmp_path: Path) -> None:
+    slow = await harness.submit("process.tidy", {"folder": str(tmp_path)}, priority=9)
+    after = await harness.submit("process.pid")
+    async with harness.running(processes=1) as runner:
+        slots = await offered(runner, tmp_path / "started")
+        runner.worker.resize(None, None, 1)
+        assert not slots.offered
+        await harness.database.write(terminate, [Target(slow)], ANA)
+        await harness.ended(after)
+    assert await harness.state(after) == "succeeded"
+
+
+@pytest.mark.parametrize("seconds", [process_attempt.OFFER_TIME, -1.0], ids=["in time", "late"])
+@on_sqlite
+async def test_each_task_runs_once_whether_its_offer_is_in_time_or_late(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(process_attempt, "OFFER_TIME", seconds)
+    early: list[int] = []
+    offer = process_attempt._Attempt.offer
+
+    def record(attempt: Any, *rest: Any) -> None:
+        early.append(attempt._running.task.id)
+        offer(attempt, *rest)
+
+    monkeypatch.setattr(process_attempt._Attempt, "offer", record)
+    tasks = [await harness.submit("process.pid", max_attempts=1) for _ in range(30)]
+    async with harness.running(processes=2) as runner:
+        runner.worker.in_flight.in_processes.look_ahead = TwoAhead()
+        await harness.ended(*tasks)
+        assert len(runner.worker.executor.process_ids()) <= 2
+        executor: Any = runner.worker.executor
+        assert sum(worker.tasks for worker in executor._processes.pool._all) == len(tasks)
+    assert early
+    assert len({await result(harness, id) for id in tasks}) <= 2
+
+
+def test_a_ticket_goes_to_one_of_its_two_ends() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    ours, theirs = Tickets(reading), Tickets(reading)
+    for number in (1, 2, 3):
+        os.write(writing, Tickets.SIZE.pack(number))
+    assert ours.take(1)
+    assert not theirs.take(1)  # it has read the next one
+    assert theirs.take(2)
+    assert not ours.take(2)
+    assert ours.take(3)
+    assert not theirs.take(3)
+    os.close(reading)
+    os.close(writing)
