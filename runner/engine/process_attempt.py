@@ -67,15 +67,12 @@ class ProcessAttempts:
         self._middleware, self._may_start = middleware, may_start
 
     async def execute(self, running: Running, context: Callable[[], Context]) -> Outcome:
-        """Run a task's handler. When it returns, the process is idle or dead.
-
-        Args:
-            running: the task.
-            context: makes the Context for the middleware.
-        """
+        """Run a task's handler; `context` is for the middleware. When it returns, the process is idle or dead."""
         attempt = running.offer if isinstance(running.offer, _Attempt) else _Attempt(self, running)
         running.offer, stopped = None, False
         body = attempt.ended
+        if isinstance(running.slots, ProcessSlots):
+            running.slots.on_waiting = self._offer
         if self._middleware or not attempt.assign():
             body = asyncio.ensure_future(self._body(running, attempt, context))
         attempt.open()
@@ -124,6 +121,10 @@ class ProcessAttempts:
         running.offer = attempt = _Attempt(self, running)
         attempt.offer(worker, slots.offered)
 
+    def _offer(self, slots: ProcessSlots) -> None:
+        for worker in self.pool.busy:
+            self.offer_next(worker, slots)
+
     async def _body(self, running: Running, attempt: "_Attempt", context: Callable[[], Context]) -> Outcome:
         if not self._middleware.callbacks:
             return await attempt.run()
@@ -139,8 +140,8 @@ class ProcessAttempts:
 
 def _is_plain(running: Running) -> bool:
     """True if a task needs nothing from the runner at its start: no checkpoint, and no look at its expiry."""
-    task = running.task
-    return task.fence == 1 and task.payload is not None and task.expires_in is None and not running.cancel_requested
+    task, stateless = running.task, running.task.fence == 1 or not running.handler.context
+    return stateless and task.payload is not None and task.expires_in is None and not running.cancel_requested
 
 
 class _Attempt:
@@ -208,8 +209,7 @@ class _Attempt:
         if worker is not None and (self.has_begun or worker.current is None or not self.withdraw()):
             self._running.process = worker
             return True
-        idle = self._attempts.pool.idle()
-        if idle is not None:
+        if (idle := self._attempts.pool.idle()) is not None:
             self._start(idle)
         return idle is not None
 
@@ -323,8 +323,7 @@ class _Attempt:
     def _end(self, end: ProcessEnd | Exception) -> None:
         if isinstance(end, Exception):
             self._running.error, self.crashed = end, True
-            reason, *stack = end.args
-            self.outcome = Retry(failure=Failure(type(end).__name__, str(reason), "".join(stack)))
+            self.outcome = Retry(failure=Failure(type(end).__name__, str(end.args[0]), "".join(end.args[1:])))
         else:
             self._running.error = error_of(end)
             self.outcome = end.outcome

@@ -153,7 +153,8 @@ class WorkerProcess(asyncio.Protocol):
             case "end" if self.current is not None:
                 self._ended(values[0].reusable).receive(kind, values)
             case "failed":
-                self.current, self.offered = self.current or self.offered, None
+                if self.current is None:
+                    self.current, self.offered = self.offered, None
                 error = ProcessNotStarted(f"its process could not load the handler: {values[0]}")
                 self._ended(reusable=False).fail(error)
             case "late" if self.offered is not None and self.offered.call.number == values[0]:
@@ -273,6 +274,11 @@ class ProcessPool:
     def process_ids(self) -> list[int]:
         """The ids of the workers, idle ones included."""
         return [worker.pid for worker in self._all]
+
+    @property
+    def busy(self) -> list[WorkerProcess]:
+        """The workers with a task."""
+        return [worker for worker in self._all if worker.current is not None]
 
     def idle(self) -> WorkerProcess | None:
         """Return an idle worker; None without one."""

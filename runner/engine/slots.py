@@ -99,8 +99,7 @@ class Running:
     def cancel(self) -> None:
         """Execute a terminate request: cancel an async body, set `ctx.stop` of a plain function."""
         self.cancel_requested = True
-        if self.offer is not None:
-            self.withdraw()
+        self.withdraw()
         if self.stop is not None:
             self.stop.set()
         if self.job is not None and self.started:  # a coroutine cancelled before its first step would never settle
@@ -178,12 +177,16 @@ class Slots:
 
 @dataclass(eq=False)
 class ProcessSlots(Slots):
-    """The slots for process handlers. The first waiting tasks are already offered to the processes.
-
-    A slot that becomes free belongs to the task that its process starts next.
-    """
+    """The slots for process handlers, and the waiting tasks that processes have received before a slot is free."""
 
     offered: list[Running] = field(default_factory=list)
+    on_waiting: "Callable[[ProcessSlots], None]" = lambda _: None
+
+    def add(self, running: Running) -> None:
+        """Add a claimed task, and offer it to a process if no slot is free."""
+        super().add(running)
+        if self.in_use >= self.size:
+            self.on_waiting(self)
 
     def room(self) -> int:
         """Return the number of tasks to claim; 0 while half of the prefetch waits, so that a claim takes many."""
@@ -191,14 +194,12 @@ class ProcessSlots(Slots):
         return room if 2 * len(self.waiting) <= room else 0
 
     def next(self) -> Running | None:
-        """Return the next task and occupy a slot for it; None without a slot or a task."""
+        """Return the next task and occupy a slot for it: the one that its process starts now, or the first."""
         begun = (running for running in self.offered if running.offer is not None and running.offer.is_next)
-        running = next(begun, None) if self.in_use < self.size else None
-        if running is None:
-            running = super().next()
-        else:
-            self.waiting.remove(running)
-            self.in_use += 1
+        if (first := next(begun, None)) is not None:
+            self.waiting.remove(first)
+            self.waiting.appendleft(first)
+        running = super().next()
         if running is not None and running.offer is not None:
             self.offered.remove(running)
         return running
@@ -206,8 +207,7 @@ class ProcessSlots(Slots):
     def put_back(self, running: Running) -> None:
         """Return a task that did not start to its place among the waiting tasks, and release its slot."""
         super().put_back(running)
-        if running.offer is not None:
-            self.offered.append(running)
+        self.offered += [running] if running.offer is not None else []
 
     def begun(self) -> Iterator[Running]:
         """Remove and return the waiting tasks that a process has started, each with a slot."""

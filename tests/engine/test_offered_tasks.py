@@ -1,15 +1,20 @@
 """Offered tasks: a process receives its next task early; until it starts it, the runner can take it back."""
 
+import asyncio
 import os
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
 
 from runner.engine import process_attempt
+from runner.engine.executor import NO_MIDDLEWARE
 from runner.engine.process_messages import Tickets
+from runner.engine.process_pool import WorkerProcess
 from runner.engine.runner import Engine
-from runner.engine.slots import ProcessSlots
+from runner.engine.slots import ProcessSlots, Running
+from runner.model.task import Claimed
 from runner.operations.results import Target
 from runner.operations.terminate import terminate
 from runner.policy.polling import LookAhead
@@ -78,7 +83,7 @@ async def test_a_stop_returns_an_offered_task_without_an_interruption(harness: H
 @sqlite_first
 async def test_a_terminated_offered_task_never_starts(harness: Harness, tmp_path: Path) -> None:
     slow = await harness.submit("process.tidy", {"folder": str(tmp_path)}, priority=9)
-    after = await harness.submit("process.wait", {"folder": str(tmp_path)})
+    after = await harness.submit("process.hold")
     async with harness.running(processes=1) as runner:
         slots = await offered(runner, tmp_path / "started")
         await harness.database.write(terminate, [Target(after)], ANA)
@@ -86,7 +91,7 @@ async def test_a_terminated_offered_task_never_starts(harness: Harness, tmp_path
         await harness.database.write(terminate, [Target(slow)], ANA)
         await harness.ended(slow, after)
     assert await harness.state(after) == "cancelled"
-    assert not (tmp_path / "pids").exists()
+    assert not (tmp_path / "child").exists()
 
 
 @on_sqlite
@@ -141,3 +146,36 @@ def test_a_ticket_goes_to_one_of_its_two_ends() -> None:
     assert not theirs.take(3)
     os.close(reading)
     os.close(writing)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+@on_sqlite
+async def test_a_process_that_has_begun_its_next_task_is_not_killed_for_the_one_before(
+    harness: Harness, ended: bool
+) -> None:
+    attempts = process_attempt.ProcessAttempts(
+        harness.runner().settings, None, NO_MIDDLEWARE, lambda: True, lambda _: None
+    )
+    first, second = (
+        process_attempt._Attempt(attempts, Running(task(number), HANDLERS["process.pid"], ProcessSlots("processes", 1)))
+        for number in (1, 2)
+    )
+    tickets = os.pipe()
+    os.set_blocking(tickets[0], False)
+    program = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
+    worker = WorkerProcess(program, tickets, TemporaryFile(), most=10)  # noqa: SIM115 - the worker closes it
+    first.began(worker)
+    first._worker, worker.current = worker, first
+    second.offer(worker, [])
+    assert not ended or Tickets(tickets[0]).take(second.call.number)  # as the process does when the first one has ended
+    first.kill()
+    assert worker.broken is not ended
+    assert (worker.offered is second) is ended
+    worker.current = worker.offered = None
+    worker.kill()
+    await worker.wait(1.0)
+    assert program.returncode == -9
+
+
+def task(number: int) -> Claimed:
+    return Claimed(number, "default", "process.pid", None, "{}", 0, None, 1, 3, 1, None, 0)
