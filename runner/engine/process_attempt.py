@@ -73,7 +73,7 @@ class ProcessAttempts:
         body = attempt.ended
         if isinstance(running.slots, ProcessSlots):
             running.slots.on_waiting = self._offer
-        if self._middleware or not attempt.assign():
+        if self._middleware.callbacks or not attempt.assign():
             body = asyncio.ensure_future(self._body(running, attempt, context))
         attempt.open()
         if running.cancel_requested and running.job is not None:  # the process has started it before its slot was free
@@ -99,8 +99,8 @@ class ProcessAttempts:
             outcome = outcome if stopped and attempt.crashed else body.result()
         else:
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([body], timeout=END_TIMEOUT)
-            body.cancel()  # of a middleware that goes on
+                await asyncio.wait([body], timeout=END_TIMEOUT if running.process is not None else 0)
+            body.cancel()  # of a middleware that goes on, or of a task that never started
         await attempt.leave()
         return outcome
 
@@ -113,13 +113,19 @@ class ProcessAttempts:
 
     def offer_next(self, worker: WorkerProcess, slots: Slots) -> None:
         """Send the first waiting task to a worker that has begun another one."""
-        if worker.offered is not None or worker.on_last_task or self._middleware or not isinstance(slots, ProcessSlots):
+        if worker.offered is not None or worker.on_last_task or not isinstance(slots, ProcessSlots):
             return
         running = next((running for running in slots.waiting if running.offer is None), None)
-        if running is None or slots.in_use > slots.size or not (_is_plain(running) and self._may_start()):
+        if running is None or slots.in_use > slots.size or not (self._is_plain(running) and self._may_start()):
             return
         running.offer = attempt = _Attempt(self, running)
         attempt.offer(worker, slots.offered)
+
+    def _is_plain(self, running: Running) -> bool:
+        """True if a task needs nothing from the runner at its start: middleware, its checkpoint, or its expiry."""
+        task, stateless = running.task, running.task.fence == 1 or not running.handler.context
+        wanted = task.payload is not None and task.expires_in is None and not running.cancel_requested
+        return wanted and stateless and not self._middleware.callbacks
 
     def _offer(self, slots: ProcessSlots) -> None:
         for worker in self.pool.busy:
@@ -136,12 +142,6 @@ class ProcessAttempts:
         if isinstance(attempt.outcome, Done) and result is attempt.value:
             return attempt.outcome
         return result_outcome(running, result, self._limits)
-
-
-def _is_plain(running: Running) -> bool:
-    """True if a task needs nothing from the runner at its start: no checkpoint, and no look at its expiry."""
-    task, stateless = running.task, running.task.fence == 1 or not running.handler.context
-    return stateless and task.payload is not None and task.expires_in is None and not running.cancel_requested
 
 
 class _Attempt:

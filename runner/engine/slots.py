@@ -188,11 +188,6 @@ class ProcessSlots(Slots):
         if self.in_use >= self.size:
             self.on_waiting(self)
 
-    def room(self) -> int:
-        """Return the number of tasks to claim; 0 while half of the prefetch waits, so that a claim takes many."""
-        room = super().room()
-        return room if 2 * len(self.waiting) <= room else 0
-
     def next(self) -> Running | None:
         """Return the next task and occupy a slot for it: the one that its process starts now, or the first."""
         begun = (running for running in self.offered if running.offer is not None and running.offer.is_next)

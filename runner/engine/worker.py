@@ -182,7 +182,7 @@ class Worker:
         """
         self._hand_back(self.in_flight.unstarted(), "its runner stopped before the task started")
         for running in self.in_flight.in_processes.begun():
-            running.job = _create_task(self._execute(running), self._context.copy())
+            running.job = asyncio.get_running_loop().create_task(self._execute(running), context=self._context.copy())
         self.settle_abandoned()
         try:
             return await self._finished(limit)

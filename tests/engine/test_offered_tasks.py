@@ -80,6 +80,19 @@ async def test_a_stop_returns_an_offered_task_without_an_interruption(harness: H
     assert [(row.state, row.attempt, row.interruptions) for row in rows] == [("waiting", 0, 1), ("waiting", 0, 0)]
 
 
+@on_sqlite
+async def test_a_stop_also_waits_for_an_offered_task_that_has_started(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = await harness.submit("process.wait", {"folder": str(tmp_path)}, priority=9)
+    after = await harness.submit("process.pid")
+    async with harness.running(processes=1, drain_timeout="100ms") as runner:
+        await offered(runner, tmp_path / "pids")
+        monkeypatch.setattr(process_attempt._Attempt, "withdraw", lambda _: False)
+    rows = [await harness.row(id) for id in (slow, after)]
+    assert [(row.state, row.attempt, row.interruptions) for row in rows] == [("waiting", 0, 1)] * 2
+
+
 @sqlite_first
 async def test_a_terminated_offered_task_never_starts(harness: Harness, tmp_path: Path) -> None:
     slow = await harness.submit("process.tidy", {"folder": str(tmp_path)}, priority=9)
