@@ -114,6 +114,8 @@ class Client:
 
     async def submit_one_async(self, insert: "SingleInsert", payload: str) -> int:
         """Same as `submit_one`, without blocking the caller's event loop."""
+        if self.settings.url.kind == "sqlite":
+            return await self._threads.run(self.submit_one, insert, payload)
         if (database := self._opened_database) is None:
             database = await self._threads.run(self._open_database)
         if (loops := database.loops) is None:

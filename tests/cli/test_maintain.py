@@ -139,7 +139,7 @@ def test_a_check_reports_an_unreachable_database(call: Call) -> None:
     assert "drain_timeout" in result.out
 
 
-@pytest.mark.parametrize(("transactions", "notify", "most"), [("10", "on", 53), ("3", "off", 38)])
+@pytest.mark.parametrize(("transactions", "notify", "most"), [("10", "on", 59), ("3", "off", 44)])
 def test_a_check_counts_the_connections_of_a_runner(
     call: Call, monkeypatch: pytest.MonkeyPatch, transactions: str, notify: str, most: int
 ) -> None:
