@@ -114,11 +114,9 @@ class Client:
 
     async def submit_one_async(self, insert: "SingleInsert", payload: str) -> int:
         """Same as `submit_one`, without blocking the caller's event loop."""
-        if self.settings.url.kind == "sqlite":
-            return await self._threads.run(self.submit_one, insert, payload)
-        if (database := self._opened_database) is None:
-            database = await self._threads.run(self._open_database)
-        if (loops := database.loops) is None:
+        opens = self.settings.url.kind != "sqlite"  # `close` waits for the whole call in a thread
+        database = self._opened_database or (await self._threads.run(self._open_database) if opens else None)
+        if database is None or (loops := database.loops) is None:
             return await self._threads.run(self.submit_one, insert, payload)
         self.require_size(insert.task.handler, payload)
         try:
