@@ -113,11 +113,9 @@ class Worker:
         self._starting = True
         try:
             loop = asyncio.get_running_loop()
-            if self._may_start():  # each task looks again before its body starts
-                while (running := slots.next()) is not None:
-                    running.job = asyncio.Task(
-                        self._execute(running), loop=loop, context=self._context.copy(), **_START
-                    )
+            # A task that may not start returns to its place, so each turn asks: an eager first step would run for ever.
+            while self._may_start() and (running := slots.next()) is not None:
+                running.job = asyncio.Task(self._execute(running), loop=loop, context=self._context.copy(), **_START)
         finally:
             self._starting = False
 
