@@ -193,7 +193,7 @@ def work(
 
     Args:
         handlers: A module that defines handlers; may be repeated.
-        until_idle: Exit when no task runs, is due, or waits for a retry.
+        until_idle: Exit when none of its tasks runs, is due, or waits for a retry.
         reload: Start again when a Python file below the current directory changes.
         options: Settings of the runner.
         connection: The database.

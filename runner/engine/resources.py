@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,12 @@ if TYPE_CHECKING:  # a worker process opens resources, and needs none of these
 log = logging.getLogger("runner")
 
 _END = object()
+
+IDLE_EVERY = 0.1
+"""Seconds between two looks at the remaining work."""
+
+LOOK_SHARE, LONGEST_PAUSE = 0.2, 5.0
+"""Share of the time that slow looks may take, and the maximum number of seconds between them."""
 
 CLOSE_LIMIT = 5.0
 """Seconds for hooks, on_stop and the closing of the resources."""
@@ -231,7 +238,7 @@ class Completion:
     """The conditions under which a runner stops by itself.
 
     Args:
-        pending: reads the remaining work of the runner's handlers and queues.
+        pending: reads the remaining work of the runner.
         in_flight: claimed tasks of the runner.
         claimer: the scans of the runner.
         resolver: resolves the dependencies of finished tasks.
@@ -259,6 +266,11 @@ class Completion:
         self._stop = stop
         self.scheduled_count = 0
         """Scheduled tasks that remain when the runner stops because it is idle."""
+        self._pause = 0.0
+
+    def pause(self) -> float:
+        """Seconds until the next look at the remaining work, which reads many tasks if other runners take most."""
+        return min(max(IDLE_EVERY, self._pause), LONGEST_PAUSE)
 
     @property
     def _at_rest(self) -> bool:
@@ -277,7 +289,9 @@ class Completion:
             return
         with contextlib.suppress(DatabaseUnavailable):
             await self._expiry.run()
+            begin = time.monotonic()
             counts = await self._pending()
+            self._pause = (time.monotonic() - begin) / LOOK_SHARE
             if not counts.running and not counts.returning and await self._resolver.resolve_all():
                 self.scheduled_count = counts.later
                 self._stop()

@@ -6,7 +6,6 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from functools import partial
 from typing import Any
 
 from runner.db.database import Database
@@ -18,7 +17,7 @@ from runner.engine.maintenance import Maintenance, SchemaWatch
 from runner.engine.metrics import Metrics
 from runner.engine.notifier import notifications
 from runner.engine.recovery import Expiry, Reconciler, RescueLoop
-from runner.engine.resources import Completion, RunnerResources
+from runner.engine.resources import IDLE_EVERY, Completion, RunnerResources
 from runner.engine.scans import ScanLoop, ScanScope, Slices
 from runner.engine.schedules import LOOK_EVERY, Scheduler
 from runner.engine.stack import Watchdog
@@ -29,21 +28,19 @@ from runner.handlers.registry import Handler, process_slots
 from runner.policy.fairness import parse_order
 from runner.policy.lanes import Lane
 from runner.policy.polling import BackOff, parse_poll_mode, parse_scans
-from runner.policy.selection import parse_slice, select_handlers
+from runner.policy.selection import parse_slice, select_handlers, selection_of
 from runner.policy.suspicion import Proof
 from runner.settings import Settings
 from runner.store.heartbeat import HeartbeatReply
-from runner.store.lanes import pending
+from runner.store.lanes import Pending, pending
 from runner.store.slices import count_live_runners
 from runner.text.formatting import outcome_counts
 from runner.text.sanitize import count_noun
 
 log = logging.getLogger("runner")
 
-RESCUE_EVERY = 1.0
-SWEEP_EVERY = EXPIRE_EVERY = 2.0
+RESCUE_EVERY, SWEEP_EVERY, EXPIRE_EVERY = 1.0, 2.0, 2.0
 PRUNE_EVERY, SCHEMA_EVERY = 60.0, 30.0
-IDLE_EVERY = 0.1
 """Intervals in seconds of the ticks without a setting."""
 
 LAST_WRITES = 1.0
@@ -119,10 +116,14 @@ class Engine:
         self._maintenance = Maintenance(self.database, settings, self._stop.is_set)
         add = self.dependency_resolver.add
         self._expiry = Expiry(self.database, self.metrics, add, self._stop.is_set, self._scan_soon)
-        left = partial(self.database.read, pending, list(handlers), settings.queues, self.lease.identity.host)
         self.completion = Completion(
-            left, in_flight, self.claimer, self.dependency_resolver, self.resources, self._expiry, self.stop
+            self._pending, in_flight, self.claimer, self.dependency_resolver, self.resources, self._expiry, self.stop
         )
+
+    async def _pending(self) -> Pending:
+        who, selection = self.claimer.claimant, selection_of(self.settings.slice, self.settings.buckets)
+        names = list(self.handlers), self.settings.queues
+        return await self.database.read(pending, who.runner_id, who.host, *names, selection)
 
     def _make_claimer(self) -> Claimer:
         settings, handlers = self.settings, self.handlers
@@ -242,10 +243,10 @@ class Engine:
         ]
         if not settings.poll_interval:
             return [*table, Tick("idle", self.completion.stop_after_scan, IDLE_EVERY, first=first + IDLE_EVERY)]
-        table += self.scans.ticks(list(self._own_scans))
-        if until_idle:
-            table.append(Tick("idle", self.completion.stop_if_idle, IDLE_EVERY, first=first + IDLE_EVERY))
-        return table
+        idle = Tick(
+            "idle", self.completion.stop_if_idle, IDLE_EVERY, first=first + IDLE_EVERY, wait=self.completion.pause
+        )
+        return [*table, *self.scans.ticks(list(self._own_scans)), *([idle] if until_idle else [])]
 
     async def _start(self) -> bool:
         """Register once the database is available; return False if `stop` comes first."""

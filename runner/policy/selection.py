@@ -157,6 +157,22 @@ def parse_slice(text: str) -> StaticSlice | None:
     raise InvalidSettings(where="slice", why=why)
 
 
+def selection_of(slices: str | None, buckets: str | None) -> TaskSelection:
+    """Return the tasks that a runner and the standbys of its slice take in the end; with live slices, all of them.
+
+    Args:
+        slices: the setting `slice`.
+        buckets: the setting `buckets`.
+
+    Raises:
+        InvalidSettings: one of them is not valid.
+    """
+    if slices is not None:
+        static = parse_slice(slices)
+        return ANY if static is None or static.slices == 1 else TaskSelection(mask(static.buckets))
+    return ANY if buckets is None else TaskSelection(mask(parse_buckets(buckets)))
+
+
 def described_selection(slices: str | None, buckets: str | None) -> tuple[str | None, str | None]:
     """Return the selection of a runner as the texts of its row: its slice and its buckets.
 

@@ -15,7 +15,8 @@ from runner.db.types import Instant, db_now, seconds_until
 from runner.model.task import State
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import CLAIM_POLICY, LIMITED, PAUSED
-from runner.policy.lanes import Head, Lane
+from runner.policy.lanes import Head, Lane, runner_queue
+from runner.policy.selection import ANY, RUNNER_QUEUE_SQL, TaskSelection, selected
 
 MANY = 2_000
 """Maximum number of lanes that a survey returns to a runner. The next survey returns others."""
@@ -233,12 +234,12 @@ CAP = 10_000
 
 
 class Pending(NamedTuple):
-    """The remaining work of some handlers.
+    """The remaining work of a runner.
 
     Args:
         running: True if a runner has one of their tasks.
         returning: True if a task is due, or waits for another attempt.
-        later: number of tasks scheduled for later that were never tried, up to CAP.
+        later: number of tasks scheduled for later that were never tried, up to CAP; 0 while other work remains.
     """
 
     running: bool
@@ -246,23 +247,75 @@ class Pending(NamedTuple):
     later: int
 
 
-async def pending(tx: Transaction, handlers: Collection[str], queues: Collection[str] = (), host: str = "") -> Pending:
-    """Return the remaining work of some handlers.
+async def pending(
+    tx: Transaction,
+    runner_id: int,
+    host: str,
+    handlers: Collection[str],
+    queues: Collection[str] = (),
+    selection: TaskSelection = ANY,
+) -> Pending:
+    """Return the remaining work of a runner: the tasks that it or another runner with its selection will take.
+
+    The cost grows with the number of lanes and, with a selection, with the waiting tasks in the runner's own lanes.
 
     Args:
-        tx: an open transaction.
-        handlers: names of the handlers.
-        queues: restriction to these queues; empty for all.
-        host: restriction to the tasks that may run on this host, and to running ones.
+        tx: an open transaction; two statements are executed.
+        runner_id: id of the runner.
+        host: its host; tasks for other hosts are left out.
+        handlers: names of its handlers.
+        queues: its queues; empty for all but those of other runners.
+        selection: the tasks that it takes.
     """
-    task = tx.tables.task.c
-    ours = task.handler.in_(handlers) & (task.queue.in_(queues) if queues else sa.true())
-    paused = sa.or_(*PAUSED.pauses_of(task, tx.tables))
-    claimable = sa.and_(*CLAIM_POLICY.of_task(task, ClaimScope(tx.tables)), ~paused)
-    waiting = is_state(task.state, State.WAITING) & ours & _admits(task.hosts, sa.literal(f",{host},")) & claimable
-    back = (task.fence > 0) | (task.run_at <= db_now())
-    running = sa.exists().where(is_state(task.state, State.RUNNING), ours)
-    some = sa.select(task.id).where(waiting, ~back).limit(CAP).subquery()
-    later = sa.select(sa.func.count()).select_from(some).scalar_subquery()
-    (row,) = await tx.rows(sa.select(running, sa.exists().where(waiting, back), later))
-    return Pending(bool(row[0]), bool(row[1]), int(row[2]))
+    values = {"host": f",{host},", "own": runner_queue(runner_id)} | selection.parameters
+    for name, names in (("handlers", handlers), ("queues", queues)):
+        values |= tx.dialect.parameters(name, {"name": list(names)}) if names or name == "handlers" else {}
+    now, later = _prepared_pending(tx.tables, tx.driver, selection.names, some_queues=bool(queues))
+    (row,) = await tx.run(now, values)
+    if any(row):
+        return Pending(bool(row[0]), bool(row[1]), 0)
+    (row,) = await tx.run(later, values)
+    return Pending(running=False, returning=False, later=int(row[0]))
+
+
+@lru_cache
+def _prepared_pending(
+    tables: Tables, driver: sa.Dialect, selection: tuple[str, ...], *, some_queues: bool
+) -> tuple[Prepared, Prepared]:
+    dialect, task = DIALECTS[driver.name], tables.task.alias("mine").c
+    mine = _of_runner(task, dialect, some_queues=some_queues)
+    running = sa.select(task.id).where(is_state(task.state, State.RUNNING), *mine, *selected(task, selection))
+
+    lane, row = _lanes_of_runner(tables, dialect, some_queues=some_queues), tables.task.alias("first")
+    tried, due = row.c.fence > sa.literal_column("0"), row.c.run_at <= db_now()
+    claimable = (*selected(row.c, selection), *CLAIM_POLICY.of_task(row.c, ClaimScope(tables)))
+    waiting = _along_index(row, *(row.c[name] == lane.c[name] for name in LANE), *claimable).correlate(lane)
+    one: Any = sa.literal_column("1")
+    cap: Any = sa.literal_column(str(CAP))
+    source, first = dialect.first_of_each(lane, waiting.where(tried | due).limit(one), tables.task)
+    now = sa.select(running.exists(), sa.select(first.id).select_from(source).exists())
+
+    # As a range of the index, which passes over the due tasks of other buckets.
+    source, rest = dialect.for_each(lane, waiting.where(row.c.run_at > db_now(), ~tried).limit(cap), tables.task)
+    some = sa.select(rest.id).select_from(source).limit(cap).subquery("some")
+    return Prepared(now, driver), Prepared(sa.select(sa.func.count()).select_from(some), driver)
+
+
+def _lanes_of_runner(tables: Tables, dialect: Dialect, *, some_queues: bool) -> sa.CTE:
+    """The lanes of a runner that are not paused."""
+    head = _walk(tables, dialect, _before_all())
+    paused = PAUSED.pauses_of(head.c, tables)
+    return sa.select(head).where(*_of_runner(head.c, dialect, some_queues=some_queues), ~sa.or_(*paused)).cte("lane")
+
+
+def _of_runner(lane: Any, dialect: Dialect, *, some_queues: bool) -> list[sa.ColumnElement[bool]]:
+    """The SQL that a lane, or a task, has a handler, a queue and the host of the runner."""
+    accepted = {name: dialect.rows(name, {"name": sa.Text}).c.name for name in ("handlers", "queues")}
+    any_queue: sa.ColumnElement[bool] = sa.func.substr(lane.queue, *_FIRST_CHARACTER) != RUNNER_QUEUE_SQL
+    shared = lane.queue.in_(sa.select(accepted["queues"])) if some_queues else any_queue
+    own = lane.queue == sa.bindparam("own", type_=sa.Text)
+    admits = _admits(lane.hosts, sa.bindparam("host", type_=sa.Text))
+    return [lane.handler.in_(sa.select(accepted["handlers"])), shared | own, admits]
+
+
+_FIRST_CHARACTER: Any = (sa.literal_column("1"), sa.literal_column("1"))

@@ -1,10 +1,13 @@
 """A runner that stops when no work is left."""
 
 import asyncio
+import socket
 from datetime import UTC, datetime, timedelta
 
+import pytest
 import sqlalchemy as sa
 
+from runner.engine.resources import IDLE_EVERY, LONGEST_PAUSE
 from tests.engine.harness import Harness
 
 
@@ -96,6 +99,96 @@ async def test_it_does_not_wait_for_other_queues(harness: Harness) -> None:
     await harness.work(queues=("default",))
     assert await harness.state(elsewhere) == "waiting"
     assert await harness.state(here) == "succeeded"
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("selection", [{"buckets": "0-499"}, {"slice": "0/2"}], ids=str)
+async def test_it_does_not_wait_for_other_buckets(harness: Harness, selection: dict[str, str]) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    @harness.handler("slow")
+    async def slow() -> None:
+        begun.set()
+        await go_on.wait()
+
+    elsewhere, here = await harness.submit("work", bucket=501), await harness.submit("work", bucket=2)
+    running = await harness.submit("slow", bucket=701)
+    async with harness.running(buckets="701"):
+        await begun.wait()
+        await harness.work(**selection)
+        assert [await harness.state(task) for task in (elsewhere, running)] == ["waiting", "running"]
+        go_on.set()
+    assert await harness.state(here) == "succeeded"
+
+
+@pytest.mark.both_databases
+async def test_it_counts_and_waits_for_its_buckets_only(harness: Harness) -> None:
+    tries: list[int] = []
+
+    @harness.handler("flaky", retry="300ms")
+    async def flaky() -> None:
+        tries.append(1)
+        if len(tries) < 2:
+            raise ConnectionError
+
+    later = datetime.now(UTC) + timedelta(days=1)
+    for bucket in (2, 3, 501):
+        await harness.submit("flaky", bucket=bucket, run_at=later)
+    task = await harness.submit("flaky", bucket=2)
+    runner = await harness.work(buckets="0-499")
+    assert await harness.state(task) == "succeeded"
+    assert runner.completion.scheduled_count == 2
+
+
+async def test_a_standby_waits_for_the_tasks_of_its_slice(harness: Harness) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @harness.handler("work")
+    async def work() -> None:
+        begun.set()
+        await go_on.wait()
+
+    await harness.submit("work", bucket=2)
+    async with harness.running(slice="0/2"):
+        await begun.wait()
+        standby = asyncio.ensure_future(harness.work(slice="0/2"))
+        looks = await asyncio.wait([standby], timeout=0.5)
+        assert standby in looks[1], "it must not leave while the tasks of its slice run"
+        go_on.set()
+        await standby
+
+
+@pytest.mark.both_databases
+async def test_it_does_not_wait_for_other_hosts(harness: Harness) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    elsewhere = [await harness.submit("work", hosts=hosts) for hosts in ("web-1", "web-1,web-2")]
+    here = await harness.submit("work", hosts=f"web-1,{socket.gethostname()}")
+    await harness.work()
+    assert [await harness.state(task) for task in elsewhere] == ["waiting"] * 2
+    assert await harness.state(here) == "succeeded"
+
+
+async def test_it_does_not_wait_for_the_queue_of_another_runner(harness: Harness) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    broadcast = await harness.submit("work", queue="@999")
+    await harness.work()
+    assert await harness.state(broadcast) == "waiting"
+
+
+async def test_slow_looks_take_a_share_of_the_time(harness: Harness) -> None:
+    completion = harness.runner().completion
+    assert completion.pause() == IDLE_EVERY
+    completion._pause = 2.0
+    assert completion.pause() == 2.0
+    completion._pause = 60.0
+    assert completion.pause() == LONGEST_PAUSE
 
 
 async def test_an_invalid_retry_plan_in_a_row_does_not_stop_the_runner(harness: Harness) -> None:

@@ -89,8 +89,11 @@ async def test_a_running_task_keeps_its_hosts(database: Database) -> None:
 
 async def test_a_drain_does_not_wait_for_tasks_of_other_hosts(database: Database) -> None:
     await put(database, hosts="web-1")
-    assert not (await database.read(pending, ["work"], (), "web-2")).returning
-    assert (await database.read(pending, ["work"], (), "web-1")).returning
+    assert not (await database.read(pending, 7, "web-2", ["work"])).returning
+    assert (await database.read(pending, 7, "web-1", ["work"])).returning
+    await claimed(await Runner.enter(database, host="web-1"))
+    assert not (await database.read(pending, 7, "web-2", ["work"])).running
+    assert (await database.read(pending, 7, "web-1", ["work"])).running
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.model.outcome import Retry
 from runner.model.task import OnDuplicate
+from runner.policy.selection import TaskSelection, mask
 from runner.policy.suspicion import Ask
 from runner.queries import counting
 from runner.queries.queues import counts
@@ -25,7 +26,7 @@ from runner.queries.why.why import why
 from runner.store.claim import claim_suspect
 from runner.store.dependencies import FinishedParent, any_open, find_strays, open_dependencies, resolve
 from runner.store.heartbeat import heartbeat
-from runner.store.lanes import survey
+from runner.store.lanes import Pending, pending, survey
 from runner.store.retention import forget_expired
 from runner.store.settle import settle_done
 from runner.store.submit import submit_many, submit_with_result
@@ -343,6 +344,31 @@ async def test_a_bounded_survey_reads_no_lanes_beyond_its_bound(watched: tuple[D
         assert len(await database.read_single(survey)) == 2_000
     assert "task" not in bounded.whole, bounded
     assert 20 * bounded.rows < whole.rows, (bounded, whole)
+
+
+@pytest.mark.both_databases
+async def test_the_remaining_work_of_a_runner_is_read_from_its_own_lanes(watched: tuple[Database, Watch]) -> None:
+    database, looking = watched
+    half = TaskSelection(mask(range(500)))
+
+    async def left() -> Pending:
+        return await database.read(pending, 7, "here", ["mine"], (), half)
+
+    seen: dict[int, Seen] = {}
+    for number in (SOME, MANY):
+        await fill(database, number)
+        async with looking.seeing() as seen[number]:
+            assert not any(await left())
+    assert not seen[MANY].whole & OURS, seen
+    assert seen[MANY].rows <= 1.2 * seen[SOME].rows + 100, seen
+    assert seen[MANY].pages <= 1.5 * seen[SOME].pages + 50, seen
+    await put_many(database, SOME, handler="mine", bucket=700)
+    async with looking.seeing() as others:
+        assert not any(await left())
+    assert not others.whole & OURS, others
+    assert others.rows <= 1.5 * SOME + seen[MANY].rows, "each task in the lane is read once"
+    await put_many(database, 1, handler="mine", bucket=7)
+    assert (await left()).returning
 
 
 async def test_figures_for_people_hardly_grow_with_idle_queues(watched: tuple[Database, Watch]) -> None:

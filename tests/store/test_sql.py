@@ -70,7 +70,7 @@ async def record(database: Database) -> dict[str, list[str]]:
     await _rescue(statements, runner)
     await _resolve(statements, runner)
     await statements.of("heartbeat", heartbeat, runner.id, LEASE, 1)
-    await statements.of("pending", pending, ["work"])
+    await statements.of("pending", pending, runner.id, runner.who.host, ["work"])
     await statements.of("submit_one", submit, NewTask("work", payload="{}"))
     tasks = [NewTask("work", payload="{}", queue="mail"), NewTask("work", delay=60, priority=9)]
     await statements.of("submit_many", submit_many, tasks)

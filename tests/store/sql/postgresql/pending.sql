@@ -1,42 +1,85 @@
-SELECT
-    EXISTS (
-        SELECT *
-        FROM task
-        WHERE task.state = 'running' AND task.handler IN (:handler_1_1::VARCHAR COLLATE "C")
-    ) AS anon_1,
-    EXISTS (
-        SELECT *
-        FROM task
+WITH RECURSIVE
+    walk(queue, handler, priority, hosts, run_at) AS (
+        SELECT
+            found.queue AS queue,
+            found.handler AS handler,
+            found.priority AS priority,
+            found.hosts AS hosts,
+            found.run_at AS run_at
+        FROM (
+            SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts
+        ) AS start
+        JOIN LATERAL (
+            SELECT
+                beyond.queue AS queue,
+                beyond.handler AS handler,
+                beyond.priority AS priority,
+                beyond.hosts AS hosts,
+                beyond.run_at AS run_at,
+                beyond.id AS id
+            FROM task AS beyond
+            WHERE
+                beyond.state = 'waiting'
+                AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
+                    coalesce(start.queue, ''),
+                    coalesce(start.handler, ''),
+                    coalesce(start.priority, 0),
+                    coalesce(start.hosts, ''),
+                    '9999-12-31'
+                )
+            ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
+            LIMIT 1
+        ) AS found ON true
+        UNION ALL
+        SELECT
+            found.queue AS queue,
+            found.handler AS handler,
+            found.priority AS priority,
+            found.hosts AS hosts,
+            found.run_at AS run_at
+        FROM walk
+        JOIN LATERAL (
+            SELECT
+                beyond.queue AS queue,
+                beyond.handler AS handler,
+                beyond.priority AS priority,
+                beyond.hosts AS hosts,
+                beyond.run_at AS run_at,
+                beyond.id AS id
+            FROM task AS beyond
+            WHERE
+                beyond.state = 'waiting'
+                AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
+                    coalesce(walk.queue, ''),
+                    coalesce(walk.handler, ''),
+                    coalesce(walk.priority, 0),
+                    coalesce(walk.hosts, ''),
+                    '9999-12-31'
+                )
+            ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
+            LIMIT 1
+        ) AS found ON true
+    ),
+    lane AS (
+        SELECT
+            walk.queue AS queue,
+            walk.handler AS handler,
+            walk.priority AS priority,
+            walk.hosts AS hosts,
+            walk.run_at AS run_at
+        FROM walk
         WHERE
-            task.state = 'waiting'
-            AND task.handler IN (:handler_1_1::VARCHAR COLLATE "C")
-            AND (
-                task.hosts = ''
-                OR (',' || replace(task.hosts, ' ', '') || ',') != replace(
-                    ',' || replace(task.hosts, ' ', '') || ',',
-                    :param_1::VARCHAR,
-                    ','
-                )
+            walk.handler IN (
+                SELECT handlers.name
+                FROM unnest(:handlers_name::TEXT[]) AS handlers(name)
             )
-            AND (task.max_attempts IS NULL OR task.attempt < task.max_attempts)
-            AND task.attempt != 1000000000
-            AND task.fence != 1000000000000000000
-            AND (task.expires_at <= statement_timestamp()) IS NOT true
+            AND (substr(walk.queue, 1, 1) != '@' OR walk.queue = :own::VARCHAR)
             AND (
-                task.order_key IS NULL
-                OR NOT (
-                    EXISTS (
-                        SELECT 1
-                        FROM task AS earlier
-                        WHERE earlier.order_key = task.order_key AND earlier.id < task.id
-                    )
-                )
-                AND NOT (
-                    EXISTS (
-                        SELECT 1
-                        FROM task AS rival
-                        WHERE rival.order_key = task.order_key AND rival.state = 'running'
-                    )
+                walk.hosts = ''
+                OR (',' || replace(walk.hosts, ' ', '') || ',') != replace(
+                    ',' || replace(walk.hosts, ' ', '') || ',',
+                    :host::VARCHAR,
+                    ','
                 )
             )
             AND NOT (
@@ -45,7 +88,7 @@ SELECT
                         SELECT *
                         FROM task_queue
                         WHERE
-                            task_queue.name = task.queue
+                            task_queue.name = walk.queue
                             AND task_queue.paused_at IS NOT NULL
                             AND (task_queue.paused_until IS NULL OR task_queue.paused_until > statement_timestamp())
                     )
@@ -55,77 +98,74 @@ SELECT
                         SELECT *
                         FROM task_handler
                         WHERE
-                            task_handler.name = task.handler
+                            task_handler.name = walk.handler
                             AND task_handler.paused_at IS NOT NULL
                             AND (task_handler.paused_until IS NULL OR task_handler.paused_until > statement_timestamp())
                     )
                 )
             )
-            AND (task.fence > :fence_1::BIGINT OR task.run_at <= statement_timestamp())
-    ) AS anon_2,
-    (
-        SELECT count(*) AS count_1
-        FROM (
-            SELECT task.id AS id
-            FROM task
-            WHERE
-                task.state = 'waiting'
-                AND task.handler IN (:handler_1_1::VARCHAR COLLATE "C")
-                AND (
-                    task.hosts = ''
-                    OR (',' || replace(task.hosts, ' ', '') || ',') != replace(
-                        ',' || replace(task.hosts, ' ', '') || ',',
-                        :param_1::VARCHAR,
-                        ','
-                    )
+    )
+SELECT
+    EXISTS (
+        SELECT mine.id
+        FROM task AS mine
+        WHERE
+            mine.state = 'running'
+            AND mine.handler IN (
+                SELECT handlers.name
+                FROM unnest(:handlers_name::TEXT[]) AS handlers(name)
+            )
+            AND (substr(mine.queue, 1, 1) != '@' OR mine.queue = :own::VARCHAR)
+            AND (
+                mine.hosts = ''
+                OR (',' || replace(mine.hosts, ' ', '') || ',') != replace(
+                    ',' || replace(mine.hosts, ' ', '') || ',',
+                    :host::VARCHAR,
+                    ','
                 )
-                AND (task.max_attempts IS NULL OR task.attempt < task.max_attempts)
-                AND task.attempt != 1000000000
-                AND task.fence != 1000000000000000000
-                AND (task.expires_at <= statement_timestamp()) IS NOT true
+            )
+    ) AS anon_1,
+    EXISTS (
+        SELECT found.id
+        FROM lane
+        JOIN LATERAL (
+            SELECT
+                first.queue AS queue,
+                first.handler AS handler,
+                first.priority AS priority,
+                first.hosts AS hosts,
+                first.run_at AS run_at,
+                first.id AS id
+            FROM task AS first
+            WHERE
+                first.state = 'waiting'
+                AND first.queue = lane.queue
+                AND first.handler = lane.handler
+                AND first.priority = lane.priority
+                AND first.hosts = lane.hosts
+                AND (first.max_attempts IS NULL OR first.attempt < first.max_attempts)
+                AND first.attempt != 1000000000
+                AND first.fence != 1000000000000000000
+                AND (first.expires_at <= statement_timestamp()) IS NOT true
                 AND (
-                    task.order_key IS NULL
+                    first.order_key IS NULL
                     OR NOT (
                         EXISTS (
                             SELECT 1
                             FROM task AS earlier
-                            WHERE earlier.order_key = task.order_key AND earlier.id < task.id
+                            WHERE earlier.order_key = first.order_key AND earlier.id < first.id
                         )
                     )
                     AND NOT (
                         EXISTS (
                             SELECT 1
                             FROM task AS rival
-                            WHERE rival.order_key = task.order_key AND rival.state = 'running'
+                            WHERE rival.order_key = first.order_key AND rival.state = 'running'
                         )
                     )
                 )
-                AND NOT (
-                    (
-                        EXISTS (
-                            SELECT *
-                            FROM task_queue
-                            WHERE
-                                task_queue.name = task.queue
-                                AND task_queue.paused_at IS NOT NULL
-                                AND (task_queue.paused_until IS NULL OR task_queue.paused_until > statement_timestamp())
-                        )
-                    )
-                    OR (
-                        EXISTS (
-                            SELECT *
-                            FROM task_handler
-                            WHERE
-                                task_handler.name = task.handler
-                                AND task_handler.paused_at IS NOT NULL
-                                AND (
-                                    task_handler.paused_until IS NULL
-                                    OR task_handler.paused_until > statement_timestamp()
-                                )
-                        )
-                    )
-                )
-                AND NOT (task.fence > :fence_1::BIGINT OR task.run_at <= statement_timestamp())
-            LIMIT :param_2::INTEGER
-        ) AS anon_4
-    ) AS anon_3;
+                AND (first.fence > 0 OR first.run_at <= statement_timestamp())
+            ORDER BY first.queue, first.handler, first.priority, first.hosts, first.run_at, first.id
+            LIMIT 1
+        ) AS found ON true
+    ) AS anon_2;

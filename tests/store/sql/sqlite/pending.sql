@@ -1,39 +1,75 @@
-SELECT
-    EXISTS (
-        SELECT *
-        FROM task
-        WHERE task.state = 'running' AND task.handler IN (:handler_1_1)
-    ) AS anon_1,
-    EXISTS (
-        SELECT *
-        FROM task
+WITH RECURSIVE
+    walk(queue, handler, priority, hosts, run_at) AS (
+        SELECT
+            found.queue AS queue,
+            found.handler AS handler,
+            found.priority AS priority,
+            found.hosts AS hosts,
+            found.run_at AS run_at
+        FROM (
+            SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts
+        ) AS start
+        JOIN task AS found ON found.id = (
+            SELECT beyond.id
+            FROM task AS beyond
+            WHERE
+                beyond.state = 'waiting'
+                AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
+                    coalesce(start.queue, ''),
+                    coalesce(start.handler, ''),
+                    coalesce(start.priority, 0),
+                    coalesce(start.hosts, ''),
+                    '9999-12-31'
+                )
+            ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
+            LIMIT 1
+            OFFSET :param_1
+        )
+        UNION ALL
+        SELECT
+            found.queue AS queue,
+            found.handler AS handler,
+            found.priority AS priority,
+            found.hosts AS hosts,
+            found.run_at AS run_at
+        FROM walk
+        JOIN task AS found ON found.id = (
+            SELECT beyond.id
+            FROM task AS beyond
+            WHERE
+                beyond.state = 'waiting'
+                AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
+                    coalesce(walk.queue, ''),
+                    coalesce(walk.handler, ''),
+                    coalesce(walk.priority, 0),
+                    coalesce(walk.hosts, ''),
+                    '9999-12-31'
+                )
+            ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
+            LIMIT 1
+            OFFSET :param_2
+        )
+    ),
+    lane AS (
+        SELECT
+            walk.queue AS queue,
+            walk.handler AS handler,
+            walk.priority AS priority,
+            walk.hosts AS hosts,
+            walk.run_at AS run_at
+        FROM walk
         WHERE
-            task.state = 'waiting'
-            AND task.handler IN (:handler_1_1)
-            AND (
-                task.hosts = ''
-                OR (',' || replace(task.hosts, ' ', '') || ',') != replace(',' || replace(task.hosts, ' ', '') || ',', :param_1, ',')
+            walk.handler IN (
+                SELECT handlers.name
+                FROM (
+                    SELECT json_extract(handlers_row.value, :json_extract_2) AS name
+                    FROM json_each(:handlers) AS handlers_row
+                ) AS handlers
             )
-            AND (task.max_attempts IS NULL OR task.attempt < task.max_attempts)
-            AND task.attempt != 1000000000
-            AND task.fence != 1000000000000000000
-            AND (task.expires_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) IS NOT 1
+            AND (substr(walk.queue, 1, 1) != '@' OR walk.queue = :own)
             AND (
-                task.order_key IS NULL
-                OR NOT (
-                    EXISTS (
-                        SELECT 1
-                        FROM task AS earlier
-                        WHERE earlier.order_key = task.order_key AND earlier.id < task.id
-                    )
-                )
-                AND NOT (
-                    EXISTS (
-                        SELECT 1
-                        FROM task AS rival
-                        WHERE rival.order_key = task.order_key AND rival.state = 'running'
-                    )
-                )
+                walk.hosts = ''
+                OR (',' || replace(walk.hosts, ' ', '') || ',') != replace(',' || replace(walk.hosts, ' ', '') || ',', :host, ',')
             )
             AND NOT (
                 (
@@ -41,7 +77,7 @@ SELECT
                         SELECT *
                         FROM task_queue
                         WHERE
-                            task_queue.name = task.queue
+                            task_queue.name = walk.queue
                             AND task_queue.paused_at IS NOT NULL
                             AND (
                                 task_queue.paused_until IS NULL
@@ -54,7 +90,7 @@ SELECT
                         SELECT *
                         FROM task_handler
                         WHERE
-                            task_handler.name = task.handler
+                            task_handler.name = walk.handler
                             AND task_handler.paused_at IS NOT NULL
                             AND (
                                 task_handler.paused_until IS NULL
@@ -63,71 +99,62 @@ SELECT
                     )
                 )
             )
-            AND (task.fence > :fence_1 OR task.run_at <= strftime('%Y-%m-%d %H:%M:%f', 'now'))
-    ) AS anon_2,
-    (
-        SELECT count(*) AS count_1
-        FROM (
-            SELECT task.id AS id
-            FROM task
+    )
+SELECT
+    EXISTS (
+        SELECT mine.id
+        FROM task AS mine
+        WHERE
+            mine.state = 'running'
+            AND mine.handler IN (
+                SELECT handlers.name
+                FROM (
+                    SELECT json_extract(handlers_row.value, :json_extract_1) AS name
+                    FROM json_each(:handlers) AS handlers_row
+                ) AS handlers
+            )
+            AND (substr(mine.queue, 1, 1) != '@' OR mine.queue = :own)
+            AND (
+                mine.hosts = ''
+                OR (',' || replace(mine.hosts, ' ', '') || ',') != replace(',' || replace(mine.hosts, ' ', '') || ',', :host, ',')
+            )
+    ) AS anon_1,
+    EXISTS (
+        SELECT found.id
+        FROM lane
+        JOIN task AS found ON found.id = (
+            SELECT first.id
+            FROM task AS first
             WHERE
-                task.state = 'waiting'
-                AND task.handler IN (:handler_1_1)
+                first.state = 'waiting'
+                AND first.queue = lane.queue
+                AND first.handler = lane.handler
+                AND first.priority = lane.priority
+                AND first.hosts = lane.hosts
+                AND (first.max_attempts IS NULL OR first.attempt < first.max_attempts)
+                AND first.attempt != 1000000000
+                AND first.fence != 1000000000000000000
+                AND (first.expires_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) IS NOT 1
                 AND (
-                    task.hosts = ''
-                    OR (',' || replace(task.hosts, ' ', '') || ',') != replace(',' || replace(task.hosts, ' ', '') || ',', :param_1, ',')
-                )
-                AND (task.max_attempts IS NULL OR task.attempt < task.max_attempts)
-                AND task.attempt != 1000000000
-                AND task.fence != 1000000000000000000
-                AND (task.expires_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) IS NOT 1
-                AND (
-                    task.order_key IS NULL
+                    first.order_key IS NULL
                     OR NOT (
                         EXISTS (
                             SELECT 1
                             FROM task AS earlier
-                            WHERE earlier.order_key = task.order_key AND earlier.id < task.id
+                            WHERE earlier.order_key = first.order_key AND earlier.id < first.id
                         )
                     )
                     AND NOT (
                         EXISTS (
                             SELECT 1
                             FROM task AS rival
-                            WHERE rival.order_key = task.order_key AND rival.state = 'running'
+                            WHERE rival.order_key = first.order_key AND rival.state = 'running'
                         )
                     )
                 )
-                AND NOT (
-                    (
-                        EXISTS (
-                            SELECT *
-                            FROM task_queue
-                            WHERE
-                                task_queue.name = task.queue
-                                AND task_queue.paused_at IS NOT NULL
-                                AND (
-                                    task_queue.paused_until IS NULL
-                                    OR task_queue.paused_until > strftime('%Y-%m-%d %H:%M:%f', 'now')
-                                )
-                        )
-                    )
-                    OR (
-                        EXISTS (
-                            SELECT *
-                            FROM task_handler
-                            WHERE
-                                task_handler.name = task.handler
-                                AND task_handler.paused_at IS NOT NULL
-                                AND (
-                                    task_handler.paused_until IS NULL
-                                    OR task_handler.paused_until > strftime('%Y-%m-%d %H:%M:%f', 'now')
-                                )
-                        )
-                    )
-                )
-                AND NOT (task.fence > :fence_1 OR task.run_at <= strftime('%Y-%m-%d %H:%M:%f', 'now'))
-            LIMIT :param_2
+                AND (first.fence > 0 OR first.run_at <= strftime('%Y-%m-%d %H:%M:%f', 'now'))
+            ORDER BY first.queue, first.handler, first.priority, first.hosts, first.run_at, first.id
+            LIMIT 1
             OFFSET :param_3
-        ) AS anon_4
-    ) AS anon_3;
+        )
+    ) AS anon_2;
