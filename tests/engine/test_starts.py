@@ -66,7 +66,8 @@ class Work:
         runner.worker.in_flight.on_loop.look_ahead = OneAhead()
         second = await harness.submit("second")
         await runner.claimer.scan()
-        assert second in runner.worker.in_flight.tasks
+        # A first step that runs at once sets `begun` during a scan, which then goes on after this call.
+        await until(lambda: second in runner.worker.in_flight.tasks)
         return first, second
 
 
