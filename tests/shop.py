@@ -162,7 +162,7 @@ async def _minutes(tx: Transaction, runners: list[int]) -> None:
                 histogram = Histogram()
                 for _ in range(min(number, 12)):
                     seconds = 30.0 if failing else min(usual, 0.9) * random.lognormvariate(-1, 0.8)
-                    histogram.add(seconds)
+                    histogram.add([seconds])
                 place = {"minute": at, "queue": queue, "handler": handler, "runner_id": runners[ago % 3]}
                 bins = dict.fromkeys((*MINUTE_COUNTS, *MINUTE_TIMES), 0)
                 # The durations of a sample of the successes are known.

@@ -6,7 +6,7 @@ import os
 import resource
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,16 +55,24 @@ class Metrics:
             items: the attempts.
         """
         self.verbs[verb] += len(items)
-        for running, settlement in items if verb in TIMED else ():
-            took, task = settlement.duration, running.task
-            if took is None:
-                continue
-            times = self.times.get((task.queue, task.handler))
+        if verb not in TIMED:
+            return
+        groups = defaultdict[tuple[str, str], list[Settling]](list)
+        for item in items:
+            task = item[0].task
+            groups[task.queue, task.handler].append(item)
+        for place, ended in groups.items():
+            times = self.times.get(place)
             if times is None:
-                times = self.times[task.queue, task.handler] = Times(Histogram(), Histogram())
-            times.runs.add(took)
-            if (late := task.late) is not None:
-                times.waits.add(late + running.started - running.received_at)
+                times = self.times[place] = Times(Histogram(), Histogram())
+            times.runs.add([took for _, settlement in ended if (took := settlement.duration) is not None])
+            times.waits.add(
+                [
+                    late + running.started - running.received_at
+                    for running, settlement in ended
+                    if settlement.duration is not None and (late := running.task.late) is not None
+                ]
+            )
 
     async def write_times(self, database: Database, runner_id: int) -> None:
         """Add the times to the minute statistics. They stay here while the database is unavailable.

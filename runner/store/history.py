@@ -116,14 +116,18 @@ FAILED_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "order_key": sa.Text}
 
 
 def succeed_steps(
-    frame: Frame, holder: int, endings: Sequence[FinishedTask], part: int = 0, places: Sequence[str] = ()
+    frame: Frame,
+    holder: int,
+    endings: Sequence[tuple[Any, ...]],
+    part: int = 0,
+    places: Sequence[str | None] = (),
 ) -> Steps[set[int]]:
     """Move succeeded tasks to the history as `finish` does, and count them in the minute statistics.
 
     Args:
         frame: tables, driver and dialect of the statements; on PostgreSQL one is executed, on SQLite three.
         holder: id of the runner that has the tasks.
-        endings: one item per task.
+        endings: one FinishedTask per task, or the tuple of its values.
         part: number of the row of the statistics that the transaction writes, see runner.store.minute_statistics.
         places: on PostgreSQL, the addresses of all rows at their claims. Rows that have moved since are left out.
     """

@@ -156,18 +156,25 @@ async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement])
     Raises:
         DatabaseRefused: a history row with the same id exists; nothing was written. `settle` removes such rows.
     """
-    endings = {item.id: FinishedTask(item.id, item.fence, item.duration, *_kept(item.outcome)) for item in batch}
-    places, accepted = {item.id: item.place for item in batch if item.place is not None}, set[int]()
-    if places:
-        placed = [endings[id] for id in places]
-        accepted = await tx.follow(succeed_steps(tx, holder, placed, places=[*places.values()]))
-    if others := [ending for id, ending in endings.items() if id not in accepted]:
-        accepted |= await tx.follow(succeed_steps(tx, holder, others))
+    accepted = set[int]()
+    if placed := [item for item in batch if item.place is not None]:
+        places = [item.place for item in placed]
+        accepted = await tx.follow(succeed_steps(tx, holder, _successes(placed), places=places))
+    others = batch if not accepted else [item for item in batch if item.id not in accepted]
+    if others:
+        accepted |= await tx.follow(succeed_steps(tx, holder, _successes(others)))
     return accepted
 
 
-def _kept(outcome: Outcome) -> tuple[str | None, str | None]:
-    return (outcome.result, outcome.why) if isinstance(outcome, Done) else (None, None)
+def _successes(batch: Sequence[Settlement]) -> list[tuple[Any, ...]]:
+    """The values of FinishedTask for each success, in its order. Objects of that class would cost as much as the rest.
+
+    An outcome without a result and a reason has none of both.
+    """
+    return [
+        (id, fence, took, getattr(outcome, "result", None), getattr(outcome, "why", None))
+        for id, fence, outcome, took, _, _, _ in batch
+    ]
 
 
 async def _lock(tx: Transaction, holder: int, ids: list[int]) -> dict[int, Any]:

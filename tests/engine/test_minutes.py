@@ -78,7 +78,7 @@ async def test_times_outlast_an_outage_of_the_database(harness: Harness, monkeyp
 
     engine = harness.runner()
     histogram = Histogram()
-    histogram.add(4.0)
+    histogram.add([4.0])
     engine.metrics.times["mail", "send"] = Times(histogram, Histogram())
 
     async def away(*_: object) -> None:

@@ -14,8 +14,7 @@ times = st.lists(st.floats(0, 100_000), min_size=1, max_size=50)
 
 def counted(*seconds: float) -> Histogram:
     histogram = Histogram()
-    for each in seconds:
-        histogram.add(each)
+    histogram.add(seconds)
     return histogram
 
 
@@ -64,6 +63,18 @@ def test_histograms_add_up(some: list[float], others: list[float]) -> None:
     assert total.number == len(some) + len(others)
     assert total.seconds == pytest.approx(sum(some) + sum(others))
     assert total.percentile(0.5) == pytest.approx(counted(*some, *others).percentile(0.5))
+
+
+@given(st.lists(st.floats(-1, 100_000) | st.integers(0, 3_000).map(lambda ms: ms / 1_000), max_size=50))
+def test_times_together_fall_into_the_same_bins_as_one_by_one(seconds: list[float]) -> None:
+    together, apart = counted(*seconds), Histogram()
+    for each in seconds:
+        apart.add([each])
+    assert {bound: each.number for bound, each in together.bins.items()} == {
+        bound: each.number for bound, each in apart.bins.items()
+    }
+    assert {bin_ms(each) for each in seconds} == set(together.bins)
+    assert together.seconds == pytest.approx(sum(max(0.0, each) for each in seconds))
 
 
 def test_a_histogram_without_times_has_no_percentile() -> None:

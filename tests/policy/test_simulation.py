@@ -23,7 +23,7 @@ PLACES = frozenset({("low", "work"), ("high", "work")})
 def times(*seconds: float) -> Histogram:
     histogram = Histogram()
     for each in seconds:
-        histogram.add(each)
+        histogram.add([each])
     return histogram
 
 
