@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from runner.db.database import Database
@@ -31,21 +30,27 @@ CHUNK = 500
 class Starts:
     """Marks prefetched tasks that run longer than QUICK.
 
+    It looks at the tasks in flight once per QUICK: a record per task would cost more than its mark is worth, as most
+    tasks end earlier.
+
     Args:
         database: the database with the tasks.
         runner_id: returns the id of the runner.
+        running: returns the tasks that run.
     """
 
-    def __init__(self, database: Database, runner_id: Callable[[], int]) -> None:
+    def __init__(
+        self, database: Database, runner_id: Callable[[], int], running: Callable[[], Iterable[Running]]
+    ) -> None:
         self._database = database
         self._runner_id = runner_id
-        self._unmarked: deque[Running] = deque()
+        self._running = running
         self._timer: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self._closed = False
 
-    def add(self, running: Running) -> None:
+    def expect(self) -> None:
         """Record that the body of a prefetched task starts."""
-        self._unmarked.append(running)
-        if self._timer is None:
+        if self._timer is None and not self._closed:
             self._check_in(QUICK)
 
     async def close(self, limit: float) -> None:
@@ -54,30 +59,25 @@ class Starts:
         Args:
             limit: maximum wait in seconds.
         """
-        self._unmarked.clear()
+        self._closed = True
         if isinstance(self._timer, asyncio.Task):
             await asyncio.wait([self._timer], timeout=limit)
         elif self._timer is not None:
             self._timer.cancel()
 
     def _check_in(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._check)
+        self._timer = None if self._closed else asyncio.get_running_loop().call_later(seconds, self._check)
 
     def _check(self) -> None:
-        now, batch = time.monotonic(), list[Running]()
-        while self._unmarked and len(batch) < CHUNK and self._unmarked[0].started <= now - QUICK:
-            running = self._unmarked.popleft()
-            if not running.settled:
-                batch.append(running)
-        if batch:
-            self._timer = asyncio.ensure_future(self._mark(batch))
-        else:
-            self._schedule_next()
-
-    def _schedule_next(self) -> None:
+        now = time.monotonic()
+        unmarked = [each for each in self._running() if each.prefetched and each.started and not each.settled]
+        batch = [running for running in unmarked if running.started <= now - QUICK]
         self._timer = None
-        if self._unmarked:
-            self._check_in(max(0.0, self._unmarked[0].started + QUICK - time.monotonic()))
+        if batch:
+            self._timer = asyncio.ensure_future(self._mark(batch[:CHUNK]))
+        elif unmarked:
+            first = min(running.started for running in unmarked)
+            self._check_in(max(0.0, first + QUICK - now))
 
     async def _mark(self, batch: list[Running]) -> None:
         now = time.monotonic()
@@ -86,12 +86,12 @@ class Starts:
             await self._database.write_single(mark_started, self._runner_id(), starts)
         except StoreError as error:
             log.warning("could not mark %d tasks as started: %s", len(batch), error)
-            self._unmarked.extendleft(reversed(batch))
             self._check_in(RETRY)
         else:
             for running in batch:
+                running.prefetched = False  # its attempt counts from the mark
                 running.task = running.task._replace(place=None)  # the row has a new address
-            self._schedule_next()
+            self._check_in(0.0)
 
 
 breaker_log = logging.getLogger("runner.breaker")

@@ -103,7 +103,7 @@ class Worker:
         )
         self.meter = ResourceMeter(self.executor.process_ids)
         linger = settings.settle_interval.total_seconds()
-        self._starts = Starts(database, lambda: self.buffer.runner_id)
+        self._starts = Starts(database, lambda: self.buffer.runner_id, self.in_flight.started)
         self.buffer = SettleBuffer(database, settings.settle_batch_size, linger, self._settled)
 
     def start(self, slots: Slots) -> None:
@@ -240,7 +240,7 @@ class Worker:
             self._release_slot(running)
         else:
             if running.prefetched:
-                self._starts.add(running)
+                self._starts.expect()
             outcome = await self.executor.execute(running, self._release_slot)
         took = time.monotonic() - running.started
         if running.done_in_tx:

@@ -345,7 +345,7 @@ def test_reports_contain_rates_and_counts(cli: Call, store: Store) -> None:
     async def worked(tx: Transaction) -> None:
         minute = Minute(await clock(tx), "mail", "a.b")
         minute.counts |= {"succeeded": 3, "first_try": 2, "second_try": 1, "died": 1, "submitted": 4}
-        minute.durations.add(4.0)
+        minute.durations.add([4.0])
         minute.waits.add([300.0])
         await write_statistics(tx, 1, [minute], {})
 

@@ -44,7 +44,7 @@ async def busy(database: Database) -> Database:
         minute = Minute(at - timedelta(minutes=ago), "mail", "send")
         minute.counts |= {"submitted": 100, "succeeded": 100, "retried": 10}
         for _ in range(110):
-            minute.durations.add(3.0)
+            minute.durations.add([3.0])
         await database.write(write_statistics, 1, [minute], {})
     for _ in range(20):
         await add_live(database, "send", queue="mail", run_at=ahead(-77), submitted_at=ahead(-3600), fence=1)
@@ -73,7 +73,7 @@ async def test_the_latest_durations_count(busy: Database) -> None:
     minute = Minute(at - timedelta(minutes=30), "mail", "send")
     minute.counts |= {"submitted": 900, "succeeded": 900}
     for _ in range(900):
-        minute.durations.add(0.1)
+        minute.durations.add([0.1])
     await busy.write(write_statistics, 1, [minute], {})
     (row,) = (await rows(busy)).values()
     assert row.demand.seconds == pytest.approx(3.0)

@@ -36,7 +36,7 @@ async def crowded(database: Database) -> Database:
         minute = Minute(at - timedelta(minutes=1 + number % 5), f"queue-{number:02}", ("send", "make")[number % 2])
         minute.counts |= {"submitted": number + 2, "succeeded": number, "died": 1, "retried": number % 3}
         for _ in range(number + 1):
-            minute.durations.add(1.0 if number < QUEUES - LISTED else 9.0)
+            minute.durations.add([1.0 if number < QUEUES - LISTED else 9.0])
         minutes.append(minute)
     await database.write(write_statistics, 1, minutes, {})
     for number in range(QUEUES):

@@ -437,7 +437,7 @@ class TestReports:
             for ahead_by, queue, handler in ((0, "mail", "send"), (1, "mail", "send"), (1, "mail", "bounce")):
                 row = Minute(self.NOON + timedelta(minutes=ahead_by), queue, handler)
                 row.counts |= {"succeeded": 3, "first_try": 2, "second_try": 1, "died": 1}
-                row.durations.add(0.4 * runner_id)
+                row.durations.add([0.4 * runner_id])
                 rows.append(row)
             await database.write(write_statistics, runner_id, rows, {})
         return database

@@ -31,7 +31,7 @@ async def worked(database: Database) -> Database:
         minute = Minute(NOON + timedelta(minutes=ahead), queue, handler)
         minute.counts |= counts
         for _ in range(counts.get("succeeded", 0)):
-            minute.durations.add(0.4)
+            minute.durations.add([0.4])
         arrivals: dict[Arrival, int] = {(MINUTE + ahead, queue, handler): counts.get("succeeded", 0)}
         await database.write(write_statistics, 1, [minute], arrivals)
     for moment in (NOON, NOON, NOON - timedelta(seconds=1), LATER):
