@@ -4,8 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import wraps
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import psycopg
 import pytest
@@ -16,6 +15,9 @@ from runner.db.database import Database
 from runner.db.thread_connections import ThreadConnection, ThreadConnections
 from runner.store.claim import claim, claim_suspect
 from tests.postgres.proxy import Proxy
+
+if TYPE_CHECKING:
+    from runner.db.dialects import Dialect
 
 
 class LostReplies:
@@ -31,28 +33,23 @@ class LostReplies:
         self.most = 0
         """The answers to lose."""
         self._suspects = suspects
-        sa.event.listen(database.engine.sync_engine, "connect", self._watch)
+        if database.dialect.isolates_rows:
+            self._dialect = database.dialect
+            database.dialect = cast("Dialect", _Dialect(self._dialect, self))
+        else:
+            sa.event.listen(database.engine.sync_engine, "connect", self._watch)
+
+    async def fetch(self, driver: Any, sql: str, arguments: Any) -> list[Any]:
+        """Execute a statement that commits by itself."""
+        rows = await self._dialect.fetch(driver, sql, arguments)
+        if self._loses(sql) and rows:
+            self.lost += 1
+            await driver.close()
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+        return rows
 
     def _watch(self, connection: Any, _: Any) -> None:
         driver = connection.driver_connection
-        if isinstance(driver, psycopg.AsyncConnection):
-            driver.execute = self._committed_by_itself(driver, driver.execute)  # type: ignore[method-assign]
-        else:
-            self._committed_after(driver)
-
-    def _committed_by_itself(self, driver: Any, execute: Callable[..., Any]) -> Any:
-        @wraps(execute)
-        async def executed(sql: str, *arguments: Any, **options: Any) -> Any:
-            cursor = await execute(sql, *arguments, **options)
-            if self._loses(sql) and cursor.rowcount:
-                self.lost += 1
-                await driver.close()
-                raise psycopg.OperationalError("server closed the connection unexpectedly")
-            return cursor
-
-        return executed
-
-    def _committed_after(self, driver: Any) -> None:
         execute = driver._execute
 
         async def executed(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -69,6 +66,17 @@ class LostReplies:
     def _loses(self, sql: Any) -> bool:
         mine = isinstance(sql, str) and "UPDATE task SET" in sql and "claimed_at=" in sql
         return mine and self.lost < self.most and ("due.rescues > 0" in sql) is self._suspects
+
+
+class _Dialect:
+    """A dialect, except that `fetch` is that of another object."""
+
+    def __init__(self, dialect: Any, replies: LostReplies) -> None:
+        self._dialect = dialect
+        self.fetch = replies.fetch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dialect, name)
 
 
 class LostCommits(Protocol):

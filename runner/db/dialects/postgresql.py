@@ -3,8 +3,9 @@
 SQLAlchemy's own dialect is imported where it is used, since most processes need only one database.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -203,8 +204,16 @@ class PostgreSQL:
         }
 
     async def fetch(self, connection: Any, sql: str, arguments: Any) -> list[Any]:
-        """All rows are at the client after the execution."""
-        cursor = await connection.execute(sql, arguments)
+        """All rows are at the client after the execution.
+
+        psycopg would read long statements again at each execution, and convert each item of an array by itself.
+        """
+        from psycopg import AsyncRawCursor
+
+        numbered, names = _numbered(sql)
+        values = (arguments[name] for name in names)
+        cursor = AsyncRawCursor(connection)
+        await cursor.execute(numbered, [array_text(value) if type(value) is list else value for value in values])
         # `description` would build an object for each column.
         rows: list[Any] = [] if cursor.rownumber is None else await cursor.fetchall()
         await cursor.close()
@@ -255,6 +264,41 @@ class PostgreSQL:
     def readable_time(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Return NULL for values that Python cannot represent: infinity and years beyond its range."""
         return sa.case((moment.between(EARLIEST, LATEST), moment))
+
+
+PARAMETER = re.compile(r"%\((\w+)\)[sb]|%%")
+"""A parameter of psycopg, or a percent sign."""
+
+
+@lru_cache
+def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
+    """Return a statement with the parameters of the server, `$1`, and their names in this order."""
+    names: dict[str, int] = {}
+
+    def number(found: re.Match[str]) -> str:
+        return f"${names.setdefault(found[1], len(names) + 1)}" if found[1] else "%"
+
+    return PARAMETER.sub(number, sql), tuple(names)
+
+
+def array_text(items: Sequence[Any]) -> str:
+    """Return a list of numbers, texts, times and None in PostgreSQL's form of an array.
+
+    Source: https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO
+    """
+    kinds = set(map(type, items))
+    if kinds <= {int, float}:
+        return f"{{{','.join(map(repr, items))}}}"
+    if kinds == {str} and (joined := '","'.join(items)).count('"') == 2 * (len(items) - 1) and "\\" not in joined:
+        return f'{{"{joined}"}}'
+    return f"{{{','.join(map(_item_text, items))}}}"
+
+
+SPECIAL = re.compile(r'[\\"]')
+
+
+def _item_text(item: Any) -> str:
+    return "NULL" if item is None else '"' + SPECIAL.sub(r"\\\g<0>", str(item)) + '"'
 
 
 def _array(kind: Any) -> Any:

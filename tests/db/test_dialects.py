@@ -1,0 +1,44 @@
+"""Dialects: values reach the server unchanged."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from runner.db.dialects import DIALECTS
+from runner.db.dialects.postgresql import PostgreSQL, array_text
+from tests.postgres import Cluster
+
+TEXTS = ["", "NULL", "a,b", "{x}", ' "q" ', "back\\slash", '\\"', "tab\tline\nend", "snöw ☃", "%s $1 %(a)s", "'"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "items"),
+    [
+        ("text", TEXTS),
+        ("text", [*TEXTS, None]),
+        ("text", ["(0,1)", "(17,3)"]),
+        ("text", [text for text in TEXTS if '"' not in text and "\\" not in text]),
+        ("bigint", [0, -1, 2**63 - 1]),
+        ("bigint", [1, None]),
+        ("double precision", [0.1, 1e300, float("inf"), 3]),
+        ("double precision", [None, 2.5]),
+        ("timestamptz", [datetime(2026, 1, 2, 3, 4, 5, 678901, UTC), datetime.min.replace(tzinfo=UTC), None]),
+        ("boolean", [True, False, None]),
+        ("text", []),
+    ],
+)
+def test_an_array_reaches_the_server_as_it_is(postgres_server: Cluster, kind: str, items: list[Any]) -> None:
+    with psycopg.connect(postgres_server.url()) as connection:
+        received = psycopg.RawCursor(connection).execute(f"SELECT $1::{kind}[]", [array_text(items)]).fetchone()
+    assert received == (items,)
+
+
+async def test_a_statement_keeps_percent_signs_and_parameters_that_occur_twice(postgres_server: Cluster) -> None:
+    dialect = DIALECTS["postgresql"]
+    assert isinstance(dialect, PostgreSQL)
+    async with await psycopg.AsyncConnection.connect(postgres_server.url()) as connection:
+        sql = "SELECT %(b)s::int, %(a)s::text, '100%%', %(b)s::int, %(c)b::text[]"
+        rows = await dialect.fetch(connection, sql, {"a": "x%y", "b": 2, "c": ["1", "2"]})
+    assert rows == [(2, "x%y", "100%", 2, ["1", "2"])]
