@@ -116,11 +116,7 @@ FAILED_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "order_key": sa.Text}
 
 
 def succeed_steps(
-    frame: Frame,
-    holder: int,
-    endings: Sequence[tuple[Any, ...]],
-    part: int = 0,
-    places: Sequence[str | None] = (),
+    frame: Frame, holder: int, endings: Sequence[tuple[Any, ...]], part: int = 0, places: Sequence[str | None] = ()
 ) -> Steps[set[int]]:
     """Move succeeded tasks to the history as `finish` does, and count them in the minute statistics.
 
