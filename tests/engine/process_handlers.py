@@ -95,6 +95,29 @@ def memory() -> int:
     return len(bytearray(600_000_000))
 
 
+@handler("process.greedy", executor="process", memory_limit="256m")
+def greedy(folder: Path) -> int:
+    """Need too much memory when the test asks for it."""
+    (folder / "started").touch()
+    _wait_for(folder / "go")
+    return len(bytearray(600_000_000))
+
+
+@handler("process.service", executor="process", breaker="1/min")
+def service(folder: Path, call: str) -> None:
+    """Call a service that is down at first."""
+    (folder / call).touch()
+    if call == "first":
+        raise ConnectionError("refused")
+    if call == "second":
+        _wait_for(folder / "go")
+
+
+def _wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.02)
+
+
 @handler("process.notes", executor="process")
 def notes(ctx: Context, secret: str) -> Any:
     before = ctx.state

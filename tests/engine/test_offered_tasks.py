@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from runner.engine import process_attempt
+from runner.engine import runner as engine_runner
 from runner.engine.executor import NO_MIDDLEWARE
 from runner.engine.process_messages import Tickets
 from runner.engine.process_pool import WorkerProcess
@@ -20,6 +22,7 @@ from runner.operations.terminate import terminate
 from runner.policy.polling import LookAhead
 from tests.conftest import on_sqlite, sqlite_first
 from tests.engine.harness import Harness, until
+from tests.engine.test_breakers import hasten
 from tests.engine.test_processes import ANA, HANDLERS, gone, result
 
 
@@ -68,6 +71,44 @@ async def test_a_crash_takes_only_the_running_task(harness: Harness, tmp_path: P
         await harness.ended(slow, after)
     assert [row.error_type for row in await harness.attempts(slow)] == ["ProcessCrashed"]
     assert (await harness.state(after), (await harness.row(after)).attempt) == ("succeeded", 1)
+
+
+@sqlite_first
+async def test_a_memory_limit_takes_only_the_running_task(harness: Harness, tmp_path: Path) -> None:
+    greedy = await harness.submit("process.greedy", {"folder": str(tmp_path)}, priority=9, max_attempts=1)
+    after = await harness.submit("process.pid", max_attempts=1)
+    async with harness.running(processes=1) as runner:
+        await offered(runner, tmp_path / "started")
+        before = runner.worker.executor.process_ids()
+        (tmp_path / "go").touch()
+        await harness.ended(greedy, after)
+        assert await result(harness, after) not in before
+    assert [row.error_type for row in await harness.attempts(greedy)] == ["MemoryLimit"]
+    assert (await harness.state(after), (await harness.row(after)).attempt) == ("succeeded", 1)
+    assert not await harness.attempts(after)
+
+
+@sqlite_first
+async def test_an_open_breaker_takes_an_offered_task_back(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_runner, "MAX_SLOT_WAIT", inf)  # a long wait for a slot must not release it
+    calls = [{"folder": str(tmp_path), "call": call} for call in ("first", "second", "third")]
+    first, second, third = [await harness.submit("process.service", call, max_attempts=1) for call in calls]
+    async with harness.running(processes=1) as runner:
+        slots = runner.worker.in_flight.in_processes
+        slots.look_ahead = TwoAhead()  # the process starts the second task while the failure of the first is reported
+        await harness.ended(first)
+        await until(lambda: (tmp_path / "second").exists() and third not in runner.worker.in_flight.tasks)
+        assert not slots.offered
+        (tmp_path / "go").touch()
+        await harness.ended(second)
+        row = await harness.row(third)
+        assert (row.state, row.attempt, await harness.attempts(third)) == ("waiting", 0, [])
+        assert not (tmp_path / "third").exists()
+        await hasten(harness)
+        await harness.ended(third)
+    assert (await harness.state(third), (await harness.row(third)).attempt) == ("succeeded", 1)
 
 
 @sqlite_first
