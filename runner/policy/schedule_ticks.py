@@ -1,12 +1,13 @@
 """Ticks of schedules: the checks of their definitions, which of the due ones run by the policies, and their tasks."""
 
 import hashlib
+import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from runner.errors import InvalidSchedule, InvalidTask, PayloadTooLarge
 from runner.model.duration import LONGEST_SECONDS
@@ -226,17 +227,25 @@ def _check_task(spec: ScheduleSpec) -> None:
         parse_plan(options["retry"])
 
 
-def task_template(schedule: str, spec: ScheduleSpec) -> NewTask:
+def task_template(schedule: str, spec: ScheduleSpec, defaults: Mapping[str, Any]) -> NewTask:
     """Return the task of a schedule without its time.
+
+    Args:
+        schedule: its id.
+        spec: its definition.
+        defaults: the defaults of its handler by task option, for options that the definition leaves out.
 
     Raises:
         InvalidInput: see `check_spec`.
     """
+    from runner.handlers.options import SCHEDULE_OPTIONS
     from runner.handlers.schedules import read_options
 
     check_spec(spec)
+    names = [name for name in SCHEDULE_OPTIONS if name in defaults and not (spec.broadcast and name == "queue")]
+    inherited = read_options(json.dumps({name: defaults[name] for name in names}))
     task = NewTask(spec.handler, spec.payload, submitted_by=f"schedule {schedule}")
-    return task._replace(**read_options(spec.options))
+    return task._replace(**{**inherited, **read_options(spec.options)})
 
 
 def task_of(template: NewTask, schedule: str, moment: datetime, jitter: float) -> NewTask:

@@ -11,6 +11,8 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
+from runner.handlers.parameters import stored_signatures
+from runner.handlers.registry import Handler, Options
 from runner.handlers.schedules import DeclaredSchedule
 from runner.model.schedule import ScheduleSpec
 from runner.model.task import State
@@ -125,6 +127,27 @@ async def test_a_plain_insert_is_planned_before_it_runs(database: Database) -> N
     assert not found.due
     assert found.wait is not None
     assert 0 < found.wait <= 3600
+
+
+async def test_a_plain_insert_inherits_the_options_of_its_handler(database: Database, runner: Runner) -> None:
+    options = Options(queue="reports", priority=7)
+    signatures = stored_signatures({"work": Handler("work", lambda: None, options)})
+    values = {"name": "work", "signature": signatures["work"], "last_seen_at": db_now()}
+    handler = database.tables.handler
+    await change(database, sa.delete(handler))
+    await change(database, sa.insert(handler).values(values))
+    await add(database, "plain")
+    await add(database, "own", options='{"priority": 3}')
+    await add(database, "round", broadcast=True)
+    await add(database, "code", module="shop.reports", options='{"queue": "other"}')
+    ids = {each.schedule: each.tasks[0] for each in await tick_now(database)}
+    tasks = {id: await live(database, task) for id, task in ids.items()}
+    assert {id: (task["queue"], task["priority"]) for id, task in tasks.items() if task} == {
+        "plain": ("reports", 7),
+        "own": ("reports", 3),
+        "round": (f"@{runner.id}", 7),
+        "code": ("other", 1),
+    }
 
 
 async def test_a_definition_that_is_not_valid_is_reported_and_harms_no_other(database: Database) -> None:

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
+from runner.handlers.parameters import read_signature
 from runner.model.schedule import Overlap, ScheduleSpec, TickOutcome
 from runner.model.task import BatchMember, DependsOn, NewTask
 from runner.policy.lanes import Lane, lane_of_new, runner_queue
@@ -87,7 +88,8 @@ async def tick(tx: Transaction, limit: int = 100, *, notify: bool = True) -> lis
     now = _round(await clock(tx))
     runs = await last_runs(tx, [row["last_task_id"] for row in rows])
     rounds = await read_rounds(tx, [row for row in rows if row["broadcast"]])
-    plans = [_plan(row, now, runs, rounds.get(row["id"])) for row in rows]
+    defaults = await _handler_defaults(tx, rows)
+    plans = [_plan(row, now, runs, rounds.get(row["id"]), defaults.get(row["id"], {})) for row in rows]
     await _drop_recorded(tx, plans)
     replaced = {run: f"replaced by the next run of schedule {plan.id}" for plan in plans for run in plan.replaced}
     await terminate(tx, replaced)
@@ -103,12 +105,27 @@ def _round(moment: datetime) -> datetime:
     return moment - timedelta(microseconds=moment.microsecond) + moment.microsecond // 1000 * MILLISECOND
 
 
-def _plan(row: Mapping[str, Any], now: datetime, runs: LastRuns, rounds: BroadcastRound | None) -> _Plan:
+async def _handler_defaults(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The task options of the handlers of schedules that no code declares, as the runners stored them, by schedule."""
+    handlers = {row["id"]: row["handler"] for row in rows if row["module"] is None}
+    if not handlers:
+        return {}
+    table = tx.tables.handler
+    names = tx.dialect.one_of(table.c.name, sorted(set(handlers.values())))
+    stored = await tx.rows(sa.select(table.c.name, table.c.signature).where(names))
+    signatures = {row.name: read_signature(row.signature) for row in stored}
+    found = {id: signatures.get(name) for id, name in handlers.items()}
+    return {id: signature.options for id, signature in found.items() if signature is not None}
+
+
+def _plan(
+    row: Mapping[str, Any], now: datetime, runs: LastRuns, rounds: BroadcastRound | None, defaults: Mapping[str, Any]
+) -> _Plan:
     """Decide the ticks of a schedule; a definition that is not valid becomes its error."""
     plan = _Plan(row, next_at=row["next_at"], last_tick=row["last_tick"])
     try:
         rule = parse_rule(row["rule"], row["timezone"])
-        template = task_template(plan.id, ScheduleSpec.of(row))
+        template = task_template(plan.id, ScheduleSpec.of(row), defaults)
         ticks = _due(plan, rule, now, runs)
         if row["run_requested_at"] is not None:
             plan.manual = now
