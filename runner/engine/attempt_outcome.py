@@ -16,8 +16,7 @@ from typing import Any, Self
 from pydantic_core import to_json
 
 from runner.engine.slots import Running
-from runner.errors import TransactionUnavailable
-from runner.handlers.context import InvalidCheckpoint
+from runner.errors import InvalidCheckpoint, TransactionUnavailable
 from runner.handlers.signature import HIDDEN, require_faithful, require_shown
 from runner.handlers.unexpected import DEFAULT_RULES, OutcomeRules
 from runner.model.duration import format_duration

@@ -170,6 +170,14 @@ class InvalidPayload(InvalidInput):
     """Invalid payload for handler {handler!r}: {why}."""
 
 
+class InvalidCheckpoint(InvalidInput):
+    """Task {id} cannot store a checkpoint of type {type}: {why}."""
+
+
+class InvalidProgress(InvalidInput):
+    """Progress of {done!r} of {total!r} is not valid: {why}."""
+
+
 class PayloadTooLarge(InvalidInput):
     """
     The payload for handler {handler!r} has {size} bytes; the limit is {limit}. Store the data outside the task

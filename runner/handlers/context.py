@@ -13,20 +13,12 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from runner.errors import InvalidInput, NoTransaction
+from runner.errors import InvalidProgress, NoTransaction
 from runner.handlers.dependencies import BatchResult
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
-
-
-class InvalidCheckpoint(InvalidInput):
-    """Task {id} cannot store a checkpoint of type {type}: {why}."""
-
-
-class InvalidProgress(InvalidInput):
-    """Progress of {done!r} of {total!r} is not valid: {why}."""
 
 
 def require_progress(done: float, total: float | None) -> None:

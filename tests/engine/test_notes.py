@@ -10,8 +10,7 @@ import sqlalchemy as sa
 from runner import Context
 from runner.db.transaction import Transaction
 from runner.engine import attempt_notes
-from runner.errors import DatabaseUnavailable, FencedOut
-from runner.handlers.context import InvalidCheckpoint, InvalidProgress
+from runner.errors import DatabaseUnavailable, FencedOut, InvalidCheckpoint, InvalidProgress
 from runner.operations.reschedule import rewind
 from runner.operations.results import Actor, Result, Target
 from runner.operations.undo.undo import undo
