@@ -33,6 +33,9 @@ ARM, EXIT_SOON, DISARM = b"a", b"h", b"d"
 GRACE = 1.0
 """Seconds for the event loop to end the process after a second signal, before the thread does."""
 
+SAME_SIGNAL = 0.2
+"""Seconds in which a repeated signal is the first one: `timeout` sends it to the process and to its group."""
+
 
 class ForcedEnd:
     """Ends the process from a thread, which a blocked event loop cannot stop.
@@ -214,13 +217,16 @@ def _report(runner: Engine, code: int) -> None:
 def _signals(runner: Engine, forced: ForcedEnd) -> Iterator[None]:
     """Stop on signals inside the block. Signal handlers also run while the event loop is blocked."""
     loop = asyncio.get_running_loop()
-    received = 0
+    first: float | None = None
 
     def receive(_: int, __: FrameType | None) -> None:
-        nonlocal received
-        received += 1
-        if received == 1:
+        nonlocal first
+        now = time.monotonic()
+        if first is None:
+            first = now
             forced.arm()
+        elif now < first + SAME_SIGNAL:
+            return
         else:
             forced.exit_soon(INTERRUPTED_TWICE)
         with suppress(RuntimeError):  # the loop is closed

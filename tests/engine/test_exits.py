@@ -1,13 +1,18 @@
-"""SystemExit and KeyboardInterrupt in a task that a handler starts end neither the runner nor its other tasks."""
+"""SystemExit and KeyboardInterrupt in a task that a handler starts end neither the runner nor its other tasks.
+
+A signal that its sender repeats ends it once.
+"""
 
 import asyncio
 import logging
+import signal
 import sys
 from collections.abc import Callable
 
 import pytest
 
 from runner.db.database import Database
+from runner.engine import main as process
 from runner.engine.main import run_contained
 from tests.engine.harness import Harness
 
@@ -17,14 +22,14 @@ def in_harness(migrated_url: str) -> Callable[..., None]:
     """Run a test on an event loop of its own, as the runner process does."""
 
     def run(test: Callable[[Harness], object]) -> None:
-        async def main() -> None:
+        async def execute() -> None:
             database = Database.open(migrated_url)
             try:
                 await test(Harness(database, migrated_url))  # type: ignore[misc]
             finally:
                 await database.dispose()
 
-        run_contained(main())
+        run_contained(execute())
 
     return run
 
@@ -88,3 +93,20 @@ def test_an_exit_of_the_main_coroutine_ends_it() -> None:
     with pytest.raises(SystemExit) as exit_:
         run_contained(main())
     assert exit_.value.code == 3
+
+
+async def test_a_signal_that_its_sender_repeats_at_once_only_drains(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exits: list[int] = []
+    monkeypatch.setattr(process, "exit_now", exits.append)
+    runner, forced = harness.runner(), process.ForcedEnd(60.0, lambda _: None, 1)
+    try:
+        with process._signals(runner, forced):
+            for _ in range(2):  # as `timeout` does: to the process, and to its group
+                signal.raise_signal(signal.SIGTERM)
+            await asyncio.sleep(0)
+    finally:
+        forced.disarm()
+    assert runner.stopping
+    assert (exits, forced.code) == ([], 1)
