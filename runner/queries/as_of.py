@@ -6,7 +6,7 @@ CANDIDATES. Tasks that retention has deleted since are missing.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
@@ -28,13 +28,14 @@ from runner.queries.reports import Flow, flows_between
 from runner.queries.rows import as_text, moment, readable
 from runner.queries.task_list.compile import matcher
 from runner.queries.task_list.row import SHORT, TaskRow
+from runner.queries.task_list.search import last_id
 from runner.text.times import format_moment, parse_moment
 
 CANDIDATES = 10_000
 """Maximum number of tasks that one query reconstructs."""
 
-CHUNK = 500
-"""Tasks to reconstruct between checks whether a page is full."""
+CHUNK, MAX_CHUNK = 500, 4_000
+"""Tasks to reconstruct until the first check whether a page is full, and at most between two checks."""
 
 LEEWAY = timedelta(minutes=1)
 """The time by which the submit of a lower id may be later: transactions overlap."""
@@ -45,6 +46,8 @@ FORMS = "Write a time such as 03:12, yesterday 03:12, 2026-11-22T03:12+01:00 or 
 MINUTE = timedelta(minutes=1)
 EVERY_TASK = Filter()
 ALIVE = {*Shown} - {Shown(state.value) for state in FINAL} | {State.WAITING.value}
+CLAIMED = {Shown.RUNNING, Shown.LOST}
+"""The unfinished states that only a claimed task has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,25 +162,39 @@ async def tasks_as_of(
         InvalidFilter: a field of the filter cannot be reconstructed.
     """
     matches = matcher(task_filter, at)
-    states = [term.value for term in task_filter.terms if term.field == "state" and not term.negated]
-    only_alive = any(ALIVE.issuperset(value if isinstance(value, tuple) else (value,)) for value in states)
+    states = _states(task_filter)
+    only_alive = ALIVE.issuperset(states) if states else False
     audited = await reads_audit(tx)
-    last = await _last_id(tx, at + LEEWAY)
+    last = await last_id(tx, at + LEEWAY)
     if only_alive:
-        candidates, more = await _unfinished(tx, at, last, await _undone(tx, at, audited))
+        undone = await _undone(tx, at, audited)
+        candidates, more = await _unfinished(tx, at, last, undone, claimed=CLAIMED.issuperset(states))
         ids = [id for id in candidates if after is None or id < after]
     else:
         ids = await _walk(tx, last if after is None else min(last, after - 1))
         more = len(ids) == CANDIDATES
     tasks: list[PastTask] = []
-    for start in range(0, len(ids), CHUNK):
-        chunk = ids[start : start + CHUNK]
-        for task in await reconstructed(tx, chunk, at, audited=audited):
+    for chunk in _chunks(ids):
+        for task in await reconstructed(tx, chunk, at, audited=audited, states=states):
             if matches(task.task, task.word):
                 tasks.append(task)
         if len(tasks) > limit:
             return PastPage(at, tasks[:limit], tasks[limit - 1].task.id, False, audited)
     return PastPage(at, tasks, ids[-1] if more and not only_alive else None, more, audited)
+
+
+def _states(task_filter: Filter) -> tuple[str, ...]:
+    """The words of states, one of which a task must have; empty if the filter does not restrict them."""
+    values = [term.value for term in task_filter.terms if term.field == "state" and not term.negated]
+    return next((tuple(map(str, value if isinstance(value, tuple) else (value,))) for value in values), ())
+
+
+def _chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Divide ids into chunks. Each is larger than the one before: if few tasks match, fewer statements are needed."""
+    start, size = 0, CHUNK
+    while start < len(ids):
+        yield ids[start : start + size]
+        start, size = start + size, min(2 * size, MAX_CHUNK)
 
 
 async def task_as_of(tx: Transaction, id: int, at: datetime) -> PastTask:
@@ -195,12 +212,12 @@ async def queues_as_of(tx: Transaction, at: datetime) -> PastQueues:
     """Count the tasks of each queue by their state at a moment, with its pause, its limits and its rates of then."""
     audited = await reads_audit(tx)
     undone = await _undone(tx, at, audited)
-    ids, more = await _unfinished(tx, at, await _last_id(tx, at + LEEWAY), undone)
+    ids, more = await _unfinished(tx, at, await last_id(tx, at + LEEWAY), undone)
     states: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     oldest: dict[str, float] = {}
     busy: Counter[tuple[int | None, str]] = Counter()
-    for start in range(0, len(ids), CHUNK):
-        for past in await reconstructed(tx, ids[start : start + CHUNK], at, audited=audited):
+    for chunk in _chunks(ids):
+        for past in await reconstructed(tx, chunk, at, audited=audited):
             task = past.task
             states[task.queue][past.word] += 1
             busy.update([(task.runner_id, task.host or "")] if past.word == State.RUNNING else [])
@@ -228,34 +245,6 @@ async def queues_as_of(tx: Transaction, at: datetime) -> PastQueues:
     return PastQueues(at, rows, paused, dict(busy.most_common()), more, audited)
 
 
-async def _last_id(tx: Transaction, at: datetime) -> int:
-    """The highest id of a task that was submitted up to a moment; 0 without one."""
-    low, high = 0, 0
-    for table in (tx.tables.task, tx.tables.history):
-        high = max(high, await tx.scalar(sa.select(sa.func.max(table.c.id))) or 0)
-    probe = sa.bindparam("probe", type_=sa.BigInteger)
-    parts = [
-        sa.select(
-            sa.select(*readable(tx, [t.c.id, t.c.submitted_at]))
-            .where(t.c.id >= probe)
-            .order_by(t.c.id)
-            .limit(1)
-            .subquery()
-        )
-        for t in (tx.tables.task, tx.tables.history)
-    ]
-    statement = sa.union_all(*parts)
-    while low < high:
-        middle = (low + high + 1) // 2
-        rows = [(row[0], moment(row[1])) for row in await tx.rows(statement, {"probe": middle})]
-        id, submitted = min(rows, key=lambda row: row[0], default=(0, None))
-        if id and submitted is not None and submitted <= at:
-            low = max(id, middle)
-        else:
-            high = middle - 1
-    return low
-
-
 async def _walk(tx: Transaction, last: int) -> list[int]:
     """The ids of the next CANDIDATES tasks, newest first."""
     parts = [
@@ -268,18 +257,22 @@ async def _walk(tx: Transaction, last: int) -> list[int]:
     return [row[0] for row in await tx.rows(sa.select(union.c.id).order_by(union.c.id.desc()).limit(CANDIDATES))]
 
 
-async def _unfinished(tx: Transaction, at: datetime, last: int, undone: Sequence[int]) -> tuple[list[int], bool]:
+async def _unfinished(
+    tx: Transaction, at: datetime, last: int, undone: Sequence[int], *, claimed: bool = False
+) -> tuple[list[int], bool]:
     """The ids of tasks that may have been unfinished at a moment, newest first, and True if these are not all.
 
-    They are live now or finished later, or they are `undone`.
+    They are live now or finished later, or they are `undone`. With `claimed`, tasks that no runner has claimed so far
+    are left out.
     """
     task, history = tx.tables.task.c, tx.tables.history.c
-    live = sa.select(task.id).where(task.id <= last).order_by(task.id.desc())
+    live = sa.select(task.id, task.fence).where(task.id <= last).order_by(task.id.desc())
     later = sa.select(history.id).where(history.finished_at > at, history.id <= last).order_by(history.finished_at)
-    ids = set(undone)
-    for statement in (live, later):
-        ids |= {row[0] for row in await tx.rows(statement.limit(CANDIDATES + 1))}
-    return sorted(ids, reverse=True)[:CANDIDATES], len(ids) > CANDIDATES
+    rows = await tx.rows(live.limit(CANDIDATES + 1))
+    unclaimed = {id for id, fence in rows if claimed and fence == 0}
+    ids = {*undone, *(id for id, _ in rows), *(row[0] for row in await tx.rows(later.limit(CANDIDATES + 1)))}
+    candidates = sorted(ids, reverse=True)[:CANDIDATES]
+    return [id for id in candidates if id not in unclaimed], len(ids) > CANDIDATES
 
 
 async def _undone(tx: Transaction, at: datetime, audited: bool) -> list[int]:
@@ -302,10 +295,12 @@ async def _dead(tx: Transaction, at: datetime, undone: Sequence[int]) -> dict[st
     return {as_text(queue): Count(number, more) for queue, number in rows}
 
 
-async def reconstructed(tx: Transaction, ids: Sequence[int], at: datetime, *, audited: bool) -> list[PastTask]:
-    """Reconstruct tasks at a moment, in the order of the ids, without the ones submitted later."""
+async def reconstructed(
+    tx: Transaction, ids: Sequence[int], at: datetime, *, audited: bool, states: Sequence[str] = ()
+) -> list[PastTask]:
+    """Reconstruct tasks at a moment, in the order of the ids, without the ones submitted later or in other states."""
     evidence = await _read_evidence(tx, ids, audited=audited)
-    return [task for id in ids if id in evidence and (task := past_task(evidence[id], at)) is not None]
+    return [task for id in ids if id in evidence and (task := past_task(evidence[id], at, states)) is not None]
 
 
 ROW = (*(name for name in TaskRow.__slots__ if name != "shown"), "state", "fence")
@@ -340,5 +335,7 @@ def _short(tx: Transaction, table: sa.Table, names: Sequence[str], long: Sequenc
 
 async def _of(
     tx: Transaction, statement: sa.Select[Any], column: sa.ColumnElement[int], ids: Sequence[int]
-) -> Sequence[Any]:
-    return (await tx.execute(statement.where(tx.dialect.one_of(column, ids)))).mappings().all()
+) -> list[dict[str, Any]]:
+    result = await tx.execute(statement.where(tx.dialect.one_of(column, ids)))
+    names = tuple(result.keys())
+    return [dict(zip(names, row, strict=True)) for row in result]

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -130,7 +130,7 @@ def undoable(entries: Sequence[AuditRecord]) -> AuditRecord | None:
     return next((entry for entry in changes if entry.id not in undone), None)
 
 
-def as_record(row: sa.RowMapping) -> AuditRecord:
+def as_record(row: Mapping[Any, Any]) -> AuditRecord:
     """An entry from a row of `legible` columns."""
     return AuditRecord(
         id=row["id"],

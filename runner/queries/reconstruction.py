@@ -104,12 +104,8 @@ class _Step(NamedTuple):
     apply: Callable[[_Phase], _Phase]
 
 
-def past_task(evidence: Evidence, at: datetime) -> PastTask | None:
-    """Derive a task as it was at a moment.
-
-    Returns:
-        The task; None if it was not submitted yet.
-    """
+def past_task(evidence: Evidence, at: datetime, states: Sequence[str] = ()) -> PastTask | None:
+    """Derive a task as it was at a moment; None if it was submitted later, or was in none of the given states."""
     row = evidence.row
     submitted = moment(row["submitted_at"])
     if submitted is None or submitted > at:
@@ -118,6 +114,8 @@ def past_task(evidence: Evidence, at: datetime) -> PastTask | None:
     phase = history.phase(at)
     run_at = history.run_at(at, phase)
     word, shown = _shown(phase, run_at, at, any(begin <= at < end for begin, end in history.gaps))
+    if states and not {word, phase.state.value} & {*states}:
+        return None
     run = phase.run
     values = {
         **row,

@@ -62,6 +62,10 @@ class PastHistories(Histories):
             for at, expected in self.snapshots:
                 past = self.do(self.database.read(reconstructed, sorted(self.model.tasks), at, audited=True))
                 assert [task.task.id for task in past] == sorted(expected), at
+                for word in ("running", "waiting"):
+                    page = self.do(self.database.read(tasks_as_of, at, filtered(f"state:{word}"), limit=1_000))
+                    shown = [task.task.id for task in reversed(past) if word in (task.word, task.task.state)]
+                    assert [task.task.id for task in page.tasks] == shown, (at, word)
                 for task in past:
                     state, attempt = expected[task.task.id]
                     if task.word == "waiting or running":

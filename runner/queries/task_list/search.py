@@ -11,6 +11,7 @@ from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidSort, NoSqlEquivalent
 from runner.filter.fields import NEWEST, SORTS, Sort, SortField
 from runner.filter.parse import Filter
+from runner.queries.rows import moment, readable
 from runner.queries.task_list.by_lane import walk_lanes
 from runner.queries.task_list.compile import Scan, indexed, is_few, path, scans
 from runner.queries.task_list.cursor import SCAN_LIMIT, AccessPath, Cursor, Page, SortKey, compared, least
@@ -272,3 +273,31 @@ async def page_script(tx: Transaction, task_filter: Filter, sort: Sort, limit: i
     if clean(text, newlines=True) != text or mask(text) != text:
         raise NoSqlEquivalent(why="the filter contains control characters, or text that looks like a secret")
     return text
+
+
+async def last_id(tx: Transaction, at: datetime) -> int:
+    """The highest id of a task that was submitted up to a moment; 0 without one."""
+    low, high = 0, 0
+    for table in (tx.tables.task, tx.tables.history):
+        high = max(high, await tx.scalar(sa.select(sa.func.max(table.c.id))) or 0)
+    probe = sa.bindparam("probe", type_=sa.BigInteger)
+    parts = [
+        sa.select(
+            sa.select(*readable(tx, [t.c.id, t.c.submitted_at]))
+            .where(t.c.id >= probe)
+            .order_by(t.c.id)
+            .limit(1)
+            .subquery()
+        )
+        for t in (tx.tables.task, tx.tables.history)
+    ]
+    statement = sa.union_all(*parts)
+    while low < high:
+        middle = (low + high + 1) // 2
+        rows = [(row[0], moment(row[1])) for row in await tx.rows(statement, {"probe": middle})]
+        id, submitted = min(rows, key=lambda row: row[0], default=(0, None))
+        if id and submitted is not None and submitted <= at:
+            low = max(id, middle)
+        else:
+            high = middle - 1
+    return low
