@@ -22,7 +22,6 @@ LIBRARIES = (
     "apscheduler.schedulers.asyncio",
     "cyclopts",
     "psycopg",
-    "pydantic_settings",
     "rich.console",
     "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.dialects.sqlite.aiosqlite",
