@@ -1,20 +1,21 @@
 """failures: failed attempts, grouped by cause."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.schema import Tables
+from runner.db.schema import Tables, is_state
 from runner.db.schema.task import Condition
 from runner.db.transaction import Transaction
-from runner.db.types import db_later, db_now
+from runner.db.types import db_later, db_now, minute_number
 from runner.filter.parse import Filter
 from runner.model.task import MOVES, State
 from runner.queries.counting import Count
 from runner.queries.rows import as_text, moment, readable, text
 from runner.queries.task_list.compile import conditions
+from runner.queries.task_list.row import TaskRow, displayed_state, task_rows
 from runner.queries.task_list.sources import attempts
 
 WINDOW = 20_000
@@ -162,6 +163,12 @@ def _failures(row: Any) -> Failures:
 BUCKETS = 20
 """Parts of a period in a trend."""
 
+MOST_VERSIONS = 100
+"""Maximum number of versions to read."""
+
+GROUP_WINDOW, SOON_SECONDS = 5_000, 600.0
+"""The latest attempts of a group whose tasks are looked up, and the seconds within which a retry is soon."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shares:
@@ -178,8 +185,42 @@ class Shares:
     numbers: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class LatestTask:
+    """A task of a failure group.
+
+    Args:
+        task: the task as it is now.
+        failed_at: when its attempt of this group ended.
+        host: the host of that attempt.
+    """
+
+    task: TaskRow
+    failed_at: datetime | None
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTasks:
+    """The tasks of a failure group as they are now.
+
+    Args:
+        states: unfinished tasks by displayed state.
+        soon: the waiting ones that run within SOON_SECONDS seconds.
+        more: True if the group has more attempts than were looked up.
+        latest: the tasks that failed last.
+    """
+
+    states: dict[str, int]
+    soon: int
+    more: bool
+    latest: tuple[LatestTask, ...]
+
+
 async def trends(tx: Transaction, since: datetime, until: datetime, window: int = WINDOW) -> dict[str, list[int]]:
     """Count the failed attempts of each failure group over time.
+
+    The times are exact to a minute, or to a fifth of a part of a long period: the database adds up what falls together.
 
     Args:
         tx: an open transaction; one statement is executed.
@@ -190,15 +231,32 @@ async def trends(tx: Transaction, since: datetime, until: datetime, window: int 
     Returns:
         For each fingerprint the attempts in BUCKETS equal parts of the period, the first part first.
     """
-    attempt = tx.tables.attempt.c
+    attempt, length = tx.tables.attempt.c, until - since
+    step = max(1, length // timedelta(minutes=1) // (5 * BUCKETS))
     latest = sa.select(attempt.fingerprint, attempt.ended_at).where(attempt.ended_at >= since)
-    rows = await tx.rows(latest.order_by(attempt.ended_at.desc()).limit(window))
-    length, counts = until - since, dict[str, list[int]]()
-    for fingerprint, ended_at in rows:
-        if (at := moment(ended_at)) is not None:
-            place = min(max(int((at - since) / length * BUCKETS), 0), BUCKETS - 1)
-            counts.setdefault(as_text(fingerprint), [0] * BUCKETS)[place] += 1
+    recent = latest.order_by(attempt.ended_at.desc()).limit(window).subquery()
+    minute = sa.cast(minute_number(recent.c.ended_at), sa.BigInteger)
+    place = (minute // sa.literal_column(str(step))).label("place")
+    groups = (recent.c.fingerprint, place)
+    counts = dict[str, list[int]]()
+    for fingerprint, number, count in await tx.rows(sa.select(*groups, sa.func.count()).group_by(*groups)):
+        middle = ((number or 0) + 0.5) * step * 60
+        part = min(max(int((middle - since.timestamp()) / length.total_seconds() * BUCKETS), 0), BUCKETS - 1)
+        counts.setdefault(as_text(fingerprint), [0] * BUCKETS)[part] += count
     return counts
+
+
+async def deploys(tx: Transaction) -> dict[str, datetime]:
+    """Read when the first registered runner of each version started, the oldest version first.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+    """
+    runner = tx.tables.runner.c
+    first = tx.dialect.readable_time(sa.func.min(runner.started_at, type_=runner.started_at.type))
+    rows = await tx.rows(sa.select(runner.version, first).group_by(runner.version).limit(MOST_VERSIONS))
+    starts = {as_text(version): at for version, value in rows if (at := moment(value)) is not None}
+    return dict(sorted(starts.items(), key=lambda item: item[1]))
 
 
 async def shares(tx: Transaction, fingerprint: str, since: datetime, window: int = WINDOW) -> Shares:
@@ -224,3 +282,40 @@ async def shares(tx: Transaction, fingerprint: str, since: datetime, window: int
             if name is not None:
                 counts[as_text(name)] = counts.get(as_text(name), 0) + count
     return result
+
+
+async def group_tasks(
+    tx: Transaction, fingerprint: str, since: datetime, limit: int, window: int = GROUP_WINDOW
+) -> GroupTasks:
+    """Look up the tasks of one failure group.
+
+    Args:
+        tx: an open transaction; four statements are executed.
+        fingerprint: the failure group.
+        since: include only attempts that ended at or after this time, aware.
+        limit: maximum number of latest tasks.
+        window: maximum number of attempts to read, latest first.
+    """
+    attempt, task = tx.tables.attempt.c, tx.tables.task
+    columns = (attempt.task_id, attempt.ended_at, attempt.host)
+    latest = sa.select(*columns).where(attempt.fingerprint == fingerprint, attempt.ended_at >= since)
+    latest = latest.order_by(attempt.ended_at.desc())
+    recent = latest.limit(window).subquery()
+    ids = sa.select(recent.c.task_id).distinct().subquery()
+    state = displayed_state(tx.tables, task).label("shown")
+    waits = is_state(task.c.state, State.WAITING) & (task.c.run_at <= db_later(db_now(), SOON_SECONDS))
+    numbers = (sa.func.count(), sa.func.sum(sa.case((waits, 1), else_=0)))
+    live = ids.join(task, task.c.id == ids.c.task_id)
+    rows = await tx.rows(sa.select(state, *numbers).select_from(live).group_by(state))
+    read = await tx.rows(sa.select(sa.func.count()).select_from(recent))
+    attempts_by_task: dict[int, tuple[datetime | None, str]] = {}
+    times = readable(tx, columns)
+    for id, ended_at, host in await tx.rows(latest.with_only_columns(*times).limit(4 * limit)):
+        attempts_by_task.setdefault(id, (moment(ended_at), as_text(host)))
+    found = await task_rows(tx, list(attempts_by_task)[:limit])
+    return GroupTasks(
+        states={as_text(name): number for name, number, _ in rows},
+        soon=sum(int(soon or 0) for _, _, soon in rows),
+        more=read[0][0] == window,
+        latest=tuple(LatestTask(row, *attempts_by_task[row.id]) for row in found),
+    )

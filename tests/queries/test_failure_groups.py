@@ -1,0 +1,59 @@
+"""Failure groups: their trend, the versions of runners, and their tasks as they are now."""
+
+from datetime import timedelta
+
+import pytest
+
+from runner.db.database import Database
+from runner.db.transaction import clock
+from runner.model.task import State
+from runner.queries.failures import BUCKETS, deploys, group_tasks, trends
+from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
+
+pytestmark = pytest.mark.both_databases
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize(("length", "age"), [(HOUR, 65.0), (timedelta(days=30), 40 * 3600.0)])
+async def test_a_trend_counts_the_attempts_of_a_group_in_equal_parts(
+    database: Database, length: timedelta, age: float
+) -> None:
+    for fence, seconds in enumerate((1.0, 2.0, age, length.total_seconds() - 90, length.total_seconds() + 90)):
+        await add_attempt(database, 1, fence, ended_at=ahead(-seconds))
+    await add_attempt(database, 2, ended_at=ahead(-1), fingerprint="f2")
+    async with database.reading() as tx:
+        until = await clock(tx)
+        result = await trends(tx, until - length, until)
+        latest_only = await trends(tx, until - length, until, window=3)
+    assert [result["f1"][0], sum(result["f1"]), sum(result["f1"][-2:])] == [1, 4, 3]
+    assert [sum(result["f2"]), len(result["f2"])] == [1, BUCKETS]
+    assert sum(sum(parts) for parts in latest_only.values()) == 3
+
+
+async def test_a_deploy_is_the_start_of_the_first_runner_of_a_version(database: Database) -> None:
+    for version, seconds in (("4.12", 60), ("4.12", 300), ("4.11", 9_000)):
+        await add_runner(database, version=version, started_at=ahead(-seconds))
+    async with database.reading() as tx:
+        now, starts = await clock(tx), await deploys(tx)
+    assert list(starts) == ["4.11", "4.12"]
+    assert timedelta(seconds=300) <= now - starts["4.12"] < timedelta(seconds=360)
+
+
+async def test_the_tasks_of_a_group_are_looked_up_by_state_the_last_failed_first(database: Database) -> None:
+    tried = {"attempt": 1, "fence": 1}
+    soon = await add_live(database, run_at=ahead(300), **tried)
+    later = await add_live(database, run_at=ahead(3_000), **tried)
+    running = await add_live(database, state=State.RUNNING.value, runner_id=await add_runner(database), **tried)
+    dead = await add_past(database, 900, State.DEAD)
+    for place, id in enumerate((dead, running, later, soon)):
+        await add_attempt(database, id, 1, ended_at=ahead(-100 + place), host=f"web-{place}")
+        await add_attempt(database, id, 2, ended_at=ahead(-1000 + place), host="web-9")
+    await add_attempt(database, 901, ended_at=ahead(-1), fingerprint="f2")
+    async with database.reading() as tx:
+        since = await clock(tx) - HOUR
+        tasks = await group_tasks(tx, "f1", since, 3)
+        some = await group_tasks(tx, "f1", since, 3, window=2)
+    assert (tasks.states, tasks.soon, tasks.more) == ({"retrying": 2, "running": 1}, 1, False)
+    assert [(each.task.id, each.host) for each in tasks.latest] == [(soon, "web-3"), (later, "web-2"), (running, "web-1")]
+    assert (some.states, some.more) == ({"retrying": 2}, True)
