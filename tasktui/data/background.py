@@ -1,9 +1,10 @@
-"""The figures of the overview that change slowly or need room: run times, results by runner, failures, long runs."""
+"""Slow figures: of the overview, those that need room, and the failure groups with their tasks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import log
+from typing import NamedTuple
 
 from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator, Sort, SortField
@@ -11,8 +12,19 @@ from runner.filter.parse import Filter, Term
 from runner.model.task import State
 from runner.policy.histogram import Histogram, Times, merged
 from runner.queries.audit import ChangeGroup, change_groups
-from runner.queries.failures import Failures, failures
-from runner.queries.reports import Flow, results_by_runner, times_by_minute, usual_times
+from runner.queries.failures import (
+    Failures,
+    GroupTasks,
+    Shares,
+    deploys,
+    failures,
+    group_tasks,
+    shares,
+    trends,
+)
+from runner.queries.registries import BreakerRow, Pause, breakers, pauses
+from runner.queries.reports import Flow, MinuteFlow, results_by_runner, times_by_minute, usual_times
+from runner.queries.reports import per_minute as read_per_minute
 from runner.queries.schedules import ScheduleRow, schedules
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import page
@@ -41,6 +53,7 @@ class Background:
         results: results of the last ten minutes by runner.
         p95: 95th percentile of each handler in the last hour, in seconds.
         failures: the largest failure groups of the last hour; only for a wide screen, as the rest.
+        trends: attempts of each failure group over the last hour, by fingerprint.
         slowest: the running tasks that run longest.
         changes: the latest operations.
         schedules: the next schedules.
@@ -51,6 +64,7 @@ class Background:
     results: Mapping[int, Flow] = field(default_factory=dict)
     p95: Mapping[str, float] = field(default_factory=dict)
     failures: tuple[Failures, ...] = ()
+    trends: Mapping[str, Sequence[int]] = field(default_factory=dict)
     slowest: tuple[TaskRow, ...] = ()
     changes: tuple[ChangeGroup, ...] = ()
     schedules: tuple[ScheduleRow, ...] = ()
@@ -89,7 +103,17 @@ async def read_background(tx: Transaction, *, wide: bool) -> Background:
     groups = await failures(tx, since=at - HOUR, limit=MOST_FAILURES)
     changes = await change_groups(tx, MOST_CHANGES)
     planned = await schedules(tx, limit=MOST_SCHEDULES)
-    return Background(at, histograms, results, p95, tuple(groups), tuple(slowest), tuple(changes), tuple(planned))
+    return Background(
+        at,
+        histograms,
+        results,
+        p95,
+        tuple(groups),
+        await trends(tx, at - HOUR, at) if groups else {},
+        tuple(slowest),
+        tuple(changes),
+        tuple(planned),
+    )
 
 
 def heat_columns(times: Mapping[datetime, Times], at: datetime, columns: int, rows: int) -> list[list[float]]:
@@ -117,3 +141,62 @@ def _buckets(times: Histogram, number: int) -> list[float]:
         place = number * log(bound / LOWEST_MS) / log(HIGHEST_MS / LOWEST_MS)
         weights[min(max(int(place), 0), number - 1)] += each.number
     return weights
+
+
+SPANS = (timedelta(hours=1), timedelta(days=1), timedelta(days=7), timedelta(days=30))
+"""The spans of the failure groups."""
+
+LONGEST_BY_MINUTE = timedelta(days=1)
+"""The longest span whose plot reads the counts per minute."""
+
+MOST_LATEST = 20
+"""Latest tasks of a failure group."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroups:
+    """The failure groups at one moment.
+
+    Args:
+        at: the database's time.
+        since: the begin of the span.
+        groups: the groups, largest first.
+        trends: attempts of each group over the span.
+        flows: counts per minute over the span; empty for a longer one than LONGEST_BY_MINUTE.
+        versions: when the first runner of each version started, the oldest version first.
+        paused: pauses of queues.
+        breakers: the open breakers.
+    """
+
+    at: datetime
+    since: datetime
+    groups: tuple[Failures, ...]
+    trends: Mapping[str, Sequence[int]]
+    flows: tuple[MinuteFlow, ...]
+    versions: Mapping[str, datetime]
+    paused: Mapping[str, Pause]
+    breakers: Sequence[BreakerRow]
+
+
+class GroupDetail(NamedTuple):
+    """The attempts of a failure group by place, and its tasks as they are now."""
+
+    shares: Shares
+    tasks: GroupTasks
+
+
+async def failure_groups(tx: Transaction, span: timedelta) -> FailureGroups:
+    """Read the failure groups of a span that ends now."""
+    at = await clock(tx)
+    since = at - span
+    groups = tuple(await failures(tx, since=since))
+    flows = tuple(await read_per_minute(tx, since, at + HOUR)) if span <= LONGEST_BY_MINUTE else ()
+    counts = await trends(tx, since, at) if groups else {}
+    paused, opened = (await pauses(tx)).queues, await breakers(tx, only_open=True)
+    return FailureGroups(at, since, groups, counts, flows, await deploys(tx), paused, opened)
+
+
+async def group_detail(tx: Transaction, fingerprint: str, since: datetime) -> GroupDetail:
+    """Read the shares and the tasks of a failure group."""
+    tasks = await group_tasks(tx, fingerprint, since, MOST_LATEST)
+    return GroupDetail(await shares(tx, fingerprint, since), tasks)

@@ -4,7 +4,7 @@ Every plot returns rows whose runs of equal style are joined, so that a line has
 the columns of the plot. Themes without shades get signs of different density.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, tzinfo
 from itertools import groupby
 from math import log
@@ -279,48 +279,6 @@ def heat(columns: Sequence[Sequence[float]], height: int) -> list[Row]:
     return rows
 
 
-def slots(counts: Mapping[str, int], capacity: int, width: int, colours: Mapping[str, int]) -> list[Part]:
-    """The slots of a runner as a bar of a fixed width, by handler.
-
-    Args:
-        counts: busy slots by handler.
-        capacity: all slots, which take the whole width.
-        width: cells.
-        colours: number of each handler's colour.
-    """
-    cells: list[Part] = []
-    used = 0
-    for name, count in counts.items():
-        used += count
-        end = min(width, max(len(cells) + 1, round(used * width / max(capacity, 1))))
-        cells += [(_block(name, "▆"), f"handler@{colours.get(name, 0)}")] * (end - len(cells))
-    return joined([*cells, *[("▁", "line")] * (width - len(cells))])
-
-
-def slot_row(counts: Mapping[str, int], capacity: int, width: int, colours: Mapping[str, int]) -> list[Part]:
-    """The slots of a runner, one block each with a blank behind it; one block for several slots if the room is short.
-
-    Args:
-        counts: busy slots by handler.
-        capacity: all slots.
-        width: cells.
-        colours: number of each handler's colour.
-    """
-    wide = 2 if capacity * 2 <= width else 1
-    per = max(1, -(-capacity * wide // width))
-    cells: list[Part] = []
-    for name, count in counts.items():
-        cells += [(_block(name, "■"), f"handler@{colours.get(name, 0)}")] * max(1, round(count / per))
-    places = min(width // wide, -(-capacity // per))
-    cells = [*cells, *[("·", "line")] * (places - len(cells))][:places]
-    return [*joined([(text + " " * (wide - 1), spec) for text, spec in cells]), (" " * (width - places * wide), "")]
-
-
-def _block(handler: str, sign: str) -> str:
-    """A busy slot: the first letter of the function if the theme has no colours."""
-    return (handler.rpartition(".")[2][:1] or "?").upper() if current().name == "none" else sign
-
-
 LOG_FROM, LOG_TO = 0.01, 60.0
 """Seconds at the ends of a logarithmic range."""
 
@@ -345,5 +303,44 @@ def log_range(low: float | None, high: float | None, width: int, late: float = 3
 
 
 def _log_column(seconds: float, width: int) -> int:
-    share = log(max(seconds, LOG_FROM) / LOG_FROM) / log(LOG_TO / LOG_FROM)
-    return min(max(round(share * (width - 1)), 0), width - 1)
+    return min(round(log_share(seconds) * (width - 1)), width - 1)
+
+
+def log_share(seconds: float) -> float:
+    """The place of a duration on a logarithmic axis from 10 ms to one minute, 0 to 1."""
+    return min(max(log(max(seconds, LOG_FROM) / LOG_FROM) / log(LOG_TO / LOG_FROM), 0.0), 1.0)
+
+
+def log_labels(height: int) -> dict[int, str]:
+    """Labels of the rows of a logarithmic axis from 10 ms to one minute, the first row at the top."""
+    labels = {"1m": 60.0, "10s": 10.0, "1s": 1.0, "100ms": 0.1, "10ms": 0.01}
+    return {min(height - 1, int((1 - log_share(value)) * height)): label for label, value in labels.items()}
+
+
+def band(ranges: Sequence[tuple[float, float] | None], height: int, late: float = 30.0) -> list[Row]:
+    """Plot ranges of durations on a logarithmic axis from 10 ms to one minute, one column each.
+
+    Args:
+        ranges: both ends in seconds; None without one.
+        height: rows.
+        late: seconds of the upper end from which a column is red.
+    """
+    steps = height * EIGHTHS
+    columns = []
+    for each in ranges:
+        low, high = (round(log_share(value) * steps) for value in each or (0.0, 0.0))
+        role = "failed" if each is not None and each[1] >= late else "done"
+        columns.append((role, min(low, steps - 1), max(high, low + 1)) if each is not None else ("", 0, 0))
+    return [joined([_band_cell(row, height, *column) for column in columns]) for row in range(height - 1, -1, -1)]
+
+
+def _band_cell(row: int, height: int, role: str, low: int, high: int) -> Part:
+    first, last = (min(max(end - row * EIGHTHS, 0), EIGHTHS) for end in (low, high))
+    if first >= last:
+        return (" ", "")
+    shade = f"{role}@{SHADES // 3 + round(row / height * SHADES / 2)}"
+    if first == 0:
+        return (BLOCKS[last], shade)
+    if current().flat:  # There is no ground to draw the lower edge with.
+        return ("█", shade)
+    return (BLOCKS[first], f"bg on {shade}")

@@ -22,7 +22,7 @@ MAX_LINE = 400
 LATE = timedelta(minutes=5)
 """A ready task that is due for longer waits too long."""
 
-_MODULE = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z]\w*(?:: |$))")
+_MODULE = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*(?:: |$))")
 
 
 class Cell(NamedTuple):

@@ -1,10 +1,8 @@
 """FailuresScreen: failed attempts, grouped by fingerprint."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from functools import partial
-from statistics import median
 from typing import Any, ClassVar
 
 from textual import on
@@ -12,34 +10,39 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widget import Widget
 
-from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.queries.failures import Failures, Shares, failures, shares, trends
-from runner.queries.reports import MinuteFlow
-from runner.queries.reports import per_minute as read_per_minute
+from runner.model.task import Shown
+from runner.queries.failures import Failures, GroupTasks, LatestTask, Shares
 from runner.text import formatting
+from runner.text.sanitize import SIGNS, count_noun
 from tasktui.actions.action import ActionTarget, Targets
+from tasktui.data.background import (
+    LONGEST_BY_MINUTE,
+    MOST_LATEST,
+    SPANS,
+    FailureGroups,
+    GroupDetail,
+    failure_groups,
+    group_detail,
+)
 from tasktui.data.overview import MINUTE, per_minute
 from tasktui.render.code import error_rows
-from tasktui.render.plot import Span, area, compact, framed, gauge, nice, resampled, sparkline, time_axis
+from tasktui.render.plot import Span, compact, gauge, sparkline
 from tasktui.render.render import Cell, ListColumn, RenderedRow, brief, fitted, handler_cell, line
-from tasktui.render.rows import BLANK, Part, Row, beside, fit, heading, rule
+from tasktui.render.rows import BLANK, Part, Row, beside, fit, heading, rule, state, width_of
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
+from tasktui.screens.overview_panels import failed_plot, is_unusual, marks
 from tasktui.screens.selection import open_why
+from tasktui.screens.side_panels import is_hot
 from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 
-SPANS = (timedelta(hours=1), timedelta(days=1), timedelta(days=7), timedelta(days=30))
-
 LABELS = ("hour", "24 h", "7 days", "30 days")
 FILTERS = ("1h", "1d", "7d", "30d")
 """The spans as people and filters write them."""
-
-LONGEST_BY_MINUTE = timedelta(days=1)
-"""The longest span whose plot reads the counts per minute."""
 
 HIGH = 34
 """Rows of a screen that has room for the plot."""
@@ -48,7 +51,7 @@ TREND = 14
 """Cells of the sparkline of a group."""
 
 COLUMNS = (
-    ListColumn("TREND", TREND),
+    ListColumn("LAST HOUR", TREND),
     ListColumn("COUNT", 7, right=True),
     ListColumn("SHARE", 10, drop=4),
     ListColumn("/MIN", 5, right=True),
@@ -59,25 +62,14 @@ COLUMNS = (
     ListColumn("HANDLER AND ERROR", 24, grow=1),
 )
 
-SHARES_EVERY = 5.0
-"""Seconds to cache the shares of a group."""
+DETAIL_EVERY = 5.0
+"""Seconds to cache the shares and the tasks of a group."""
 
+FEW_LATEST = 3
+"""Latest tasks of a group on a screen that is not tall."""
 
-@dataclass(frozen=True, slots=True)
-class FailureGroups:
-    """The failure groups at one moment.
-
-    Args:
-        at: the database's time.
-        groups: the groups, largest first.
-        trends: attempts of each group over the span.
-        flows: counts per minute over the span; empty for a longer one than LONGEST_BY_MINUTE.
-    """
-
-    at: datetime
-    groups: tuple[Failures, ...]
-    trends: Mapping[str, Sequence[int]]
-    flows: tuple[MinuteFlow, ...]
+TALL = 56
+"""Rows of a tall screen."""
 
 
 class FailuresScreen(LiveScreen):
@@ -101,8 +93,8 @@ class FailuresScreen(LiveScreen):
         self._table = Table[str](COLUMNS, id="groups")
         self._span = 0
         self._groups: dict[str, Failures] = {}
-        self._shares: dict[str, Shares] = {}
-        self._share_cache = TtlCache[Shares](SHARES_EVERY)
+        self._details: dict[str, GroupDetail] = {}
+        self._detail_cache = TtlCache[GroupDetail](DETAIL_EVERY)
         self._unfold = False
 
     def parts(self) -> Iterable[Widget]:
@@ -116,13 +108,13 @@ class FailuresScreen(LiveScreen):
         return self._span
 
     async def read(self) -> object:
-        """Read the groups, and the shares of the one under the cursor."""
-        snapshot = await self.session.read(_groups, self._span)
+        """Read the groups, and the shares and tasks of the one under the cursor."""
+        snapshot = await self.session.read(failure_groups, SPANS[self._span])
         group = self._group()
         if group is not None:
-            ask = partial(self.session.read, shares, group.fingerprint, snapshot.at - SPANS[self._span])
-            found = await self._share_cache.get((group.fingerprint, self._span), ask)
-            self._shares = {group.fingerprint: found}
+            ask = partial(self.session.read, group_detail, group.fingerprint, snapshot.at - SPANS[self._span])
+            found = await self._detail_cache.get((group.fingerprint, self._span), ask)
+            self._details = {group.fingerprint: found}
         return snapshot
 
     def show(self, snapshot: Any) -> None:
@@ -163,15 +155,16 @@ class FailuresScreen(LiveScreen):
 
     @on(Table.CursorMoved)
     def _show_example(self) -> None:
-        group = self._group()
+        group, data = self._group(), self._snapshot
         rows: list[Row] = []
-        if group is not None:
-            found = self._shares.get(group.fingerprint)
+        if group is not None and isinstance(data, FailureGroups):
+            found = self._details.get(group.fingerprint)
             if found is None:
                 self.feed.hurry()
-            at = self._snapshot.at if isinstance(self._snapshot, FailureGroups) else datetime.now(UTC)
-            rows = detail(group, found, at, max(40, self.size.width - 3), unfold=self._unfold)
-            rows = [BLANK, *rows] if self.size.height >= HIGH else rows
+            width, height = self.size
+            latest = MOST_LATEST if height >= TALL else FEW_LATEST
+            rows = detail(group, found, data, max(40, width - 3), latest, unfold=self._unfold)
+            rows = [BLANK, *rows] if height >= HIGH else rows
         self.query_one("#example", Canvas).draw(rows)
 
     def _task_filter(self) -> Filter | None:
@@ -200,8 +193,9 @@ def group_line(group: Failures, at: datetime, trends: Mapping[str, Sequence[int]
         trends: attempts over the span by fingerprint.
         total: attempts of all groups.
     """
-    hot = group.rate >= 1
-    trend = sparkline(trends.get(group.fingerprint, (0,)), TREND, "trouble" if hot else "spark")
+    numbers = trends.get(group.fingerprint, (0,))
+    hot = is_hot(group.rate, numbers)
+    trend = sparkline(numbers, TREND, "trouble" if hot else "spark")
     share = group.count.number / total if total else 0.0
     bar = gauge([(share, "dead" if hot else "spark")], 9)
     error = brief(f"{group.error_type}: {group.message}")
@@ -224,48 +218,102 @@ def group_line(group: Failures, at: datetime, trends: Mapping[str, Sequence[int]
     )
 
 
-def finding(group: Failures, found: Shares | None, at: datetime) -> list[Part]:
-    """A group in one sentence: since when, and what its attempts have in common."""
-    since = formatting.since(group.first, at)
-    parts: list[Part] = [(f"{group.count.of('attempt')} of {group.tasks:,} tasks in {since}. ", "bold strong")]
-    if found is None:
-        return parts
-    for counts, word in ((found.versions, "version"), (found.hosts, "host")):
+def finding(group: Failures, found: Shares | None, data: FailureGroups) -> list[Part]:
+    """A group in one sentence: what its attempts have in common, and since when."""
+    parts: list[Part] = []
+    for counts, word in ((found.versions, "version"), (found.hosts, "host")) if found is not None else ():
+        name, number = max(counts.items(), key=lambda item: item[1], default=("", 0))
+        named, share = line(name, 40), number / max(1, sum(counts.values()))
         if len(counts) == 1:
-            parts.append((f"Only {word} {line(next(iter(counts)), 40)}. ", "text"))
+            after = _after_deploy(group, name, data) if word == "version" else ""
+            parts.append((f"Only {word} {named}{after}. ", "bold strong" if after else "text"))
         elif counts:
-            name, number = max(counts.items(), key=lambda item: item[1])
-            share = number / sum(counts.values())
-            text = f"{round(share * 100)} % on {line(name, 40)}. " if share >= 0.8 else f"On {len(counts)} {word}s. "
-            parts.append((text, "muted"))
-    return parts
+            text = f"{round(share * 100)} % on {named}. " if share >= 0.8 else f"On {len(counts)} {word}s. "
+            parts.append((text, "text"))
+    since = formatting.since(group.first, data.at)
+    return [*parts, (f"{group.count.of('attempt')} of {count_noun(group.tasks, 'task')} in {since}.", "muted")]
 
 
-def detail(group: Failures, found: Shares | None, at: datetime, width: int, *, unfold: bool) -> list[Row]:
-    """The group under the cursor: the finding, shares, and one traceback."""
-    title: list[Part] = [(f"{brief(f'{group.error_type}: {group.message}')}", "bold strong")]
+def _after_deploy(group: Failures, version: str, data: FailureGroups) -> str:
+    """How long after the start of a newer version the first attempt failed; empty if that was not in this span."""
+    started = data.versions.get(version)
+    if started is None or group.first is None or version == next(iter(data.versions)):
+        return ""
+    return f", first {formatting.since(started, group.first)} after its deploy" if started >= data.since else ""
+
+
+def detail(
+    group: Failures, found: GroupDetail | None, data: FailureGroups, width: int, latest: int, *, unfold: bool
+) -> list[Row]:
+    """The group under the cursor: the finding, shares, one traceback, and the latest tasks."""
+    error = brief(f"{group.error_type}: {group.message}")
+    kind, _, message = error.partition(": ")
     note: list[Part] = [("fingerprint ", "muted"), (line(group.fingerprint, 12), "text")]
-    rows: list[Row] = [rule(title, width, note), fit([(" ", ""), *finding(group, found, at)], width), BLANK]
-    shared: list[Row] = []
-    left = 46
-    for word, counts in (
-        (("version", found.versions), ("host", found.hosts), ("attempt", found.numbers)) if found else ()
-    ):
-        total = sum(counts.values())
-        for index, (name, number) in enumerate(sorted(counts.items(), key=lambda item: -item[1])[:3]):
-            share = number / total
-            label = fitted(word if not index else "", 9)
-            bar = gauge([(share, "dead" if share >= 0.9 and len(counts) > 1 else "spark")], 16)
-            figure = (f"{round(share * 100):>4} %", "text")
-            shared.append([(f" {label}", "muted"), (fitted(line(name), 12), "text"), (" ", ""), *bar, figure])
-    latest: list[Part] = [("latest: task ", "muted"), (str(group.task_id), "text")]
-    trace_width = width - left - 3 if width >= 100 else width
-    trace = error_rows(group.error_type, group.message, group.traceback, trace_width, reveal=False, unfold=unfold)
-    trace = [*trace, BLANK, latest]
+    title: list[Part] = [(kind, "bold strong"), (f" {message}", "muted")]
+    room = width - width_of(note) - 8
+    rows: list[Row] = [rule(title if width_of(title) < room else fit(title, room), width, note)]
+    rows += [fit([(" ", ""), *finding(group, found.shares if found else None, data)], width), BLANK]
+    left, right = 46, width - 49 if width >= 100 else width
+    trace = error_rows(group.error_type, group.message, group.traceback, right, reveal=False, unfold=unfold)
+    if found is None:
+        return [*rows, *trace]
+    shared = [*_shared(found.shares, data.versions), BLANK, *_now(group, found.tasks, data)]
+    trace = [*trace, *_latest(group, found.tasks.latest[:latest], data.at, right)]
     if width < 100:
-        return [*rows, *shared, *([BLANK] if shared else []), *trace]
+        return [*rows, *shared, BLANK, *trace]
     bordered: list[Row] = [[("│ ", "line"), *row] for row in trace]
     return [*rows, *beside(shared, bordered, left, 1)]
+
+
+def _shared(found: Shares, versions: Iterable[str]) -> list[Row]:
+    """The attempts of a group by version, host and number; a version without any shows that it is not the cause."""
+    rows: list[Row] = []
+    others = dict.fromkeys(list(versions)[-2:], 0) if found.versions else {}
+    ordered = {name: found.numbers[name] for name in ("first", "second", "later") if name in found.numbers}
+    for word, counts in (("version", others | found.versions), ("host", found.hosts), ("attempt", ordered)):
+        total = sum(counts.values())
+        listed = list(counts.items()) if word == "attempt" else sorted(counts.items(), key=lambda item: -item[1])
+        for index, (name, number) in enumerate(listed[:3]):
+            share = number / total
+            alone = share >= 0.9 and len(counts) > 1 and word != "attempt"
+            bar = gauge([(share, "dead" if alone else "spark")], 16)
+            label = fitted(word if not index else "", 9)
+            figure = (f"{round(share * 100):>4} %", "text" if number else "faint")
+            rows.append([(f" {label}", "muted"), (fitted(line(name), 12), "text"), (" ", ""), *bar, figure])
+    return rows
+
+
+def _now(group: Failures, tasks: GroupTasks, data: FailureGroups) -> list[Row]:
+    """The tasks of a group as they are now, and when they run again."""
+    shown: list[Part] = [(" now      ", "muted")]
+    more = "+" if tasks.more else ""
+    counts = {Shown(name): number for name, number in tasks.states.items()}
+    for shown_state, number in sorted(counts.items(), key=lambda item: -item[1])[:2]:
+        shown += [(f"{SIGNS[shown_state]} ", str(shown_state)), (f"{number:,}{more}  ", "text")]
+    shown += [("✗ ", "dead"), (f"{group.dead:,}  ", "text")] if group.dead else []
+    shown += [("breaker open", "retrying")] if any(each.handler == group.handler for each in data.breakers) else []
+    waits = sum(counts.get(each, 0) for each in (Shown.RETRYING, Shown.READY, Shown.SCHEDULED))
+    if len(shown) == 1:
+        shown.append(("all have ended", "text"))
+    next_runs = (f"{tasks.soon:,}{more} within 10 min" if tasks.soon else "none within 10 min", "text")
+    return [shown, *([[(" next     ", "muted"), next_runs]] if waits else [])]
+
+
+def _latest(group: Failures, latest: Sequence[LatestTask], at: datetime, width: int) -> list[Row]:
+    """The tasks of a group that failed last, as they are now."""
+    if not latest:
+        return []
+    note: Part = (f"of {count_noun(group.tasks, 'task')}", "muted")
+    rows: list[Row] = [BLANK, rule([heading("LATEST")], width, [note])]
+    for each in latest:
+        task, failed_at, host = each.task, each.failed_at, each.host
+        sign, role = state(task.shown)
+        tried = formatting.attempts(task.attempt, task.max_attempts)
+        ago = f"{formatting.since(failed_at, at)} ago"
+        row: list[Part] = [(f"{task.id}  ", "text"), (fitted(sign, 12), role), (" ", "")]
+        row += [(fitted(line(task.key) if task.key else "", 15), "text"), (f"{tried:>5}{ago:>12}", "muted")]
+        rows.append(fit([*row, (f"  on {line(host, 30)}" if host else "", "muted")], width))
+    return rows
 
 
 def _failed(data: FailureGroups, length: timedelta, end: datetime) -> list[float]:
@@ -281,25 +329,22 @@ def _failed(data: FailureGroups, length: timedelta, end: datetime) -> list[float
 def _upper(data: FailureGroups, span: int, zone: tzinfo, width: int, height: int) -> list[Row]:
     """The plot of failed attempts, where there is room, and the title of the groups."""
     count = sum(group.count.number for group in data.groups)
-    groups = f"{len(data.groups)} group{'' if len(data.groups) == 1 else 's'}"
-    figure: list[Part] = [(f"{count:,}", "bold dead" if count else "muted"), (f" in {groups}", "muted")]
+    end = data.at.replace(second=0, microsecond=0)
+    sums = _failed(data, SPANS[span], end)
+    now = sum(group.rate for group in data.groups)
+    bad, usual = is_unusual(now, sums)
+    figure: list[Part] = [(f"{count:,}", "bold dead" if bad else "bold strong" if count else "muted")]
+    figure += [(f" in {count_noun(len(data.groups), 'group')}, ", "muted")]
+    figure += [(f"{compact(now)} / min", "dead" if bad else "text"), (f", usual {compact(usual)}", "muted")]
     title = rule([heading(f"FAILED ATTEMPTS, LAST {LABELS[span].upper()}")], width, figure)
     if width < 100 or height < HIGH:
         return [title]
-    room = width - 7
-    end = data.at.replace(second=0, microsecond=0)
-    sums = _failed(data, SPANS[span], end)
-    values = resampled(sums, room)
-    usual, top = median(sums) if sums else 0.0, nice(max([*values, 5]))
-    rows = framed(area(values, 6, lambda value: "failed" if value > max(3 * usual, 1) else "spark", top=top), top)
-    axis = time_axis(Span(end - SPANS[span], end, zone), room)
+    plot = failed_plot(
+        sums,
+        Span(end - SPANS[span], end, zone),
+        marks(data.versions, data.paused, data.breakers),
+        width,
+        14 if height >= TALL else 6,
+    )
     order: list[Part] = [("by count, same cause together", "muted")]
-    return [title, *rows, axis, BLANK, rule([heading("GROUPS")], width, order)]
-
-
-async def _groups(tx: Transaction, span: int) -> FailureGroups:
-    at = await clock(tx)
-    since = at - SPANS[span]
-    groups = tuple(await failures(tx, since=since))
-    flows = tuple(await read_per_minute(tx, since, at + MINUTE)) if SPANS[span] <= LONGEST_BY_MINUTE else ()
-    return FailureGroups(at, groups, await trends(tx, since, at) if groups else {}, flows)
+    return [title, *plot, BLANK, rule([heading("GROUPS")], width, order)]

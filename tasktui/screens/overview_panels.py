@@ -1,11 +1,12 @@
 """The panels of the overview: attention, figures and plots."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from statistics import median
 
 from runner.queries.counting import Count
+from runner.queries.registries import BreakerRow, Pause
 from runner.text import formatting
 from runner.text.sanitize import count_noun
 from tasktui.data.alerts import Alert
@@ -18,6 +19,7 @@ from tasktui.render.plot import (
     framed,
     gauge,
     heat,
+    log_labels,
     nice,
     resampled,
     sparkline,
@@ -150,8 +152,7 @@ def _figures(view: View) -> list[tuple[str, list[Part]]]:
     oldest = max(
         (queue for queue in data.queues if queue.oldest is not None), key=lambda q: q.oldest or 0, default=None
     )
-    usual = median(failed) if failed else 0.0
-    bad = view.last("failed") > max(UNUSUAL * usual, 1.0)
+    bad, usual = is_unusual(view.last("failed"), failed)
     failed_role = "dead" if bad else "muted"
     died_hour = round(sum(died))
     late = oldest is not None and any(queue.falls_behind for queue in data.queues)
@@ -209,39 +210,49 @@ def throughput(view: View, width: int, height: int) -> list[Row]:
 
 def failed_attempts(view: View, width: int, height: int, label: str = "FAILED ATTEMPTS") -> list[Row]:
     """Failed attempts per minute, with marks of deploys, pauses and open breakers; red above the usual rate."""
-    room = width - AXIS
-    minutes = view.minutes("failed")
-    values = resampled(minutes, room)
-    usual = median(minutes) if minutes else 0.0
-    top = nice(max(max(values, default=0), 5))
-    limit = max(UNUSUAL * usual, 1.0)
-    now = view.last("failed")
-    role = "dead" if now > limit else "muted"
-    legend: list[Part] = [(f"{now:,} / min", role), (f", usual {usual:,.0f}", "muted")]
-    plotted = area(values, height, lambda value: "failed" if value > limit else "spark", top=top)
-    found = marks(view.data)
-    rows = framed(with_marks(plotted, view.time, room, found), top)
-    return [rule([heading(label)], width, legend), *rows, time_axis(view.time, room, marks=found)]
-
-
-def marks(data: Overview) -> list[Mark]:
-    """Moments to mark in plots: the first heartbeat of each newer version, pauses, and open breakers."""
+    minutes, now = view.minutes("failed"), view.last("failed")
+    bad, usual = is_unusual(now, minutes)
+    legend: list[Part] = [(f"{now:,} / min", "dead" if bad else "muted"), (f", usual {usual:,.0f}", "muted")]
+    data = view.data
+    starts = [(runner.started_at, runner.version) for runner in data.runners if runner.started_at is not None]
     first: dict[str, datetime] = {}
-    for runner in data.runners:
-        if runner.started_at is not None:
-            first[runner.version] = min(first.get(runner.version, runner.started_at), runner.started_at)
-    oldest = min(first.values(), default=None)
-    found = [Mark(at, f"deploy {line(name, 20)}", "accent") for name, at in first.items() if at != oldest]
-    found += [
-        Mark(queue.paused.since, f"{line(queue.queue, 20)} paused", "paused")
-        for queue in data.queues
-        if queue.paused and queue.paused.since
-    ]
-    found += [
-        Mark(each.state.opened_at, f"{line(each.handler, 20)} breaker", "dead")
-        for each in data.breakers
-        if each.state is not None and each.state.opened_at is not None
-    ]
+    for at, version in sorted(starts):
+        first.setdefault(version, at)
+    paused = {queue.queue: queue.paused for queue in data.queues if queue.paused}
+    found = marks(first, paused, data.breakers)
+    return [rule([heading(label)], width, legend), *failed_plot(minutes, view.time, found, width, height)]
+
+
+def is_unusual(now: float, minutes: Sequence[float]) -> tuple[bool, float]:
+    """True if a rate per minute is far above the usual one of a period, and the usual one."""
+    usual = median(minutes) if minutes else 0.0
+    return now > max(UNUSUAL * usual, 1.0), usual
+
+
+def failed_plot(minutes: Sequence[float], span: Span, found: Sequence[Mark], width: int, height: int) -> list[Row]:
+    """Failed attempts over a period with marks and both axes; red above the usual rate."""
+    room = width - AXIS - 1  # The right edge ends below the figure of the title.
+    values = resampled(minutes, room)
+    top = nice(max([*values, 5]))
+    limit = max(UNUSUAL * (median(minutes) if minutes else 0.0), 1.0)
+    plotted = area(values, height, lambda value: "failed" if value > limit else "spark", top=top)
+    return [*framed(with_marks(plotted, span, room, found), top), time_axis(span, room, marks=found)]
+
+
+def marks(deploys: Mapping[str, datetime], paused: Mapping[str, Pause], breakers: Sequence[BreakerRow]) -> list[Mark]:
+    """Moments to mark in plots: the start of each newer version, pauses, and open breakers.
+
+    Args:
+        deploys: start of the first runner of each version, the oldest version first.
+        paused: pauses of queues.
+        breakers: the open breakers.
+    """
+    found = [Mark(at, f"deploy {line(name, 20)}", "accent") for name, at in list(deploys.items())[1:]]
+    found += [Mark(each.since, f"{line(name, 20)} paused", "paused") for name, each in paused.items() if each.since]
+    opened = [(each.handler, each.state.opened_at) for each in breakers if each.state is not None]
+    for handler, at in opened:
+        name = "breaker opens" if len(opened) == 1 else f"{line(handler, 20)} breaker"
+        found += [Mark(at, name, "retrying")] if at is not None else []
     return sorted(found, key=lambda mark: mark.at)
 
 
@@ -259,7 +270,7 @@ def run_time(view: View, width: int, height: int) -> list[Row]:
         now, earlier = formatting.duration(p95), formatting.duration(before) if before is not None else ""
         legend += [(now, "bold dead" if slower else "bold strong")]
         legend += [(f" was {earlier}", "muted")] if earlier not in ("", now) else []
-    labels = _log_labels(height)
+    labels = log_labels(height)
     rows = [
         [(f"{labels.get(index, ''):>5} ", "faint"), ("┤" if index in labels else "│", "line"), *row]
         for index, row in enumerate(heat(heat_columns(view.slow.times, view.slow.at, room, height), height))
@@ -268,18 +279,11 @@ def run_time(view: View, width: int, height: int) -> list[Row]:
     return [rule(title, width, legend), *rows, time_axis(Span(end - 60 * MINUTE, end, view.zone), room, "")]
 
 
-def _log_labels(height: int) -> dict[int, str]:
-    """Labels of the rows of a logarithmic axis from 10 ms to one minute."""
-    labels = ("1m", "10s", "1s", "100ms", "10ms")
-    return {round(index * (height - 1) / (len(labels) - 1)): label for index, label in enumerate(labels)}
-
-
 def system(view: View, width: int) -> list[Row]:
     """Five rows for a narrow screen: label, figure, sparkline, comparison."""
     bar = width - 26 - 18
     done, failed = view.minutes("succeeded"), view.minutes("failed")
-    usual = median(failed) if failed else 0.0
-    bad = view.last("failed") > max(UNUSUAL * usual, 1.0)
+    bad, usual = is_unusual(view.last("failed"), failed)
     alive, busy = view.data.alive, sum(runner.running_tasks for runner in view.data.alive)
     capacity = sum(runner.capacity for runner in alive)
     rows: list[Row] = [rule([heading("SYSTEM")], width, [(f"last {view.span[0]}", "muted")])]

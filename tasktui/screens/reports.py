@@ -36,13 +36,11 @@ from tasktui.data.reports import (
 )
 from tasktui.messages import Notice
 from tasktui.render.plot import (
-    DENSITY,
     Span,
     area,
     compact,
     framed,
     gauge,
-    joined,
     log_range,
     nice,
     resampled,
@@ -51,8 +49,8 @@ from tasktui.render.plot import (
 )
 from tasktui.render.render import Cell, ListColumn, RenderedRow, handler_cell, line
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, rule
-from tasktui.render.theme import SHADES, current
 from tasktui.screens.live import LiveScreen
+from tasktui.screens.side_panels import density
 from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
@@ -87,9 +85,6 @@ BESIDE_EVERY = 60.0
 
 NAMES, MOST_SHARES = 24, 12
 """Cells of the names beside the shares over time, and their largest number."""
-
-LEAST_SHARE, MOST_SHARE = 0.01, 0.6
-"""The shares of failed attempts with the palest and with the full colour."""
 
 NARROW_PLOTS = (("done", "spark", "succeeded"), ("failed", "trouble", "failed"), ("in", "spark", "submitted"))
 """The plots of a narrow screen: label, colour, and count."""
@@ -299,19 +294,6 @@ def _lines(report: ReportData, span: ReportSpan, width: int) -> list[Row]:
         plotted = sparkline(values, width - 32, role)
         rows.append([(f"  {label:<9}", "muted"), *plotted, ("  ", ""), (peak, "faint")])
     return rows
-
-
-def density(failed: Sequence[float], succeeded: Sequence[float]) -> list[Part]:
-    """The share of failed attempts in each column: a point is less than one per cent, a blank has no attempts."""
-    cells: list[Part] = []
-    for bad, good in zip(failed, succeeded, strict=True):
-        share = bad / (bad + good) if bad + good else 0.0
-        if share >= LEAST_SHARE:
-            step = min(SHADES - 1, round(share / MOST_SHARE * (SHADES - 1)))
-            cells.append((DENSITY[1 + step * 3 // (SHADES - 1)] if current().flat else "█", f"failed@{step}"))
-        else:
-            cells.append(("·" if good or bad else " ", "line"))
-    return joined(cells)
 
 
 def report_line(row: SummaryLine, summary: Summary, volume: Row = BLANK) -> RenderedRow:

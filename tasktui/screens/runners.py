@@ -23,12 +23,12 @@ from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import page
 from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
-from tasktui.render.plot import compact, gauge, slot_row
+from tasktui.render.plot import compact, gauge
 from tasktui.render.render import Cell, ListColumn, RenderedRow, fitted, line, widths
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, rule
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
-from tasktui.screens.side_panels import colours_of, host_rows, legend, percent
+from tasktui.screens.side_panels import colours_of, host_rows, legend, percent, slot_row
 from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table

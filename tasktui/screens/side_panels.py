@@ -1,7 +1,7 @@
 """The panels of the overview about runners, failures, long runs and changes."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Literal
 from zlib import crc32
@@ -10,13 +10,20 @@ from runner.queries.runners import RunnerRow
 from runner.text import formatting
 from runner.text.sanitize import count_noun
 from tasktui.data.overview import Overview
-from tasktui.render.plot import gauge, slots
+from tasktui.render.plot import DENSITY, gauge, joined, sparkline
 from tasktui.render.render import brief, fitted, line
 from tasktui.render.rows import Part, Row, ends, fit, handler, heading, rule, width_of
+from tasktui.render.theme import SHADES, current
 from tasktui.screens.overview_panels import View
 
 HANDLER_COLOURS = 8
 """Colours of handlers in the bars of slots."""
+
+TREND = 16
+"""Cells of the trend of a failure group."""
+
+LEAST_SHARE, MOST_SHARE = 0.01, 0.6
+"""The shares of failed attempts with the palest and with the full colour."""
 
 
 def colours_of(slots: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
@@ -88,6 +95,48 @@ def legend(colours: Mapping[str, int], width: int) -> list[Row]:
     return [*rows, row] if len(row) > 1 else rows
 
 
+def slots(counts: Mapping[str, int], capacity: int, width: int, colours: Mapping[str, int]) -> list[Part]:
+    """The slots of a runner as a bar of a fixed width, by handler.
+
+    Args:
+        counts: busy slots by handler.
+        capacity: all slots, which take the whole width.
+        width: cells.
+        colours: number of each handler's colour.
+    """
+    cells: list[Part] = []
+    used = 0
+    for name, count in counts.items():
+        used += count
+        end = min(width, max(len(cells) + 1, round(used * width / max(capacity, 1))))
+        cells += [(_block(name, "▆"), f"handler@{colours.get(name, 0)}")] * (end - len(cells))
+    return joined([*cells, *[("▁", "line")] * (width - len(cells))])
+
+
+def slot_row(counts: Mapping[str, int], capacity: int, width: int, colours: Mapping[str, int]) -> list[Part]:
+    """The slots of a runner, one block each with a blank behind it; one block for several slots if the room is short.
+
+    Args:
+        counts: busy slots by handler.
+        capacity: all slots.
+        width: cells.
+        colours: number of each handler's colour.
+    """
+    wide = 2 if capacity * 2 <= width else 1
+    per = max(1, -(-capacity * wide // width))
+    cells: list[Part] = []
+    for name, count in counts.items():
+        cells += [(_block(name, "■"), f"handler@{colours.get(name, 0)}")] * max(1, round(count / per))
+    places = min(width // wide, -(-capacity // per))
+    cells = [*cells, *[("·", "line")] * (places - len(cells))][:places]
+    return [*joined([(text + " " * (wide - 1), spec) for text, spec in cells]), (" " * (width - places * wide), "")]
+
+
+def _block(handler: str, sign: str) -> str:
+    """A busy slot: the first letter of the function if the theme has no colours."""
+    return (handler.rpartition(".")[2][:1] or "?").upper() if current().name == "none" else sign
+
+
 def percent(cpu: float | None) -> str:
     """The share of one processor: `142 %`."""
     return formatting.NOTHING if cpu is None else f"{cpu * 100:.0f} %"
@@ -136,19 +185,34 @@ def _sum_over_processes(runners: Iterable[RunnerRow], name: Literal["cpu", "memo
     return sum(processes.values()) if processes else None
 
 
+HOT_RATE, HOT_RISE, ALWAYS_HOT = 1.0, 2.0, 20.0
+"""Attempts per minute from which a failure group is in trouble if they rise, as a multiple of the first half of its
+trend, and from which it always is."""
+
+
+def is_hot(rate: float, trend: Sequence[int]) -> bool:
+    """True if a failure group happens now, and more often than before; a steady one is quiet."""
+    half = len(trend) // 2
+    rises = sum(trend[half:]) >= HOT_RISE * sum(trend[:half])
+    return rate >= ALWAYS_HOT or (rate >= HOT_RATE and rises)
+
+
 def top_failures(view: View, width: int) -> list[Row]:
     """The largest failure groups of the last hour."""
     groups = view.slow.failures if view.slow is not None else ()
     rows: list[Row] = [rule([heading("TOP FAILURES")], width, [("4", "bold accent"), (" to look", "muted")])]
     if not groups:
         return [*rows, fit([("  no attempt failed in the last hour", "muted")], width)]
+    trends = view.slow.trends if view.slow is not None else {}
     for group in groups:
         error = brief(f"{group.error_type}: {group.message}")
-        serious = group.dead > 0 or group.recent > 0
-        last = formatting.since(group.last, view.data.at)
-        left: list[Part] = [(f"{group.count!s:>7}  ", "bold dead" if serious else "text"), (error, "text")]
-        rows.append(ends(left, [(" ", ""), (f"{last:>6} ago", "faint")], width - 1))
-        rows.append(fit([(" " * 9, ""), *handler(group.handler, width - 10, "muted")], width))
+        trend = trends.get(group.fingerprint, ())
+        serious = is_hot(group.rate, trend)
+        count: Part = (f"{group.count!s:>7}  ", "bold dead" if serious else "text")
+        plotted = sparkline(trend, TREND, "trouble" if serious else "spark") if trend else [(" " * TREND, "")]
+        rows.append(ends([count, (error, "text")], [("  ", ""), *plotted], width - 1))
+        last = f"last {formatting.since(group.last, view.data.at)} ago"
+        rows.append(ends([(" " * 9, ""), *handler(group.handler, width - 30, "muted")], [(last, "faint")], width - 1))
     return rows
 
 
@@ -169,6 +233,19 @@ def slowest(view: View, width: int) -> list[Row]:
         left = [(f"{task.id:>9}  ", "muted"), *name, ("  ", ""), *bar]
         rows.append(ends(left, [(f"{formatting.age(length):>9}", "text"), (f"{known:>12}", "faint")], width - 1))
     return rows
+
+
+def density(failed: Sequence[float], succeeded: Sequence[float]) -> list[Part]:
+    """The share of failed attempts in each column: a point is less than one per cent, a blank has no attempts."""
+    cells: list[Part] = []
+    for bad, good in zip(failed, succeeded, strict=True):
+        share = bad / (bad + good) if bad + good else 0.0
+        if share >= LEAST_SHARE:
+            step = min(SHADES - 1, round(share / MOST_SHARE * (SHADES - 1)))
+            cells.append((DENSITY[1 + step * 3 // (SHADES - 1)] if current().flat else "█", f"failed@{step}"))
+        else:
+            cells.append(("·" if good or bad else " ", "line"))
+    return joined(cells)
 
 
 def latest_changes(view: View, width: int) -> list[Row]:

@@ -1,6 +1,7 @@
 """Failure groups: their trend, the versions of runners, and their tasks as they are now."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ async def test_a_deploy_is_the_start_of_the_first_runner_of_a_version(database: 
 
 
 async def test_the_tasks_of_a_group_are_looked_up_by_state_the_last_failed_first(database: Database) -> None:
-    tried = {"attempt": 1, "fence": 1}
+    tried: dict[str, Any] = {"attempt": 1, "fence": 1}
     soon = await add_live(database, run_at=ahead(300), **tried)
     later = await add_live(database, run_at=ahead(3_000), **tried)
     running = await add_live(database, state=State.RUNNING.value, runner_id=await add_runner(database), **tried)
@@ -55,5 +56,9 @@ async def test_the_tasks_of_a_group_are_looked_up_by_state_the_last_failed_first
         tasks = await group_tasks(tx, "f1", since, 3)
         some = await group_tasks(tx, "f1", since, 3, window=2)
     assert (tasks.states, tasks.soon, tasks.more) == ({"retrying": 2, "running": 1}, 1, False)
-    assert [(each.task.id, each.host) for each in tasks.latest] == [(soon, "web-3"), (later, "web-2"), (running, "web-1")]
+    assert [(each.task.id, each.host) for each in tasks.latest] == [
+        (soon, "web-3"),
+        (later, "web-2"),
+        (running, "web-1"),
+    ]
     assert (some.states, some.more) == ({"retrying": 2}, True)

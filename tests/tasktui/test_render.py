@@ -25,8 +25,6 @@ from tasktui.render.plot import (
     gauge,
     nice,
     resampled,
-    slot_row,
-    slots,
     sparkline,
     time_axis,
     with_marks,
@@ -35,6 +33,7 @@ from tasktui.render.render import ListColumn, brief, fitted, task_line, widths
 from tasktui.render.rows import plain, width_of
 from tasktui.screens.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
 from tasktui.screens.runners import Workforce, claimed_rows
+from tasktui.screens.side_panels import slot_row, slots
 from tests.tasktui.test_commands import NOW, row, story
 
 AT = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)

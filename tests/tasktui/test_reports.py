@@ -13,7 +13,7 @@ from runner.queries.counting import Count
 from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.summary import GroupBy, Summary, SummaryLine
 from tasktui.data.reports import export, plot_values, usual_name
-from tasktui.screens.reports import density
+from tasktui.screens.side_panels import density
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_live, add_runner, ahead
 from tests.store.test_limits import limit
