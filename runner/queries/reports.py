@@ -8,9 +8,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, NO_BIN
+from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, NO_BIN, is_state
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, minute_number
+from runner.model.task import State
 from runner.policy.histogram import Histogram, Times
 from runner.queries.rows import as_text, moment
 
@@ -196,14 +197,14 @@ def _span(tx: Transaction, step: int) -> sa.Label[int]:
 
 
 async def per_step(
-    tx: Transaction, by: str, names: Sequence[str], since: datetime, until: datetime, step: int
+    tx: Transaction, by: str, names: Sequence[str | int], since: datetime, until: datetime, step: int
 ) -> dict[str, list[MinuteFlow]]:
-    """Sum up queues or handlers by several minutes, in order; steps without activity are left out.
+    """Sum up queues, handlers or runners by several minutes, in order; steps without activity are left out.
 
     Args:
         tx: an open transaction; one statement is executed.
-        by: "queue" or "handler".
-        names: the queues or handlers.
+        by: "queue", "handler" or "runner_id".
+        names: the queues, handlers or ids of runners.
         since: the first minute, aware.
         until: the end, aware and exclusive.
         step: minutes per entry, aligned to 1970-01-01.
@@ -279,6 +280,19 @@ async def times_by_minute(tx: Transaction, since: datetime) -> dict[datetime, Ti
     return {at: times for (beginning,), times in result.items() if (at := moment(beginning))}
 
 
+async def times_per_step(
+    tx: Transaction,
+    since: datetime,
+    until: datetime,
+    queue: str | None = None,
+    handler: str | None = None,
+    step: int = 1,
+) -> dict[datetime, Times]:
+    """Read the run times and waits by several minutes; see `per_minute`."""
+    result = await histograms(tx, (_span(tx, step),), within(tx, since, until, queue, handler))
+    return {datetime.fromtimestamp(int(number) * step * 60, UTC): times for (number,), times in result.items()}
+
+
 async def usual_times(tx: Transaction, since: datetime, until: datetime) -> dict[str, float]:
     """Read the 95th percentile of the run time of each handler, over all of its queues, in seconds.
 
@@ -315,3 +329,17 @@ async def failing_handlers(tx: Transaction, since: datetime) -> int:
     failed = (minute.retried > 0) | (minute.died > 0)
     statement = sa.select(sa.func.count(minute.handler.distinct())).where(*_counts(tx, since), failed)
     return int((await tx.rows(statement))[0][0])
+
+
+async def running_since(tx: Transaction, cap: int = 10_000) -> dict[datetime, int]:
+    """Count the running tasks by the minute in which their attempt began.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        cap: maximum number of tasks to count.
+    """
+    task = tx.tables.task.c
+    running = sa.select(task.claimed_at).where(is_state(task.state, State.RUNNING)).limit(cap).subquery()
+    minute = sa.cast(minute_number(running.c.claimed_at), sa.BigInteger).label("minute")
+    rows = await tx.rows(sa.select(minute, sa.func.count()).group_by(minute))
+    return {datetime.fromtimestamp(row[0] * 60, UTC): row[1] for row in rows if row[0] is not None}

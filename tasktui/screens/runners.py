@@ -1,8 +1,8 @@
 """RunnersScreen: the registered runners and their running tasks."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta, tzinfo
 from functools import partial
 from typing import Any, ClassVar
 
@@ -12,73 +12,57 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widget import Widget
 
-from runner.db.transaction import Transaction, clock
-from runner.filter.fields import Operator, Sort, SortField
-from runner.filter.parse import Filter, Term
-from runner.model.task import State
-from runner.queries.reports import Flow, results_by_runner, usual_times
-from runner.queries.runners import RunnerRow, busy_slots
-from runner.queries.runners import runners as read_runners
-from runner.queries.task_list.row import TaskRow
-from runner.queries.task_list.search import page
+from runner.queries.reports import Flow
+from runner.queries.runners import RunnerRow
 from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
-from tasktui.render.plot import compact, gauge
+from tasktui.data.background import RunnerHours, Workforce, runner_hours, usual_run_times, workforce
+from tasktui.render.plot import Span, area, compact, framed, gauge, nice, resampled, sparkline, time_axis
 from tasktui.render.render import Cell, ListColumn, RenderedRow, fitted, line, widths
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, rule
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
-from tasktui.screens.side_panels import colours_of, host_rows, legend, percent, slot_row
+from tasktui.screens.overview_panels import AXIS
+from tasktui.screens.side_panels import by_host, colours_of, host_figures, host_rows, legend, percent, slot_row
 from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
-from tasktui.widgets.table import Table
+from tasktui.widgets.table import GUTTER, MARGIN, Table
 
 COLUMNS = (
     ListColumn("  RUNNER", 12),
     ListColumn("VERSION", 9, drop=6),
     ListColumn("UP", 6, right=True, drop=2),
     ListColumn("SLOTS BY HANDLER", 22, grow=1),
-    ListColumn("USED", 8, right=True),
+    ListColumn("USED", 7, right=True),
     ListColumn("CPU", 6, right=True, drop=3),
     ListColumn("MEMORY", 9, right=True, drop=5),
     ListColumn("DONE/MIN", 8, right=True, drop=1),
     ListColumn("FAILED", 6, right=True, drop=4),
+    ListColumn("DONE, LAST HOUR", 15, grow=1, drop=7),
     ListColumn("SEEN", 11, right=True),
 )
+
+WIDE, TALL = 180, 56
+"""Columns of a screen that has room for the last hour of each runner, and rows of one with the busy slots."""
+
+HOURS_EVERY = 30.0
+"""Seconds to cache the last hour."""
+
+PLOT = 9
+"""Rows of the plot of busy slots."""
+
 
 USUAL_EVERY = 30.0
 """Seconds to cache the usual run times."""
 
-LONGEST = Sort(SortField.CLAIMED_AT, descending=False)
-
 MOST_HOSTS = 6
-"""Maximum number of hosts above the table."""
+"""Maximum number of hosts with figures."""
+
+HIGH = 30
+"""Rows of a screen that has room for hosts and the legend."""
+
 WITH_KEYS = 96
 """Cells of the list of tasks that has room for keys and attempts."""
-
-MOST_TASKS = 50
-"""Maximum number of tasks of a runner to list below the table."""
-
-
-@dataclass(frozen=True, slots=True)
-class Workforce:
-    """The runners at one moment.
-
-    Args:
-        at: the database's time.
-        runners: all registered runners.
-        tasks: the tasks of the runner under the cursor, longest running first.
-        slots: running tasks of each runner by handler.
-        results: results of the last ten minutes by runner.
-        p95: 95th percentile of the run time of each handler in the last hour, in seconds.
-    """
-
-    at: datetime
-    runners: tuple[RunnerRow, ...]
-    tasks: tuple[TaskRow, ...]
-    slots: Mapping[int, Mapping[str, int]]
-    results: Mapping[int, Flow]
-    p95: Mapping[str, float]
 
 
 class RunnersScreen(LiveScreen):
@@ -99,6 +83,7 @@ class RunnersScreen(LiveScreen):
         self._table = Table[int](COLUMNS, id="runners")
         self._runners: dict[int, RunnerRow] = {}
         self._usual = TtlCache[dict[str, float]](USUAL_EVERY)
+        self._hours = TtlCache[RunnerHours](HOURS_EVERY)
 
     def parts(self) -> Iterable[Widget]:
         """Return the runners, and the tasks of the runner under the cursor."""
@@ -106,6 +91,7 @@ class RunnersScreen(LiveScreen):
         yield self._table
         yield Canvas(id="legend")
         yield VerticalScroll(Canvas(id="claimed"), id="trace")
+        yield Canvas(id="busy")
 
     def request(self) -> object:
         """Return the runner under the cursor."""
@@ -113,8 +99,14 @@ class RunnersScreen(LiveScreen):
 
     async def read(self) -> object:
         """Read the runners."""
-        usual = await self._usual.get(None, partial(self.session.read, _usual_times))
-        return replace(await self.session.read(_workforce, self._table.cursor), p95=usual)
+        usual = await self._usual.get(None, partial(self.session.read, usual_run_times))
+        data = replace(await self.session.read(workforce, self._table.cursor), p95=usual)
+        wide, tall = self.size.width >= WIDE, self.size.height >= TALL
+        if not wide and not tall:
+            return data
+        ids = [runner.id for runner in data.runners] if wide else []
+        ask = partial(self.session.read, runner_hours, ids, busy=tall)
+        return replace(data, hours=await self._hours.get((tuple(ids), tall), ask))
 
     def show(self, snapshot: Any) -> None:
         """Show the runners."""
@@ -123,18 +115,24 @@ class RunnersScreen(LiveScreen):
         width, height = self.size
         colours = colours_of(data.slots)
         table = self._table
-        table.columns = columns_for(data)
-        bar = slot_width(table.columns, width)
-        table.styles.height = max(3, min(len(runners) + 1, height - 14 if height > 30 else height // 2))
-        table.show(tuple(runners), lambda id: runner_line(runners[id], data, colours, bar))
+        most = height - 14 if height > 30 else height // 2
+        busy = busy_rows(data, self.session.zone, width) if height >= TALL else []
+        heads = host_heads(data.runners, width, most - len(busy) if height >= HIGH else 0)
+        keys = tuple(heads) or tuple(runners)
+        table.columns = columns_for(data, width, grouped=bool(heads))
+        table.styles.height = max(3, min(len(keys) + 1, most))
+        titles = {key: RenderedRow((Cell("", "", tuple(row)),)) for key, row in heads.items() if row is not None}
+        render = partial(runner_line, data=data, colours=colours, columns=table.columns, width=width)
+        table.show(keys, lambda id: titles.get(id) or render(runners[id]), titles=titles)
         if self.session.target.isdecimal() and int(self.session.target) in runners:
             table.move_to(int(self.session.target))
         self.session.target = ""
-        hosts = host_rows(data.runners, width, MOST_HOSTS if height >= 30 else 0)
-        self.query_one("#about", Canvas).draw([totals_row(data, width), *hosts, BLANK])
-        self.query_one("#legend", Canvas).draw([BLANK, *legend(colours, width), BLANK] if height >= 30 else [])
+        hosts = host_rows(data.runners, width, MOST_HOSTS if height >= HIGH and not heads else 0)
+        self.query_one("#about", Canvas).draw([totals_row(data, width), *hosts, *([] if heads else [BLANK])])
+        self.query_one("#legend", Canvas).draw([BLANK, *legend(colours, width), BLANK] if height >= HIGH else [])
         rows = claimed_rows(self.runner(), data, max(40, width - 3))
         self.query_one("#claimed", Canvas).draw(rows)
+        self.query_one("#busy", Canvas).draw(busy)
 
     def command_words(self) -> Sequence[object]:
         """Return the command that lists the same runners."""
@@ -154,23 +152,42 @@ class RunnersScreen(LiveScreen):
         self.app.switch_mode("tasks")
 
 
-def columns_for(data: Workforce) -> tuple[ListColumn, ...]:
-    """The columns: as wide as their texts, and without figures that no runner has."""
+def host_heads(registered: Sequence[RunnerRow], width: int, room: int) -> dict[int, Row | None]:
+    """The rows of the table by host: a blank one and a rule before the runners, which have None; empty without room.
+
+    Args:
+        registered: all runners.
+        width: cells.
+        room: rows.
+    """
+    hosts = by_host(registered)
+    if len(hosts) > MOST_HOSTS or len(registered) + 2 * len(hosts) > room:
+        return {}
+    heads: dict[int, Row | None] = {}
+    for place, (host, runners) in enumerate(hosts.items()):
+        heads |= {-2 * place - 1: BLANK} if place else {}
+        title = rule([heading(line(host, 40))], width, host_figures(runners))
+        heads |= {-2 * place - 2: title, **dict.fromkeys((runner.id for runner in runners), None)}
+    return heads
+
+
+def columns_for(data: Workforce, width: int, *, grouped: bool) -> tuple[ListColumn, ...]:
+    """The columns: as wide as their texts, and without figures that no runner has or that the hosts show."""
     measured = any(runner.cpu is not None or runner.memory is not None for runner in data.runners)
     names = [cell_len(line(runner.host)) + len(f"● :{runner.pid}") for runner in data.runners]
     remarks = [cell_len(seen(runner).text) for runner in data.runners]
-    texts = {"  RUNNER": (names, 34), "SEEN": (remarks, 44)}
-    columns = [column for column in COLUMNS if measured or column.title not in ("CPU", "MEMORY")]
+    most_slots = max((runner.capacity for runner in data.runners), default=0)
+    texts = {"  RUNNER": (names, 34), "SEEN": (remarks, 44), "SLOTS BY HANDLER": ([2 * most_slots], 64)}
+    hidden = set() if measured and (width >= WIDE or not grouped) else {"CPU", "MEMORY"}
+    hidden |= {"DONE, LAST HOUR"} if width < WIDE else set()
+    columns = [column for column in COLUMNS if column.title not in hidden]
     for place, column in enumerate(columns):
+        if width < WIDE and column.grow:
+            continue  # It takes what the others leave.
         lengths, most = texts.get(column.title, ([], 0))
-        columns[place] = column._replace(width=min(max([column.width, *lengths]), max(most, column.width)))
+        grow = 0 if column.title == "SLOTS BY HANDLER" else column.grow
+        columns[place] = column._replace(width=min(max([column.width, *lengths]), max(most, column.width)), grow=grow)
     return tuple(columns)
-
-
-def slot_width(columns: Sequence[ListColumn], width: int) -> int:
-    """The cells of the column of slots on a screen of a width."""
-    place = [column.title for column in columns].index("SLOTS BY HANDLER")
-    return widths(columns, width - 3)[place]
 
 
 def totals_row(data: Workforce, width: int) -> Row:
@@ -197,38 +214,44 @@ def totals_row(data: Workforce, width: int) -> Row:
     return ends(left, right, width)
 
 
-def runner_line(runner: RunnerRow, data: Workforce, colours: Mapping[str, int], bar: int) -> RenderedRow:
+def runner_line(
+    runner: RunnerRow, data: Workforce, colours: Mapping[str, int], columns: Sequence[ListColumn], width: int
+) -> RenderedRow:
     """Render a runner as a row.
 
     Args:
         runner: the runner.
         data: the figures of all runners.
         colours: colour of each handler.
-        bar: cells of the slots.
+        columns: the columns of the table.
+        width: cells of the screen.
     """
+    room = dict(zip((column.title for column in columns), widths(columns, width - GUTTER - MARGIN), strict=True))
     flow = data.results.get(runner.id, Flow())
     name = f"{line(runner.host)}:{runner.pid}"
     well = runner.alive and not runner.silent
     sign, role = ("●", "succeeded") if well else ("◌", "bold lost")
     title: tuple[Part, ...] = ((f"{sign} ", role), (name, "text" if well else "bold lost"))
-    blocks = slot_row(data.slots.get(runner.id, {}), runner.capacity, bar, colours)
+    blocks = slot_row(data.slots.get(runner.id, {}), runner.capacity, room["SLOTS BY HANDLER"], colours)
     attempts = flow.failed + flow.succeeded
     failing = attempts >= 10 and flow.failed >= attempts * 0.9
     failed = f"{round(flow.failed / attempts * 100)} %" if attempts else ""
-    return RenderedRow(
-        (
-            Cell(f"{sign} {name}", "text", title),
-            Cell(line(runner.version), "muted"),
-            Cell(formatting.since(runner.started_at, data.at), "muted"),
-            Cell("".join(text for text, _ in blocks), "running", tuple(blocks)),
-            Cell(f"{runner.running_tasks}/{runner.capacity}", "text"),
-            Cell(percent(runner.cpu), "text" if runner.alive else "faint"),
-            Cell(formatting.size(runner.memory), "muted" if runner.alive else "faint"),
-            Cell(compact(flow.ended / 10), "text" if flow.ended else "faint"),
-            Cell(failed, "bold dead" if failing else "muted" if flow.failed else "faint"),
-            seen(runner),
-        )
-    )
+    cells = {
+        "  RUNNER": Cell(f"{sign} {name}", "text", title),
+        "VERSION": Cell(line(runner.version), "muted"),
+        "UP": Cell(formatting.since(runner.started_at, data.at), "muted"),
+        "SLOTS BY HANDLER": Cell("".join(text for text, _ in blocks), "running", tuple(blocks)),
+        "USED": Cell(f"{runner.running_tasks}/{runner.capacity}", "text"),
+        "CPU": Cell(percent(runner.cpu), "text" if runner.alive else "faint"),
+        "MEMORY": Cell(formatting.size(runner.memory), "muted" if runner.alive else "faint"),
+        "DONE/MIN": Cell(compact(flow.ended / 10), "text" if flow.ended else "faint"),
+        "FAILED": Cell(failed, "bold dead" if failing else "muted" if flow.failed else "faint"),
+        "SEEN": seen(runner),
+    }
+    if hour := room.get("DONE, LAST HOUR"):
+        plotted = sparkline(data.hours.done.get(runner.id, (0.0,)), hour)
+        cells["DONE, LAST HOUR"] = Cell("".join(text for text, _ in plotted), "spark", tuple(plotted))
+    return RenderedRow(tuple(cells.get(column.title, Cell("")) for column in columns))
 
 
 def seen(runner: RunnerRow) -> Cell:
@@ -244,6 +267,26 @@ def seen(runner: RunnerRow) -> Cell:
         trouble = runner.command or runner.abandoned
         return Cell(", ".join(map(line, runner.remarks)), "bold retrying" if trouble else "faint")
     return Cell(f"{age} ago", "faint")
+
+
+def busy_rows(data: Workforce, zone: tzinfo, width: int) -> list[Row]:
+    """The busy slots of all runners over the last hour; none until they are read."""
+    if not data.hours.busy:
+        return []
+    alive = [runner for runner in data.runners if runner.alive]
+    busy, capacity = (sum(getattr(runner, name) for runner in alive) for name in ("running_tasks", "capacity"))
+    room = width - AXIS - 1
+    values = resampled(data.hours.busy, room)
+    top = nice(max(values)) if max(values) > capacity else capacity
+    note: list[Part] = [(f"{busy:,}", "bold running"), (f" of {capacity:,} now, all runners together", "muted")]
+    end = data.hours.at.replace(second=0, microsecond=0)
+    axis = time_axis(Span(end - timedelta(hours=1), end, zone), room)
+    return [
+        BLANK,
+        rule([heading("BUSY SLOTS, LAST HOUR")], width, note),
+        *framed(area(values, PLOT, "done", top=top), top),
+        axis,
+    ]
 
 
 def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[Row]:
@@ -287,23 +330,3 @@ def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[
             )
         )
     return rows
-
-
-async def _workforce(tx: Transaction, runner_id: int | None) -> Workforce:
-    runners = tuple(await read_runners(tx))
-    runner_id = runners[0].id if runner_id is None and runners else runner_id
-    tasks = await _claimed_tasks(tx, runner_id) if runner_id is not None else []
-    at = await clock(tx)
-    results = await results_by_runner(tx, at - timedelta(minutes=10))
-    return Workforce(at, runners, tuple(tasks), await busy_slots(tx), results, {})
-
-
-async def _usual_times(tx: Transaction) -> dict[str, float]:
-    """The 95th percentile of the run time of each handler in the last hour, in seconds."""
-    at = await clock(tx)
-    return await usual_times(tx, at - timedelta(hours=1), at + timedelta(minutes=1))
-
-
-async def _claimed_tasks(tx: Transaction, runner_id: int) -> list[TaskRow]:
-    running = Filter((Term("runner", Operator.EQ, runner_id), Term("state", Operator.EQ, str(State.RUNNING))))
-    return (await page(tx, running, None, MOST_TASKS, LONGEST)).tasks

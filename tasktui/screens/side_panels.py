@@ -142,34 +142,47 @@ def percent(cpu: float | None) -> str:
     return formatting.NOTHING if cpu is None else f"{cpu * 100:.0f} %"
 
 
-def host_rows(registered: Iterable[RunnerRow], width: int, most: int) -> list[Row]:
-    """The sums of each host over its live runners, the busiest hosts first; none for a single host.
+def by_host(registered: Iterable[RunnerRow]) -> dict[str, list[RunnerRow]]:
+    """The runners of each host, in order."""
+    hosts: dict[str, list[RunnerRow]] = defaultdict(list)
+    for runner in registered:
+        hosts[runner.host].append(runner)
+    return dict(hosts)
+
+
+def host_figures(runners: Iterable[RunnerRow]) -> list[Part]:
+    """The sums of a host over its live runners; none without figures.
 
     Several runners of one process share its processor time and memory, which count once.
+    """
+    alive = [runner for runner in runners if runner.alive]
+    cpu, memory = _sum_over_processes(alive, "cpu"), _sum_over_processes(alive, "memory")
+    figures: list[Part] = []
+    if cpu is not None:
+        figures += [("cpu ", "muted"), (f"{percent(cpu):>6}", "strong")]
+    if memory is not None:
+        figures += [("   memory ", "muted"), (f"{formatting.size(round(memory)):>9}", "strong")]
+    return figures
+
+
+def host_rows(registered: Iterable[RunnerRow], width: int, most: int) -> list[Row]:
+    """The sums of each host over its live runners, the busiest hosts first; none for a single host.
 
     Args:
         registered: all runners.
         width: cells.
         most: maximum number of hosts.
     """
-    hosts: dict[str, list[RunnerRow]] = defaultdict(list)
-    for runner in registered:
-        if runner.alive:
-            hosts[runner.host].append(runner)
+    hosts = by_host(runner for runner in registered if runner.alive)
     if len(hosts) < 2:
         return []
     rows: list[tuple[float, Row]] = []
     for host, runners in hosts.items():
-        cpu, memory = _sum_over_processes(runners, "cpu"), _sum_over_processes(runners, "memory")
         busy, capacity = (sum(getattr(runner, name) for runner in runners) for name in ("running_tasks", "capacity"))
         left: list[Part] = [("  ", ""), (fitted(line(host, 30), 30), "text")]
         left += [(f"{count_noun(len(runners), 'runner'):>11}", "muted"), (f"{busy:>8,}/{capacity:,} slots", "text")]
-        figures: list[Part] = []
-        if cpu is not None:
-            figures += [("cpu ", "muted"), (f"{percent(cpu):>6}", "strong")]
-        if memory is not None:
-            figures += [("   memory ", "muted"), (f"{formatting.size(round(memory)):>10} ", "strong")]
-        rows.append((-(cpu or 0.0), ends(left, figures, width)))
+        cpu = _sum_over_processes(runners, "cpu")
+        rows.append((-(cpu or 0.0), ends(left, [*host_figures(runners), (" ", "")], width)))
     rows.sort(key=itemgetter(0))
     more: list[Part] = [(f"  +{len(rows) - most} more hosts", "muted")]
     return [row for _, row in rows[:most]] + ([more] if 0 < most < len(rows) else [])
@@ -228,7 +241,7 @@ def slowest(view: View, width: int) -> list[Row]:
         share = min(length / p95, 1.0) if p95 else 0.0
         role = "retrying" if p95 and length > p95 * 0.95 else "running"
         bar = gauge([(share, role)], 20)
-        name = handler(task.handler, max(10, width - 54))
+        name = handler(task.handler, max(10, width - 56))
         known = f"p95 {formatting.duration(p95)}" if p95 else ""
         left = [(f"{task.id:>9}  ", "muted"), *name, ("  ", ""), *bar]
         rows.append(ends(left, [(f"{formatting.age(length):>9}", "text"), (f"{known:>12}", "faint")], width - 1))

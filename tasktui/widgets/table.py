@@ -12,7 +12,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tasktui.render.render import GAP, Cell, ListColumn, RenderedRow, fitted, widths
-from tasktui.render.rows import Part, fit, strip_of, width_of
+from tasktui.render.rows import BLANK, Part, fit, strip_of, width_of
 from tasktui.render.theme import current, style
 
 K = TypeVar("K", bound=Hashable)
@@ -68,22 +68,31 @@ class Table(ScrollView, Generic[K], can_focus=True):
         self._last_position = 0
         self._line: Callable[[K], RenderedRow] = lambda _key: RenderedRow(())
         self._marked: Collection[K] = ()
+        self._titles: Collection[K] = ()
         self._lines: dict[K, RenderedRow] = {}
         self._order: tuple[object, ...] = ()
 
-    def show(self, keys: Sequence[K], line: Callable[[K], RenderedRow], marked: Collection[K] = ()) -> None:
+    def show(
+        self,
+        keys: Sequence[K],
+        line: Callable[[K], RenderedRow],
+        marked: Collection[K] = (),
+        titles: Collection[K] = (),
+    ) -> None:
         """Show rows; the cursor stays on its key.
 
         Args:
             keys: unique keys in order.
             line: returns the row of a key; called for visible keys only.
             marked: marked keys.
+            titles: keys of rows between the others, whose one cell takes the whole width; the cursor skips them.
         """
         was_empty, lines, marks = not self.keys, self._lines, self._marked
         self.keys, self._line, self._marked, self._lines = tuple(keys), line, marked, {}
+        self._titles = titles
         self._positions = {key: position for position, key in enumerate(self.keys)}
         if self.cursor not in self._positions:
-            self.cursor = self.keys[0] if was_empty and self.keys else None
+            self.cursor = next((key for key in self.keys if key not in titles), None) if was_empty else None
         elif self.cursor is not None:
             self._last_position = self._positions[self.cursor]
         self.virtual_size = Size(self.size.width, len(self.keys) + 1)
@@ -124,7 +133,14 @@ class Table(ScrollView, Generic[K], can_focus=True):
         if self.keys:
             position = self.position(self.cursor)
             target = self._last_position if position is None else position + by
-            self.move_to(self.keys[min(max(target, 0), len(self.keys) - 1)])
+            self.move_to(self._nearest(min(max(target, 0), len(self.keys) - 1), -1 if by < 0 else 1))
+
+    def _nearest(self, position: int, step: int) -> K:
+        """The row at a position; instead of a title the next row in this direction, else the one before it."""
+        later = range(position, len(self.keys) if step > 0 else -1, step)
+        earlier = range(position, -1 if step > 0 else len(self.keys), -step)
+        rows = (self.keys[place] for place in (*later, *earlier))
+        return next((key for key in rows if key not in self._titles), self.keys[position])
 
     def action_page(self, direction: int) -> None:
         """Move the cursor by a screenful."""
@@ -133,12 +149,12 @@ class Table(ScrollView, Generic[K], can_focus=True):
     def action_first(self) -> None:
         """Move the cursor to the first row."""
         if self.keys:
-            self.move_to(self.keys[0])
+            self.move_to(self._nearest(0, 1))
 
     def action_last(self) -> None:
         """Move the cursor to the last row."""
         if self.keys:
-            self.move_to(self.keys[-1])
+            self.move_to(self._nearest(len(self.keys) - 1, -1))
 
     def action_select(self) -> None:
         """Select the row under the cursor."""
@@ -150,7 +166,7 @@ class Table(ScrollView, Generic[K], can_focus=True):
         position = self.scroll_offset.y + event.y - 1
         if event.y == 0 and (title := self._title_at(event.x)):
             self.post_message(self.HeadClicked(title))
-        if event.y < 1 or position >= len(self.keys):
+        if event.y < 1 or position >= len(self.keys) or self.keys[position] in self._titles:
             return
         if self.keys[position] == self.cursor:
             self.action_select()
@@ -195,6 +211,8 @@ class Table(ScrollView, Generic[K], can_focus=True):
         here = key == self.cursor
         row = self._line_of(key)
         base = self.rich_style
+        if key in self._titles:
+            return strip_of(row.cells[0].parts or BLANK, self.scrollable_content_region.width, base)
         flat = here and current().flat
         if here:
             base += style("on sel") if self.has_focus or not current().flat else style("bold")

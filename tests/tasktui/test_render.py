@@ -13,6 +13,7 @@ from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
 from tasktui.data import task_panels
+from tasktui.data.background import Workforce
 from tasktui.data.task_list import Listing
 from tasktui.render import theme
 from tasktui.render.code import error_rows, payload_rows
@@ -32,7 +33,7 @@ from tasktui.render.plot import (
 from tasktui.render.render import ListColumn, brief, fitted, task_line, widths
 from tasktui.render.rows import plain, width_of
 from tasktui.screens.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
-from tasktui.screens.runners import Workforce, claimed_rows
+from tasktui.screens.runners import claimed_rows
 from tasktui.screens.side_panels import slot_row, slots
 from tests.tasktui.test_commands import NOW, row, story
 
