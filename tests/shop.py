@@ -6,6 +6,7 @@ The rows are written as runners and operators would have left them.
 
 import asyncio
 import json
+import math
 import random
 import sys
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from runner.db.database import Database
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, NO_BIN
 from runner.db.transaction import Transaction
 from runner.model.schedule import ScheduleSpec
+from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
 from runner.operations.schedule import add_schedule
@@ -41,10 +43,15 @@ HANDLERS = {
 SCHEDULES = {
     "carts.remind": ("mail.receipt", "*/15 * * * *", 15),
     "fx.rates": ("orders.rates", "*/20 * * * *", 20),
+    "payments.reconcile": ("payments.capture", "*/15 * * * *", 15),
     "stock.sync": ("stock.reserve", "*/5 * * * *", 5),
     "ledger.close": ("orders.close_day", "0 * * * *", 60),
+    "search.compact": ("search.index", "30 * * * *", 60),
 }
 """Handler, rule and minutes between two ticks of each schedule."""
+
+LIMITS = {"payments": 32, "orders": 32, "mail": 32, "search": 16, "images": 24, "webhooks": 24, "inventory": 24}
+"""Running tasks that each queue may have; the reports are paused."""
 
 PER_MINUTE = {
     "payments": 214,
@@ -65,6 +72,9 @@ READY = {
     "inventory": 64,
     "reports": 9,
 }
+FIRST_RETRY = 7_603
+"""The distance of the last waiting task from the first one that retries."""
+
 RUNNERS = (("web-1", 4117), ("web-1", 4118), ("web-2", 2290), ("web-2", 2291), ("batch-1", 881), ("batch-1", 882))
 BUSY = {
     "web-1": {"payments.charge": 2, "orders.place": 8, "mail.receipt": 7, "search.index": 5},
@@ -112,14 +122,34 @@ async def fill(database: Database) -> None:
         next_id = await _tasks(tx, runners)
         await _attempts(tx, next_id)
         await _past_runs(tx, next_id)
-    await database.write(pause, PauseTarget(PauseKind.QUEUE, "reports"), Actor("ana", "ops-1", "restore of db-2"))
+    reports = PauseTarget(PauseKind.QUEUE, "reports")
+    await database.write(pause, reports, Actor("ana", "ops-1", "restore of db-2"), until=NOW + 23 * MINUTE)
+    for queue, running in LIMITS.items():
+        edit = LimitEdit({"concurrency": str(running)}, new=True)
+        await database.write(set_limits, PauseTarget(PauseKind.QUEUE, queue), edit, Actor("li", "ops-2"))
     for name, (handler, rule, _) in SCHEDULES.items():
         await database.write(add_schedule, name, ScheduleSpec(handler, rule), Actor("ana", "ops-1"))
     async with database.writing() as tx:
-        schedule = tx.tables.schedule
-        for name, (_, _, minutes) in SCHEDULES.items():
-            soon = NOW.replace(second=0, microsecond=0) + MINUTE * (minutes - NOW.minute % minutes)
-            await tx.execute(sa.update(schedule).where(schedule.c.id == name).values(next_at=soon))
+        await _as_long_ago(tx)
+
+
+async def _as_long_ago(tx: Transaction) -> None:
+    """Move the operations into the past, set the next ticks, and open a breaker."""
+    tables = tx.tables
+    for name, (_, _, minutes) in SCHEDULES.items():
+        soon = NOW.replace(second=0, microsecond=0) + MINUTE * (minutes - NOW.minute % minutes)
+        late = NOW - 7 * MINUTE if name == "payments.reconcile" else soon
+        await tx.execute(sa.update(tables.schedule).where(tables.schedule.c.id == name).values(next_at=late))
+    paused = sa.update(tables.queue).where(tables.queue.c.name == "reports")
+    await tx.execute(paused.values(paused_at=NOW - 22 * MINUTE))
+    entry = tables.audit.c
+    await tx.execute(sa.update(tables.audit).where(entry.verb == "add").values(at=NOW - 3000 * MINUTE))
+    await tx.execute(sa.update(tables.audit).where(entry.operator == "li").values(at=NOW - 65 * MINUTE))
+    await tx.execute(sa.update(tables.audit).where(entry.verb == "pause").values(at=NOW - 22 * MINUTE))
+    breaker = {"breaker_probes": 1, "breaker_wait": 60.0, "breaker_round": 4, "breaker_opened_at": NOW - 22 * MINUTE}
+    breaker |= {"breaker_probe_at": NOW + timedelta(seconds=40), "breaker_why": "GatewayTimeout 20 times in 1m"}
+    handler = tx.dialect.insert(tables.handler).values(name="payments.charge", **breaker)
+    await tx.execute(handler.on_conflict_do_update(index_elements=tables.handler.primary_key, set_=breaker))
 
 
 async def _runners(tx: Transaction) -> list[int]:
@@ -151,7 +181,7 @@ async def _minutes(tx: Transaction, runners: list[int]) -> None:
     rows = []
     for ago in range(60 * 26):
         at = (NOW - ago * MINUTE).replace(second=0, microsecond=0)
-        wave = 1.0 + 0.15 * random.random() - 0.1 * ((ago // 7) % 3)
+        wave = 0.75 + 0.25 * math.cos((ago - 300) / 720 * math.pi) + 0.05 * random.random()
         for queue, rate in PER_MINUTE.items():
             for handler, usual in HANDLERS[queue].items():
                 if handler == "orders.close_day":
@@ -159,31 +189,49 @@ async def _minutes(tx: Transaction, runners: list[int]) -> None:
                 failing = handler.startswith("payments") and ago <= 26
                 number = int(rate * wave * (0.12 if failing else 1.0) / (3 if queue == "payments" else 1))
                 failed = int(70 * min(1.0, (27 - ago) / 9)) if failing else int(random.random() * 2)
-                histogram = Histogram()
-                for _ in range(min(number, 12)):
-                    seconds = 30.0 if failing else min(usual, 0.9) * random.lognormvariate(-1, 0.8)
-                    histogram.add([seconds])
-                place = {"minute": at, "queue": queue, "handler": handler, "runner_id": runners[ago % 3]}
-                bins = dict.fromkeys((*MINUTE_COUNTS, *MINUTE_TIMES), 0)
-                # The durations of a sample of the successes are known.
-                rows += [
-                    place | bins | {"bin_ms": bound, "runs": number, "run_time": seconds}
-                    for bound, (number, seconds) in histogram.bins.items()
-                ]
-                rows.append(
-                    place
-                    | bins
-                    | {
-                        "bin_ms": NO_BIN,
-                        "submitted": 71 if failing else int(number * 0.985),
-                        "succeeded": number,
-                        "first_try": int(number * 0.97),
-                        "second_try": int(number * 0.02),
-                        "retried": failed,
-                        "died": 9 if failing and ago % 2 == 0 and handler == "payments.charge" else 0,
-                    }
-                )
+                seconds = 30.0 if failing else 0.84 if queue == "payments" else usual
+                places = _runners_of(handler, runners) if ago <= 60 else runners[:1]
+                for id in places:
+                    rows += _minute(at, queue, handler, id, number // len(places), seconds, failed // len(places), ago)
     await tx.execute(sa.insert(tx.tables.minute), rows)
+
+
+def _runners_of(handler: str, runners: list[int]) -> list[int]:
+    """The live runners that run a handler."""
+    live = [id for id, (host, pid) in zip(runners, RUNNERS, strict=True) if handler in BUSY[host] and pid != 2291]
+    return live or runners[:2]
+
+
+def _minute(
+    at: datetime, queue: str, handler: str, runner_id: int, number: int, usual: float, failed: int, ago: int
+) -> list[dict[str, Any]]:
+    """The rows of one minute, handler and runner, with the durations of a sample."""
+    bins = dict.fromkeys((*MINUTE_COUNTS, *MINUTE_TIMES), 0)
+    place: dict[str, Any] = {"minute": at, "queue": queue, "handler": handler, "runner_id": runner_id} | bins
+    failing = usual == 30.0
+    run, wait = Histogram(), Histogram()
+    sample = min(number, 8)
+    for _ in range(sample):
+        run.add([usual if failing else usual * random.lognormvariate(-0.2, 0.6)])
+        wait.add([0.4 * random.lognormvariate(0, 0.8)])
+    scale = number / sample if sample else 1.0
+    rows = [
+        place | {"bin_ms": bound, names[0]: round(each.number * scale), names[1]: each.seconds * scale}
+        for histogram, names in ((run, ("runs", "run_time")), (wait, ("waits", "wait_time")))
+        for bound, each in histogram.bins.items()
+    ]
+    merged: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        merged.setdefault(row["bin_ms"], dict(place)).update({name: value for name, value in row.items() if value})
+    counts = {
+        "submitted": 71 if failing else int(number * 0.985),
+        "succeeded": number,
+        "first_try": int(number * 0.97),
+        "second_try": int(number * 0.02),
+        "retried": failed,
+        "died": 9 if failing and ago % 2 == 0 and handler == "payments.charge" else 0,
+    }
+    return [*merged.values(), place | counts | {"bin_ms": NO_BIN}]
 
 
 async def _tasks(tx: Transaction, runners: list[int]) -> int:
@@ -324,6 +372,13 @@ async def _past_runs(tx: Transaction, last: int) -> None:
     await tx.execute(sa.insert(tx.tables.tick), ticks)
 
 
+def _failed_task(last: int, group: int, nth: int) -> int:
+    """The task of an attempt: of the first group mostly one that retries, of the others a dead one."""
+    if group == 0 and nth % 15:
+        return last - FIRST_RETRY + nth
+    return last + 1 + nth // 15 % 126 if group == 0 else last + 130 + nth % 10
+
+
 async def _attempts(tx: Transaction, last: int) -> None:
     rows = []
     for group, (queue, handler, error, message, number, minutes) in enumerate(FAILURES):
@@ -331,7 +386,7 @@ async def _attempts(tx: Transaction, last: int) -> None:
             ended = NOW - timedelta(seconds=minutes * 60 * nth / number)
             rows.append(
                 {
-                    "task_id": last + 1 + nth % 126 if group == 0 else last + 130 + nth % 10,
+                    "task_id": _failed_task(last, group, nth),
                     "fence": 200 + 10_000 * group + nth,
                     "attempt": 1 + nth % 4,
                     "queue": queue,
@@ -349,18 +404,10 @@ async def _attempts(tx: Transaction, last: int) -> None:
                 }
             )
     for nth in range(1, 3):  # one task with every failed attempt of its own
-        ended = NOW - timedelta(minutes=24 - 6 * nth)
-        rows.append(
-            rows[0]
-            | {
-                "task_id": last - 1 - 3918 // 2,
-                "fence": 100 + nth,
-                "attempt": nth,
-                "started_at": ended - timedelta(seconds=30),
-                "ended_at": ended,
-                "verb": "retry",
-            }
-        )
+        ended = NOW - timedelta(minutes=24 - 8 * nth)
+        times = {"started_at": ended - timedelta(seconds=30), "ended_at": ended}
+        rows.append(rows[0] | times | {"task_id": last - FIRST_RETRY + 2, "fence": 100 + nth, "attempt": nth})
+        rows[-1]["verb"] = "retry"
     await tx.execute(sa.insert(tx.tables.attempt), rows)
 
 

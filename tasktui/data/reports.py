@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
 from runner.queries.incident import write_new
-from runner.queries.reports import Flow, MinuteFlow, per_minute, per_step
+from runner.queries.reports import Flow, MinuteFlow, per_minute, per_step, times_per_step
 from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
 from runner.queries.summary import summary as read_summary
 from runner.text import formatting
@@ -66,11 +66,20 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """A summary, the values over time of the row under the cursor, and the figures beside them."""
+    """A summary, the values over time of the row under the cursor, and the figures beside them.
+
+    Args:
+        summary: the report.
+        name: the row.
+        plot_values: the counts of the row by step.
+        times: p50 and p95 of its run times in seconds, by number of the step since 1970.
+        background: the figures beside the report.
+    """
 
     summary: Summary
     name: str
     plot_values: tuple[MinuteFlow, ...]
+    times: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     background: Comparison = Comparison({}, {})
 
     def line(self, name: str) -> SummaryLine:
@@ -80,6 +89,11 @@ class ReportData:
     def values(self, step: int, flows: Sequence[MinuteFlow], value: Callable[[Flow], float]) -> list[float]:
         """Values for a plot over the span of the report; see `plot_values`."""
         return plot_values(flows, self.summary.since, self.summary.until, step, value)
+
+    def ranges(self, span: ReportSpan) -> list[tuple[float, float] | None]:
+        """p50 and p95 of the run times of each step of the report; None without attempts."""
+        first, last = _steps(self.summary.since, self.summary.until, span.step)
+        return [self.times.get(step) for step in range(first, last + 1)]
 
 
 def rows_by_key(summary: Summary) -> dict[str, SummaryLine]:
@@ -129,9 +143,14 @@ def plot_values(
         step: minutes per value.
         value: returns the number to plot.
     """
-    first, last = (int(moment.timestamp() // 60) // step for moment in (since, until))
+    first, last = _steps(since, until, step)
     sums = {int(flow.minute.timestamp() // 60) // step: value(flow.flow) for flow in flows}
     return [sums.get(index, 0) / step for index in range(first, last + 1)]
+
+
+def _steps(since: datetime, until: datetime, step: int) -> tuple[int, int]:
+    """The numbers of the first and the last step of a period since 1970."""
+    return int(since.timestamp() // 60) // step, int(until.timestamp() // 60) // step
 
 
 async def read_report(tx: Transaction, span: ReportSpan, by: GroupBy, name: str) -> ReportData:
@@ -140,7 +159,12 @@ async def read_report(tx: Transaction, span: ReportSpan, by: GroupBy, name: str)
     since = now - span.length
     row = {str(by): name} if name != ALL else {}
     flows = await per_minute(tx, since, now, step=span.step, **row)
-    return ReportData(await read_summary(tx, since, None, by), name, tuple(flows))
+    times: dict[int, tuple[float, float]] = {}
+    for at, each in (await times_per_step(tx, since, now, step=span.step, **row)).items():
+        low, high = each.runs.percentile(0.5), each.runs.percentile(0.95)
+        if low is not None and high is not None:
+            times[int(at.timestamp() // 60) // span.step] = (low, high)
+    return ReportData(await read_summary(tx, since, None, by), name, tuple(flows), times)
 
 
 async def read_beside(tx: Transaction, span: ReportSpan, by: GroupBy, names: Sequence[str]) -> Comparison:

@@ -1,8 +1,8 @@
 """ReportsScreen: success rates, durations and volume over a time span, by handler or queue."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -10,12 +10,10 @@ from typing import Any, ClassVar
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.geometry import Size
 from textual.widget import Widget
 
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
-from runner.queries.reports import Flow
 from runner.queries.summary import GroupBy, Summary, SummaryLine
 from runner.text import formatting
 from tasktui.commands.syntax import filter_of
@@ -36,11 +34,16 @@ from tasktui.data.reports import (
 )
 from tasktui.messages import Notice
 from tasktui.render.plot import (
+    BLOCKS,
+    EIGHTHS,
     Span,
     area,
+    band,
     compact,
     framed,
     gauge,
+    joined,
+    log_labels,
     log_range,
     nice,
     resampled,
@@ -48,9 +51,11 @@ from tasktui.render.plot import (
     time_axis,
 )
 from tasktui.render.render import Cell, ListColumn, RenderedRow, handler_cell, line
-from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, rule
+from tasktui.render.rows import BLANK, Part, Row, ends, fit, heading, rule
+from tasktui.render.theme import SHADES, current
 from tasktui.screens.live import LiveScreen
-from tasktui.screens.side_panels import density
+from tasktui.screens.overview_panels import AXIS
+from tasktui.screens.side_panels import failed_shares
 from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
@@ -82,9 +87,6 @@ COLUMNS = (
 
 BESIDE_EVERY = 60.0
 """Seconds to cache the figures beside a report."""
-
-NAMES, MOST_SHARES = 24, 12
-"""Cells of the names beside the shares over time, and their largest number."""
 
 NARROW_PLOTS = (("done", "spark", "succeeded"), ("failed", "trouble", "failed"), ("in", "spark", "submitted"))
 """The plots of a narrow screen: label, colour, and count."""
@@ -149,10 +151,9 @@ class ReportsScreen(LiveScreen):
         order = [("s", "bold accent"), (" span, ", "muted"), ("b", "bold accent"), (" by queue or handler", "muted")]
         title = heading("HANDLERS" if self._by is GroupBy.HANDLER else "QUEUES")
         self.query_one("#title", Canvas).draw([BLANK, rule([title], self.size.width, order)])
-        self._plot("#done", "done", lambda flow: flow.succeeded)
-        self._plot("#failed", "failed attempts", lambda flow: flow.failed)
+        self._plots(report)
         self.query_one("#plots").display = self.size.width >= NORMAL
-        shares = _shares(report, span, self.size, self.session.zone)
+        shares = failed_shares(report, span, self.size, self.session.zone)
         self._table.styles.height = min(len(rows) + 1, max(3, self.size.height // 3)) if shares else "1fr"
         self.query_one("#shares", Canvas).draw(shares)
 
@@ -233,20 +234,43 @@ class ReportsScreen(LiveScreen):
         self.session.filter_text = filter_of(**named, **since)
         self.app.switch_mode("tasks")
 
-    def _plot(self, id: str, title: str, value: Callable[[Flow], int]) -> None:
-        assert self._report is not None  # noqa: S101 - called after a read
-        span, summary = SPANS[self._span], self._report.summary
-        values = self._report.values(span.step, self._report.plot_values, value)
-        half = (self.size.width - 2) // 2
-        width = half - 2 if id == "#done" else self.size.width - half - 2
-        height = max(3, min(12, 2 * ((self.size.height - 22) // 4)))
-        columns, role = resampled(values, width - 7), "failed" if id == "#failed" else "done"
-        top = nice(max(columns, default=0))
-        note: list[Part] = [(f"per minute, {span.label}: {self._row_name}", "muted")]
-        drawn: list[Row] = [rule([heading(title.upper())], width, note)]
-        drawn += framed(area(columns, height, role, top=top), top)
-        drawn.append(time_axis(Span(summary.since, summary.until, self.session.zone), width - 7))
-        self.query_one(id, Canvas).draw(drawn)
+    def _plots(self, report: ReportData) -> None:
+        """Draw the volume, and the run times beside it."""
+        half, height = (self.size.width - 2) // 2, max(3, min(12, 2 * ((self.size.height - 22) // 4)))
+        self.query_one("#done", Canvas).draw(self._volume_plot(report, half, height))
+        self.query_one("#failed", Canvas).draw(self._run_times(report, self.size.width - half - 2, height))
+
+    def _volume_plot(self, report: ReportData, width: int, height: int) -> list[Row]:
+        """Succeeded tasks per minute, and failed attempts in front of them."""
+        span, room = SPANS[self._span], width - AXIS
+        values = [
+            resampled(report.values(span.step, report.plot_values, attrgetter(count)), room)
+            for count in ("succeeded", "failed")
+        ]
+        top = nice(max(map(max, values), default=0))
+        note: list[Part] = [("█ ", "done@24"), ("done ", "muted"), ("█ ", "failed@31"), ("failed per minute", "muted")]
+        rows = in_front(area(values[0], height, "done", top=top), values[1], top)
+        return [self._title("VOLUME", note, width), *framed(rows, top), self._axis(report.summary, room, "0")]
+
+    def _run_times(self, report: ReportData, width: int, height: int) -> list[Row]:
+        """The run times from p50 to p95."""
+        ranges = report.ranges(SPANS[self._span])
+        room = width - AXIS - 1
+        spread = [ranges[column * len(ranges) // room] for column in range(room)]
+        note: list[Part] = [("█ ", "done@24"), ("from p50 to p95, log scale", "muted")]
+        labels = log_labels(height)
+        rows: list[Row] = [
+            [(f"{labels.get(index, ''):>5} ", "faint"), ("┤" if index in labels else "│", "line"), *row]
+            for index, row in enumerate(band(spread, height))
+        ]
+        return [self._title("RUN TIME", note, width), *rows, self._axis(report.summary, room, "")]
+
+    def _title(self, text: str, note: Row, width: int) -> Row:
+        name = [] if self._selected_name == ALL else [(f" {self._row_name}", "muted")]
+        return rule([heading(text), *name], width, note)
+
+    def _axis(self, summary: Summary, room: int, label: str) -> Row:
+        return time_axis(Span(summary.since, summary.until, self.session.zone), room, label)
 
     def _local(self, at: datetime, time_format: str) -> str:
         return at.astimezone(self.session.zone).strftime(time_format)
@@ -263,26 +287,20 @@ def _volume(report: ReportData, span: ReportSpan, key: str) -> Row:
     return sparkline([sum(values) for values in zip(*rows, strict=True)], VOLUME) if rows else BLANK
 
 
-def _shares(report: ReportData, span: ReportSpan, size: Size, zone: tzinfo) -> list[Row]:
-    """The share of failed attempts by handler or queue and time, where there is room."""
-    if size.height < TALL or size.width < NORMAL:
-        return []
-    shares = {
-        name: tuple(report.values(span.step, flows, attrgetter(count)) for count in ("failed", "succeeded"))
-        for name, flows in report.background.pulses.items()
-    }
-    room = max(0, size.height - 33 - min(len(shares) + 2, size.height // 3))
-    listed = [row.name for row in report.summary.lines if row.name in shares][: min(MOST_SHARES, room)]
-    width = size.width - NAMES - 2
-    note: list[Part] = [("0 % ", "muted"), *[("█", f"failed@{step}") for step in range(3, 32, 4)]]
-    title = rule([heading("FAILED ATTEMPTS, SHARE BY TIME")], size.width, [*note, (" 60 %", "muted")])
-    rows = [
-        [("  ", ""), *handler(name, NAMES - 2), *density(*(resampled(part, width) for part in shares[name]))]
-        for name in listed
-    ]
-    time = Span(report.summary.since, report.summary.until, zone)
-    axis = time_axis(time, width, "")
-    return [BLANK, title, *rows, [(" " * (NAMES - 7), ""), *axis]] if rows else []
+def in_front(rows: Sequence[Row], values: Sequence[float], top: float) -> list[Row]:
+    """Put a second area in front of an area, at least one eighth high; its colour is the brightest of `failed`."""
+    result: list[Row] = []
+    for place, row in enumerate(rows):
+        cells = [(character, spec) for text, spec in row for character in text]
+        for column, value in enumerate(values):
+            eighths = max(1, round(value / top * len(rows) * EIGHTHS)) if value > 0 else 0
+            level = min(max(eighths - (len(rows) - 1 - place) * EIGHTHS, 0), EIGHTHS)
+            if level:
+                ground = cells[column][1].partition(" on ")[2] or cells[column][1] if level < EIGHTHS else ""
+                covers = ground and not current().flat and cells[column][0] != " "
+                cells[column] = (BLOCKS[level], f"failed@{SHADES - 1}{f' on {ground}' if covers else ''}")
+        result.append(joined(cells))
+    return result
 
 
 def _lines(report: ReportData, span: ReportSpan, width: int) -> list[Row]:

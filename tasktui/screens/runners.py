@@ -30,15 +30,15 @@ from tasktui.widgets.table import GUTTER, MARGIN, Table
 
 COLUMNS = (
     ListColumn("  RUNNER", 12),
-    ListColumn("VERSION", 9, drop=6),
+    ListColumn("VERSION", 7, drop=6),
     ListColumn("UP", 6, right=True, drop=2),
     ListColumn("SLOTS BY HANDLER", 22, grow=1),
     ListColumn("USED", 7, right=True),
     ListColumn("CPU", 6, right=True, drop=3),
     ListColumn("MEMORY", 9, right=True, drop=5),
-    ListColumn("DONE/MIN", 8, right=True, drop=1),
+    ListColumn("/MIN", 5, right=True, drop=1),
     ListColumn("FAILED", 6, right=True, drop=4),
-    ListColumn("DONE, LAST HOUR", 15, grow=1, drop=7),
+    ListColumn(" DONE, LAST HOUR", 15, grow=1, drop=7),
     ListColumn("SEEN", 11, right=True),
 )
 
@@ -57,6 +57,9 @@ USUAL_EVERY = 30.0
 
 MOST_HOSTS = 6
 """Maximum number of hosts with figures."""
+
+FEW_CELLS = 10
+"""Cells of the smallest gauge."""
 
 HIGH = 30
 """Rows of a screen that has room for hosts and the legend."""
@@ -128,7 +131,9 @@ class RunnersScreen(LiveScreen):
             table.move_to(int(self.session.target))
         self.session.target = ""
         hosts = host_rows(data.runners, width, MOST_HOSTS if height >= HIGH and not heads else 0)
-        self.query_one("#about", Canvas).draw([totals_row(data, width), *hosts, *([] if heads else [BLANK])])
+        self.query_one("#about", Canvas).draw(
+            [totals_row(data, width), *hosts, *([BLANK] if height >= HIGH or not heads else [])]
+        )
         self.query_one("#legend", Canvas).draw([BLANK, *legend(colours, width), BLANK] if height >= HIGH else [])
         rows = claimed_rows(self.runner(), data, max(40, width - 3))
         self.query_one("#claimed", Canvas).draw(rows)
@@ -177,9 +182,15 @@ def columns_for(data: Workforce, width: int, *, grouped: bool) -> tuple[ListColu
     names = [cell_len(line(runner.host)) + len(f"● :{runner.pid}") for runner in data.runners]
     remarks = [cell_len(seen(runner).text) for runner in data.runners]
     most_slots = max((runner.capacity for runner in data.runners), default=0)
-    texts = {"  RUNNER": (names, 34), "SEEN": (remarks, 44), "SLOTS BY HANDLER": ([2 * most_slots], 64)}
+    versions = [cell_len(line(runner.version)) for runner in data.runners]
+    texts = {
+        "  RUNNER": (names, 34),
+        "VERSION": (versions, 12),
+        "SEEN": (remarks, 44),
+        "SLOTS BY HANDLER": ([2 * most_slots], 64),
+    }
     hidden = set() if measured and (width >= WIDE or not grouped) else {"CPU", "MEMORY"}
-    hidden |= {"DONE, LAST HOUR"} if width < WIDE else set()
+    hidden |= {" DONE, LAST HOUR"} if width < WIDE else set()
     columns = [column for column in COLUMNS if column.title not in hidden]
     for place, column in enumerate(columns):
         if width < WIDE and column.grow:
@@ -193,19 +204,19 @@ def columns_for(data: Workforce, width: int, *, grouped: bool) -> tuple[ListColu
 def totals_row(data: Workforce, width: int) -> Row:
     """Runners alive and silent, and the slots in use."""
     alive = [runner for runner in data.runners if runner.alive]
-    lost = len(data.runners) - len(alive)
+    silent = sum(runner.silent for runner in alive)
     if not data.runners:
         hint: list[Part] = [(" 0 alive, 0 lost", "muted"), ("; start one with: ", "muted")]
         return fit([*hint, ("runner work -H package.module", "bold strong")], width)
     busy, capacity = (sum(getattr(runner, name) for runner in alive) for name in ("running_tasks", "capacity"))
     share = busy / capacity if capacity else 0.0
-    left: list[Part] = [(f"  {len(alive)}", "bold succeeded"), (" alive, ", "muted")]
-    left += [(str(lost), "bold lost" if lost else "muted"), (" lost   ", "muted")]
-    left += [(f"{busy:,}", "bold running"), (f" of {capacity:,} slots busy   ", "muted")]
-    left += [
-        *gauge([(share, "retrying" if share >= 1 else "running")], 30),
-        (f"  {round(share * 100)} %", "bold strong"),
-    ]
+    left: list[Part] = [(f"  {len(alive) - silent}", "bold succeeded"), (" alive", "muted")]
+    for number, word in ((silent, "silent"), (len(data.runners) - len(alive), "lost")):
+        left += [(f", {number}", "bold lost"), (f" {word}", "lost")] if number else []
+    left += [("   ", ""), (f"{busy:,}", "bold running"), (f" of {capacity:,} slots busy   ", "muted")]
+    bar = min(30, width - 86)
+    left += [*gauge([(share, "retrying" if share >= 1 else "running")], bar), ("  ", "")] if bar >= FEW_CELLS else []
+    left += [(f"{round(share * 100)} %", "bold strong")]
     late = [runner for runner in alive if runner.silent]
     right: list[Part] = []
     if late:
@@ -244,13 +255,13 @@ def runner_line(
         "USED": Cell(f"{runner.running_tasks}/{runner.capacity}", "text"),
         "CPU": Cell(percent(runner.cpu), "text" if runner.alive else "faint"),
         "MEMORY": Cell(formatting.size(runner.memory), "muted" if runner.alive else "faint"),
-        "DONE/MIN": Cell(compact(flow.ended / 10), "text" if flow.ended else "faint"),
+        "/MIN": Cell(compact(flow.ended / 10), "text" if flow.ended else "faint"),
         "FAILED": Cell(failed, "bold dead" if failing else "muted" if flow.failed else "faint"),
         "SEEN": seen(runner),
     }
-    if hour := room.get("DONE, LAST HOUR"):
-        plotted = sparkline(data.hours.done.get(runner.id, (0.0,)), hour)
-        cells["DONE, LAST HOUR"] = Cell("".join(text for text, _ in plotted), "spark", tuple(plotted))
+    if hour := room.get(" DONE, LAST HOUR"):
+        plotted = [(" ", ""), *sparkline(data.hours.done.get(runner.id, (0.0,)), hour - 1)]
+        cells[" DONE, LAST HOUR"] = Cell("".join(text for text, _ in plotted), "spark", tuple(plotted))
     return RenderedRow(tuple(cells.get(column.title, Cell("")) for column in columns))
 
 

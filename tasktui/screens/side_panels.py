@@ -2,19 +2,29 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
+from datetime import tzinfo
+from operator import attrgetter, itemgetter
 from typing import Literal
 from zlib import crc32
+
+from textual.geometry import Size
 
 from runner.queries.runners import RunnerRow
 from runner.text import formatting
 from runner.text.sanitize import count_noun
 from tasktui.data.overview import Overview
-from tasktui.render.plot import DENSITY, gauge, joined, sparkline
+from tasktui.data.reports import ReportData, ReportSpan
+from tasktui.render.plot import DENSITY, Span, gauge, joined, resampled, sparkline, time_axis
 from tasktui.render.render import brief, fitted, line
-from tasktui.render.rows import Part, Row, ends, fit, handler, heading, rule, width_of
+from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, rule, width_of
 from tasktui.render.theme import SHADES, current
 from tasktui.screens.overview_panels import View
+
+NORMAL, TALL = 100, 56
+"""Columns and rows of a screen that has room for the shares over time."""
+
+NAMES, MOST_SHARES = 24, 12
+"""Cells of the names beside the shares over time, and their largest number."""
 
 HANDLER_COLOURS = 8
 """Colours of handlers in the bars of slots."""
@@ -259,6 +269,28 @@ def density(failed: Sequence[float], succeeded: Sequence[float]) -> list[Part]:
         else:
             cells.append(("·" if good or bad else " ", "line"))
     return joined(cells)
+
+
+def failed_shares(report: ReportData, span: ReportSpan, size: Size, zone: tzinfo) -> list[Row]:
+    """The share of failed attempts by handler or queue and time, where there is room."""
+    if size.height < TALL or size.width < NORMAL:
+        return []
+    shares = {
+        name: tuple(report.values(span.step, flows, attrgetter(count)) for count in ("failed", "succeeded"))
+        for name, flows in report.background.pulses.items()
+    }
+    room = max(0, size.height - 33 - min(len(shares) + 2, size.height // 3))
+    listed = [row.name for row in report.summary.lines if row.name in shares][: min(MOST_SHARES, room)]
+    width = size.width - NAMES - 2
+    note: list[Part] = [("0 % ", "muted"), *[("█", f"failed@{step}") for step in range(3, 32, 4)]]
+    title = rule([heading("FAILED ATTEMPTS, SHARE BY TIME")], size.width, [*note, (" 60 %", "muted")])
+    rows = [
+        [("  ", ""), *handler(name, NAMES - 2), *density(*(resampled(part, width) for part in shares[name]))]
+        for name in listed
+    ]
+    time = Span(report.summary.since, report.summary.until, zone)
+    axis = time_axis(time, width, "")
+    return [BLANK, title, *rows, [(" " * (NAMES - 7), ""), *axis]] if rows else []
 
 
 def latest_changes(view: View, width: int) -> list[Row]:
