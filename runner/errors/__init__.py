@@ -2,8 +2,15 @@
 
 from typing import Literal
 
-from runner.errors.results import InvalidResult, NoResult, ResultNotKept, TaskCancelled, TaskFailed, TimedOut
-from runner.errors.root import RunnerError
+from runner.errors.root import (
+    InvalidResult,
+    NoResult,
+    ResultNotKept,
+    RunnerError,
+    TaskCancelled,
+    TaskFailed,
+    TimedOut,
+)
 
 __all__ = [
     "InvalidResult",

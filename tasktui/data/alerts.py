@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from itertools import islice
 from typing import NamedTuple
 
@@ -33,6 +33,9 @@ HELD = 0.8
 
 MOSTLY = 0.9
 """Share of failed attempts from which a runner fails, if the other runners do not."""
+
+DEPLOY_NEAR = timedelta(minutes=15)
+"""The time from a deploy to failures that it may have caused."""
 
 ENOUGH = 10
 """Attempts of a runner in ten minutes that suffice to judge it."""
@@ -78,7 +81,8 @@ def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None 
     yield from _breakers(overview)
     behind = {queue.queue: queue for queue in overview.queues if queue.falls_behind and not outage}
     for name, (failed, attempts) in overview.failing.items():
-        text = _failing(failed, attempts, overview.diagnoses.errors.get(name))
+        text = _failing(overview, name, zone)
+        text += f"; {failed:,} of {count_noun(attempts, 'attempt')} in ten minutes"
         if (queue := behind.pop(name, None)) is not None:  # One line: the failures are the cause.
             text += f"; falls behind: {_rates(queue)}"
         yield Alert("dead", f"{line(name, MAX_TEXT)} is failing", text, "4", "failures")
@@ -246,9 +250,15 @@ def _behind(queue: QueueCounts, slow: Slowdown | None) -> str:
     return f"{text}; slowest handler {line(slow.handler, MAX_TEXT)} (p95 {now}{was})"
 
 
-def _failing(failed: int, attempts: int, error: str | None) -> str:
-    mostly = f", mostly {line(brief(error), MAX_TEXT)}" if error else ""
-    return f"{failed:,} of {count_noun(attempts, 'attempt')} failed in ten minutes{mostly}"
+def _failing(overview: Overview, queue: str, zone: tzinfo) -> str:
+    """The most frequent error of a queue, since when most of its attempts fail, and the deploy just before."""
+    since, error = overview.failing_since(queue), overview.diagnoses.errors.get(queue)
+    text = f"{line(brief(error), MAX_TEXT)} since" if error else "since"
+    text += f" {since.astimezone(zone):%H:%M}"
+    for version, at in list(overview.deploys.items())[1:]:
+        if -MINUTE < since - at < DEPLOY_NEAR:
+            text += f", {formatting.age(max(0.0, (since - at).total_seconds()))} after deploy {line(version, 20)}"
+    return text
 
 
 def _dead(overview: Overview, zone: tzinfo) -> Iterator[Alert]:

@@ -106,6 +106,14 @@ class Overview:
         return tuple(runner for runner in self.runners if runner.alive)
 
     @property
+    def deploys(self) -> dict[str, datetime]:
+        """When the first registered runner of each version started, the oldest version first."""
+        first: dict[str, datetime] = {}
+        for at, version in sorted((each.started_at, each.version) for each in self.runners if each.started_at):
+            first.setdefault(version, at)
+        return first
+
+    @property
     def hides_queues(self) -> bool:
         """True if there may be more queues than are listed."""
         return len(self.queues) == MOST_QUEUES
@@ -131,6 +139,15 @@ class Overview:
             if failed > FEW and failed >= attempts * MIN_SHARE and recent[-1].flow.failed >= recent[-1].flow.succeeded:
                 failing[queue] = (failed, attempts)
         return failing
+
+    def failing_since(self, queue: str) -> datetime:
+        """The first minute of the last hour from which on at least half of the attempts of a queue failed."""
+        first = self.at
+        for each in sorted(self.pulses.get(queue, ()), key=lambda flow: flow.minute, reverse=True):
+            if each.flow.failed < each.flow.succeeded:
+                break
+            first = each.minute if each.flow.failed else first
+        return first
 
 
 async def read_overview(tx: Transaction, last: Overview | None = None) -> Overview:

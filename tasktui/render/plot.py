@@ -207,7 +207,7 @@ def with_marks(rows: Sequence[Row], span: Span, width: int, marks: Sequence[Mark
                 cells[column] = ("┊", mark.role)
         level = min(index, len(grid) - 1)
         begin = column - len(mark.text) - 1
-        free = begin >= 0 and all(cell[0] == " " for cell in grid[level][begin : column - 1])
+        free = begin >= 0 and all(cell[0] in " ┊" for cell in grid[level][begin : column - 1])
         if free:
             _write(grid[level], begin, mark.text, mark.role)
     return [joined(cells) for cells in grid]

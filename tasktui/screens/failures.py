@@ -1,6 +1,6 @@
 """FailuresScreen: failed attempts, grouped by fingerprint."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from typing import Any, ClassVar
@@ -12,14 +12,11 @@ from textual.widget import Widget
 
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.model.task import Shown
-from runner.queries.failures import Failures, GroupTasks, LatestTask, Shares
-from runner.text import formatting
-from runner.text.sanitize import SIGNS, count_noun
+from runner.queries.failures import Failures
+from runner.text.sanitize import count_noun
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.data.background import (
     LONGEST_BY_MINUTE,
-    MOST_LATEST,
     SPANS,
     FailureGroups,
     GroupDetail,
@@ -27,15 +24,14 @@ from tasktui.data.background import (
     group_detail,
 )
 from tasktui.data.overview import MINUTE, per_minute
-from tasktui.render.code import error_rows
-from tasktui.render.plot import Span, compact, gauge, sparkline
-from tasktui.render.render import Cell, ListColumn, RenderedRow, brief, fitted, handler_cell, line
-from tasktui.render.rows import BLANK, Part, Row, beside, fit, heading, rule, state, width_of
+from tasktui.render.plot import Span, compact
+from tasktui.render.render import ListColumn
+from tasktui.render.rows import BLANK, Part, Row, heading, rule
 from tasktui.screens.actions import action_bindings
+from tasktui.screens.failure_panels import NORMAL, TREND, detail, group_line
 from tasktui.screens.live import LiveScreen
 from tasktui.screens.overview_panels import failed_plot, is_unusual, marks
 from tasktui.screens.selection import open_why
-from tasktui.screens.side_panels import is_hot
 from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
@@ -47,26 +43,20 @@ FILTERS = ("1h", "1d", "7d", "30d")
 HIGH = 34
 """Rows of a screen that has room for the plot."""
 
-TREND = 14
-"""Cells of the sparkline of a group."""
-
 COLUMNS = (
     ListColumn("LAST HOUR", TREND),
     ListColumn("COUNT", 7, right=True),
-    ListColumn("SHARE", 10, drop=4),
+    ListColumn(" SHARE", 11, drop=4),
     ListColumn("/MIN", 5, right=True),
     ListColumn("TASKS", 6, right=True, drop=2),
     ListColumn("DEAD", 6, right=True),
     ListColumn("FIRST", 7, right=True, drop=1),
     ListColumn("LAST", 7, right=True),
-    ListColumn("HANDLER AND ERROR", 24, grow=1),
+    ListColumn(" HANDLER AND ERROR", 33, grow=1),
 )
 
 DETAIL_EVERY = 5.0
 """Seconds to cache the shares and the tasks of a group."""
-
-FEW_LATEST = 3
-"""Latest tasks of a group on a screen that is not tall."""
 
 TALL = 56
 """Rows of a tall screen."""
@@ -96,6 +86,7 @@ class FailuresScreen(LiveScreen):
         self._details: dict[str, GroupDetail] = {}
         self._detail_cache = TtlCache[GroupDetail](DETAIL_EVERY)
         self._unfold = False
+        self._room = 0
 
     def parts(self) -> Iterable[Widget]:
         """Return a plot, the groups, and the group under the cursor."""
@@ -122,9 +113,14 @@ class FailuresScreen(LiveScreen):
         self._groups = {group.fingerprint: group for group in snapshot.groups}
         groups, width, height = self._groups, self.size.width, self.size.height
         count = sum(group.count.number for group in groups.values())
-        self.query_one("#plot", Canvas).draw(_upper(snapshot, self._span, self.session.zone, width, height))
+        upper = _upper(snapshot, self._span, self.session.zone, width, height)
+        self.query_one("#plot", Canvas).draw(upper)
         table = self._table
-        table.styles.height = max(3, min(len(groups) + 1, height // 3))
+        listed = max(3, min(len(groups) + 1, height // 3))
+        table.styles.height = listed
+        self._room = height - (4 if width >= NORMAL else 3) - len(upper) - listed
+        title = f"LAST {LABELS[self._span].upper()}"
+        table.columns = (COLUMNS[0]._replace(title=title), *COLUMNS[1:])
         render = partial(group_line, at=snapshot.at, trends=snapshot.trends, total=count)
         table.show(tuple(groups), lambda key: render(groups[key]))
         self._show_example()
@@ -161,10 +157,12 @@ class FailuresScreen(LiveScreen):
             found = self._details.get(group.fingerprint)
             if found is None:
                 self.feed.hurry()
-            width, height = self.size
-            latest = MOST_LATEST if height >= TALL else FEW_LATEST
-            rows = detail(group, found, data, max(40, width - 3), latest, unfold=self._unfold)
-            rows = [BLANK, *rows] if height >= HIGH else rows
+            blank = [BLANK] if self.size.height >= HIGH else []
+            for width in (self.size.width, self.size.width - 3):  # A scroll bar takes the last cells.
+                rows = detail(group, found, data, max(40, width), self._room - len(blank), unfold=self._unfold)
+                rows = [*blank, *rows]
+                if len(rows) <= self._room:
+                    break
         self.query_one("#example", Canvas).draw(rows)
 
     def _task_filter(self) -> Filter | None:
@@ -182,138 +180,6 @@ class FailuresScreen(LiveScreen):
 def filter_of_group(group: Failures) -> Filter:
     """Build the filter for the tasks of a failure group."""
     return Filter((Term("failure", Operator.EQ, group.fingerprint),))
-
-
-def group_line(group: Failures, at: datetime, trends: Mapping[str, Sequence[int]], total: int) -> RenderedRow:
-    """Render a failure group as a row.
-
-    Args:
-        group: the group.
-        at: the database's time.
-        trends: attempts over the span by fingerprint.
-        total: attempts of all groups.
-    """
-    numbers = trends.get(group.fingerprint, (0,))
-    hot = is_hot(group.rate, numbers)
-    trend = sparkline(numbers, TREND, "trouble" if hot else "spark")
-    share = group.count.number / total if total else 0.0
-    bar = gauge([(share, "dead" if hot else "spark")], 9)
-    error = brief(f"{group.error_type}: {group.message}")
-    kind, colon, rest = error.partition(": ")
-    name = handler_cell(line(group.handler))
-    named = name.parts or ((name.text, "text"),)
-    cause: tuple[Part, ...] = (*named, ("  ", ""), (kind, "strong" if hot else "text"), (f"{colon}{rest}", "muted"))
-    return RenderedRow(
-        (
-            Cell("".join(text for text, _ in trend), "spark", tuple(trend)),
-            Cell(str(group.count), "bold strong" if hot else "text"),
-            Cell("".join(text for text, _ in bar), "spark", tuple(bar)),
-            Cell(compact(group.rate), "bold dead" if hot else "muted" if group.rate else "faint"),
-            Cell(f"{group.tasks:,}", "text"),
-            Cell(f"{group.dead:,}", "dead" if group.dead else "faint"),
-            Cell(formatting.since(group.first, at), "muted"),
-            Cell(formatting.since(group.last, at), "muted"),
-            Cell("".join(text for text, _ in cause), "text", cause),
-        )
-    )
-
-
-def finding(group: Failures, found: Shares | None, data: FailureGroups) -> list[Part]:
-    """A group in one sentence: what its attempts have in common, and since when."""
-    parts: list[Part] = []
-    for counts, word in ((found.versions, "version"), (found.hosts, "host")) if found is not None else ():
-        name, number = max(counts.items(), key=lambda item: item[1], default=("", 0))
-        named, share = line(name, 40), number / max(1, sum(counts.values()))
-        if len(counts) == 1:
-            after = _after_deploy(group, name, data) if word == "version" else ""
-            parts.append((f"Only {word} {named}{after}. ", "bold strong" if after else "text"))
-        elif counts:
-            text = f"{round(share * 100)} % on {named}. " if share >= 0.8 else f"On {len(counts)} {word}s. "
-            parts.append((text, "text"))
-    since = formatting.since(group.first, data.at)
-    return [*parts, (f"{group.count.of('attempt')} of {count_noun(group.tasks, 'task')} in {since}.", "muted")]
-
-
-def _after_deploy(group: Failures, version: str, data: FailureGroups) -> str:
-    """How long after the start of a newer version the first attempt failed; empty if that was not in this span."""
-    started = data.versions.get(version)
-    if started is None or group.first is None or version == next(iter(data.versions)):
-        return ""
-    return f", first {formatting.since(started, group.first)} after its deploy" if started >= data.since else ""
-
-
-def detail(
-    group: Failures, found: GroupDetail | None, data: FailureGroups, width: int, latest: int, *, unfold: bool
-) -> list[Row]:
-    """The group under the cursor: the finding, shares, one traceback, and the latest tasks."""
-    error = brief(f"{group.error_type}: {group.message}")
-    kind, _, message = error.partition(": ")
-    note: list[Part] = [("fingerprint ", "muted"), (line(group.fingerprint, 12), "text")]
-    title: list[Part] = [(kind, "bold strong"), (f" {message}", "muted")]
-    room = width - width_of(note) - 8
-    rows: list[Row] = [rule(title if width_of(title) < room else fit(title, room), width, note)]
-    rows += [fit([(" ", ""), *finding(group, found.shares if found else None, data)], width), BLANK]
-    left, right = 46, width - 49 if width >= 100 else width
-    trace = error_rows(group.error_type, group.message, group.traceback, right, reveal=False, unfold=unfold)
-    if found is None:
-        return [*rows, *trace]
-    shared = [*_shared(found.shares, data.versions), BLANK, *_now(group, found.tasks, data)]
-    trace = [*trace, *_latest(group, found.tasks.latest[:latest], data.at, right)]
-    if width < 100:
-        return [*rows, *shared, BLANK, *trace]
-    bordered: list[Row] = [[("│ ", "line"), *row] for row in trace]
-    return [*rows, *beside(shared, bordered, left, 1)]
-
-
-def _shared(found: Shares, versions: Iterable[str]) -> list[Row]:
-    """The attempts of a group by version, host and number; a version without any shows that it is not the cause."""
-    rows: list[Row] = []
-    others = dict.fromkeys(list(versions)[-2:], 0) if found.versions else {}
-    ordered = {name: found.numbers[name] for name in ("first", "second", "later") if name in found.numbers}
-    for word, counts in (("version", others | found.versions), ("host", found.hosts), ("attempt", ordered)):
-        total = sum(counts.values())
-        listed = list(counts.items()) if word == "attempt" else sorted(counts.items(), key=lambda item: -item[1])
-        for index, (name, number) in enumerate(listed[:3]):
-            share = number / total
-            alone = share >= 0.9 and len(counts) > 1 and word != "attempt"
-            bar = gauge([(share, "dead" if alone else "spark")], 16)
-            label = fitted(word if not index else "", 9)
-            figure = (f"{round(share * 100):>4} %", "text" if number else "faint")
-            rows.append([(f" {label}", "muted"), (fitted(line(name), 12), "text"), (" ", ""), *bar, figure])
-    return rows
-
-
-def _now(group: Failures, tasks: GroupTasks, data: FailureGroups) -> list[Row]:
-    """The tasks of a group as they are now, and when they run again."""
-    shown: list[Part] = [(" now      ", "muted")]
-    more = "+" if tasks.more else ""
-    counts = {Shown(name): number for name, number in tasks.states.items()}
-    for shown_state, number in sorted(counts.items(), key=lambda item: -item[1])[:2]:
-        shown += [(f"{SIGNS[shown_state]} ", str(shown_state)), (f"{number:,}{more}  ", "text")]
-    shown += [("✗ ", "dead"), (f"{group.dead:,}  ", "text")] if group.dead else []
-    shown += [("breaker open", "retrying")] if any(each.handler == group.handler for each in data.breakers) else []
-    waits = sum(counts.get(each, 0) for each in (Shown.RETRYING, Shown.READY, Shown.SCHEDULED))
-    if len(shown) == 1:
-        shown.append(("all have ended", "text"))
-    next_runs = (f"{tasks.soon:,}{more} within 10 min" if tasks.soon else "none within 10 min", "text")
-    return [shown, *([[(" next     ", "muted"), next_runs]] if waits else [])]
-
-
-def _latest(group: Failures, latest: Sequence[LatestTask], at: datetime, width: int) -> list[Row]:
-    """The tasks of a group that failed last, as they are now."""
-    if not latest:
-        return []
-    note: Part = (f"of {count_noun(group.tasks, 'task')}", "muted")
-    rows: list[Row] = [BLANK, rule([heading("LATEST")], width, [note])]
-    for each in latest:
-        task, failed_at, host = each.task, each.failed_at, each.host
-        sign, role = state(task.shown)
-        tried = formatting.attempts(task.attempt, task.max_attempts)
-        ago = f"{formatting.since(failed_at, at)} ago"
-        row: list[Part] = [(f"{task.id}  ", "text"), (fitted(sign, 12), role), (" ", "")]
-        row += [(fitted(line(task.key) if task.key else "", 15), "text"), (f"{tried:>5}{ago:>12}", "muted")]
-        rows.append(fit([*row, (f"  on {line(host, 30)}" if host else "", "muted")], width))
-    return rows
 
 
 def _failed(data: FailureGroups, length: timedelta, end: datetime) -> list[float]:
@@ -337,7 +203,7 @@ def _upper(data: FailureGroups, span: int, zone: tzinfo, width: int, height: int
     figure += [(f" in {count_noun(len(data.groups), 'group')}, ", "muted")]
     figure += [(f"{compact(now)} / min", "dead" if bad else "text"), (f", usual {compact(usual)}", "muted")]
     title = rule([heading(f"FAILED ATTEMPTS, LAST {LABELS[span].upper()}")], width, figure)
-    if width < 100 or height < HIGH:
+    if width < NORMAL or height < HIGH:
         return [title]
     plot = failed_plot(
         sums,

@@ -197,7 +197,7 @@ def _compared(now: float, values: Sequence[float]) -> list[Part]:
 
 def throughput(view: View, width: int, height: int) -> list[Row]:
     """Finished tasks per minute, and above them in amber the arrivals that the queues which fall behind left."""
-    room = width - AXIS
+    room = width - AXIS - 1
     values, above = resampled(view.minutes("succeeded"), room), resampled(view.behind, room)
     top = nice(max((one + two for one, two in zip(values, above, strict=True)), default=0))
     legend: list[Part] = [("█ ", "done@24"), (f"done {view.last('succeeded'):,} / min", "muted")]
@@ -214,12 +214,8 @@ def failed_attempts(view: View, width: int, height: int, label: str = "FAILED AT
     bad, usual = is_unusual(now, minutes)
     legend: list[Part] = [(f"{now:,} / min", "dead" if bad else "muted"), (f", usual {usual:,.0f}", "muted")]
     data = view.data
-    starts = [(runner.started_at, runner.version) for runner in data.runners if runner.started_at is not None]
-    first: dict[str, datetime] = {}
-    for at, version in sorted(starts):
-        first.setdefault(version, at)
     paused = {queue.queue: queue.paused for queue in data.queues if queue.paused}
-    found = marks(first, paused, data.breakers)
+    found = marks(data.deploys, paused, data.breakers)
     return [rule([heading(label)], width, legend), *failed_plot(minutes, view.time, found, width, height)]
 
 
@@ -261,7 +257,7 @@ def run_time(view: View, width: int, height: int) -> list[Row]:
     title = [heading("RUN TIME")]
     if view.slow is None or not view.slow.times:
         return [rule(title, width), fit([("  no attempt ended in the last hour", "faint")], width)]
-    room = width - AXIS
+    room = width - AXIS - 1
     p50, p95, before = view.slow.latest
     legend: list[Part] = []
     if p50 is not None and p95 is not None:

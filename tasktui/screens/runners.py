@@ -33,10 +33,10 @@ COLUMNS = (
     ListColumn("VERSION", 7, drop=6),
     ListColumn("UP", 6, right=True, drop=2),
     ListColumn("SLOTS BY HANDLER", 22, grow=1),
-    ListColumn("USED", 7, right=True),
+    ListColumn("USED", 5, right=True),
     ListColumn("CPU", 6, right=True, drop=3),
     ListColumn("MEMORY", 9, right=True, drop=5),
-    ListColumn("/MIN", 5, right=True, drop=1),
+    ListColumn("/MIN", 4, right=True, drop=1),
     ListColumn("FAILED", 6, right=True, drop=4),
     ListColumn(" DONE, LAST HOUR", 15, grow=1, drop=7),
     ListColumn("SEEN", 11, right=True),
@@ -135,8 +135,10 @@ class RunnersScreen(LiveScreen):
             [totals_row(data, width), *hosts, *([BLANK] if height >= HIGH or not heads else [])]
         )
         self.query_one("#legend", Canvas).draw([BLANK, *legend(colours, width), BLANK] if height >= HIGH else [])
-        rows = claimed_rows(self.runner(), data, max(40, width - 3))
-        self.query_one("#claimed", Canvas).draw(rows)
+        around = len(keys) + len(busy) + (12 if height >= HIGH else 6) + len(hosts)
+        tasks = claimed_rows(self.runner(), data, width)
+        tasks = tasks if len(tasks) <= height - around else claimed_rows(self.runner(), data, max(40, width - 3))
+        self.query_one("#claimed", Canvas).draw(tasks)
         self.query_one("#busy", Canvas).draw(busy)
 
     def command_words(self) -> Sequence[object]:

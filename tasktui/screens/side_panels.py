@@ -18,6 +18,7 @@ from tasktui.render.plot import DENSITY, Span, gauge, joined, resampled, sparkli
 from tasktui.render.render import brief, fitted, line
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, rule, width_of
 from tasktui.render.theme import SHADES, current
+from tasktui.screens.failure_panels import is_hot
 from tasktui.screens.overview_panels import View
 
 NORMAL, TALL = 100, 56
@@ -206,18 +207,6 @@ def _sum_over_processes(runners: Iterable[RunnerRow], name: Literal["cpu", "memo
         if figure is not None:
             processes[runner.pid] = max(figure, processes.get(runner.pid, 0.0))
     return sum(processes.values()) if processes else None
-
-
-HOT_RATE, HOT_RISE, ALWAYS_HOT = 1.0, 2.0, 20.0
-"""Attempts per minute from which a failure group is in trouble if they rise, as a multiple of the first half of its
-trend, and from which it always is."""
-
-
-def is_hot(rate: float, trend: Sequence[int]) -> bool:
-    """True if a failure group happens now, and more often than before; a steady one is quiet."""
-    half = len(trend) // 2
-    rises = sum(trend[half:]) >= HOT_RISE * sum(trend[:half])
-    return rate >= ALWAYS_HOT or (rate >= HOT_RATE and rises)
 
 
 def top_failures(view: View, width: int) -> list[Row]:

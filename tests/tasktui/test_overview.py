@@ -85,7 +85,7 @@ def test_a_queue_that_fails_and_falls_behind_is_one_line_before_its_symptoms() -
     ]
     overview = seen(BEHIND, pulses={"mail": flows}, runners=(runner(heartbeat_age=9.0, lease=6.0),))
     assert told(overview) == [
-        "mail is failing: 810 of 900 attempts failed in ten minutes; falls behind: 210 in, 180 out per minute",
+        "mail is failing: since 13:22; 810 of 900 attempts in ten minutes; falls behind: 210 in, 180 out per minute",
         "web-3:4117 is silent for 9s: rescue of 3 tasks in 6s",
     ]
     view = View(overview, None, (), UTC, ("1 h", 60), False)
@@ -190,8 +190,18 @@ def test_the_dead_are_counted_since_the_first_of_the_hour() -> None:
 def test_an_outage_is_told_before_anything_is_dead(flows: dict[int, Flow], counted: str | None) -> None:
     pulses = {"mail": [MinuteFlow(AT - timedelta(minutes=ago), flow) for ago, flow in flows.items()]}
     texts = told(seen(pulses=pulses, diagnoses=Diagnoses(errors={"mail": "OSError"})))
-    text = f"mail is failing: {counted} failed in ten minutes, mostly OSError"
-    assert [told for told in texts if "is failing" in told] == ([text] if counted else [])
+    found = [told.partition("; ") for told in texts if "is failing" in told]
+    assert [text for _, _, text in found] == ([f"{counted} in ten minutes"] if counted else [])
+    assert all(first.startswith("mail is failing: OSError since 13:") for first, _, _ in found)
+
+
+def test_an_outage_names_the_deploy_just_before_it() -> None:
+    begin = AT - 9 * MINUTE
+    flows = [MinuteFlow(begin - MINUTE, Flow(succeeded=50)), MinuteFlow(begin, Flow(retried=80))]
+    versions = {"4.11": AT - timedelta(days=3), "4.12": begin - timedelta(minutes=4), "4.13": AT}
+    runners = tuple(runner(version=name, started_at=at) for name, at in versions.items())
+    (text,) = told(seen(pulses={"mail": flows}, runners=runners))
+    assert text == f"mail is failing: since {begin:%H:%M}, 4m after deploy 4.12; 80 of 80 attempts in ten minutes"
 
 
 async def test_what_a_queue_fails_with_is_what_it_failed_with_most(database: Database) -> None:

@@ -34,7 +34,7 @@ SEEN = {
     "tasks": ("ATTEMPT", "○ ready", "✗ dead", "order-17", "2 tasks"),
     "task": ("○ ready", "smtp.send", "order-17", "priority 5"),
     "failures": ("ERROR", "ConnectionError: no route", "Traceback of it"),
-    "runners": ("SLOTS", "● web-7", "1 alive, 0 lost"),
+    "runners": ("SLOTS", "● web-7", "1 alive"),
     "reports": ("SUCCESS", "1ST ATT", "P95", "span:1 h"),
     "audit": ("CHANGE", "ana", "edit", "priority: 1 -> 5"),
 }

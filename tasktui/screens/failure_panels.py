@@ -1,0 +1,189 @@
+"""The panels of a failure group: its row, the finding in one sentence, shares, tasks, and the latest of them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from runner.model.task import Shown
+from runner.queries.failures import Failures, GroupTasks, LatestTask, Shares
+from runner.text import formatting
+from runner.text.sanitize import SIGNS, count_noun
+from tasktui.data.background import MOST_LATEST, FailureGroups, GroupDetail
+from tasktui.render.code import error_rows
+from tasktui.render.plot import compact, gauge, sparkline
+from tasktui.render.render import Cell, RenderedRow, brief, fitted, handler_cell, line
+from tasktui.render.rows import BLANK, Part, Row, beside, fit, heading, rule, state, width_of
+
+NORMAL = 100
+"""Columns of a screen that has room for panels side by side."""
+
+FEW_LATEST = 3
+"""Latest tasks of a group at least."""
+
+TREND = 14
+"""Cells of the sparkline of a group."""
+
+HOT_RATE, HOT_RISE, ALWAYS_HOT = 1.0, 2.0, 20.0
+"""Attempts per minute from which a failure group is in trouble if they rise, as a multiple of the first half of its
+trend, and from which it always is."""
+
+
+def is_hot(rate: float, trend: Sequence[int]) -> bool:
+    """True if a failure group happens now, and more often than before; a steady one is quiet."""
+    half = len(trend) // 2
+    rises = sum(trend[half:]) >= HOT_RISE * sum(trend[:half])
+    return rate >= ALWAYS_HOT or (rate >= HOT_RATE and rises)
+
+
+def group_line(group: Failures, at: datetime, trends: Mapping[str, Sequence[int]], total: int) -> RenderedRow:
+    """Render a failure group as a row.
+
+    Args:
+        group: the group.
+        at: the database's time.
+        trends: attempts over the span by fingerprint.
+        total: attempts of all groups.
+    """
+    numbers = trends.get(group.fingerprint, (0,))
+    hot = is_hot(group.rate, numbers)
+    trend = sparkline(numbers, TREND, "trouble" if hot else "spark")
+    share = group.count.number / total if total else 0.0
+    bar = [(" ", ""), *gauge([(share, "dead" if hot else "spark")], 9)]
+    error = brief(f"{group.error_type}: {group.message}")
+    kind, colon, rest = error.partition(": ")
+    name = handler_cell(line(group.handler))
+    named = name.parts or ((name.text, "text"),)
+    cause: tuple[Part, ...] = (
+        (" ", ""),
+        *named,
+        ("  ", ""),
+        (kind, "strong" if hot else "text"),
+        (f"{colon}{rest}", "muted"),
+    )
+    return RenderedRow(
+        (
+            Cell("".join(text for text, _ in trend), "spark", tuple(trend)),
+            Cell(str(group.count), "bold strong" if hot else "text"),
+            Cell("".join(text for text, _ in bar), "spark", tuple(bar)),
+            Cell(compact(group.rate), "bold dead" if hot else "muted" if group.rate else "faint"),
+            Cell(f"{group.tasks:,}", "text"),
+            Cell(f"{group.dead:,}", "dead" if group.dead else "faint"),
+            Cell(formatting.since(group.first, at), "muted"),
+            Cell(formatting.since(group.last, at), "muted"),
+            Cell("".join(text for text, _ in cause), "text", cause),
+        )
+    )
+
+
+def finding(group: Failures, found: Shares | None, data: FailureGroups) -> list[Part]:
+    """A group in one sentence: what its attempts have in common, and since when."""
+    parts: list[Part] = []
+    for counts, word in ((found.versions, "version"), (found.hosts, "host")) if found is not None else ():
+        name, number = max(counts.items(), key=lambda item: item[1], default=("", 0))
+        named, share = line(name, 40), number / max(1, sum(counts.values()))
+        if len(counts) == 1:
+            after = _after_deploy(group, name, data) if word == "version" else ""
+            parts.append((f"Only {word} {named}{after}. ", "bold strong" if after else "text"))
+        elif counts:
+            text = f"{round(share * 100)} % on {named}. " if share >= 0.8 else f"On {len(counts)} {word}s. "
+            parts.append((text, "text"))
+    since = formatting.since(group.first, data.at)
+    return [*parts, (f"{group.count.of('attempt')} of {count_noun(group.tasks, 'task')} in {since}.", "muted")]
+
+
+def _after_deploy(group: Failures, version: str, data: FailureGroups) -> str:
+    """How long after the start of a newer version the first attempt failed; empty if that was not in this span."""
+    started = data.versions.get(version)
+    if started is None or group.first is None or version == next(iter(data.versions)):
+        return ""
+    return f", first {formatting.since(started, group.first)} after its deploy" if started >= data.since else ""
+
+
+def detail(
+    group: Failures, found: GroupDetail | None, data: FailureGroups, width: int, room: int, *, unfold: bool
+) -> list[Row]:
+    """The group under the cursor: the finding, shares, one traceback, and as many latest tasks as there is room for."""
+    error = brief(f"{group.error_type}: {group.message}")
+    kind, _, message = error.partition(": ")
+    note: list[Part] = [("fingerprint ", "muted"), (line(group.fingerprint, 12), "text")]
+    title: list[Part] = [(kind, "bold strong"), (f" {message}", "muted")]
+    most = width - width_of(note) - 8
+    rows: list[Row] = [rule(title if width_of(title) < most else fit(title, most), width, note)]
+    rows += [fit([(" ", ""), *finding(group, found.shares if found else None, data)], width), BLANK]
+    left, right = 46, width - 49 if width >= NORMAL else width
+    trace = error_rows(group.error_type, group.message, group.traceback, right, reveal=False, unfold=unfold)
+    if found is None:
+        return [*rows, *trace]
+    now = _now(group, found.tasks, data)
+    most = min(max(FEW_LATEST, room - len(rows) - len(trace) - 2), MOST_LATEST)
+    trace = [*trace, *latest_tasks(group, found.tasks.latest[:most], data.at, right)]
+    if width < NORMAL:
+        return [*rows[:-1], *_shared_briefly(found.shares, width), *now, BLANK, *trace]
+    shared = [*_shared(found.shares, data.versions), BLANK, *now]
+    bordered: list[Row] = [[("│ ", "line"), *row] for row in trace]
+    return [*rows, *beside(shared, bordered, left, 1)]
+
+
+def _shared(found: Shares, versions: Iterable[str]) -> list[Row]:
+    """The attempts of a group by version, host and number; a version without any shows that it is not the cause."""
+    rows: list[Row] = []
+    others = dict.fromkeys(list(versions)[-2:], 0) if found.versions else {}
+    ordered = {name: found.numbers[name] for name in ("first", "second", "later") if name in found.numbers}
+    for word, counts in (("version", others | found.versions), ("host", found.hosts), ("attempt", ordered)):
+        total = sum(counts.values())
+        listed = list(counts.items()) if word == "attempt" else sorted(counts.items(), key=lambda item: -item[1])
+        for index, (name, number) in enumerate(listed[:3]):
+            share = number / total
+            alone = share >= 0.9 and len(counts) > 1 and word != "attempt"
+            bar = gauge([(share, "dead" if alone else "spark")], 16)
+            label = fitted(word if not index else "", 9)
+            figure = (f"{round(share * 100):>4} %", "text" if number else "faint")
+            rows.append([(f" {label}", "muted"), (fitted(line(name), 12), "text"), (" ", ""), *bar, figure])
+    return rows
+
+
+def _shared_briefly(found: Shares, width: int) -> list[Row]:
+    """The largest shares of a group in two lines."""
+    rows: list[list[Part]] = [[], []]
+    for place, word, counts in (
+        (0, "version", found.versions),
+        (0, "host", found.hosts),
+        (1, "attempt", found.numbers),
+    ):
+        rows[place].append((f" {word} ", "muted"))
+        for name, number in sorted(counts.items(), key=lambda item: -item[1])[:3]:
+            rows[place] += [(line(name, 16), "text"), (f" {round(number / sum(counts.values()) * 100)} %  ", "muted")]
+    return [fit(row, width) for row in rows]
+
+
+def _now(group: Failures, tasks: GroupTasks, data: FailureGroups) -> list[Row]:
+    """The tasks of a group as they are now, and when they run again."""
+    shown: list[Part] = [(" now      ", "muted")]
+    more = "+" if tasks.more else ""
+    counts = {Shown(name): number for name, number in tasks.states.items()}
+    for shown_state, number in sorted(counts.items(), key=lambda item: -item[1])[:2]:
+        shown += [(f"{SIGNS[shown_state]} ", str(shown_state)), (f"{number:,}{more}  ", "text")]
+    shown += [("✗ ", "dead"), (f"{group.dead:,}  ", "text")] if group.dead else []
+    shown += [("breaker open", "retrying")] if any(each.handler == group.handler for each in data.breakers) else []
+    waits = sum(counts.get(each, 0) for each in (Shown.RETRYING, Shown.READY, Shown.SCHEDULED))
+    if len(shown) == 1:
+        shown.append(("all have ended", "text"))
+    next_runs = (f"{tasks.soon:,}{more} within 10 min" if tasks.soon else "none within 10 min", "text")
+    return [shown, *([[(" next     ", "muted"), next_runs]] if waits else [])]
+
+
+def latest_tasks(group: Failures, latest: Sequence[LatestTask], at: datetime, width: int) -> list[Row]:
+    """The tasks of a group that failed last, as they are now."""
+    if not latest:
+        return []
+    note: Part = (f"of {count_noun(group.tasks, 'task')}", "muted")
+    rows: list[Row] = [BLANK, rule([heading("LATEST")], width, [note])]
+    digits = max(len(str(each.task.id)) for each in latest)
+    for each in latest:
+        task, failed_at, host = each.task, each.failed_at, each.host
+        sign, role = state(task.shown)
+        tried = formatting.attempts(task.attempt, task.max_attempts)
+        ago = f"{formatting.since(failed_at, at)} ago"
+        row: list[Part] = [(f"{task.id:>{digits}}  ", "text"), (fitted(sign, 12), role), (" ", "")]
+        row += [(fitted(line(task.key) if task.key else "", 15), "text"), (f"{tried:>5}{ago:>12}", "muted")]
+        rows.append(fit([*row, (f"  on {line(host, 30)}" if host else "", "muted")], width))
+    return rows
