@@ -290,7 +290,7 @@ async def times_per_step(
 ) -> dict[datetime, Times]:
     """Read the run times and waits by several minutes; see `per_minute`."""
     result = await histograms(tx, (_span(tx, step),), within(tx, since, until, queue, handler))
-    return {datetime.fromtimestamp(int(number) * step * 60, UTC): times for (number,), times in result.items()}
+    return {datetime.fromtimestamp(float(number) * step * 60, UTC): times for (number,), times in result.items()}
 
 
 async def usual_times(tx: Transaction, since: datetime, until: datetime) -> dict[str, float]:

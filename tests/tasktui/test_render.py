@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from runner.model.task import Shown
+from runner.policy.histogram import Histogram, Times
 from runner.queries.counting import Count
 from runner.queries.runners import RunnerRow
 from runner.queries.task.attempts import Attempt
@@ -13,7 +14,7 @@ from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
 from tasktui.data import task_panels
-from tasktui.data.background import Workforce
+from tasktui.data.background import Workforce, busy_per_minute
 from tasktui.data.task_list import Listing
 from tasktui.render import theme
 from tasktui.render.code import error_rows, payload_rows
@@ -21,6 +22,7 @@ from tasktui.render.plot import (
     Mark,
     Span,
     area,
+    band,
     compact,
     framed,
     gauge,
@@ -32,7 +34,9 @@ from tasktui.render.plot import (
 )
 from tasktui.render.render import ListColumn, brief, fitted, task_line, widths
 from tasktui.render.rows import plain, width_of
+from tasktui.screens.failure_panels import is_hot
 from tasktui.screens.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
+from tasktui.screens.reports import in_front
 from tasktui.screens.runners import claimed_rows
 from tasktui.screens.side_panels import slot_row, slots
 from tests.tasktui.test_commands import NOW, row, story
@@ -132,6 +136,42 @@ def test_an_axis_has_its_middle_only_where_a_row_begins() -> None:
 def test_a_count_that_stopped_before_the_first_row_is_unknown() -> None:
     counts = (Count(), Count(0, more=True), Count(7, more=True), Count(1_000))
     assert [str(count) for count in counts] == ["0", "?", "7+", "1,000"]
+
+
+def test_a_band_covers_each_range_on_a_logarithmic_axis() -> None:
+    columns = band([None, (0.01, 60.0), (0.01, 0.011), (1.0, 90.0)], 4)
+    assert plain(columns).splitlines() == [" █ █", " █ ▅", " █", " ██"]
+    assert columns[0][-1] == ("█", f"failed@{theme.SHADES // 3 + 12}"), "the upper end is late"
+    assert columns[1][-1][1].startswith("bg on failed@"), "the ground covers the cell below the lower end"
+
+
+def test_failed_attempts_stand_in_front_of_the_volume() -> None:
+    rows = in_front(area([8.0, 8.0, 0.0], 1, "done", top=8), [0.0, 2.0, 0.001], 8)
+    assert plain(rows) == "▄▂▁"
+    assert rows[0][1] == ("▂", "failed@31 on done@31")
+
+
+def test_attempts_are_busy_slots_in_the_minutes_in_which_they_ran() -> None:
+    begin = AT.replace(second=0)
+    ended = {begin + 10 * MINUTE: Times(Histogram(), Histogram()), begin: Times(Histogram(), Histogram())}
+    ended[begin + 10 * MINUTE].runs.put(180_000, 2, 240.0)  # two attempts of two minutes each
+    ended[begin].runs.put(7_200_000, 1, 7_200.0)  # it began before
+    busy = busy_per_minute(ended, {begin + 58 * MINUTE: 3}, begin)
+    assert busy[7:12] == [0.0, 1.0, 2.0, 1.0, 0.0]
+    assert (busy[0], busy[1], busy[57:]) == (0.5, 0.0, [0.0, 3.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("rate", "trend", "hot"),
+    [
+        (66.0, [5] * 20, True),  # all the time, and very often
+        (2.5, [5] * 20, False),  # as before
+        (2.5, [0] * 12 + [9] * 8, True),
+        (0.5, [0] * 12 + [9] * 8, False),  # it is over
+    ],
+)
+def test_a_failure_group_is_bright_while_it_is_worse_than_before(rate: float, trend: list[int], hot: bool) -> None:
+    assert is_hot(rate, trend) is hot
 
 
 def test_every_slot_of_a_runner_has_its_place() -> None:

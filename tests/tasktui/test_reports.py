@@ -12,7 +12,7 @@ from runner.errors import InvalidInput
 from runner.queries.counting import Count
 from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.summary import GroupBy, Summary, SummaryLine
-from tasktui.data.reports import export, plot_values, usual_name
+from tasktui.data.reports import ALL, SPANS, export, plot_values, read_report, usual_name
 from tasktui.screens.side_panels import density
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_live, add_runner, ahead
@@ -42,7 +42,11 @@ async def test_success_is_shown_by_handler(worked: None, watch: Watch, size: tup
     async with watch("reports", size) as operator:
         await operator.sees("SUCCESS", "1ST ATT", "P95", "smtp.send", "75.0 %", "report.make", "100 %")
         await operator.sees(
-            *(("peak 30 / min", "success 77.8 %") if size == NARROW else ("per minute, 1 h: all", "VOLUME"))
+            *(
+                ("peak 30 / min", "success 77.8 %")
+                if size == NARROW
+                else ("failed per minute", "VOLUME", "from p50 to p95")
+            )
         )
         assert len(operator.text.splitlines()) == size[1]
 
@@ -64,12 +68,29 @@ def test_the_share_of_failed_attempts_has_a_shade() -> None:
     ]
 
 
+@pytest.mark.both_databases
+async def test_the_run_times_of_each_step_are_a_range_of_the_row(database: Database) -> None:
+    at = (await database.read(clock)).replace(second=0, microsecond=0)
+    for handler, ago, seconds in (("a", 3, (0.2, 0.2, 4.0)), ("b", 3, (60.0,)), ("a", 7, (0.1,))):
+        minute = Minute(at - timedelta(minutes=ago), "mail", handler)
+        for each in seconds:
+            minute.durations.add(each)
+        await database.write(write_statistics, 1, [minute], {})
+    async with database.reading() as tx:
+        report = await read_report(tx, SPANS[0], GroupBy.HANDLER, "a")
+        everything = await read_report(tx, SPANS[0], GroupBy.HANDLER, ALL)
+    ranges = report.ranges(SPANS[0])
+    assert [each for each in ranges if each] == [(0.1, 0.1), (0.2, 4.0)]
+    assert ranges.index((0.2, 4.0)) - ranges.index((0.1, 0.1)) == 4
+    assert (0.2, 60.0) in everything.ranges(SPANS[0])
+
+
 @ON_ONE_DATABASE
 async def test_the_plots_are_of_the_line_under_the_cursor(worked: None, watch: Watch) -> None:
     async with watch("reports") as operator:
-        await operator.sees("per minute, 1 h: all")
+        await operator.sees("row:all", "─ VOLUME ─", "─ RUN TIME ─")
         await operator.press("down")
-        await operator.sees("per minute, 1 h: smtp.send")
+        await operator.sees("row:smtp.send", "─ VOLUME smtp.send ─", "─ RUN TIME smtp.send ─")
 
 
 @ON_ONE_DATABASE

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from rich.cells import cell_len
 
 from runner.db.database import Database
+from runner.db.transaction import clock
 from runner.model.task import State
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
@@ -22,6 +23,7 @@ from tasktui.render.rows import Row, width_of
 from tasktui.screens import MODES
 from tasktui.widgets.heading import ROOM_FOR_AGE, Status, first_line, second_line, third_line
 from tasktui.widgets.table import Table
+from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 from tests.store.unique_tasks import once, put
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Operator, Watch
@@ -177,18 +179,59 @@ def test_the_heading_has_two_lines_however_narrow_the_terminal_is(name: str, loc
 
 async def test_runners_are_summed_by_host_and_a_blocked_one_is_named(database: Database, watch: Watch) -> None:
     block = json.dumps({"seconds": 11.0, "tasks": [[41, "reports.render"]], "place": "", "locked": False})
+    ids = []
     for pid in (7, 7, 8):  # two runners of one process share its memory
-        await add_runner(database, 1e6, host="web-1", pid=pid, capacity=8, cpu=0.3, memory=2**27)
+        ids.append(await add_runner(database, 1e6, host="web-1", pid=pid, capacity=8, cpu=0.3, memory=2**27))
     values = {"cpu": 1.5, "memory": 2**30, "stall": block, "heartbeat_at": ahead(300)}
-    await add_runner(database, 1e6, host="web-2", pid=9, capacity=4, **values)
-    await add_runner(database, -5.0, host="web-3", pid=9, cpu=9.0, memory=2**40)
+    ids.append(await add_runner(database, 1e6, host="web-2", pid=9, capacity=4, **values))
+    ids.append(await add_runner(database, -5.0, host="web-3", pid=9, cpu=9.0, memory=2**40))
     async with watch("runners", WIDE) as operator:
         await operator.until(lambda: "1.0 GiB" in operator.text)
-        rows = [line.split() for line in operator.text.splitlines() if " cpu " in line]
-        assert [" ".join(row) for row in rows] == [
-            "web-2 1 runner 0/4 slots cpu 150 % memory 1.0 GiB",
-            "web-1 3 runners 0/24 slots cpu 60 % memory 256.0 MiB",
+        heads = [line.replace("─", " ").split() for line in operator.text.splitlines() if line.startswith("─ web-")]
+        assert [" ".join(words) for words in heads[:3]] == [
+            "web-1 cpu 60 % memory 256.0 MiB",
+            "web-2 cpu 150 % memory 1.0 GiB",
+            "web-3",
         ]
+        assert "4 alive, 1 lost" in operator.text
         assert "blocked 1" in operator.text
+        table = operator.screen.query_one("#runners", Table)
+        for key, place in (("down", 1), ("down", 2), ("down", 3), ("end", 4), ("up", 3), ("home", 0)):
+            await operator.press(key)  # The cursor skips the rules of the hosts.
+            await operator.until(lambda wanted=place: table.cursor == ids[wanted])
+        assert operator.screen.runner().id == ids[0]
     async with watch("overview", WIDE) as operator:
         await operator.until(lambda: "reports.render (task 41) blocks the event loop" in operator.text)
+
+
+async def test_a_wide_and_tall_screen_shows_the_last_hour_of_each_runner(database: Database, watch: Watch) -> None:
+    id = await add_runner(database, 1e6, host="web-1", pid=7, capacity=8)
+    at = (await database.read(clock)).replace(second=0, microsecond=0)
+    for ago in (1, 3):
+        minute = Minute(at - timedelta(minutes=ago), "mail", "h")
+        minute.counts["succeeded"] = 5
+        await database.write(write_statistics, id, [minute], {})
+    async with watch("runners", (200, 60)) as operator:
+        await operator.sees("DONE, LAST HOUR", "BUSY SLOTS, LAST HOUR", "0 of 8 now, all runners together")
+        (row,) = [line for line in operator.text.splitlines() if "● web-1:7" in line]
+        assert set(row.split("▁", 1)[1].split()[0]) == {"▁", "▇"}
+
+
+async def test_the_group_under_the_cursor_is_explained(database: Database, watch: Watch) -> None:
+    for version, seconds in (("4.11", 9_000), ("4.12", 600)):
+        await add_runner(database, 1e6, version=version, started_at=ahead(-seconds), host=version)
+    tried: dict[str, Any] = {"error_type": "shop.GatewayTimeout", "message": "no answer", "runner_id": 2}
+    for nth in range(5):
+        id = await add_live(database, "pay.charge", attempt=1, fence=1, run_at=ahead(300), key=f"order-{nth}")
+        await add_attempt(database, id, handler="pay.charge", ended_at=ahead(-300 + nth), host="web-1", **tried)
+    async with database.writing() as tx:
+        opened = {"breaker_probes": 1, "breaker_wait": 60.0, "breaker_round": 1, "breaker_probe_at": ahead(60)}
+        handler = sa.insert(tx.tables.handler).values(name="pay.charge", breaker_opened_at=ahead(-200), **opened)
+        await tx.execute(handler)
+    for size in ((200, 60), NARROW):
+        async with watch("failures", size) as operator:
+            await operator.sees("Only version 4.12, first 5m after its deploy. Only host web-1.", "↻ 5  breaker open")
+            await operator.sees("5 within 10 min", "GatewayTimeout")
+            if size != NARROW:
+                await operator.sees("deploy 4.12 ", "breaker opens ", "4.11 ", "LATEST", "order-4", "of 5 tasks")
+                assert operator.text.index("order-4") < operator.text.index("order-0")

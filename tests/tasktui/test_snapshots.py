@@ -54,6 +54,8 @@ async def task_id(database: Database) -> int:
     tried: dict[str, Any] = {"error_type": "ConnectionError", "message": "no route", "traceback": "Traceback: no route"}
     times = {"started_at": ahead(-DAY), "ended_at": ahead(-DAY)}
     await add_attempt(database, 11, handler="smtp.send", queue="mail", **tried, **times)
+    half_hour = {"started_at": ahead(-0.53 * HOUR), "ended_at": ahead(-0.525 * HOUR)}
+    await add_attempt(database, 11, 2, handler="smtp.send", queue="mail", host="web-7", **tried, **half_hour)
     await add_runner(database, 1e6, '["smtp.send", "report.make"]', host="web-7", capacity=8, cpu=0.37, memory=2**28)
     await database.write(edit, id, None, Changes(priority=5, max_attempts=4, retry="1m,5m"), BY)
     await database.write(pause, PauseTarget(PauseKind.QUEUE, "slow"), BY)
@@ -86,7 +88,7 @@ async def test_a_screen_looks_as_it_did(mode: str, size: tuple[int, int], task_i
     async with watch(mode, size, task_id=task_id, profile="orders") as operator:
         await operator.until(lambda: operator.screen.feed.read_at and masked(operator.text).count("\n") > 6)
         if os.environ.get("SNAPSHOTS") == "write":
-            await operator.pilot.pause(1.0)
+            await operator.pilot.pause(3.0)
             file.parent.mkdir(exist_ok=True)
             file.write_text(masked(operator.text), encoding="utf-8")
         await operator.until(lambda: masked(operator.text) == file.read_text(encoding="utf-8"))
