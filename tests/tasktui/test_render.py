@@ -140,7 +140,7 @@ def test_a_count_that_stopped_before_the_first_row_is_unknown() -> None:
 
 def test_a_band_covers_each_range_on_a_logarithmic_axis() -> None:
     columns = band([None, (0.01, 60.0), (0.01, 0.011), (1.0, 90.0)], 4)
-    assert plain(columns).splitlines() == [" █ █", " █ ▅", " █", " ██"]
+    assert plain(columns).splitlines() == [" █ █", " █ ▁", " █", " █▁"]
     assert columns[0][-1] == ("█", f"failed@{theme.SHADES // 3 + 12}"), "the upper end is late"
     assert columns[1][-1][1].startswith("bg on failed@"), "the ground covers the cell below the lower end"
 
