@@ -73,8 +73,7 @@ async def test_the_run_times_of_each_step_are_a_range_of_the_row(database: Datab
     at = (await database.read(clock)).replace(second=0, microsecond=0)
     for handler, ago, seconds in (("a", 3, (0.2, 0.2, 4.0)), ("b", 3, (60.0,)), ("a", 7, (0.1,))):
         minute = Minute(at - timedelta(minutes=ago), "mail", handler)
-        for each in seconds:
-            minute.durations.add(each)
+        minute.durations.add(seconds)
         await database.write(write_statistics, 1, [minute], {})
     async with database.reading() as tx:
         report = await read_report(tx, SPANS[0], GroupBy.HANDLER, "a")
