@@ -2,15 +2,7 @@
 
 from typing import Literal
 
-from runner.errors.root import (
-    InvalidResult,
-    NoResult,
-    ResultNotKept,
-    RunnerError,
-    TaskCancelled,
-    TaskFailed,
-    TimedOut,
-)
+from runner.errors.root import InvalidResult, NoResult, ResultNotKept, RunnerError, TaskCancelled, TaskFailed, TimedOut
 
 __all__ = [
     "InvalidResult",

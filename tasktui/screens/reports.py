@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -151,7 +151,10 @@ class ReportsScreen(LiveScreen):
         order = [("s", "bold accent"), (" span, ", "muted"), ("b", "bold accent"), (" by queue or handler", "muted")]
         title = heading("HANDLERS" if self._by is GroupBy.HANDLER else "QUEUES")
         self.query_one("#title", Canvas).draw([BLANK, rule([title], self.size.width, order)])
-        self._plots(report)
+        half, high = (self.size.width - 2) // 2, max(3, min(16, 2 * ((self.size.height - 22) // 4)))
+        self.query_one("#done", Canvas).draw(volume(report, span, self.session.zone, half, high))
+        right = run_times(report, span, self.session.zone, self.size.width - half - 2, high)
+        self.query_one("#failed", Canvas).draw(right)
         self.query_one("#plots").display = self.size.width >= NORMAL
         shares = failed_shares(report, span, self.size, self.session.zone)
         self._table.styles.height = min(len(rows) + 1, max(3, self.size.height // 3)) if shares else "1fr"
@@ -234,44 +237,6 @@ class ReportsScreen(LiveScreen):
         self.session.filter_text = filter_of(**named, **since)
         self.app.switch_mode("tasks")
 
-    def _plots(self, report: ReportData) -> None:
-        """Draw the volume, and the run times beside it."""
-        half, height = (self.size.width - 2) // 2, max(3, min(12, 2 * ((self.size.height - 22) // 4)))
-        self.query_one("#done", Canvas).draw(self._volume_plot(report, half, height))
-        self.query_one("#failed", Canvas).draw(self._run_times(report, self.size.width - half - 2, height))
-
-    def _volume_plot(self, report: ReportData, width: int, height: int) -> list[Row]:
-        """Succeeded tasks per minute, and failed attempts in front of them."""
-        span, room = SPANS[self._span], width - AXIS
-        values = [
-            resampled(report.values(span.step, report.plot_values, attrgetter(count)), room)
-            for count in ("succeeded", "failed")
-        ]
-        top = nice(max(map(max, values), default=0))
-        note: list[Part] = [("█ ", "done@24"), ("done ", "muted"), ("█ ", "failed@31"), ("failed per minute", "muted")]
-        rows = in_front(area(values[0], height, "done", top=top), values[1], top)
-        return [self._title("VOLUME", note, width), *framed(rows, top), self._axis(report.summary, room, "0")]
-
-    def _run_times(self, report: ReportData, width: int, height: int) -> list[Row]:
-        """The run times from p50 to p95."""
-        ranges = report.ranges(SPANS[self._span])
-        room = width - AXIS - 1
-        spread = [ranges[column * len(ranges) // room] for column in range(room)]
-        note: list[Part] = [("█ ", "done@24"), ("from p50 to p95, log scale", "muted")]
-        labels = log_labels(height)
-        rows: list[Row] = [
-            [(f"{labels.get(index, ''):>5} ", "faint"), ("┤" if index in labels else "│", "line"), *row]
-            for index, row in enumerate(band(spread, height))
-        ]
-        return [self._title("RUN TIME", note, width), *rows, self._axis(report.summary, room, "")]
-
-    def _title(self, text: str, note: Row, width: int) -> Row:
-        name = [] if self._selected_name == ALL else [(f" {self._row_name}", "muted")]
-        return rule([heading(text), *name], width, note)
-
-    def _axis(self, summary: Summary, room: int, label: str) -> Row:
-        return time_axis(Span(summary.since, summary.until, self.session.zone), room, label)
-
     def _local(self, at: datetime, time_format: str) -> str:
         return at.astimezone(self.session.zone).strftime(time_format)
 
@@ -287,6 +252,41 @@ def _volume(report: ReportData, span: ReportSpan, key: str) -> Row:
     return sparkline([sum(values) for values in zip(*rows, strict=True)], VOLUME) if rows else BLANK
 
 
+def volume(report: ReportData, span: ReportSpan, zone: tzinfo, width: int, height: int) -> list[Row]:
+    """Succeeded tasks per minute, and failed attempts in front of them."""
+    room = width - AXIS
+    values = [
+        resampled(report.values(span.step, report.plot_values, attrgetter(count)), room)
+        for count in ("succeeded", "failed")
+    ]
+    top = nice(max(map(max, values), default=0))
+    note: list[Part] = [("█ ", "done@24"), ("done ", "muted"), ("█ ", "failed@31"), ("failed per minute", "muted")]
+    rows = framed(in_front(area(values[0], height, "done", top=top), values[1], top), top)
+    return [_titled("VOLUME", report, note, width), *rows, _axis(report, zone, room, "0")]
+
+
+def run_times(report: ReportData, span: ReportSpan, zone: tzinfo, width: int, height: int) -> list[Row]:
+    """The run times from p50 to p95."""
+    ranges, room = report.ranges(span), width - AXIS - 1
+    spread = [ranges[column * len(ranges) // room] for column in range(room)]
+    note: list[Part] = [("█ ", "done@24"), ("from p50 to p95, log scale", "muted")]
+    labels = log_labels(height)
+    rows: list[Row] = [
+        [(f"{labels.get(index, ''):>5} ", "faint"), ("┤" if index in labels else "│", "line"), *row]
+        for index, row in enumerate(band(spread, height))
+    ]
+    return [_titled("RUN TIME", report, note, width), *rows, _axis(report, zone, room, "")]
+
+
+def _titled(text: str, report: ReportData, note: Row, width: int) -> Row:
+    name = [] if report.name == ALL else [(f" {line(report.name)}", "muted")]
+    return rule([heading(text), *name], width, note)
+
+
+def _axis(report: ReportData, zone: tzinfo, room: int, label: str) -> Row:
+    return time_axis(Span(report.summary.since, report.summary.until, zone), room, label)
+
+
 def in_front(rows: Sequence[Row], values: Sequence[float], top: float) -> list[Row]:
     """Put a second area in front of an area, at least one eighth high; its colour is the brightest of `failed`."""
     result: list[Row] = []
@@ -297,7 +297,7 @@ def in_front(rows: Sequence[Row], values: Sequence[float], top: float) -> list[R
             level = min(max(eighths - (len(rows) - 1 - place) * EIGHTHS, 0), EIGHTHS)
             if level:
                 ground = cells[column][1].partition(" on ")[2] or cells[column][1] if level < EIGHTHS else ""
-                covers = ground and not current().flat and cells[column][0] != " "
+                covers = ground and current().name != "none" and cells[column][0] != " "
                 cells[column] = (BLOCKS[level], f"failed@{SHADES - 1}{f' on {ground}' if covers else ''}")
         result.append(joined(cells))
     return result

@@ -268,7 +268,7 @@ def failed_shares(report: ReportData, span: ReportSpan, size: Size, zone: tzinfo
         name: tuple(report.values(span.step, flows, attrgetter(count)) for count in ("failed", "succeeded"))
         for name, flows in report.background.pulses.items()
     }
-    room = max(0, size.height - 33 - min(len(shares) + 2, size.height // 3))
+    room = max(0, size.height - 37 - min(len(shares) + 2, size.height // 3))
     listed = [row.name for row in report.summary.lines if row.name in shares][: min(MOST_SHARES, room)]
     width = size.width - NAMES - 2
     note: list[Part] = [("0 % ", "muted"), *[("█", f"failed@{step}") for step in range(3, 32, 4)]]
