@@ -105,4 +105,3 @@ def _install(root: logging.Logger, form: str, level: str, stream: TextIO) -> Non
     root.addHandler(lines)
     root.setLevel(level)
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it warns "skipped, still running" during a long scan

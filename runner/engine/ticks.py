@@ -9,11 +9,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MISSED
+from apscheduler.executors.asyncio import AsyncIOExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 log = logging.getLogger("runner.ticks")
+
+EXECUTOR = "runner"
+"""Name of the executor of the scheduler."""
+
+QUIET = logging.getLogger(f"apscheduler.executors.{EXECUTOR}")
+"""The logger of the scheduler and of its executor. At info it would write several lines per second."""
+QUIET.setLevel(logging.ERROR)  # at warning it reports "skipped, still running" during a long scan
 
 Rate = Literal["fixed-rate", "fixed-delay"]
 
@@ -60,7 +68,8 @@ class Ticks:
         self._table = {tick.name: tick for tick in table}
         # The default grace of one second would drop runs whenever the event loop is busy.
         defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
-        self._scheduler = AsyncIOScheduler(timezone=UTC, job_defaults=defaults)
+        executors = {EXECUTOR: AsyncIOExecutor()}
+        self._scheduler = AsyncIOScheduler(timezone=UTC, job_defaults=defaults, executors=executors, logger=QUIET)
         self._scheduler.add_listener(self._on_job_end, EVENT_JOB_EXECUTED | EVENT_JOB_ERROR | EVENT_JOB_MISSED)
         self._clock_offset = self._wall_ahead()
         self._runs: set[asyncio.Task[Any]] = set()
@@ -97,7 +106,8 @@ class Ticks:
         # A job that reschedules itself while it runs kills the scheduler's loop silently. A tick with a fixed delay is
         # therefore a job that runs once; the event at its end adds it again.
         trigger = IntervalTrigger(seconds=tick.every) if tick.rate == "fixed-rate" else DateTrigger(at)
-        self._scheduler.add_job(self._run, trigger, (tick,), id=tick.name, next_run_time=at, replace_existing=True)
+        again = {"next_run_time": at, "replace_existing": True}
+        self._scheduler.add_job(self._run, trigger, (tick,), id=tick.name, executor=EXECUTOR, **again)
 
     async def _run(self, tick: Tick) -> None:
         job: Any = asyncio.current_task()

@@ -1,6 +1,7 @@
 """Ticks by what happens in which order; nothing here is measured with a clock."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -92,6 +93,17 @@ async def test_a_tick_that_fails_goes_on(rate: module.Rate, caplog: pytest.LogCa
     async with ticking(Tick("broken", fail, SOON, rate)):
         await log.has("run", 3)
     assert "tick broken failed" in caplog.messages
+
+
+@pytest.mark.parametrize("rate", ["fixed-rate", "fixed-delay"])
+async def test_ticks_write_no_lines_into_the_log_of_an_application(
+    rate: module.Rate, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)  # as `logging.basicConfig(level=logging.INFO)` does
+    log = Log()
+    async with ticking(Tick("often", lambda: log("run"), SOON, rate)):
+        await log.has("run", 3)
+    assert caplog.messages == []
 
 
 async def test_a_stopped_tick_is_not_begun_again_by_the_end_of_its_last_run() -> None:
