@@ -1,6 +1,6 @@
 """Submission: a handler with task options, and the ways to submit it."""
 
-from asyncio import to_thread
+from asyncio import run, to_thread
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -9,7 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast
 from runner.client.client import Template, get_client, refuse_event_loop
 from runner.client.inline import chunks, delay_after, inline_arguments, require_result
 from runner.client.results import DuplicateHandle, TaskHandle, handles
-from runner.errors import InvalidTask, WouldBlock
+from runner.errors import InvalidTask
 from runner.handlers.registry import Handler
 from runner.handlers.rules import NO_RULES, Rules
 from runner.model.duration import parse_duration
@@ -115,7 +115,7 @@ class Submitter(Generic[P, R]):
         return await self.submit_many_async({argument: chunk, **others} for chunk in chunks(rows, size))
 
     def call_or_submit(self, *args: P.args, **kwargs: P.kwargs) -> R | TaskHandle[R]:
-        """Run the handler now, in this thread, and submit a task only if it fails.
+        """Run the handler now, in this thread, and submit a task only if it fails. A coroutine gets a loop of its own.
 
         Returns:
             The result of the handler, or the handle of the task that was submitted because the handler raised an
@@ -128,10 +128,12 @@ class Submitter(Generic[P, R]):
         """
         handler = self._submission.handler
         if handler.is_async:
-            raise WouldBlock(call="call_or_submit", instead="call_or_submit_async")
+            refuse_event_loop("call_or_submit")
         arguments = inline_arguments(handler, args, kwargs)
         try:
             result = handler.function(**arguments)
+            if handler.is_async:
+                result = run(result)
             require_result(handler, result)
         except Exception as error:
             return self._submission.after(error).submit(*args, **kwargs)

@@ -1,5 +1,6 @@
 """Calls that store a task only on failure, chunks of rows, and the unfinished tasks of a key."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,6 +70,16 @@ def test_none_where_a_result_is_declared_follows_the_rule(store: TaskStore) -> N
     tolerant = handler("test.tolerant")(count)
     assert tolerant.call_or_submit(n=1) is None
     assert len(store.tasks()) == 1
+
+
+def test_an_async_handler_runs_inline_without_a_loop(store: TaskStore) -> None:
+    @handler("test.alone")
+    async def work(n: int) -> int:
+        await asyncio.sleep(0)
+        return 10 // n
+
+    assert work.call_or_submit(n=5) == 2
+    assert work.call_or_submit(n=0) == store.tasks()[0].id
 
 
 async def test_async_handlers_run_inline_too(store: TaskStore) -> None:
