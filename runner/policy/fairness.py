@@ -56,7 +56,10 @@ class OwnClass(NamedTuple):
         if not colon:
             self.refuse(text, "it is not known")
         try:
-            policy = getattr(importlib.import_module(module), name)()
+            own = getattr(importlib.import_module(module), name)
+            policy = own() if isinstance(own, type) else self.refuse(text, f"{name} is not a class")
+        except InvalidSettings:
+            raise
         except Exception as error:  # the module may raise anything
             self.refuse(text, f"the class cannot be loaded: {type(error).__name__}: {error}")
         missing = [method for method in self.methods if not callable(getattr(policy, method, None))]

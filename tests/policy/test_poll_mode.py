@@ -58,12 +58,17 @@ def test_a_class_of_the_user_is_a_mode() -> None:
     assert parse_poll_mode("tests.policy.test_poll_mode:Nightly").wait(5.0, 1, 0.0) == 10.0
 
 
+async def an_application() -> None: ...
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         ("fixed", "'fixed': it is not known; use fixed-rate, fixed-delay, spread, tiers"),
         ("throttle:5", "the class cannot be loaded"),
         ("tests.nowhere:Mode", "ModuleNotFoundError"),
+        ("builtins:len", "len is not a class"),
+        (f"{__name__}:an_application", "an_application is not a class"),
         ("builtins:dict", "the class lacks period, wait, most_failures"),
         ("tiers:0=soon", "'0=soon' is not a number of failures and a period"),
         ("tiers:1=3s", "the first tier is that of 0 failures"),

@@ -70,6 +70,32 @@ async def test_a_retrying_task_shows_its_last_error(database: Database, runner: 
     assert "relay is down" in cause.text
 
 
+@pytest.mark.parametrize(
+    ("polling", "attempt", "scan"),
+    [
+        ("fixed-rate 1s; report.*=1h; w*=20s", 0, "w*=20s"),
+        ("tiers 3s", 2, "tiers"),
+        ("tiers:0=3s,9=20s 3s", 8, "tiers:0=3s,9=20s"),
+    ],
+)
+async def test_a_task_that_waits_for_a_scan_names_it(database: Database, polling: str, attempt: int, scan: str) -> None:
+    await add_runner(database, handlers=WORK, polling=polling, capacity=5)
+    id = await add_live(database, handler="work", run_at=ahead(-5), attempt=attempt)
+    cause = await only(database, id)
+    period = "30s" if scan == "tiers" else "20s"
+    assert cause.kind == "scan"
+    assert f"in a scan every {period} ({scan}), with free slots. The next one takes it." in cause.text
+    late = await add_live(database, handler="work", run_at=ahead(-90), attempt=attempt)
+    assert "Nothing blocks it, yet it has been due" in (await only(database, late)).text
+
+
+@pytest.mark.parametrize("polling", ["", "fixed-rate 1m", "tiers 3s", "x; work=soon", "tiers:no 3s", "tiersx:os 3s"])
+async def test_a_scan_that_a_submit_causes_or_that_is_unknown_blocks_nothing(database: Database, polling: str) -> None:
+    await add_runner(database, handlers=WORK, polling=polling, capacity=5)
+    cause = await only(database, await add_live(database, handler="work", run_at=ahead(-5)))
+    assert "Nothing blocks it, yet it has been due" in cause.text
+
+
 async def test_a_pause_names_its_author_reason_and_end(database: Database, runner: Runner) -> None:
     id = await put(database, queue="mail")
     until = await database.read(clock) + timedelta(minutes=10, seconds=1)

@@ -1,12 +1,17 @@
 """Why a waiting task does not run, most important reason first."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, tzinfo
+from fnmatch import fnmatchcase
 from shlex import quote
 
+from runner.errors import InvalidDuration, InvalidSettings
+from runner.model.duration import parse_duration
 from runner.policy.claim_facts import CommonCause, Explanation
 from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.polling import Tiers, parse_poll_mode
 from runner.queries.registries import RegistryEntry
 from runner.queries.runners import RunnerRow
 from runner.queries.why.facts import Facts
@@ -43,7 +48,9 @@ def blockers(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
     yield from causes
     if facts.due and not causes:
         isolated = map(_cause, CLAIM_POLICY.isolation.explain(facts, zone))
-        rest = [*_stalled(facts), *isolated, *_behind_suspects(facts), *_full(facts), *_behind(facts)]
+        rest = [*_stalled(facts), *isolated, *_behind_suspects(facts), *_full(facts)]
+        rest = rest or [*_between_scans(facts)]
+        rest += _behind(facts)
         yield from rest or [_nothing(facts)]
 
 
@@ -142,6 +149,46 @@ def _full(facts: Facts) -> Iterator[Cause]:
     advice = resize(runners[0].id, kind, 2 * size) if len(runners) == 1 else ""
     common = CommonCause(f"no {kind} are free: {tasks} in {size:,} {kind}", advice)
     yield Cause("full", text, advice or "start another runner, or resize these", tasks_of(runners), common)
+
+
+def _between_scans(facts: Facts) -> Iterator[Cause]:
+    """Every runner of such tasks takes them in scans with a long period, and the next one has not started yet."""
+    runners = [candidate.runner for candidate in facts.candidates]
+    scans = [_scan_of(runner.polling, facts.task.handler, facts.task.attempt) for runner in runners]
+    periods = [scan[1] for scan in scans if scan is not None]
+    wait = (facts.at - facts.task.run_at).total_seconds() if facts.task.run_at else 0.0
+    if len(periods) < len(runners) or min(periods) < GRACE or wait > min(periods) + GRACE:
+        return
+    period = age(min(periods))
+    names = listed(dict.fromkeys(one_line(scan[0]) for scan in scans if scan is not None))
+    text = (
+        f"{claimants(runners)} such tasks in a scan every {period} ({names}), with free slots. The next one takes it."
+    )
+    common = CommonCause(f"the next scan ({names}) has not started yet")
+    yield Cause("scan", text, "start a runner with a shorter period", at_runner(runners[0]), common)
+
+
+def _scan_of(polling: str, handler: str, failures: int) -> tuple[str, float] | None:
+    """The scan that takes a task, as text and with its period in seconds; None if a submit causes it, or if unknown.
+
+    Args:
+        polling: the polling of a runner, from `describe_polling`; another program may have written anything.
+        handler: the handler of the task.
+        failures: the number of its failures.
+    """
+    main, *own = polling.split("; ")
+    with contextlib.suppress(InvalidDuration, InvalidSettings):
+        for part in own:
+            pattern, _, period = part.rpartition("=")
+            if fnmatchcase(handler, pattern.strip()):
+                return part, parse_duration(period.strip()).total_seconds()
+        mode = main.partition(" ")[0]
+        tiers = parse_poll_mode(mode) if mode == "tiers" or mode.startswith("tiers:") else None
+        if isinstance(tiers, Tiers) and failures > tiers.tiers[0].failures:
+            return mode, next(
+                (tier.period for tier in tiers.tiers if failures <= tier.failures), tiers.tiers[-1].period
+            )
+    return None
 
 
 def _behind(facts: Facts) -> Iterator[Cause]:
