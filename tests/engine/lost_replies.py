@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol
 
 import psycopg
 import pytest
@@ -14,10 +14,8 @@ from aiosqlite import Connection
 from runner.db.database import Database
 from runner.db.thread_connections import ThreadConnection, ThreadConnections
 from runner.store.claim import claim, claim_suspect
+from tests.db.replaced_fetch import Fetch, replace_fetch
 from tests.postgres.proxy import Proxy
-
-if TYPE_CHECKING:
-    from runner.db.dialects import Dialect
 
 
 class LostReplies:
@@ -34,19 +32,20 @@ class LostReplies:
         """The answers to lose."""
         self._suspects = suspects
         if database.dialect.isolates_rows:
-            self._dialect = database.dialect
-            database.dialect = cast("Dialect", _Dialect(self._dialect, self))
+            replace_fetch(database, self._committed_by_itself)
         else:
             sa.event.listen(database.engine.sync_engine, "connect", self._watch)
 
-    async def fetch(self, driver: Any, sql: str, arguments: Any) -> list[Any]:
-        """Execute a statement that commits by itself."""
-        rows = await self._dialect.fetch(driver, sql, arguments)
-        if self._loses(sql) and rows:
-            self.lost += 1
-            await driver.close()
-            raise psycopg.OperationalError("server closed the connection unexpectedly")
-        return rows
+    def _committed_by_itself(self, fetch: Fetch) -> Fetch:
+        async def fetched(driver: Any, sql: str, arguments: Any) -> list[Any]:
+            rows = await fetch(driver, sql, arguments)
+            if self._loses(sql) and rows:
+                self.lost += 1
+                await driver.close()
+                raise psycopg.OperationalError("server closed the connection unexpectedly")
+            return rows
+
+        return fetched
 
     def _watch(self, connection: Any, _: Any) -> None:
         driver = connection.driver_connection
@@ -66,17 +65,6 @@ class LostReplies:
     def _loses(self, sql: Any) -> bool:
         mine = isinstance(sql, str) and "UPDATE task SET" in sql and "claimed_at=" in sql
         return mine and self.lost < self.most and ("due.rescues > 0" in sql) is self._suspects
-
-
-class _Dialect:
-    """A dialect, except that `fetch` is that of another object."""
-
-    def __init__(self, dialect: Any, replies: LostReplies) -> None:
-        self._dialect = dialect
-        self.fetch = replies.fetch
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._dialect, name)
 
 
 class LostCommits(Protocol):

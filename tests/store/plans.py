@@ -15,6 +15,7 @@ from psycopg.adapt import Transformer
 from psycopg.pq import TransactionStatus
 
 from runner.db.database import Database
+from tests.db.replaced_fetch import Fetch, replace_fetch
 
 EXPLAIN = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
 STEPS = 10
@@ -56,6 +57,8 @@ def watch(database: Database) -> Watch:
 class WatchedPostgreSQL:
     """Explains every statement on its own connection, with its own parameters, just before it is executed.
 
+    SQLAlchemy's statements come to a cursor of the connection, prepared ones to `fetch` of the dialect.
+
     On a connection that prepares, this is the plan of the prepared statement, which is the same for all parameters.
     """
 
@@ -72,7 +75,16 @@ class WatchedPostgreSQL:
         def adopt(connection: Any, _: Any) -> None:
             connection.driver_connection.cursor_factory = Explaining
 
+        def explained(fetch: Fetch) -> Fetch:
+            async def fetched(connection: Any, sql: str, arguments: Any) -> list[Any]:
+                if noting._seen is not None:
+                    noting._note(noting._seen, await _explained(connection, sql, arguments))
+                return await fetch(connection, sql, arguments)
+
+            return fetched
+
         sa.event.listen(database.engine.sync_engine, "connect", adopt)
+        replace_fetch(database, explained)
 
     @asynccontextmanager
     async def seeing(self) -> AsyncIterator[Seen]:
