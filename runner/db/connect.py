@@ -4,11 +4,11 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 import sqlalchemy as sa
@@ -16,6 +16,8 @@ import sqlalchemy as sa
 from runner.db.async_core import AsyncCoreConnection
 from runner.db.filesystem import create_private, identity
 from runner.errors import DriverMissing, PackageMissing
+
+T = TypeVar("T")
 
 READING: dict[str, dict[str, Any]] = {
     "postgresql": {"postgresql_readonly": True, "isolation_level": "REPEATABLE READ"},
@@ -27,6 +29,9 @@ WRITING: dict[str, dict[str, Any]] = {
 }
 SINGLE: dict[str, dict[str, Any]] = {"postgresql": {"isolation_level": "AUTOCOMMIT"}, "sqlite": WRITING["sqlite"]}
 """Execution options by dialect: for a snapshot, a writing transaction, and a single statement."""
+
+READABLE = methodcaller("decode", errors="replace")
+"""Reads texts of SQLite, which accepts any bytes: one row with invalid UTF-8 must not fail every claim and list."""
 
 CACHE_KIB = 32 * 1024
 """Page cache of a SQLite connection; the default of 2 MiB reads the same pages repeatedly."""
@@ -160,8 +165,7 @@ def _follow_file(engine: sa.Engine) -> None:
 
 def _prepare_sqlite(connection: Any, synchronous: str, writes: bool) -> None:
     connection.isolation_level = None  # the driver would begin transactions late and lose updates
-    # SQLite accepts any bytes from foreign clients: one row with invalid UTF-8 must not fail every claim and list.
-    getattr(connection, "driver_connection", connection).text_factory = methodcaller("decode", errors="replace")
+    getattr(connection, "driver_connection", connection).text_factory = READABLE
     try:
         _set_sqlite(connection.cursor(), synchronous, writes)
     except Exception:
@@ -186,6 +190,27 @@ def _begin_sqlite(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"PRAGMA query_only = {'ON' if protect else 'OFF'}")
         connection.info["query_only"] = protect
     connection.exec_driver_sql(options.get("begin", "BEGIN IMMEDIATE"))
+
+
+def with_fast_text(connection: Any, transaction: Callable[[Any], T]) -> T:
+    """Run the statements of a transaction with the driver's own texts; run them again if one is no UTF-8.
+
+    READABLE is a call per text, for which a thread waits while the event loop is busy.
+
+    Args:
+        connection: a `sqlite3.Connection` in autocommit mode.
+        transaction: begins a transaction and executes its statements; the caller commits.
+    """
+    connection.text_factory = str
+    try:
+        return transaction(connection)
+    except sqlite3.OperationalError as error:
+        if hasattr(error, "sqlite_errorcode"):  # SQLite itself reports no bad text
+            raise
+        connection.execute("ROLLBACK")
+    finally:
+        connection.text_factory = READABLE
+    return transaction(connection)
 
 
 def begin_writing(connection: Any) -> None:

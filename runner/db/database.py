@@ -257,10 +257,13 @@ class Database:
     async def _in_one_call(self, verb: Callable[[Transaction], Any], progress: "TransactionStage") -> Any:
         async with self._translated(), self._exclusive(), self._statements.checkout(writes=False) as pooled:
 
-            def transaction(file: Any) -> Any:
+            def statements(file: Any) -> Any:
                 connect.begin_writing(file)
                 progress.stage = "statement"
-                result = completed(verb(ThreadTransaction(pooled.connection, self.tables, self.dialect, file)))
+                return completed(verb(ThreadTransaction(pooled.connection, self.tables, self.dialect, file)))
+
+            def transaction(file: Any) -> Any:
+                result = connect.with_fast_text(file, statements)
                 progress.stage = "commit"
                 file.execute("COMMIT")
                 return result

@@ -204,7 +204,7 @@ def claim_update(
         is_selected = ctid(task) == sa.func.any(sa.func.array(selection.scalar_subquery()))
     else:
         is_selected = task.c.id.in_(selection.scalar_subquery())
-    defaults = {name: _of_handler(lane, name, None if one_lane else task) for name in ("max_attempts", "timeout")}
+    rows = None if one_lane else task
     return (
         sa.update(task)
         .where(is_selected, _alive(tables.runner))
@@ -217,8 +217,12 @@ def claim_update(
             host=sa.bindparam("host", type_=sa.Text),
             claimed_at=db_now(),
             started_at=sa.case((sa.bindparam("starts", type_=sa.Boolean), db_now())),
-            deadline_at=db_later(db_now(), sa.func.coalesce(task.c.timeout, defaults["timeout"])),
-            max_attempts=sa.func.coalesce(task.c.max_attempts, defaults["max_attempts"]),
+            # SQLite computes the deadline of the only lane once, and formats that of a task for each of them.
+            deadline_at=sa.case(
+                (task.c.timeout.is_(None), _of_handler(lane, db_later(db_now(), lane.c.timeout), rows)),
+                else_=db_later(db_now(), task.c.timeout),
+            ),
+            max_attempts=sa.func.coalesce(task.c.max_attempts, _of_handler(lane, lane.c.max_attempts, rows)),
         )
         .returning(*_handed_out(task, ctid(task) if dialect.isolates_rows else sa.null()))
     )
@@ -315,9 +319,9 @@ def _alive(runner: sa.Table) -> sa.ColumnElement[bool]:
     return sa.exists().where(me, runner.c.lease_until >= db_now())
 
 
-def _of_handler(lane: sa.CTE, column: str, task: sa.Table | None) -> sa.ScalarSelect[Any]:
+def _of_handler(lane: sa.CTE, default: sa.ColumnElement[Any], task: sa.Table | None) -> sa.ScalarSelect[Any]:
     """A default of the handler of a task, or of the only lane."""
-    one = sa.select(lane.c[column])
+    one = sa.select(default)
     if task is None:
         return one.scalar_subquery()
     same = one.where(lane.c.handler == task.c.handler).limit(sa.literal_column("1"))

@@ -14,7 +14,7 @@ from probe import hit  # type: ignore[import-not-found]
 from runner import TaskHandler, connect, disconnect
 from runner.db.database import Database
 from runner.db.migrations.apply import upgrade
-from runner.engine.main import collect_rarely
+from runner.engine.main import tune_interpreter
 from runner.engine.runner import Engine
 from runner.settings import Settings
 from runner.urls import parse_url
@@ -59,7 +59,7 @@ class Ours(Peer):  # type: ignore[misc]
         """Run a runner until SIGTERM."""
         runner = Engine(self.settings, {NOOP.name: NOOP})
         on_sigterm(runner.stop)
-        collect_rarely()
+        tune_interpreter(self.settings)
         await runner.run()
 
     async def left(self) -> int:

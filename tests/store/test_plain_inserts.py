@@ -191,6 +191,20 @@ async def work(database: Database, outcome: Outcome) -> tuple[list[Claimed], Set
     return claimed, settled
 
 
+@pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+async def test_a_payload_that_is_no_utf8_is_claimed_with_the_others_by_one_call(
+    database: Database, shell: Shell
+) -> None:
+    shell("""INSERT INTO task(handler, payload) VALUES ('mail', '{"a": "' || CAST(X'ff' AS TEXT) || '"}')""")
+    shell("""INSERT INTO task(handler, payload) VALUES ('mail', '{"a": 1}')""")
+    me = await database.write(register, Identity("here", 1, "1", sorted(KNOWN), 9), 60.0)
+    heads = await database.read(survey)
+    lanes = {head.lane: LanePosition(database.dialect.instant(EARLIEST), 0) for head in heads}
+    claimed = await database.write_single(claim, Claimant(me, "here"), lanes, KNOWN, 100)
+    assert {(task.payload, task.attempt) for task in claimed} == {('{"a": 1}', 1), ('{"a": "\ufffd"}', 1)}
+    assert shell("SELECT attempt, fence FROM task") == "1|1\n1|1"
+
+
 async def test_a_row_inserted_by_hand_is_a_submit(database: Database, shell: Shell) -> None:
     shell("""INSERT INTO task(handler, payload) VALUES ('mail', '{"a": 1}')""")
     claimed, settled = await work(database, Done())

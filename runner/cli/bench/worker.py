@@ -14,7 +14,7 @@ import time
 from dataclasses import asdict
 
 from runner.cli.bench.stopwatch import HANDLER, Counter, Stopwatch, WorkerConfig, WorkerReport
-from runner.engine.main import collect_rarely
+from runner.engine.main import tune_interpreter
 from runner.engine.runner import Engine
 from runner.handlers.registry import Handler, Options
 
@@ -70,7 +70,7 @@ class BenchWorker:
         loop.add_reader(INPUT, read_input)
         print(READY, flush=True)
         await started.wait()
-        collect_rarely()
+        tune_interpreter(self._runner.settings)
         await self._runner.run()
         return reports[0] if reports else self._report()
 

@@ -65,21 +65,12 @@ SET
         )
     ),
     state = 'running',
-    deadline_at = (
-        statement_timestamp() + (
-            CAST(
-                coalesce(
-                    task.timeout,
-                    (
-                        SELECT lane.timeout
-                        FROM lane
-                        WHERE task.handler = lane.handler
-                        LIMIT 1
-                    )
-                ) AS FLOAT
-            )
-        ) * interval '1 second'
-    ),
+    deadline_at = CASE WHEN (task.timeout IS NULL) THEN (
+        SELECT (statement_timestamp() + (CAST(lane.timeout AS FLOAT)) * interval '1 second') AS anon_1
+        FROM lane
+        WHERE task.handler = lane.handler
+        LIMIT 1
+    ) ELSE (statement_timestamp() + (CAST(task.timeout AS FLOAT)) * interval '1 second') END,
     started_at = CASE WHEN :starts THEN statement_timestamp() END,
     attempt = (task.attempt + 1),
     fence = (task.fence + 1),
@@ -159,7 +150,7 @@ RETURNING
     task.queue,
     task.handler,
     task.key,
-    CASE WHEN (octet_length(task.payload::text) <= :payload_limit::BIGINT) THEN task.payload END AS anon_1,
+    CASE WHEN (octet_length(task.payload::text) <= :payload_limit::BIGINT) THEN task.payload END AS anon_2,
     task.priority,
     task.run_at,
     task.attempt,
@@ -168,8 +159,8 @@ RETURNING
     task.timeout,
     task.rescues,
     task.parents,
-    CASE WHEN (octet_length(task.payload::text) > :payload_limit::BIGINT) THEN octet_length(task.payload::text) END AS anon_2,
-    extract(epoch from task.expires_at - statement_timestamp())::float AS anon_3,
+    CASE WHEN (octet_length(task.payload::text) > :payload_limit::BIGINT) THEN octet_length(task.payload::text) END AS anon_3,
+    extract(epoch from task.expires_at - statement_timestamp())::float AS anon_4,
     task.claimed_at,
     task.hosts,
     task.ctid;

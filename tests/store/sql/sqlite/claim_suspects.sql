@@ -74,25 +74,21 @@ SET
         )
     ),
     state = 'running',
-    deadline_at = strftime(
+    deadline_at = CASE WHEN (task.timeout IS NULL) THEN (
+        SELECT strftime(
+            '%Y-%m-%d %H:%M:%f',
+            strftime('%Y-%m-%d %H:%M:%f', 'now'),
+            round(CAST(lane.timeout AS FLOAT), 3) || ' seconds'
+        ) AS anon_1
+        FROM lane
+        WHERE task.handler = lane.handler
+        LIMIT 1
+        OFFSET :param_2
+    ) ELSE strftime(
         '%Y-%m-%d %H:%M:%f',
         strftime('%Y-%m-%d %H:%M:%f', 'now'),
-        round(
-            CAST(
-                coalesce(
-                    task.timeout,
-                    (
-                        SELECT lane.timeout
-                        FROM lane
-                        WHERE task.handler = lane.handler
-                        LIMIT 1
-                        OFFSET :param_2
-                    )
-                ) AS FLOAT
-            ),
-            3
-        ) || ' seconds'
-    ),
+        round(CAST(task.timeout AS FLOAT), 3) || ' seconds'
+    ) END,
     started_at = CASE WHEN :starts THEN strftime('%Y-%m-%d %H:%M:%f', 'now') END,
     attempt = (task.attempt + 1),
     fence = (task.fence + 1),
@@ -168,7 +164,7 @@ RETURNING
     queue,
     handler,
     "key",
-    CASE WHEN (length(cast(payload as blob)) <= :payload_limit) THEN payload END AS anon_1,
+    CASE WHEN (length(cast(payload as blob)) <= :payload_limit) THEN payload END AS anon_2,
     priority,
     run_at,
     attempt,
@@ -177,8 +173,8 @@ RETURNING
     timeout,
     rescues,
     parents,
-    CASE WHEN (length(cast(payload as blob)) > :payload_limit) THEN length(cast(payload as blob)) END AS anon_2,
-    ((julianday(expires_at) - julianday('now')) * 86400.0) AS anon_3,
+    CASE WHEN (length(cast(payload as blob)) > :payload_limit) THEN length(cast(payload as blob)) END AS anon_3,
+    ((julianday(expires_at) - julianday('now')) * 86400.0) AS anon_4,
     claimed_at,
     hosts,
-    NULL AS anon_4;
+    NULL AS anon_5;
