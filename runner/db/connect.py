@@ -192,25 +192,26 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     connection.exec_driver_sql(options.get("begin", "BEGIN IMMEDIATE"))
 
 
-def with_fast_text(connection: Any, transaction: Callable[[Any], T]) -> T:
-    """Run the statements of a transaction with the driver's own texts; run them again if one is no UTF-8.
+def with_fast_text(connection: Any, statements: Callable[[], T]) -> T:
+    """Execute statements with the driver's own texts; if one is no UTF-8, execute them again in a new transaction.
 
     READABLE is a call per text, for which a thread waits while the event loop is busy.
 
     Args:
-        connection: a `sqlite3.Connection` in autocommit mode.
-        transaction: begins a transaction and executes its statements; the caller commits.
+        connection: a `sqlite3.Connection` in a writing transaction.
+        statements: executes the statements and returns their result.
     """
     connection.text_factory = str
     try:
-        return transaction(connection)
+        return statements()
     except sqlite3.OperationalError as error:
         if hasattr(error, "sqlite_errorcode"):  # SQLite itself reports no bad text
             raise
-        connection.execute("ROLLBACK")
     finally:
         connection.text_factory = READABLE
-    return transaction(connection)
+    connection.execute("ROLLBACK")
+    begin_writing(connection)
+    return statements()
 
 
 def begin_writing(connection: Any) -> None:

@@ -257,13 +257,11 @@ class Database:
     async def _in_one_call(self, verb: Callable[[Transaction], Any], progress: "TransactionStage") -> Any:
         async with self._translated(), self._exclusive(), self._statements.checkout(writes=False) as pooled:
 
-            def statements(file: Any) -> Any:
+            def transaction(file: Any) -> Any:
+                tx = ThreadTransaction(pooled.connection, self.tables, self.dialect, file)
                 connect.begin_writing(file)
                 progress.stage = "statement"
-                return completed(verb(ThreadTransaction(pooled.connection, self.tables, self.dialect, file)))
-
-            def transaction(file: Any) -> Any:
-                result = connect.with_fast_text(file, statements)
+                result = connect.with_fast_text(file, lambda: completed(verb(tx)))
                 progress.stage = "commit"
                 file.execute("COMMIT")
                 return result
