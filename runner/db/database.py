@@ -258,9 +258,8 @@ class Database:
         async with self._translated(), self._exclusive(), self._statements.checkout(writes=False) as pooled:
 
             def transaction(file: Any) -> Any:
-                tx = ThreadTransaction(pooled.connection, self.tables, self.dialect, file)
                 connect.begin_writing(file)
-                progress.stage = "statement"
+                progress.stage, tx = "statement", ThreadTransaction(pooled.connection, self.tables, self.dialect, file)
                 result = connect.with_fast_text(file, lambda: completed(verb(tx)))
                 progress.stage = "commit"
                 file.execute("COMMIT")
