@@ -60,6 +60,7 @@ class Poller:
         read_at: end of the last query that succeeded; None before the first one.
         error: error of the last query; empty if it succeeded.
         frozen: the data on the screen does not age.
+    again: a change has come during the running query, which may not show it.
     """
 
     next: float = 0.0
@@ -69,6 +70,7 @@ class Poller:
     read_at: float | None = None
     error: str = ""
     frozen: bool = False
+    again: bool = False
 
     def due(self, now: float) -> bool:
         """True if it is time for a query."""
@@ -76,7 +78,7 @@ class Poller:
 
     def begin(self, now: float) -> None:
         """Record the start of a query."""
-        self.looking, self.started_at = True, now
+        self.looking, self.started_at, self.again = True, now, False
 
     def succeeded(self, now: float, took: float, *, focused: bool = True) -> None:
         """Record the success of a query.
@@ -87,7 +89,8 @@ class Poller:
             focused: the terminal has focus.
         """
         self.looking, self.failures, self.read_at, self.error = False, 0, now, ""
-        self.next = now + max(PERIOD if focused else UNFOCUSED, min(took * SHARE, SLOWEST))
+        pause = max(PERIOD if focused else UNFOCUSED, min(took * SHARE, SLOWEST))
+        self.next = 0.0 if self.again else now + pause
 
     def failed(self, now: float, error: str) -> None:
         """Record a failure; the pause doubles each time."""
@@ -97,11 +100,11 @@ class Poller:
 
     def rest(self) -> None:
         """Query only on request from now on; the data of a past time does not age."""
-        self.next, self.frozen = inf, True
+        self.next, self.frozen = 0.0 if self.again else inf, True
 
     def hurry(self) -> None:
         """Query as soon as possible, after a change or on request."""
-        self.next = 0.0
+        self.next, self.again = 0.0, self.looking
 
     def trouble(self, now: float) -> str:
         """The error or the missing answer, with the age of the data on the screen; empty if there is none."""

@@ -325,3 +325,20 @@ def test_a_feed_never_looks_twice_at_once_and_backs_off() -> None:
     assert feed.next == 100 + LONGEST_WAIT
     feed.hurry()
     assert feed.due(100)
+
+
+def test_a_change_during_a_look_is_read_by_the_next_one() -> None:
+    feed = Poller()
+    feed.begin(100)
+    feed.hurry()
+    assert not feed.due(101)
+    feed.succeeded(101, 1.0)
+    assert feed.due(101)
+    feed.begin(101)
+    feed.succeeded(102, 0.001)
+    assert not feed.due(102)
+    feed.begin(103)
+    feed.hurry()
+    feed.succeeded(104, 1.0)
+    feed.rest()
+    assert feed.due(104)
