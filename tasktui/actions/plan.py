@@ -114,7 +114,7 @@ FEW_SAMPLES = 2
 """Samples on a low screen."""
 
 
-def plan_rows(plan: ActionPlan, database: str, width: int, *, low: bool) -> list[Row]:
+def plan_rows(plan: ActionPlan, database: str, width: int, _answer: str, *, low: bool) -> list[Row]:
     """Render the effect of a plan on a database.
 
     Args:

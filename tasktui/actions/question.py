@@ -41,8 +41,8 @@ class BulkChange(NamedTuple):
 class Effect(Protocol):
     """Draws the effect of a change."""
 
-    def __call__(self, width: int, *, low: bool) -> Sequence[Row]:
-        """Return rows of at most `width` cells; few of them if `low`."""
+    def __call__(self, width: int, answer: str, *, low: bool) -> Sequence[Row]:
+        """Return rows of at most `width` cells for the answer typed so far; few of them if `low`."""
         ...
 
 
@@ -59,7 +59,7 @@ class Question:
         sql: returns the equivalent SQL; None if there is none.
         many: True to offer a limit on the number of tasks.
         canary: True to offer stages as well.
-        effect: draws its effect in a width, with few rows if its argument `low` is set.
+        effect: draws its effect in a width for the typed answer, with few rows if its argument `low` is set.
         title: the question; empty for the label of the action.
         total: number of tasks to spread and to limit; None if counting stopped at the cap.
         reason: initial text of the reason.

@@ -2,19 +2,26 @@
 
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 from textual.content import Content
 
+from runner.errors import InvalidInput
 from runner.queries.schedules import ScheduleRow
 from runner.text import formatting
+from runner.text.times import format_moment
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import schedule_words
 from tasktui.actions.question import Dialog, Question, result_notice
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
+from tasktui.render.rows import Row
 from tasktui.session.session import Session
+
+TIMES, COLUMN = 10, 36
+"""Number of the next times of a rule, and the cells of each."""
 
 Change = Callable[[Confirmation], Coroutine[Any, Any, Notice]]
 
@@ -56,7 +63,33 @@ def ask_to_edit(action: Action, session: Session, targets: Targets) -> Dialog | 
             f"  a cron line ({line(row.spec.timezone)}), every 5m, or after_end 30s; for more: runner schedules edit"
         ),
     ]
-    return _question(replace(action, default=line(row.spec.rule)), row, about, partial(_edit, session, row))
+    question = _question(replace(action, default=line(row.spec.rule)), row, about, partial(_edit, session, row))
+    return replace(question, effect=partial(rule_rows, row.spec.timezone, session.now()))
+
+
+def rule_rows(timezone: str, now: datetime, width: int, answer: str, *, low: bool) -> list[Row]:
+    """Render the next ten times of a typed rule, or the reason why it is refused.
+
+    Args:
+        timezone: time zone of a cron line.
+        now: the current time.
+        width: cells of a row.
+        answer: the typed rule.
+        low: True for a screen with few rows: the next times of one row.
+    """
+    from runner.policy.schedule import describe, parse_rule, parse_zone, upcoming
+
+    text = " ".join(answer.split())
+    try:
+        rule = parse_rule(text, timezone)
+        times = [format_moment(moment, parse_zone(timezone)) for moment in upcoming(rule, now, TIMES)]
+    except InvalidInput as error:
+        return [[(line(f"✗ {error.fields.get('why', error)}", width), "bold dead")]]
+    if rule.delay is not None:
+        return [[(line(f"✓ {describe(text)} of the last run", width), "muted")]]
+    columns = max(1, width // COLUMN)
+    rows = [times[first : first + columns] for first in range(0, len(times), columns)]
+    return [[("".join(f"{time:{COLUMN}}" for time in row), "text")] for row in rows[: 1 if low else TIMES]]
 
 
 def ask_to_delete(action: Action, session: Session, targets: Targets) -> Dialog | None:

@@ -185,9 +185,9 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         """Draw the effect, and the meaning of each input."""
         dialog, low = self.query_one(".dialog"), self.app.size.height < LOW
         width = dialog.scrollable_content_region.width or self.app.size.width
-        if self._question.effect is not None:
-            self.query_one("#effect", Canvas).draw(self._question.effect(width, low=low))
         values = self._values()
+        if self._question.effect is not None:
+            self.query_one("#effect", Canvas).draw(self._question.effect(width, values.get("answer", ""), low=low))
         for name, title in (("how", "How"), ("safety", "Production" if self._required.reason else "Confirm")):
             for canvas in self.query(f"#{name}").results(Canvas):
                 canvas.draw([*([] if low else [BLANK]), rule([heading(title)], width)])

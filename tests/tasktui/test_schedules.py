@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
@@ -12,6 +13,7 @@ from runner.operations.results import Actor
 from runner.operations.schedule import add_schedule
 from runner.queries.schedules import ScheduleRow, schedules
 from runner.store.schedules.tick import tick
+from tasktui.actions.schedule import rule_rows
 from tasktui.data.schedules import planned
 from tests.store.table import change
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
@@ -100,9 +102,29 @@ async def test_a_rule_is_edited_and_a_wrong_one_is_refused(database: Database, w
             await operator.press("E")
             await operator.until(lambda: operator.screen.query("#answer"))
             operator.screen.query_one("#answer").value = rule
+            await operator.sees("bad minute" if answer == "bad minute" else ":00:00 UTC (+00:00)")
             await confirm(operator)
             await operator.is_told(answer)
     assert (await row(database)).spec.rule == "every 2h"
+
+
+@pytest.mark.parametrize(("width", "rows"), [(100, 5), (40, 10)])
+def test_the_next_ten_times_of_a_typed_rule_are_shown(width: int, rows: int) -> None:
+    now = datetime(2026, 3, 27, 12, tzinfo=UTC)
+    shown = rule_rows("Europe/Berlin", now, width, "30 2 * * *", low=False)
+    assert len(shown) == rows
+    text = " ".join(text for row in shown for text, _ in row)
+    assert "2026-03-28 02:30:00 CET (+01:00)" in text
+    assert "2026-03-29 03:00:00 CEST (+02:00)" in text  # the clocks skip 2:30
+    assert text.count("02:30:00") == 9
+    assert len(rule_rows("Europe/Berlin", now, width, "30 2 * * *", low=True)) == 1
+
+
+def test_a_typed_rule_that_is_refused_names_the_reason() -> None:
+    now = datetime(2026, 3, 27, 12, tzinfo=UTC)
+    for typed, answer in (("61 * * * *", "✗ bad minute"), ("every 0s", "✗ the interval"), ("after_end 3s", "✓ 3 s")):
+        (((text, _),),) = rule_rows("UTC", now, 60, typed, low=False)
+        assert text.startswith(answer)
 
 
 @ON_ONE_DATABASE
