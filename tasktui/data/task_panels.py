@@ -63,7 +63,7 @@ def sentence(detail: TaskDetail) -> list[Part]:
     return [(main, "strong"), (more, "muted")]
 
 
-def _said(detail: TaskDetail, width: int) -> list[Row]:
+def said(detail: TaskDetail, width: int) -> list[Row]:
     """The sentence in one row, or the cause in rows of its own."""
     main, (cause, role) = sentence(detail)
     if width_of([main, (cause, role)]) + 2 <= width:
@@ -93,13 +93,17 @@ def _due(task: TaskRow, at: datetime) -> str:
 
 
 def _held(detail: TaskDetail) -> str:
-    """The pause that holds a task back."""
+    """The pause or the open breaker that holds a task back; a breaker only one that is due."""
     for name, pause in (("queue", detail.queue_pause), ("handler", detail.handler_pause)):
         if pause is not None:
             place = detail.task.queue if name == "queue" else detail.task.handler
             why = f": {line(pause.why, 60)}" if pause.why else ""
             return f"{name} {line(place, 40)} is paused by {line(pause.by, 30)}{why}"
-    return ""
+    task, breaker = detail.task, detail.breaker
+    if breaker is None or (task.run_at is not None and task.run_at > detail.at):
+        return ""
+    probe = f"Next probe in {formatting.age(breaker.next_in)}." if breaker.next_in > 0 else "It probes now."
+    return f"the breaker of {line(task.handler, 40)} is open. {probe}"
 
 
 def facts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
@@ -118,6 +122,20 @@ def facts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
             row += fit([(f"  {name:<13}", "muted"), (value, "text")], each)
         rows.append(row)
     return [*rows, *(fit([(f"  {name:<13}", "muted"), (value, "text")], width) for name, value in long)]
+
+
+def line_of_facts(detail: TaskDetail, width: int) -> Row:
+    """The most important fields of a task in one line, for a narrow screen."""
+    task, at = detail.task, detail.at
+    by = f" by {line(detail.submitted_by, 30)}" if detail.submitted_by else ""
+    fields = {
+        "queue": line(task.queue, 30),
+        "attempts": formatting.attempts(task.attempt, task.max_attempts).replace("/", " of "),
+        "submitted": f"{formatting.since(task.submitted_at, at)} ago{by}",
+        "timeout": formatting.age(detail.timeout) if detail.timeout is not None else "",
+    }
+    parts = [part for name, value in fields.items() if value for part in ((f"  {name} ", "muted"), (value, "text"))]
+    return fit(parts, width)
 
 
 def attempts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
@@ -268,32 +286,6 @@ def notes(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool) -> list
             role = {"warning": "retrying", "error": "dead", "critical": "dead"}.get(row.level, "muted")
             text = one_line(mask(row.line, reveal=reveal))
             rows.append(fit([(f"  {when:<8}  ", "faint"), (f"{line(row.level, 8):<9}", role), (text, "text")], width))
-    return rows
-
-
-def screen(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool, unfold: bool) -> list[Row]:
-    """Everything about a task."""
-    rows: list[Row] = [headline(detail, width), *_said(detail, width), *progress(detail, width), BLANK]
-    rows += [*facts(detail, zone, width), BLANK]
-    chart = attempts(detail, zone, width) if width >= 80 else []
-    rows += [*chart, BLANK] if chart else []
-    half = (width - 2) * 2 // 5 if width >= 100 else width
-    other = width - half - 2 if width >= 100 else width
-    left = payload(detail, half, reveal=reveal, unfold=unfold)
-    right = error(detail, other, reveal=reveal, unfold=unfold)
-    if width < 100 or not right:
-        left = payload(detail, width, reveal=reveal, unfold=unfold)
-        rows += [*right, *([BLANK] if right else []), *left]
-    else:
-        rows += beside(left, right, half)
-    related = dependencies(detail, width)
-    rows += [BLANK, *related] if related else []
-    noted = notes(detail, zone, width, reveal=reveal)
-    rows += [BLANK, *noted] if noted else []
-    rows += [BLANK, *history(detail, zone, width, reveal=reveal)]
-    if detail.next_runs:
-        rows += [BLANK, rule([heading("NEXT RUNS")], width, [("if every attempt fails immediately", "muted")])]
-        rows += [fit([(f"  {formatting.exact(run, detail.at, zone)}", "text")], width) for run in detail.next_runs]
     return rows
 
 

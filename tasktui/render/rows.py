@@ -1,5 +1,6 @@
 """Rows: lines of styled text with a known width, the parts of every panel."""
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import TypeAlias
@@ -42,6 +43,19 @@ def fit(row: Row, width: int) -> list[Part]:
         parts.append((text, spec))
         room -= length
     return [*parts, (" " * room, "")] if room else parts
+
+
+def wrapped(row: Row, width: int) -> list[Row]:
+    """A sentence in as many rows as it needs, broken between words; each begins as far inside as the first."""
+    inside = " " * (len(row[0][0]) - len(row[0][0].lstrip())) if row else ""
+    rows: list[list[Part]] = [[]]
+    for text, spec in row:
+        for word in re.findall(r"\s*\S+|\s+$", text):
+            if rows[-1] and width_of([*rows[-1], (word.rstrip(), spec)]) > width and word.strip():
+                rows.append([(inside + word.strip(), spec)])
+            else:
+                rows[-1].append((word, spec))
+    return list(rows)
 
 
 def ends(left: Row, right: Row, width: int) -> list[Part]:

@@ -11,7 +11,7 @@ from tasktui.data.background import MOST_LATEST, FailureGroups, GroupDetail
 from tasktui.render.code import error_rows
 from tasktui.render.plot import compact, gauge, sparkline
 from tasktui.render.render import Cell, RenderedRow, brief, fitted, handler_cell, line
-from tasktui.render.rows import BLANK, Part, Row, beside, fit, heading, rule, state, width_of
+from tasktui.render.rows import BLANK, Part, Row, beside, fit, heading, rule, state, width_of, wrapped
 
 NORMAL = 100
 """Columns of a screen that has room for panels side by side."""
@@ -108,8 +108,8 @@ def detail(
     title: list[Part] = [(kind, "bold strong"), (f" {message}", "muted")]
     most = width - width_of(note) - 8
     rows: list[Row] = [rule(title if width_of(title) < most else fit(title, most), width, note)]
-    rows += [fit([(" ", ""), *finding(group, found.shares if found else None, data)], width), BLANK]
-    left, right = 46, width - 49 if width >= NORMAL else width
+    rows += [*wrapped([(" ", ""), *finding(group, found.shares if found else None, data)], width), BLANK]
+    left, right = 46, width - 49 if width >= NORMAL else width - 1
     trace = error_rows(group.error_type, group.message, group.traceback, right, reveal=False, unfold=unfold)
     if found is None:
         return [*rows, *trace]
@@ -117,7 +117,8 @@ def detail(
     most = min(max(FEW_LATEST, room - len(rows) - len(trace) - 2), MOST_LATEST)
     trace = [*trace, *latest_tasks(group, found.tasks.latest[:most], data.at, right)]
     if width < NORMAL:
-        return [*rows[:-1], *_shared_briefly(found.shares, width), *now, BLANK, *trace]
+        traced: list[Row] = [[(" ", ""), *row] for row in trace]
+        return [*rows[:-1], *_shared_briefly(found.shares, width), *now, BLANK, *traced]
     shared = [*_shared(found.shares, data.versions), BLANK, *now]
     bordered: list[Row] = [[("│ ", "line"), *row] for row in trace]
     return [*rows, *beside(shared, bordered, left, 1)]

@@ -302,7 +302,7 @@ def system(view: View, width: int) -> list[Row]:
     dots: list[Part] = [("● ", "succeeded") if is_alive else ("◌ ", "lost") for is_alive in states]
     silent = states.count(False)
     note = f"{silent} silent" if silent else ""
-    figure = f"{len(alive)} of {len(states)}"
+    figure = f"{len(states) - silent} of {len(states)}"
     rows.append(_system("runners", figure, "lost" if silent else "strong", fit(dots, bar), note))
     return rows
 

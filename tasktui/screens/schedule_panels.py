@@ -12,7 +12,7 @@ from runner.text.sanitize import count_noun
 from tasktui.data.schedules import DAY, ScheduleBoard, planned
 from tasktui.render.plot import Span, area, framed, gauge, joined, nice, time_axis, time_labels
 from tasktui.render.render import fitted, line
-from tasktui.render.rows import BLANK, Part, Row, ends, fit, heading, rule
+from tasktui.render.rows import BLANK, Part, Row, ends, fit, heading, rule, wrapped
 from tasktui.render.rows import state as state_part
 from tasktui.widgets.table import GUTTER
 
@@ -132,10 +132,10 @@ def lower(
     if row is None:
         return nothing(width)
     indent = sum(cells + 1 for cells in sizes[:-1] if cells) + GUTTER
-    axis: list[Row] = [[(" " * indent, ""), *ruler_axis(board.at, length, sizes[-1], zone)]]
+    axis: list[Row] = [[(" " * (indent + 1), ""), *ruler_axis(board.at, length, sizes[-1] - 1, zone)]]
     if width < NORMAL:
         title = rule([heading(line(row.id, 40))], width, [(describe(line(row.spec.rule, 30)), "muted")])
-        brief = [title, fit(sentence(board, row, zone), width), BLANK]
+        brief = [title, *wrapped(sentence(board, row, zone), width), BLANK]
         return [*axis, *brief, brief_runs(board, zone, width)][: max(1, room)]
     late = lateness(board, zone, width)
     tall = height >= TALL and length == HOUR

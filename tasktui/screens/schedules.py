@@ -21,17 +21,17 @@ from tasktui.screens.live import LiveScreen
 from tasktui.screens.schedule_panels import HOUR
 from tasktui.screens.selection import open_why
 from tasktui.widgets.canvas import Canvas
-from tasktui.widgets.table import GUTTER, Table
+from tasktui.widgets.table import GUTTER, MARGIN, Table
 
 COLUMNS = (
     ListColumn("", 1),
     ListColumn("NAME", 18, grow=2),
     ListColumn("EVERY", 14, grow=1),
     ListColumn("NEXT", 12, right=True),
-    ListColumn("LAST 12", 12),
+    ListColumn(" LAST 12", 13),
     ListColumn("LATE", 7, right=True, drop=2),
     ListColumn("TOOK", 8, right=True, drop=1),
-    ListColumn("NEXT HOUR", 12, grow=4),
+    ListColumn(" NEXT HOUR", 13, grow=4),
 )
 
 SPANS = (("1 h", HOUR), ("24 h", DAY))
@@ -82,9 +82,9 @@ class SchedulesScreen(LiveScreen):
         width, height = self.size
         zone, length = self.session.zone, SPANS[self._span][1]
         table = self._table
-        columns = COLUMNS if not self._span else (*COLUMNS[:-1], COLUMNS[-1]._replace(title="NEXT 24 HOURS"))
+        columns = COLUMNS if not self._span else (*COLUMNS[:-1], COLUMNS[-1]._replace(title=" NEXT 24 HOURS"))
         table.columns = columns
-        sizes = widths(columns, (table.scrollable_content_region.width or width) - GUTTER)
+        sizes = widths(columns, (table.scrollable_content_region.width or width) - GUTTER - MARGIN)
         rows = {row.id: row for row in board.rows}
         table.show(tuple(rows), lambda id: schedule_line(rows[id], board, length, sizes[-1], zone))
         self.query_one("#title", Canvas).draw([rule([heading("SCHEDULES")], width, panels.count_figure(board))])
@@ -149,8 +149,8 @@ def schedule_line(row: ScheduleRow, board: ScheduleBoard, length: timedelta, wid
         sign, role = ("!", "bold retrying"), "bold strong"
     last = next((run for run in row.runs if run.task is not None), None)
     shown = late if late is not None else last.late if last is not None else None
-    results = panels.last_runs(row)
-    ruler = panels.ruler(row, board.at, length, width, zone)
+    results: list[Part] = [(" ", ""), *panels.last_runs(row)]
+    ruler = [(" ", ""), *panels.ruler(row, board.at, length, width - 1, zone)]
     took = last.task.duration if last is not None and last.task is not None else None
     return RenderedRow(
         (

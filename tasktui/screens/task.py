@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from datetime import tzinfo
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,11 +16,13 @@ from runner.db.transaction import clock
 from runner.errors import TaskNotFound
 from runner.queries.task.detail import TaskDetail, task_detail
 from runner.queries.task_list.row import TaskRow
+from runner.text import formatting
 from tasktui.actions import perform
 from tasktui.actions.action import Targets
-from tasktui.data.task_panels import preview, screen
+from tasktui.data import task_panels as panels
+from tasktui.data.task_panels import preview
 from tasktui.messages import RevealRecorded
-from tasktui.render.rows import BLANK
+from tasktui.render.rows import BLANK, Row, beside, fit, heading, rule
 from tasktui.screens.actions import TASK_TARGETS, action_bindings
 from tasktui.screens.live import LiveScreen
 from tasktui.screens.selection import open_why
@@ -32,6 +35,9 @@ TALL, PREVIEW = 34, 9
 
 WIDE, SIDE = 180, 72
 """Columns of a screen with a preview beside the list, and of the preview."""
+
+NORMAL, LEAST_CHART = 100, 70
+"""Columns of a screen with panels side by side, and of the narrowest one with the attempts over time."""
 
 PREVIEW_EVERY = 2.0
 """Seconds to cache the task of the preview."""
@@ -196,4 +202,38 @@ class TaskScreen(LiveScreen):
         if self._detail is not None:
             canvas = self.query_one("#detail", Canvas)
             width = max(36, self.size.width - 2)  # a margin and the scroll bar
-            canvas.draw(screen(self._detail, self.session.zone, width, reveal=self._reveal, unfold=self._unfold))
+            canvas.draw(task_rows(self._detail, self.session.zone, width, reveal=self._reveal, unfold=self._unfold))
+
+
+def task_rows(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool, unfold: bool) -> list[Row]:
+    """Everything about a task."""
+    rows: list[Row] = [
+        panels.headline(detail, width),
+        *panels.said(detail, width),
+        *panels.progress(detail, width),
+        BLANK,
+    ]
+    fields = panels.facts(detail, zone, width)
+    rows += [panels.line_of_facts(detail, width)] if width < NORMAL else fields
+    rows += [BLANK]
+    chart = panels.attempts(detail, zone, width) if width >= LEAST_CHART else []
+    rows += [*chart, BLANK] if chart else []
+    half = (width - 2) * 2 // 5 if width >= NORMAL else width
+    other = width - half - 2 if width >= NORMAL else width
+    left = panels.payload(detail, half, reveal=reveal, unfold=unfold)
+    right = panels.error(detail, other, reveal=reveal, unfold=unfold)
+    if width < NORMAL or not right:
+        left = panels.payload(detail, width, reveal=reveal, unfold=unfold)
+        rows += [*right, *([BLANK] if right else []), *left]
+    else:
+        rows += beside(left, right, half)
+    rows += [BLANK, *fields] if width < NORMAL else []
+    related = panels.dependencies(detail, width)
+    rows += [BLANK, *related] if related else []
+    noted = panels.notes(detail, zone, width, reveal=reveal)
+    rows += [BLANK, *noted] if noted else []
+    rows += [BLANK, *panels.history(detail, zone, width, reveal=reveal)]
+    if detail.next_runs:
+        rows += [BLANK, rule([heading("NEXT RUNS")], width, [("if every attempt fails immediately", "muted")])]
+        rows += [fit([(f"  {formatting.exact(run, detail.at, zone)}", "text")], width) for run in detail.next_runs]
+    return rows

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from runner.model.task import Shown
+from runner.policy.breaker import OpenBreaker
 from runner.policy.histogram import Histogram, Times
 from runner.queries.counting import Count
 from runner.queries.runners import RunnerRow
@@ -33,12 +34,13 @@ from tasktui.render.plot import (
     with_marks,
 )
 from tasktui.render.render import ListColumn, brief, fitted, task_line, widths
-from tasktui.render.rows import plain, width_of
+from tasktui.render.rows import plain, width_of, wrapped
 from tasktui.screens.failure_panels import is_hot
 from tasktui.screens.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
 from tasktui.screens.reports import in_front
 from tasktui.screens.runners import claimed_rows
 from tasktui.screens.side_panels import slot_row, slots
+from tasktui.screens.task import task_rows
 from tests.tasktui.test_commands import NOW, row, story
 
 AT = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
@@ -185,6 +187,13 @@ def test_a_long_payload_is_folded_and_says_so() -> None:
     assert plain(payload_rows(list(range(40)), 40, 5)).splitlines()[-1] == "37 more lines, f unfolds"
 
 
+def test_a_sentence_breaks_between_words_and_keeps_its_styles() -> None:
+    rows = wrapped([(" Late by 7m: ", "bold strong"), ("no runner has handled the tick.", "text")], 20)
+    assert plain(rows).splitlines() == [" Late by 7m: no", " runner has handled", " the tick."]
+    assert all(width_of(row) <= 20 for row in rows)
+    assert rows[0][-1] == ("no", "text")
+
+
 TRACE = """Traceback (most recent call last):
   File "/srv/venv/lib/python3.12/site-packages/httpx/_client.py", line 825, in request
     return self.send(request)
@@ -229,7 +238,7 @@ def test_a_traceback_hides_secrets_and_escapes() -> None:
 
 def test_the_attempt_under_way_is_part_of_the_story() -> None:
     def text(task: TaskRow) -> str:
-        return plain(task_panels.screen(story(task), UTC, 100, reveal=False, unfold=False))
+        return plain(task_rows(story(task), UTC, 100, reveal=False, unfold=False))
 
     task = row(7, Shown.RUNNING, attempt=2, runner_id=5, host="web-1", claimed_at=NOW - timedelta(seconds=72))
     assert "1m12s ago  attempt 2 running for 1m12s, runner 5 on web-1" in text(task)
@@ -239,6 +248,17 @@ def test_the_attempt_under_way_is_part_of_the_story() -> None:
     suspect = text(row(7, rescues=2))
     assert "It lost 2 runners, and is suspected of killing them: a runner runs such tasks in groups of 16." in suspect
     assert "next free runner" not in suspect
+
+
+def test_the_sentence_of_a_due_task_names_the_open_breaker() -> None:
+    def text(task: TaskRow, next_in: float = 12.0) -> str:
+        detail = replace(story(task), breaker=OpenBreaker(1, next_in, 60.0))
+        return plain(task_rows(detail, UTC, 100, reveal=False, unfold=False))
+
+    due = row(7, handler="pay.charge", run_at=NOW - timedelta(minutes=9))
+    assert "Due for 9m, but held back: the breaker of pay.charge is open. Next probe in 12s." in text(due)
+    assert "is open. It probes now." in text(due, 0.0)
+    assert "breaker" not in text(row(7, Shown.RETRYING, run_at=NOW + timedelta(minutes=9)))
 
 
 def test_an_error_names_the_rule_that_decided() -> None:

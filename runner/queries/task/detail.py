@@ -10,12 +10,13 @@ from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidRetryPlan, TaskNotFound
 from runner.handlers.options import TASK_OPTIONS
 from runner.model.task import Scope, State
+from runner.policy.breaker import OpenBreaker
 from runner.policy.claim_conditions import used_up
 from runner.policy.retry import next_runs, parse_plan
 from runner.policy.suspicion import describe, is_suspect
 from runner.queries.audit import AuditRecord, audit
 from runner.queries.health import reads_audit
-from runner.queries.registries import Pause, pauses
+from runner.queries.registries import Pause, breakers, pauses
 from runner.queries.rows import as_int, as_text, moment, number, readable, text, texts
 from runner.queries.runners import RunnerRow, runner_of
 from runner.queries.task.attempts import (
@@ -131,6 +132,7 @@ class TaskDetail:
         runner: the runner that executes it; None if it is not running, or the runner is no longer registered.
         queue_pause: the pause of its queue; None if the queue is not paused.
         handler_pause: the pause of its handler; None if the handler is not paused.
+        breaker: the open breaker of its handler, for a waiting task; None if it is closed.
         at: the database's time.
         dependencies: its dependencies and dependents.
         progress: its progress; None without one.
@@ -158,6 +160,7 @@ class TaskDetail:
     unique: UniqueKey | None = None
     queue_pause: Pause | None = None
     handler_pause: Pause | None = None
+    breaker: OpenBreaker | None = None
     dependencies: DependencyTree = ALONE
     started_at: datetime | None = None
     audit_seen: bool = True
@@ -195,6 +198,8 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
     retry = text(row["retry"])
     all_pauses = await pauses(tx)
     reads_log = await reads_audit(tx)
+    waits = task.state is State.WAITING
+    opened = await breakers(tx, task.handler, only_open=True) if waits else []
     return TaskDetail(
         task=task,
         error=text(row["error"]),
@@ -216,6 +221,7 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         unique=await unique_key(tx, id, task.handler, key) if (key := text(row["unique_key"])) is not None else None,
         queue_pause=all_pauses.queues.get(task.queue),
         handler_pause=all_pauses.handlers.get(task.handler),
+        breaker=opened[0].state if opened else None,
         dependencies=await dependency_tree(tx, task),
         audit_seen=reads_log,
         progress=await progress_of(tx, id),
