@@ -113,9 +113,11 @@ class Worker:
         self._starting = True
         try:
             loop = asyncio.get_running_loop()
-            # A task that may not start returns to its place, so each turn asks: an eager first step would run for ever.
-            while self._may_start() and (running := slots.next()) is not None:
+            may_start = self._may_start()
+            while may_start and (running := slots.next()) is not None:
                 running.job = asyncio.Task(self._execute(running), loop=loop, context=self._context.copy(), **_START)
+                # A task that may not start returns to its place: with eager first steps the loop would never end.
+                may_start = not EAGER or self._may_start()
         finally:
             self._starting = False
 
