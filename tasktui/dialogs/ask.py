@@ -194,6 +194,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         meanings = self._meanings(values)
         for name, (text, role) in meanings.items():
             self.query_one(f"#{name}-meaning", Static).update(content((text, role)))
+        self.query("#answer-meaning").set(display="answer" in meanings)  # without one, its place is for long answers
         for canvas in self.query("#when").results(Canvas):
             when = self._when(values, width)
             canvas.draw([when] if when else [])

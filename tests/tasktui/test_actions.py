@@ -313,6 +313,15 @@ async def test_a_queue_is_paused_and_resumed_from_the_overview(database: Databas
 
 
 @ON_ONE_DATABASE
+async def test_the_input_of_a_limit_shows_all_parts_of_it(database: Database, watch: Watch) -> None:
+    await add_live(database, queue="mail")
+    async with watch("overview", size=(100, 40)) as operator:
+        await operator.sees("mail")
+        await operator.press("M")
+        await operator.until(lambda: isinstance(operator.screen, ConfirmScreen) and operator.screen.focused)
+        await operator.sees("concurrency=5 per-tenant=none rate=none")
+
+
 async def test_a_handler_is_paused_and_resumed_from_a_task(database: Database, watch: Watch) -> None:
     await add_live(database, "mail.send")
     async with watch("tasks") as operator:
