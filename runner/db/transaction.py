@@ -144,12 +144,15 @@ def completed(work: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a verb of a single statement may execute prepared statements only")
 
 
+EPOCH, NOW = sa.select(epoch_seconds()), sa.select(db_now())
+
+
 async def epoch(tx: Transaction) -> float:
     """Return the database's time in seconds since 1970."""
-    return float(await tx.scalar(sa.select(epoch_seconds())))
+    return float(await tx.scalar(EPOCH))
 
 
 async def clock(tx: Transaction) -> datetime:
     """Return the database's time, the reference for all ages."""
-    now: datetime = await tx.scalar(sa.select(db_now()))
+    now: datetime = await tx.scalar(NOW)
     return now

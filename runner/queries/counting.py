@@ -1,20 +1,23 @@
 """Bounded counts of tasks, along indexes."""
 
+from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.dialects import by_column
-from runner.db.schema import is_state
+from runner.db.dialects import Dialect, by_column
+from runner.db.schema import Tables, is_state
 from runner.db.schema.task import Condition, ended
 from runner.db.transaction import Transaction
 from runner.db.types import db_now
 from runner.model.task import Shown, State
 from runner.policy.lanes import Head, Lane
-from runner.queries.rows import as_text
+from runner.queries.rows import as_text, text
 from runner.queries.task_list.sources import live_states
 from runner.store.lanes import survey
+from runner.text.sanitize import one_line
 
 QUEUE_COLUMNS: dict[str, Any] = {"queue": sa.Text}
 LANE_COLUMNS: dict[str, Any] = {"queue": sa.Text, "handler": sa.Text, "priority": sa.SmallInteger, "hosts": sa.Text}
@@ -80,16 +83,24 @@ async def waiting(tx: Transaction, lanes: Sequence[Lane], cap: int) -> dict[str,
         lanes: the lanes that exist, from a survey.
         cap: maximum number of tasks to count for each number.
     """
-    lane_rows = sa.select(tx.dialect.rows("lane", LANE_COLUMNS)).cte("lane")
-    queue, lane = sa.select(lane_rows.c.queue).distinct().subquery("queue"), lane_rows.alias("mine")
-    task = tx.tables.task.alias("walked")
-    due, future = task.c.run_at <= db_now(), task.c.run_at > db_now()
-    # Due tasks are counted from the index alone; only future tasks need their rows, for the attempts.
-    ready = _walk(tx, lane, queue, task, due, task.c.run_at, cap + 1)
-    ahead = _walk(tx, lane, queue, task, future, task.c.attempt, cap + 1)
-    statement = sa.select(queue.c.queue, _size(ready), _sizes(ahead))
+    statement = _waiting_statement(tx.tables, tx.dialect, cap)
     rows = await tx.rows(statement, tx.dialect.parameters("lane", by_column(LANE_COLUMNS, lanes)))
     return {queue: _waiting(ready, sizes, cap) for queue, ready, sizes in rows}
+
+
+# The console counts every second: building these statements would cost more than executing them.
+
+
+@lru_cache
+def _waiting_statement(tables: Tables, dialect: Dialect, cap: int) -> sa.Select[Any]:
+    lane_rows = sa.select(dialect.rows("lane", LANE_COLUMNS)).cte("lane")
+    queue, lane = sa.select(lane_rows.c.queue).distinct().subquery("queue"), lane_rows.alias("mine")
+    task = tables.task.alias("walked")
+    due, future = task.c.run_at <= db_now(), task.c.run_at > db_now()
+    # Due tasks are counted from the index alone; only future tasks need their rows, for the attempts.
+    ready = _walk(dialect, lane, queue, task, due, task.c.run_at, cap + 1)
+    ahead = _walk(dialect, lane, queue, task, future, task.c.attempt, cap + 1)
+    return sa.select(queue.c.queue, _size(ready), _sizes(ahead))
 
 
 def _waiting(ready: int, sizes: str, cap: int) -> WaitingCounts:
@@ -100,12 +111,12 @@ def _waiting(ready: int, sizes: str, cap: int) -> WaitingCounts:
 
 
 def _walk(
-    tx: Transaction, lane: sa.FromClause, queue: sa.Subquery, task: Any, condition: Condition, column: Any, limit: int
+    dialect: Dialect, lane: sa.FromClause, queue: sa.Subquery, task: Any, condition: Condition, column: Any, limit: int
 ) -> sa.Subquery:
     """A column of the first waiting tasks of a queue that match a condition, over all of its lanes."""
     matches = [task.c[name] == lane.c[name] for name in LANE_COLUMNS]
     waiting, mine = is_state(task.c.state, State.WAITING), lane.c.queue == queue.c.queue
-    if tx.dialect.isolates_rows:
+    if dialect.isolates_rows:
         # Lane by lane: as a join, a planner that expects one row would read the tasks of all queues for each queue.
         first = sa.select(column).where(waiting, condition, *matches).limit(limit).correlate(lane)
         each = first.lateral("first")
@@ -128,12 +139,7 @@ def _sizes(rows: sa.Subquery) -> sa.ScalarSelect[str]:
 
 async def running(tx: Transaction, cap: int) -> dict[str, RunningCounts]:
     """Count the running tasks of each queue; the cap applies to all queues together."""
-    task = tx.tables.task
-    lost = sa.case((live_states(tx.tables)[Shown.LOST], 1), else_=0).label("lost")
-    running = is_state(task.c.state, State.RUNNING)
-    window = sa.select(task.c.queue, lost).where(running).limit(cap + 1).subquery()
-    numbers = (sa.func.count(), sa.func.sum(window.c.lost))
-    rows = await tx.rows(sa.select(window.c.queue, *numbers).group_by(window.c.queue))
+    rows = await tx.rows(_running_statement(tx.tables, cap))
     more = sum(row[1] for row in rows) > cap
     return {
         as_text(queue): RunningCounts(Count(total - lost_count, more), Count(lost_count, more))
@@ -141,13 +147,28 @@ async def running(tx: Transaction, cap: int) -> dict[str, RunningCounts]:
     }
 
 
+@lru_cache
+def _running_statement(tables: Tables, cap: int) -> sa.Select[Any]:
+    task = tables.task
+    lost = sa.case((live_states(tables)[Shown.LOST], 1), else_=0).label("lost")
+    running = is_state(task.c.state, State.RUNNING)
+    window = sa.select(task.c.queue, lost).where(running).limit(cap + 1).subquery()
+    numbers = (sa.func.count(), sa.func.sum(window.c.lost))
+    return sa.select(window.c.queue, *numbers).group_by(window.c.queue)
+
+
 async def blocked(tx: Transaction, cap: int) -> dict[str, Count]:
     """Count the blocked tasks of each queue; the cap applies to all queues together."""
-    task = tx.tables.task.c
-    window = sa.select(task.queue).where(is_state(task.state, State.BLOCKED)).limit(cap + 1).subquery()
-    rows = await tx.rows(sa.select(window.c.queue, sa.func.count()).group_by(window.c.queue))
+    rows = await tx.rows(_blocked_statement(tx.tables, cap))
     more = sum(row[1] for row in rows) > cap
     return {as_text(queue): Count(number, more) for queue, number in rows}
+
+
+@lru_cache
+def _blocked_statement(tables: Tables, cap: int) -> sa.Select[Any]:
+    task = tables.task.c
+    window = sa.select(task.queue).where(is_state(task.state, State.BLOCKED)).limit(cap + 1).subquery()
+    return sa.select(window.c.queue, sa.func.count()).group_by(window.c.queue)
 
 
 async def long_order_keys(tx: Transaction, least: int, cap: int) -> dict[str, Count]:
@@ -177,25 +198,29 @@ async def dead(tx: Transaction, cap: int, most: int | None = None) -> dict[str, 
         cap: maximum number of tasks to count for each queue.
         most: maximum number of queues, by name; None for all.
     """
-    history = tx.tables.history
-    earliest, beyond = history.alias("earliest"), history.alias("beyond")
+    rows = await tx.rows(_dead_statement(tx.tables, cap, most))
+    return {as_text(queue): capped(number, cap) for queue, number in rows}
+
+
+@lru_cache
+def _dead_statement(tables: Tables, cap: int, most: int | None) -> sa.Select[Any]:
+    earliest, beyond = tables.history.alias("earliest"), tables.history.alias("beyond")
     head = sa.select(_first_queue(earliest, sa.true()).label("queue")).cte("head", recursive=True)
     step = _first_queue(beyond, beyond.c.queue > head.c.queue).correlate(head)
     heads = head.union_all(sa.select(step).where(head.c.queue.is_not(None)))
-    statement = _dead(tx, heads, cap).where(heads.c.queue.is_not(None)).limit(most)  # no sort: it ends the recursion
-    return {as_text(queue): capped(number, cap) for queue, number in await tx.rows(statement)}
+    return _dead(tables, heads, cap).where(heads.c.queue.is_not(None)).limit(most)  # no sort: it ends the recursion
 
 
 async def dead_of(tx: Transaction, names: Sequence[str], cap: int) -> dict[str, Count]:
     """Count the dead tasks of some queues, each up to the cap."""
     rows = sa.select(tx.dialect.rows("queue", QUEUE_COLUMNS)).cte("name")
     parameters = tx.dialect.parameters("queue", {"queue": list(names)})
-    found = await tx.rows(_dead(tx, rows, cap), parameters)
+    found = await tx.rows(_dead(tx.tables, rows, cap), parameters)
     return {queue: capped(number, cap) for queue, number in found}
 
 
-def _dead(tx: Transaction, queue: sa.CTE, cap: int) -> sa.Select[Any]:
-    row = tx.tables.history.alias("counted")
+def _dead(tables: Tables, queue: sa.CTE, cap: int) -> sa.Select[Any]:
+    row = tables.history.alias("counted")
     is_dead = ended(row.c.state, State.DEAD) & (row.c.queue == queue.c.queue)
     window = sa.select(row.c.id).where(is_dead).limit(cap + 1).correlate(queue).subquery()
     return sa.select(queue.c.queue, _size(window))
@@ -205,3 +230,25 @@ def _first_queue(history: Any, condition: Condition) -> sa.ScalarSelect[str]:
     queue = history.c.queue
     first = sa.select(queue).where(ended(history.c.state, State.DEAD), condition).order_by(queue)
     return first.limit(sa.literal_column("1")).scalar_subquery()
+
+
+RUNNING_CAP = 10_000
+"""Maximum number of running tasks to read."""
+
+UNKNOWN = "an unknown runner"
+
+
+async def running_by_limit(tx: Transaction) -> dict[tuple[str, str, str, str], int]:
+    """Count the running tasks by queue, handler, tenant, and their runner in words."""
+    task, runner = tx.tables.task, tx.tables.runner
+    names = (task.c.queue, task.c.handler, task.c.tenant, task.c.runner_id)
+    window = sa.select(*names).where(is_state(task.c.state, State.RUNNING)).limit(RUNNING_CAP).subquery()
+    groups = (*window.c, runner.c.host, runner.c.lease_until < db_now())
+    joined = window.outerjoin(runner, runner.c.id == window.c.runner_id)
+    rows = await tx.rows(sa.select(*groups, sa.func.count()).select_from(joined).group_by(*groups))
+    counts: Counter[tuple[str, str, str, str]] = Counter()
+    for queue, handler, tenant, runner_id, host, is_lost, count in rows:
+        lost = ", lost" if is_lost or host is None else ""
+        holder = UNKNOWN if runner_id is None else f"runner {runner_id} ({one_line(host) if host else 'gone'}{lost})"
+        counts[as_text(queue), as_text(handler), text(tenant) or "", holder] += count
+    return counts

@@ -5,20 +5,21 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
+from functools import lru_cache, partial
 from math import inf
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.schema import is_state
+from runner.db.schema import Tables, is_state
 from runner.db.transaction import Transaction, clock
+from runner.db.types import Instant
 from runner.model.task import State
 from runner.policy.lanes import Head, Lane
 from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.queries import counting
 from runner.queries.counting import Count, RunningCounts, WaitingCounts
-from runner.queries.registries import Pause, RegistryEntry, changed_entries, registry_entries
+from runner.queries.registries import MOST, Pause, RegistryEntry, changed_entries, registry_entries
 from runner.queries.reports import Flow, flows
 from runner.queries.rows import as_text
 from runner.store.lanes import survey
@@ -56,16 +57,17 @@ async def uncounted(tx: Transaction, since: datetime, until: datetime, steps: tu
         steps: maximum number of tasks to read, first and last.
     """
     for limit in steps:
-        rows = await tx.rows(_newest(tx, since, until, limit))
+        rows = await tx.rows(_newest(tx.tables, limit), {"since": since, "until": until})
         more = sum(row[3] for row in rows) >= limit and not any(row[4] for row in rows)
         if not more:
             break
     return Uncounted({(as_text(row[0]), as_text(row[1])): int(row[2]) for row in rows if row[2]}, more)
 
 
-def _newest(tx: Transaction, since: datetime, until: datetime, limit: int) -> sa.Select[Any]:
+@lru_cache
+def _newest(tables: Tables, limit: int) -> sa.Select[Any]:
     """By queue and handler: uncounted tasks of the period, all tasks, and whether one is older than the period."""
-    task = tx.tables.task.c
+    task, since, until = tables.task.c, sa.bindparam("since", type_=Instant), sa.bindparam("until", type_=Instant)
     is_uncounted = (task.fence == 0) | ((task.fence == 1) & is_state(task.state, State.RUNNING))
     columns = (task.queue, task.handler, task.submitted_at, is_uncounted.label("is_uncounted"))
     window = sa.select(*columns).order_by(task.id.desc()).limit(limit).subquery()
@@ -192,7 +194,9 @@ async def counts(
     blocked = await counting.blocked(tx, cap)
     dead = await counting.dead(tx, cap, most)
     minute, hour = await flows(tx, most)
-    registry = await registry_entries(tx, tx.tables.queue) | await changed_entries(tx, tx.tables.queue)
+    registry = await registry_entries(tx, tx.tables.queue)
+    if len(registry) >= MOST:  # It may have stopped before some of them.
+        registry |= await changed_entries(tx, tx.tables.queue)
     names: set[str] = {*(head.lane.queue for head in heads), *in_hand, *blocked, *dead, *hour, *registry}
     if len(names) >= most:  # each of the parts may have stopped before some of these queues
         rank = partial(_rank, urgent=_urgent(in_hand, registry), hour=hour, oldest=_oldest(heads))

@@ -4,20 +4,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from runner.db.schema import is_state
+from runner.db.dialects import Dialect
 from runner.db.transaction import Transaction, clock
-from runner.db.types import EARLIEST, db_now, epoch_seconds, seconds_until
-from runner.model.task import State
+from runner.db.types import EARLIEST, epoch_seconds, seconds_until
 from runner.policy.breaker import BreakerDefinition, OpenBreaker
 from runner.policy.claim_order import LIMITED, PAUSED
 from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits
+from runner.queries.counting import running_by_limit
 from runner.queries.rows import as_text, moment, number, read_time, readable, text, values_of
 from runner.text.formatting import since
-from runner.text.sanitize import one_line
 
 if TYPE_CHECKING:
     from runner.queries.audit import AuditRecord
@@ -80,11 +80,16 @@ class Pauses:
 
 async def pauses(tx: Transaction) -> Pauses:
     """Find the pauses in force."""
-    return Pauses(await _in_force(tx, tx.tables.queue), await _in_force(tx, tx.tables.handler))
+    return Pauses(await _in_force(tx, tx.tables.queue), await paused_handlers(tx))
+
+
+async def paused_handlers(tx: Transaction) -> dict[str, Pause]:
+    """Find the pauses of handlers in force."""
+    return await _in_force(tx, tx.tables.handler)
 
 
 async def _in_force(tx: Transaction, registry: sa.Table) -> dict[str, Pause]:
-    entries = await _entries(tx, registry, PAUSED.is_paused(registry))
+    entries = await _entries(tx, _paused_statement(registry, tx.dialect))
     return {name: entry.pause for name, entry in entries.items() if entry.pause is not None}
 
 
@@ -101,22 +106,34 @@ async def registry_entries(
     Returns:
         Its first entries by name.
     """
-    return await _entries(tx, registry, *([] if names is None else [tx.dialect.one_of(registry.c.name, names)]))
+    every = _statement(registry, tx.dialect)
+    return await _entries(tx, every if names is None else every.where(tx.dialect.one_of(registry.c.name, names)))
 
 
 async def changed_entries(tx: Transaction, registry: sa.Table) -> dict[str, RegistryEntry]:
     """Read the entries with a pause or limits; see `registry_entries`."""
-    return await _entries(tx, registry, PAUSED.is_paused(registry) | LIMITED.is_limited(registry))
+    is_changed = PAUSED.is_paused(registry) | LIMITED.is_limited(registry)
+    return await _entries(tx, _statement(registry, tx.dialect).where(is_changed))
 
 
 async def entry(tx: Transaction, registry: sa.Table, name: str) -> RegistryEntry | None:
     """Read the registry entry of one queue or handler; None if there is none."""
-    return next(iter((await _entries(tx, registry, registry.c.name == name)).values()), None)
+    statement = _statement(registry, tx.dialect).where(registry.c.name == name)
+    return next(iter((await _entries(tx, statement)).values()), None)
 
 
-async def _entries(tx: Transaction, registry: sa.Table, *only: sa.ColumnElement[bool]) -> dict[str, RegistryEntry]:
+@lru_cache
+def _statement(registry: sa.Table, dialect: Dialect) -> sa.Select[Any]:
     paused = PAUSED.is_paused(registry).label("paused")
-    statement = sa.select(*readable(tx, registry.c), paused).where(*only).order_by(registry.c.name).limit(MOST)
+    return sa.select(*readable(dialect, registry.c), paused).order_by(registry.c.name).limit(MOST)
+
+
+@lru_cache
+def _paused_statement(registry: sa.Table, dialect: Dialect) -> sa.Select[Any]:
+    return _statement(registry, dialect).where(PAUSED.is_paused(registry))
+
+
+async def _entries(tx: Transaction, statement: sa.Select[Any]) -> dict[str, RegistryEntry]:
     rows = (await tx.execute(statement)).mappings().all()
     return {as_text(row["name"]): _entry(row) for row in rows}
 
@@ -134,12 +151,6 @@ def _entry(row: Mapping[Any, Any]) -> RegistryEntry:
     )
 
 
-RUNNING_CAP = 10_000
-"""Maximum number of running tasks to read."""
-
-UNKNOWN = "an unknown runner"
-
-
 async def limit_usages(tx: Transaction, names: Mapping[str, str] | None = None) -> list[LimitUsage]:
     """Read limits and their use.
 
@@ -153,7 +164,7 @@ async def limit_usages(tx: Transaction, names: Mapping[str, str] | None = None) 
     rows = [(kind, row) for kind in ("queue", "handler") for row in await _limited(tx, kind, names)]
     if not rows:
         return []
-    at, running = await clock(tx), await _running(tx)
+    at, running = await clock(tx), await running_by_limit(tx)
     usages = []
     for kind, row in rows:
         name = as_text(row["name"])
@@ -191,22 +202,6 @@ async def _limited(tx: Transaction, kind: str, names: Mapping[str, str] | None) 
     return (await tx.execute(statement)).mappings().all()
 
 
-async def _running(tx: Transaction) -> dict[tuple[str, str, str, str], int]:
-    """Count the running tasks by queue, handler, tenant, and their runner in words."""
-    task, runner = tx.tables.task, tx.tables.runner
-    names = (task.c.queue, task.c.handler, task.c.tenant, task.c.runner_id)
-    window = sa.select(*names).where(is_state(task.c.state, State.RUNNING)).limit(RUNNING_CAP).subquery()
-    groups = (*window.c, runner.c.host, runner.c.lease_until < db_now())
-    joined = window.outerjoin(runner, runner.c.id == window.c.runner_id)
-    rows = await tx.rows(sa.select(*groups, sa.func.count()).select_from(joined).group_by(*groups))
-    counts: Counter[tuple[str, str, str, str]] = Counter()
-    for queue, handler, tenant, runner_id, host, is_lost, count in rows:
-        lost = ", lost" if is_lost or host is None else ""
-        holder = UNKNOWN if runner_id is None else f"runner {runner_id} ({one_line(host) if host else 'gone'}{lost})"
-        counts[as_text(queue), as_text(handler), text(tenant) or "", holder] += count
-    return counts
-
-
 @dataclass(frozen=True, slots=True)
 class BreakerRow:
     """The breaker of a handler.
@@ -236,9 +231,12 @@ async def breakers(tx: Transaction, handler: str | None = None, *, only_open: bo
     """
     registry = tx.tables.handler
     given = registry.c.breaker_probes if only_open else registry.c.breaker
-    one = () if handler is None else (registry.c.name == handler,)
-    statement = sa.select(*readable(tx, registry.c), probe_in(registry)).where(given.is_not(None), *one)
-    rows = (await tx.execute(statement.order_by(registry.c.name).limit(MOST))).mappings().all()
+    statement = _breakers_statement(registry, tx.dialect, given.name)
+    rows = (
+        (await tx.execute(statement if handler is None else statement.where(registry.c.name == handler)))
+        .mappings()
+        .all()
+    )
     if not rows:
         return []
     at = await clock(tx)
@@ -252,6 +250,13 @@ async def breakers(tx: Transaction, handler: str | None = None, *, only_open: bo
         )
         for row in rows
     ]
+
+
+@lru_cache
+def _breakers_statement(registry: sa.Table, dialect: Dialect, column: str) -> sa.Select[Any]:
+    """The entries with a value in a column, with their probes."""
+    columns = (*readable(dialect, registry.c), probe_in(registry))
+    return sa.select(*columns).where(registry.c[column].is_not(None)).order_by(registry.c.name).limit(MOST)
 
 
 def probe_in(registry: sa.Table) -> sa.ColumnElement[Any]:

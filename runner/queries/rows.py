@@ -12,19 +12,21 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from runner.db.dialects import Dialect
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, instant_from_text
 
 
-def readable(tx: Transaction, columns: Iterable[Any]) -> list[sa.ColumnElement[Any]]:
+def readable(source: Transaction | Dialect, columns: Iterable[Any]) -> list[sa.ColumnElement[Any]]:
     """The columns in a form that the driver can always fetch, under their own names."""
-    return [_fetchable(tx, column).label(column.name) for column in columns]
+    dialect = source.dialect if isinstance(source, Transaction) else source
+    return [_fetchable(dialect, column).label(column.name) for column in columns]
 
 
-def _fetchable(tx: Transaction, column: Any) -> sa.ColumnElement[Any]:
+def _fetchable(dialect: Dialect, column: Any) -> sa.ColumnElement[Any]:
     match column.type:
         case Instant():
-            return tx.dialect.readable_time(column)
+            return dialect.readable_time(column)
         case sa.Boolean() | sa.Float():
             return sa.type_coerce(column, sa.types.NullType())
         case _:

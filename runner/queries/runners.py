@@ -3,13 +3,15 @@
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
 
-from runner.db.schema import is_state
+from runner.db.dialects import Dialect
+from runner.db.schema import Tables, is_state
 from runner.db.transaction import Transaction
 from runner.db.types import db_now, seconds_until
 from runner.model.task import BUCKETS, State
@@ -202,27 +204,31 @@ class HandlerWithoutRunner:
 
 async def runners(tx: Transaction) -> list[RunnerRow]:
     """List the registered runners, lost ones included, by host and id."""
-    return await _runners(tx, sa.true())
+    return await _runners(tx, _statement(tx.tables, tx.dialect))
 
 
 async def runner_of(tx: Transaction, runner_id: int | None) -> RunnerRow | None:
     """Find one runner; None if it is not registered."""
     if runner_id is None:
         return None
-    rows = await _runners(tx, tx.tables.runner.c.id == runner_id)
+    rows = await _runners(tx, _statement(tx.tables, tx.dialect).where(tx.tables.runner.c.id == runner_id))
     return rows[0] if rows else None
 
 
-async def _runners(tx: Transaction, condition: sa.ColumnElement[bool]) -> list[RunnerRow]:
-    runner, task = tx.tables.runner, tx.tables.task.c
+@lru_cache
+def _statement(tables: Tables, dialect: Dialect) -> sa.Select[Any]:
+    runner, task = tables.runner, tables.task.c
     running = sa.select(sa.func.count()).where(task.runner_id == runner.c.id, is_state(task.state, State.RUNNING))
     columns = [
-        *readable(tx, runner.c),
+        *readable(dialect, runner.c),
         seconds_until(runner.c.heartbeat_at).label("beat"),
         seconds_until(runner.c.lease_until).label("lease"),
         running.correlate(runner).scalar_subquery().label("running_tasks"),
     ]
-    statement = sa.select(*columns).where(condition).order_by(runner.c.host, runner.c.id).limit(MOST)
+    return sa.select(*columns).order_by(runner.c.host, runner.c.id).limit(MOST)
+
+
+async def _runners(tx: Transaction, statement: sa.Select[Any]) -> list[RunnerRow]:
     return [_runner(row) for row in (await tx.execute(statement)).mappings().all()]
 
 
@@ -299,7 +305,6 @@ async def unknown_handlers(tx: Transaction, heads: Sequence[Head] | None = None)
         sa.select(runner.id, runner.handlers, runner.queues, runner.host).where(runner.lease_until >= db_now())
     )
     claimants = [(runner_queue(row[0]), texts(row[1]), texts(row[2]), as_text(row[3])) for row in rows]
-    registry = await registry_entries(tx, tx.tables.handler)
     result = []
     for handler, queues in lanes.items():
         unclaimed = {
@@ -311,10 +316,11 @@ async def unknown_handlers(tx: Transaction, heads: Sequence[Head] | None = None)
             )
         }
         if unclaimed:
-            seen = registry[handler].seen if handler in registry else None
             names, hosts = (tuple(sorted(set(part))) for part in zip(*unclaimed, strict=True))
             hosts = () if "" in hosts else hosts
-            result.append(HandlerWithoutRunner(handler, names, -min(unclaimed.values()), seen, hosts))
+            result.append(HandlerWithoutRunner(handler, names, -min(unclaimed.values()), None, hosts))
+    registry = await registry_entries(tx, tx.tables.handler) if result else {}
+    result = [replace(row, seen=registry[row.handler].seen) if row.handler in registry else row for row in result]
     return sorted(result, key=lambda row: (-row.due, row.handler))
 
 

@@ -11,7 +11,7 @@ from runner.filter.parse import Filter, Term
 from runner.queries.counting import Count, WaitingCounts, lane_heads
 from runner.queries.failures import failures
 from runner.queries.queues import MOST_QUEUES, QueueCounts, counts
-from runner.queries.registries import BreakerRow, Pause, breakers, pauses
+from runner.queries.registries import BreakerRow, Pause, breakers, paused_handlers
 from runner.queries.reports import OTHERS, Flow, MinuteFlow
 from runner.queries.reports import per_minute as read_per_minute
 from runner.queries.reports import pulses as read_pulses
@@ -171,7 +171,7 @@ async def read_overview(tx: Transaction, last: Overview | None = None) -> Overvi
         whole=at if stored is None else stored.whole,
         runners=tuple(await read_runners(tx)),
         unknown=tuple(await unknown_handlers(tx, heads)),
-        handlers=(await pauses(tx)).handlers,
+        handlers=await paused_handlers(tx),
         breakers=tuple(await breakers(tx, only_open=True)),
         slots=await busy_slots(tx),
     )

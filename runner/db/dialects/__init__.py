@@ -29,6 +29,10 @@ class Dialect(Protocol):
     partitions: bool
     """True if the history has partitions; False if it is one table."""
 
+    def __hash__(self) -> int:
+        """Statements are cached by dialect."""
+        ...
+
     @property
     def by_position(self) -> sa.Dialect:
         """SQLAlchemy's dialect for statements with parameters by position."""
