@@ -194,9 +194,7 @@ async def counts(
     blocked = await counting.blocked(tx, cap)
     dead = await counting.dead(tx, cap, most)
     minute, hour = await flows(tx, most)
-    registry = await registry_entries(tx, tx.tables.queue)
-    if len(registry) >= MOST:  # It may have stopped before some of them.
-        registry |= await changed_entries(tx, tx.tables.queue)
+    registry = await _registered(tx)
     names: set[str] = {*(head.lane.queue for head in heads), *in_hand, *blocked, *dead, *hour, *registry}
     if len(names) >= most:  # each of the parts may have stopped before some of these queues
         rank = partial(_rank, urgent=_urgent(in_hand, registry), hour=hour, oldest=_oldest(heads))
@@ -228,6 +226,12 @@ async def counts(
             )
         )
     return queues
+
+
+async def _registered(tx: Transaction) -> dict[str, RegistryEntry]:
+    """The first registered queues, and those with a pause or limits."""
+    first = await registry_entries(tx, tx.tables.queue)
+    return first | await changed_entries(tx, tx.tables.queue) if len(first) >= MOST else first
 
 
 def _urgent(in_hand: Mapping[str, RunningCounts], registry: Mapping[str, RegistryEntry]) -> set[str]:
