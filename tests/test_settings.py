@@ -201,59 +201,6 @@ def test_derived_defaults_also_apply_to_settings_constructed_directly() -> None:
     )
 
 
-def test_a_copy_with_other_values_keeps_explicit_values_and_derives_the_others_again() -> None:
-    loaded = load(lease_timeout="20s", concurrency=2)
-    copy = loaded.with_values(lease_timeout="40s", production=True)
-    assert (copy.lease_timeout, copy.heartbeat_interval) == (timedelta(seconds=40), timedelta(seconds=8))
-    assert (copy.concurrency, copy.read_only, loaded.read_only) == (2, True, False)
-    assert row(copy, "concurrency") == row(loaded, "concurrency")
-    with pytest.raises(InvalidSettings, match="argument threads"):
-        loaded.with_values(threads=0)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        ("payload_limit", "1.5 KiB", 1536),
-        ("payload_limit", "2MB", 2_000_000),
-        ("payload_limit", 7.0, 7),
-        ("threads", " 7 ", 7),
-        ("threads", 7.0, 7),
-        ("notify", "No", False),
-        ("notify", 1, True),
-        ("queues", ["mail", "sms"], ("mail", "sms")),
-        ("processes", "none", None),
-        ("initial_delay", timedelta(0), timedelta(0)),
-    ],
-)
-def test_values_of_several_forms_are_accepted(name: str, value: Any, expected: object) -> None:
-    assert getattr(load(**{name: value}), name) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("payload_limit", 0),
-        ("payload_limit", "3 apples"),
-        ("payload_limit", True),
-        ("threads", True),
-        ("threads", 1.5),
-        ("notify", 2),
-        ("queues", 3),
-        ("queues", [""]),
-        ("profile", 3),
-        ("config", 3),
-        ("retry", ""),
-        ("log_level", []),
-        ("initial_delay", timedelta(seconds=-1)),
-        ("poll_interval", []),
-    ],
-)
-def test_values_of_other_forms_are_refused(name: str, value: Any) -> None:
-    with pytest.raises(InvalidSettings, match=f"argument {name}"):
-        Settings(**{name: value})
-
-
 def test_settings_with_equal_values_and_different_origins_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNNER_THREADS", "4")
     assert load() == Settings(threads=4) != Settings()
