@@ -26,7 +26,7 @@ FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 async def drawn(url: str, mode: str) -> str:
     """A screen of the console as it is now."""
     arguments = Arguments(url=url)
-    settings = arguments.settings().with_values(production=True, profile="shop")
+    settings = arguments.settings().model_copy(update={"production": True, "profile": "shop"})
     async with opened(arguments, settings) as session:
         session.lock.close()
         console: Console = type("Pictured", (Console,), {"DEFAULT_MODE": mode})(session, "dark")

@@ -22,6 +22,7 @@ LIBRARIES = (
     "apscheduler.schedulers.asyncio",
     "cyclopts",
     "psycopg",
+    "pydantic_settings",
     "rich.console",
     "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.dialects.sqlite.aiosqlite",

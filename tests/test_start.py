@@ -35,7 +35,7 @@ VERB = "import sys; from runner.cli import main; sys.argv[1:] = ['stats', '--url
 PROGRAMS = {"console": CONSOLE, "verb": VERB}
 
 LATER = {
-    *("sqlalchemy.orm", "pydantic", "tomllib", "alembic", "apscheduler"),
+    *("sqlalchemy.orm", "pydantic_settings", "tomllib", "alembic", "apscheduler"),
     *("runner.engine", "runner.handlers", "runner.db.schema.storage", "runner.policy.retry", "runner.store.validation"),
     *("runner.operations.bulk", "runner.operations.sql_export", "runner.operations.undo", "runner.db.sql_text"),
     *("runner.queries.task", "runner.queries.why"),

@@ -175,7 +175,7 @@ def _settings(settings: Settings | None, overrides: Mapping[str, Any]) -> Settin
         settings = connected_settings()
     if settings is None:
         return load(**overrides)
-    return settings.with_values(**overrides)
+    return Settings(**{name: getattr(settings, name) for name in settings.model_fields_set} | dict(overrides))
 
 
 def _handlers(selection: Iterable[Handler | str] | None, settings: Settings) -> dict[str, Handler]:

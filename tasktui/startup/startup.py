@@ -158,7 +158,7 @@ async def opened(arguments: Arguments, settings: Settings) -> AsyncIterator[Sess
 @asynccontextmanager
 async def _prepared(arguments: Arguments, settings: Settings) -> AsyncIterator[Session]:
     """A session whose database is not open yet."""
-    settings = settings.with_values(url=named(settings.url))
+    settings = settings.model_copy(update={"url": named(settings.url)})
     database = Database.of(settings, read_only=True)
     try:
         barrier = ASKED if arguments.read_only else UNOPENED

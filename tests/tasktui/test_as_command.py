@@ -92,8 +92,8 @@ def test_every_action_has_a_command_line(words: list[object], line: str) -> None
 
 
 def test_the_database_is_named_without_a_password() -> None:
-    assert command_line(["stats"], HERE.with_values(profile="prod")) == "runner stats --profile prod"
-    secret = HERE.with_values(url=parse_url("postgresql://ana:geheim@db/app"))
+    assert command_line(["stats"], HERE.model_copy(update={"profile": "prod"})) == "runner stats --profile prod"
+    secret = HERE.model_copy(update={"url": parse_url("postgresql://ana:geheim@db/app")})
     assert command_line(["stats"], secret) == "runner stats"
 
 

@@ -43,8 +43,14 @@ class Sandbox:
         url = replace(settings.url, database=str(folder / "bench.db")) if self._is_file else settings.url
         schema = None if self._is_file else PREFIX + secrets.token_hex(4)
         # All other settings stay: they are under test.
-        self.settings = settings.with_values(
-            url=url, table_schema=schema, table_prefix="", queues=(), initial_delay=timedelta(0)
+        self.settings = settings.model_copy(
+            update={
+                "url": url,
+                "table_schema": schema,
+                "table_prefix": "",
+                "queues": (),
+                "initial_delay": timedelta(0),
+            }
         )
 
     def __str__(self) -> str:

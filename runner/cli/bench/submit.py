@@ -105,7 +105,7 @@ def _update_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
 @contextmanager
 def _handler(context: BenchContext, *, coalesce: bool) -> Iterator[TaskHandler[Any, Any, Any]]:
     """Connect this process to the sandbox like an application, and yield a handler to submit with."""
-    connect(context.sandbox.settings.with_values(coalesce=coalesce))
+    connect(context.sandbox.settings.model_copy(update={"coalesce": coalesce}))
     try:
         yield TaskHandler(HANDLER, _noop)
     finally:

@@ -139,7 +139,7 @@ class Workers:
             raise BenchFailed(why=f"a runner did not exit within {STOP_TIMEOUT:.0f} s") from None
 
     async def _start(self, file: Path, settings: Mapping[str, Any]) -> Process:
-        own = self._sandbox.settings.with_values(**settings)
+        own = self._sandbox.settings.model_copy(update=dict(settings))
         config = WorkerConfig(own, file, self._profiling, self._options)
         with _log_file(file).open("wb") as log:
             # A session of its own, so that ctrl-c reaches only the bench, which then stops its runners.
