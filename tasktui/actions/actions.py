@@ -214,6 +214,7 @@ ACTIONS = {
             "concurrency=100 threads=10",
             required=True,
         ),
+        Action("schedules add", "A", "Add", ActionTarget.SCHEDULE, schedule.ask_to_add, in_footer=False),
         Action("schedules run", "N", "Run now", ActionTarget.SCHEDULE, schedule.ask_to_run),
         Action(
             "schedules pause",

@@ -14,6 +14,7 @@ from tasktui.actions.action import Action, Confirmation
 from tasktui.actions.plan import ActionPlan
 
 if TYPE_CHECKING:
+    from runner.model.schedule import ScheduleSpec
     from runner.queries.task.detail import TaskDetail
 
 LONGEST = 4_000
@@ -90,11 +91,22 @@ def schedule_words(name: str, id: str, confirmation: Confirmation) -> list[objec
     if confirmation.answer and name == "schedules pause":
         answer = ["--until", confirmation.answer]
     elif confirmation.answer and name == "schedules edit":
-        word, _, length = confirmation.answer.partition(" ")
-        flags = {"every": "--every", "after_end": "--after-end"}
-        answer = [flags[word], length] if word in flags else ["--cron", confirmation.answer]
+        answer = _rule(confirmation.answer)
     group, _, action = name.partition(" ")
     return [group, action, id, *answer, *_reason(confirmation.reason)]
+
+
+def new_schedule_words(id: str, spec: "ScheduleSpec", confirmation: Confirmation) -> list[object]:
+    """The command that adds a schedule."""
+    zone: list[object] = ["--tz", spec.timezone] if spec.timezone != "UTC" else []
+    payload: list[object] = ["--payload", spec.payload] if spec.payload != "{}" else []
+    return ["schedules", "add", id, spec.handler, *_rule(spec.rule), *zone, *payload, *_reason(confirmation.reason)]
+
+
+def _rule(rule: str) -> list[object]:
+    word, _, length = rule.partition(" ")
+    flags = {"every": "--every", "after_end": "--after-end"}
+    return [flags[word], length] if word in flags else ["--cron", rule]
 
 
 def new_task_words(

@@ -1,6 +1,6 @@
 """Running, pausing, editing, deleting a schedule, and undoing its last change: their confirmations."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -9,12 +9,13 @@ from typing import Any
 from textual.content import Content
 
 from runner.errors import InvalidInput
+from runner.model.schedule import ScheduleSpec
 from runner.queries.schedules import ScheduleRow
 from runner.text import formatting
 from runner.text.times import format_moment
 from tasktui.actions.action import Action, Confirmation, Targets
-from tasktui.actions.as_command import schedule_words
-from tasktui.actions.question import Dialog, Question, result_notice
+from tasktui.actions.as_command import new_schedule_words, schedule_words
+from tasktui.actions.question import Dialog, Form, FormField, Question, result_notice
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
 from tasktui.render.rows import Row
@@ -23,7 +24,79 @@ from tasktui.session.session import Session
 TIMES, COLUMN = 10, 36
 """Number of the next times of a rule, and the cells of each."""
 
+LONGEST = 300
+"""Characters of a payload in a confirmation."""
+
 Change = Callable[[Confirmation], Coroutine[Any, Any, Notice]]
+
+
+def ask_to_add(action: Action, session: Session, targets: Targets) -> Dialog:
+    """Ask for the values of a new schedule."""
+    row = targets.schedule()
+    handler = line(row.spec.handler) if row is not None else ""
+    fields = (
+        FormField("schedule", "Name", hint="required: nightly"),
+        FormField("handler", "Handler", handler, "required: the handler of its tasks"),
+        FormField("rule", "Rule", hint="required: a cron line, every 5m, or after_end 30s"),
+        FormField("timezone", "Time zone", hint="UTC; of a cron line: Europe/Berlin"),
+        FormField("payload", "Payload", hint='{}; a JSON object, such as {"full": true}', is_json=True),
+    )
+    about = [content(("New schedule", "bold strong")), content("  for more options: runner schedules add")]
+    now = session.now()
+    return Form("New schedule", about, fields, partial(_times, now), partial(_confirm_add, action, session), _errors)
+
+
+def _new(typed: Mapping[str, str]) -> tuple[str, ScheduleSpec]:
+    texts = {name: " ".join(text.split()) for name, text in typed.items()}
+    zone, payload = texts.get("timezone") or "UTC", typed.get("payload", "").strip() or "{}"
+    return texts.get("schedule", ""), ScheduleSpec(texts.get("handler", ""), texts.get("rule", ""), zone, payload)
+
+
+def _errors(typed: Mapping[str, str]) -> dict[str, str]:
+    """The reasons why texts are refused, by entry."""
+    from runner.handlers.schedules import check_id
+    from runner.policy.schedule_ticks import check_spec
+
+    id, spec = _new(typed)
+    errors = {name: "required" for name in ("schedule", "handler", "rule") if not typed.get(name, "").strip()}
+    for name, check in (("schedule", lambda: check_id(id)), ("", lambda: check_spec(spec))):
+        try:
+            check()
+        except InvalidInput as error:
+            errors.setdefault(name or str(error.fields.get("field", "rule")), str(error.fields.get("why", error)))
+    return errors
+
+
+def _times(now: datetime, typed: Mapping[str, str]) -> list[str]:
+    if _errors(typed):
+        return []
+    _, spec = _new(typed)
+    return ["".join(text for text, _ in row) for row in rule_rows(spec.timezone, now, 2 * COLUMN, spec.rule, low=False)]
+
+
+async def _confirm_add(action: Action, session: Session, typed: Mapping[str, str]) -> Dialog:
+    """Ask for confirmation of a new schedule.
+
+    Raises:
+        InvalidInput: an entry is refused.
+    """
+    if errors := _errors(typed):
+        raise InvalidInput(why=f"mend first: {', '.join(errors)}")
+    id, spec = _new(typed)
+    about = [content((f"Add schedule {line(id)}", "bold strong"))]
+    about.append(
+        content(f"  handler {line(spec.handler)}, rule {line(spec.rule)}, payload {line(spec.payload, LONGEST)}")
+    )
+    words = partial(new_schedule_words, id, spec)
+    return Question(action, about, 1, words=words, change=partial(_add, session, id, spec))
+
+
+async def _add(session: Session, id: str, spec: ScheduleSpec, confirmation: Confirmation) -> Notice:
+    from runner.operations.schedule import add_schedule
+
+    limit = int(session.settings.payload_limit)
+    await session.write(add_schedule, id, spec, session.by(confirmation.reason), limit)
+    return Notice(f"Schedule {line(id)} added")
 
 
 def ask_to_run(action: Action, session: Session, targets: Targets) -> Dialog | None:
@@ -147,7 +220,8 @@ async def _pause(session: Session, row: ScheduleRow, confirmation: Confirmation)
     if confirmation.answer:
         until = parse_moment(confirmation.answer, await session.read(clock), session.zone)
     await session.write(pause_schedule, row.id, session.by(confirmation.reason), until, version=row.version)
-    return Notice(f"Schedule {line(row.id)} paused {'until ' + confirmation.answer if until else 'until resumed'}")
+    end = format_moment(until, session.zone) if until else "resumed"
+    return Notice(f"Schedule {line(row.id)} paused until {end}")
 
 
 async def _resume(session: Session, row: ScheduleRow, confirmation: Confirmation) -> Notice:

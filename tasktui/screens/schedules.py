@@ -45,8 +45,8 @@ class SchedulesScreen(LiveScreen):
         "All schedules, the next one first. LAST 12 are the results of the last runs, the latest at the right: "
         "✗ failed, ◇ skipped because an earlier run was unfinished, ‖ missed because no runner was up. LATE is the "
         "time from the tick to the start of the last run. Enter lists the tasks of a schedule, w explains its last "
-        "task, s switches the ruler to a day. N runs it now, P pauses or resumes it, E changes its rule, X deletes "
-        "it, Z undoes its last change."
+        "task, s switches the ruler to a day. A adds one. N runs it now, P pauses or resumes it, E changes its rule, X "
+        "deletes it, Z undoes its last change."
     )
     OPENS = "runs"
     BINDINGS: ClassVar[list[BindingType]] = [

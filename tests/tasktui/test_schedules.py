@@ -1,5 +1,6 @@
 """The schedules screen: what it shows, and each of its keys on both databases."""
 
+import shlex
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -13,11 +14,14 @@ from runner.operations.results import Actor
 from runner.operations.schedule import add_schedule
 from runner.queries.schedules import ScheduleRow, schedules
 from runner.store.schedules.tick import tick
+from tasktui.actions.action import Confirmation
+from tasktui.actions.as_command import new_schedule_words
 from tasktui.actions.schedule import rule_rows
 from tasktui.data.schedules import planned
 from tests.store.table import change
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 from tests.tasktui.test_actions import audited, confirm
+from tests.tasktui.test_new_task import fill
 
 BY = Actor("ana", "desk")
 
@@ -106,6 +110,38 @@ async def test_a_rule_is_edited_and_a_wrong_one_is_refused(database: Database, w
             await confirm(operator)
             await operator.is_told(answer)
     assert (await row(database)).spec.rule == "every 2h"
+
+
+async def test_a_schedule_is_added_and_that_is_undone(database: Database, watch: Watch) -> None:
+    async with watch("schedules", (120, 40)) as operator:
+        await operator.sees("There are no schedules")
+        await operator.press("A")
+        await fill(operator, Name="carts.remind", Handler="h", Rule="61 * * * *")
+        await operator.sees("bad minute")
+        await operator.press("ctrl+s")
+        assert await audited(database) == []
+        await fill(operator, Rule="30 2 * * *", Payload='{"token": "x7"}', **{"Time zone": "Asia/Tokyo"})
+        await operator.sees("02:30:00 JST (+09:00)")
+        await operator.press("ctrl+s")
+        await operator.sees("Add schedule carts.remind", '"token": "***"')
+        await confirm(operator, reason="by phone")
+        await operator.is_told("Schedule carts.remind added")
+        await operator.sees("daily at 02:30")
+        spec = (await row(database)).spec
+        assert spec == ScheduleSpec("h", "30 2 * * *", "Asia/Tokyo", '{"token": "x7"}')
+        await operator.press("Z")
+        await confirm(operator)
+        await operator.sees("There are no schedules")
+    *_, entry = await audited(database)
+    assert (entry.verb, entry.reason) == ("add", "by phone")
+
+
+def test_the_command_of_a_new_schedule_has_its_values() -> None:
+    spec = ScheduleSpec("h", "after_end 30s", payload='{"full": true}')
+    words = new_schedule_words("carts", spec, Confirmation("", "by phone"))
+    assert [*map(str, words)] == shlex.split(
+        """schedules add carts h --after-end 30s --payload '{"full": true}' --reason 'by phone'"""
+    )
 
 
 @pytest.mark.parametrize(("width", "rows"), [(100, 5), (40, 10)])
