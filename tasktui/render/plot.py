@@ -11,7 +11,7 @@ from math import log
 from typing import NamedTuple
 
 from tasktui.render.rows import Part, Row
-from tasktui.render.theme import SHADES, current
+from tasktui.render.theme import SHADES, current, draws_ascii
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 EIGHTHS = len(BLOCKS) - 1
@@ -250,7 +250,8 @@ def gauge(parts: Sequence[tuple[float, str]], width: int) -> list[Part]:
         halves = max(halves, 1) if share > 0 else halves
         room = width - len(cells)
         cells += ([("━", role)] * (halves // 2) + [("╸", role)] * (halves % 2))[:room]
-    track: Part = ("─", "line") if current().flat else ("━", "raised")  # Without shades, a thin line is the track.
+    thin = current().flat or draws_ascii()  # Without shades, or with one sign for both, a thin line is the track.
+    track: Part = ("─", "line") if thin else ("━", "raised")
     return joined([*cells, *[track] * (width - len(cells))])
 
 

@@ -285,6 +285,11 @@ def use_ascii(*, on: bool) -> None:
     _Current.ascii_signs = on
 
 
+def draws_ascii() -> bool:
+    """True if every sign is drawn as an ASCII character, of which fewer look different."""
+    return _Current.ascii_signs
+
+
 def key_sign(key: str) -> str:
     """A key as a cap shows it; the sign of enter has no ASCII character, so that its name replaces it."""
     return "enter" if key == "↵" and _Current.ascii_signs else key

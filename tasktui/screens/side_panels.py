@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
 from operator import attrgetter, itemgetter
+from string import ascii_lowercase, ascii_uppercase
 from typing import Literal
 from zlib import crc32
 
@@ -97,8 +98,9 @@ def legend(colours: Mapping[str, int], width: int) -> list[Row]:
     """The colours of the handlers in the bars of slots."""
     row: list[Part] = [(" ", "")]
     rows: list[Row] = []
+    blocks = _blocks(colours, "■")
     for name, colour in colours.items():
-        parts: list[Part] = [(" ■ ", f"handler@{colour}"), (f"{line(name, 30)} ", "muted")]
+        parts: list[Part] = [(f" {blocks[name]} ", f"handler@{colour}"), (f"{line(name, 30)} ", "muted")]
         if width_of([*row, *parts]) > width:
             rows.append(row)
             row = [(" ", "")]
@@ -116,11 +118,11 @@ def slots(counts: Mapping[str, int], capacity: int, width: int, colours: Mapping
         colours: number of each handler's colour.
     """
     cells: list[Part] = []
-    used = 0
+    used, blocks = 0, _blocks(colours, "▆")
     for name, count in counts.items():
         used += count
         end = min(width, max(len(cells) + 1, round(used * width / max(capacity, 1))))
-        cells += [(_block(name, "▆"), f"handler@{colours.get(name, 0)}")] * (end - len(cells))
+        cells += [(blocks.get(name, "▆"), f"handler@{colours.get(name, 0)}")] * (end - len(cells))
     return joined([*cells, *[("▁", "line")] * (width - len(cells))])
 
 
@@ -134,18 +136,25 @@ def slot_row(counts: Mapping[str, int], capacity: int, width: int, colours: Mapp
         colours: number of each handler's colour.
     """
     wide = 2 if capacity * 2 <= width else 1
-    per = max(1, -(-capacity * wide // width))
+    per, blocks = max(1, -(-capacity * wide // width)), _blocks(colours, "■")
     cells: list[Part] = []
     for name, count in counts.items():
-        cells += [(_block(name, "■"), f"handler@{colours.get(name, 0)}")] * max(1, round(count / per))
+        cells += [(blocks.get(name, "■"), f"handler@{colours.get(name, 0)}")] * max(1, round(count / per))
     places = min(width // wide, -(-capacity // per))
     cells = [*cells, *[("·", "line")] * (places - len(cells))][:places]
     return [*joined([(text + " " * (wide - 1), spec) for text, spec in cells]), (" " * (width - places * wide), "")]
 
 
-def _block(handler: str, sign: str) -> str:
-    """A busy slot: the first letter of the function if the theme has no colours."""
-    return (handler.rpartition(".")[2][:1] or "?").upper() if current().name == "none" else sign
+def _blocks(colours: Mapping[str, int], sign: str) -> dict[str, str]:
+    """The sign of a busy slot by handler: a letter of its own if the theme has no colours, the first that is free."""
+    if current().name != "none":
+        return dict.fromkeys(colours, sign)
+    chosen: dict[str, str] = {}
+    for name in colours:
+        module, _, function = name.rpartition(".")
+        letters = [letter for letter in f"{function}{module}{ascii_lowercase}".upper() if letter in ascii_uppercase]
+        chosen[name] = next((letter for letter in letters if letter not in chosen.values()), "?")
+    return chosen
 
 
 def percent(cpu: float | None) -> str:

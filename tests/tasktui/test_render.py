@@ -39,7 +39,7 @@ from tasktui.screens.failure_panels import is_hot
 from tasktui.screens.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
 from tasktui.screens.reports import in_front
 from tasktui.screens.runners import claimed_rows
-from tasktui.screens.side_panels import slot_row, slots
+from tasktui.screens.side_panels import legend, slot_row, slots
 from tasktui.screens.task import task_rows
 from tests.tasktui.test_commands import NOW, row, story
 
@@ -128,6 +128,9 @@ def test_a_gauge_shows_halves_and_never_hides_a_small_share() -> None:
 def test_a_gauge_without_shades_has_a_thin_track(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(theme._Current, "palette", theme.THEMES["none"])
     assert plain([gauge([(0.5, "running")], 4)]) == "━━──"
+    monkeypatch.setattr(theme._Current, "palette", theme.THEMES["dark"])
+    monkeypatch.setattr(theme._Current, "ascii_signs", True)
+    assert plain([gauge([(0.5, "running")], 4)]) == "━━──"
 
 
 def test_an_axis_has_its_middle_only_where_a_row_begins() -> None:
@@ -180,6 +183,15 @@ def test_every_slot_of_a_runner_has_its_place() -> None:
     counts, colours = {"a.x": 2, "b.y": 1}, {"a.x": 0, "b.y": 1}
     assert slots(counts, 4, 8, colours) == [("▆▆▆▆", "handler@0"), ("▆▆", "handler@1"), ("▁▁", "line")]
     assert plain([slot_row(counts, 4, 8, colours)]) == "■ ■ ■ ·"
+
+
+def test_without_colours_each_handler_has_a_letter_that_the_legend_explains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(theme._Current, "palette", theme.THEMES["none"])
+    counts = {"mail.receipt": 2, "images.resize": 1, "stock.reserve\u0301": 1}
+    colours = dict.fromkeys(counts, 0)
+    assert plain([slot_row(counts, 5, 10, colours)]) == "R R E S ·"
+    assert plain([slots(counts, 5, 5, colours)]) == "RRES▁"
+    assert plain(legend(colours, 80)).split()[::2] == ["R", "E", "S"]
 
 
 def test_a_long_payload_is_folded_and_says_so() -> None:
