@@ -1,5 +1,6 @@
 """Running, pausing, editing, deleting a schedule, and undoing its last change: their confirmations."""
 
+import json
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -12,6 +13,7 @@ from runner.errors import InvalidInput
 from runner.model.schedule import ScheduleSpec
 from runner.queries.schedules import ScheduleRow
 from runner.text import formatting
+from runner.text.redact import redact
 from runner.text.times import format_moment
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import new_schedule_words, schedule_words
@@ -84,9 +86,9 @@ async def _confirm_add(action: Action, session: Session, typed: Mapping[str, str
         raise InvalidInput(why=f"mend first: {', '.join(errors)}")
     id, spec = _new(typed)
     about = [content((f"Add schedule {line(id)}", "bold strong"))]
-    about.append(
-        content(f"  handler {line(spec.handler)}, rule {line(spec.rule)}, payload {line(spec.payload, LONGEST)}")
-    )
+    payload = json.dumps(redact(json.loads(spec.payload)), ensure_ascii=False)
+    about.append(content(f"  handler {line(spec.handler)}, rule {line(spec.rule)}"))
+    about.append(content(f"  payload {line(payload, LONGEST)}"))
     words = partial(new_schedule_words, id, spec)
     return Question(action, about, 1, words=words, change=partial(_add, session, id, spec))
 

@@ -326,7 +326,6 @@ def count_figure(board: ScheduleBoard) -> list[Part]:
 
 def nothing(width: int) -> list[Row]:
     """The text of a screen without schedules."""
-    hint: list[Part] = [("  There are no schedules. Declare one with ", "muted"), ("@schedule", "bold strong")]
-    hint += [(", press ", "muted"), ("A", "bold strong"), (", or: ", "muted")]
-    hint.append(("runner schedules add ID HANDLER --every 5m", "bold strong"))
+    hint: list[Part] = [("  There are no schedules. Press ", "muted"), ("A", "bold strong")]
+    hint += [(", or declare one with ", "muted"), ("@schedule", "bold strong"), (".", "muted")]
     return [ends(hint, [], width)]
