@@ -187,6 +187,7 @@ class ScreenFrame:
         self.keys = Keys()
         self._message: FooterMessage | None = None
         self._drawn: tuple[object, ...] | None = None
+        self._shown: tuple[object, ...] | None = None
 
     @property
     def databases_height(self) -> int:
@@ -195,10 +196,13 @@ class ScreenFrame:
         return databases_height(self._screen.size.height) if len(sessions) > 1 else 0
 
     def update(self) -> None:
-        """Show the present state of the session and of the last read."""
-        status = self._status()
+        """Show the present state of the session and of the last read; its clock makes it new each second."""
+        status, front = self._status(), self._screen.app.screen
+        shown = (status, self._screen.size, front)
+        if shown == self._shown:
+            return
+        self._shown = shown
         self.heading.show(status)
-        front = self._screen.app.screen
         if isinstance(front, ModalScreen):  # A dialog has a heading of its own: the safety state never dims.
             for heading in front.query(Heading):
                 heading.show(status)
@@ -208,11 +212,12 @@ class ScreenFrame:
         """Draw the heading of a dialog in front of the screen."""
         app = self._screen.app
         if isinstance(app.screen, ModalScreen) and self._screen in app.screen_stack:
+            self._shown = None
             self.update()
 
     def redraw(self) -> None:
         """Draw everything again, after a change of the size or the theme."""
-        self._drawn = None
+        self._drawn = self._shown = None
         self.update()
 
     def show_message(self, text: str, *, bad: bool) -> None:
