@@ -222,7 +222,7 @@ class Session:
         url = self.settings.url
         if url.kind == "sqlite" and not Path(url.database).exists():
             raise SchemaMissing(url=url, needed=HEAD)
-        await check(self.database)
+        await self._schema_check.get(None, lambda: check(self.database))
         if self.lock.barrier is UNOPENED:
             by_effect = os.access in os.supports_effective_ids
             if url.kind == "sqlite" and not os.access(url.database, os.W_OK, effective_ids=by_effect):
