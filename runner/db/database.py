@@ -1,26 +1,31 @@
 """Database: reading and writing transactions, with the set-up for each database."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import cached_property, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
 import sqlalchemy as sa
 
 from runner.db import connect
 from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, StatementPool, T, shielded
 from runner.db.dialects import DIALECTS, Dialect
-from runner.db.errors import retries, retry_pause, translate
+from runner.db.errors import translate
 from runner.db.filesystem import refuse_remote
 from runner.db.handler_transactions import HandlerTransactions, Wait
 from runner.db.schema import tables
 from runner.db.thread_connections import FairSemaphore, ThreadConnections
-from runner.db.transaction import BlockingTransaction, ThreadTransaction, Transaction, completed
-from runner.errors import DatabaseUnavailable
+from runner.db.transaction import (
+    BlockingTransaction,
+    ThreadTransaction,
+    Transaction,
+    TransactionStage,
+    completed,
+    in_block,
+    retried,
+)
 from runner.settings import Settings
 from runner.urls import DatabaseUrl, async_url, redacted, sync_url
 
@@ -211,20 +216,22 @@ class Database:
         return self._handlers.limit_reason
 
     @asynccontextmanager
-    async def single(self, writes: bool = True) -> AsyncIterator[Transaction]:
+    async def single(self, writes: bool = True, *, whole: bool = False) -> AsyncIterator[Transaction]:
         """Open a transaction for one prepared statement, with minimal overhead.
 
         On PostgreSQL each statement commits by itself; on SQLite all statements of the block are one transaction.
 
         Args:
             writes: False for a reading statement, which does not wait for writers.
+            whole: True to make all statements of the block one transaction on PostgreSQL too.
         """
         if self._read_only:
             async with self.reading() as tx:
                 yield tx
             return
         lock = self._exclusive() if writes else nullcontext()
-        async with self._translated(), lock, self._statements.checkout(writes) as pooled:
+        begin = self.dialect.whole if whole else nullcontext
+        async with self._translated(), lock, self._statements.checkout(writes) as pooled, begin(pooled.driver):
             yield Transaction(pooled.connection, self.tables, self.dialect, pooled.driver)
 
     async def read(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -238,23 +245,30 @@ class Database:
 
     async def write(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of the store in its own writing transaction; retry if a concurrent one made it fail."""
-        return await shielded(_retried(partial(_in_block, self.writing, lambda tx: verb(tx, *args, **kwargs))))
+        return await shielded(retried(partial(in_block, self.writing, lambda tx: verb(tx, *args, **kwargs))))
 
     async def write_single(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of prepared statements only; like `write` with fewer round trips.
 
         On SQLite it is one call to the thread of a connection: a busy event loop does not keep the file locked.
         """
-        whole = self._writer_lock is not None and not self._read_only
-        run = self._in_one_call if whole else partial(_in_block, self.single)
-        return await shielded(_retried(partial(run, lambda tx: verb(tx, *args, **kwargs))))
+        return await self._write_prepared(self.single, lambda tx: verb(tx, *args, **kwargs))
+
+    async def write_prepared(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a verb of prepared statements only; like `write_single`, but in one transaction on PostgreSQL too."""
+        return await self._write_prepared(partial(self.single, whole=True), lambda tx: verb(tx, *args, **kwargs))
+
+    async def _write_prepared(self, begin: Any, verb: Callable[[Transaction], Awaitable[T]]) -> T:
+        in_one_call = self._writer_lock is not None and not self._read_only
+        run = self._in_one_call if in_one_call else partial(in_block, begin)
+        return await shielded(retried(partial(run, verb)))
 
     async def read_single(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb that executes one reading statement, with minimal overhead."""
         begin = partial(self.single, writes=False)
-        return await shielded(_retried(partial(_in_block, begin, lambda tx: verb(tx, *args, **kwargs))))
+        return await shielded(retried(partial(in_block, begin, lambda tx: verb(tx, *args, **kwargs))))
 
-    async def _in_one_call(self, verb: Callable[[Transaction], Any], progress: "TransactionStage") -> Any:
+    async def _in_one_call(self, verb: Callable[[Transaction], Any], progress: TransactionStage) -> Any:
         async with self._translated(), self._exclusive(), self._statements.checkout(writes=False) as pooled:
 
             def transaction(file: Any) -> Any:
@@ -313,38 +327,3 @@ def _create_engine(url: sa.URL, synchronous: str) -> AsyncCoreEngine:
         engine = AsyncCoreEngine.create(url, hide_parameters=True, **connect.options(url))
     connect.prepare(engine.sync_engine, synchronous)
     return engine
-
-
-@dataclass
-class TransactionStage:
-    """The last step that a transaction began."""
-
-    stage: Literal["connect", "statement", "commit"] = "connect"
-
-
-async def _in_block(
-    begin: Callable[[], AbstractAsyncContextManager[Transaction]],
-    verb: Callable[[Transaction], Awaitable[T]],
-    progress: TransactionStage,
-) -> T:
-    async with begin() as tx:
-        progress.stage = "statement"
-        result = await verb(tx)
-        progress.stage = "commit"
-    return result
-
-
-async def _retried(transaction: Callable[[TransactionStage], Awaitable[T]]) -> T:
-    """Run a transaction; retry if a concurrent one made it fail."""
-    attempt, end = 1, time.monotonic() + connect.BUSY_SECONDS
-    while True:
-        progress = TransactionStage()
-        try:
-            return await transaction(progress)
-        except Exception as error:
-            if isinstance(error, DatabaseUnavailable):
-                error.stage = progress.stage
-            if not retries(error, attempt, end):
-                raise
-        await asyncio.sleep(retry_pause(attempt))
-        attempt += 1

@@ -118,7 +118,7 @@ class LimitedClaims:
         patient, now = not self._lanes.places, time.monotonic()
         self._with_tenants = {lane: until for lane, until in self._with_tenants.items() if until > now}
         request = LimitedLanes(lanes, self._lanes.start, schedule.cursors, patient, self._with_tenants.keys())
-        result = await self._database.write(claim_limited, who, request, self._defaults, limit, starts)
+        result = await self._database.write_prepared(claim_limited, who, request, self._defaults, limit, starts)
         self._with_tenants |= dict.fromkeys(result.with_tenants, now + LOOK_AGAIN)
         schedule.record(lanes, result.waits, result.empty, result.cursors, time.monotonic())
         self.probes |= result.probes
@@ -137,6 +137,6 @@ class LimitedClaims:
         if not lanes:
             return []
         request = LimitedLanes(lanes, self._lanes.start)
-        result = await self._database.write(claim_limited_suspect, who, request, self._defaults, ask)
+        result = await self._database.write_prepared(claim_limited_suspect, who, request, self._defaults, ask)
         self.probes |= result.probes
         return result.claimed

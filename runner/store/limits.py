@@ -19,7 +19,6 @@ from runner.policy.claim_order import LIMITED
 from runner.policy.lanes import Lane
 from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits, retry_in, room
 from runner.policy.rate import MOST
-from runner.store.partitions import attempt_change
 
 COLUMNS = (*UNLIMITED.columns, "rate_spent")
 
@@ -130,10 +129,8 @@ async def hold(tx: Transaction, lanes: Sequence[Lane], patient: bool = False) ->
     lock, wait, count = _holding(tx.tables, tx.driver)
     rows = await tx.run(lock, parameters)
     if patient and rows and not any(row[3] for row in rows):
-        async with attempt_change(tx, PATIENCE) as attempt:
-            await tx.rows(wait, parameters)
         # Once more, although they are locked: the time of a rate is that of the statement.
-        rows = rows if attempt.failed else await tx.run(lock, parameters)
+        rows = await tx.run(lock, parameters) if await tx.await_locks(wait, parameters, PATIENCE) else rows
     held: dict[Key, LimitUsage] = {}
     for kind, name, at, _, *columns, _ in (row for row in rows if row[3]):
         row: dict[str, Any] = dict(zip((*COLUMNS, *BREAKER_COLUMNS, "probe_in"), columns, strict=True))
@@ -185,7 +182,7 @@ async def charge(tx: Transaction, ledger: Ledger) -> None:
 
 
 @lru_cache
-def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, sa.Select[Any], Prepared]:
+def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared, Prepared]:
     """The statements that lock limits, that wait for their locks, and that count the running tasks under them."""
     dialect, parts, waits = DIALECTS[driver.name], [], []
     names = {kind: sa.select(dialect.rows(f"{kind}s", {"name": sa.Text}).c.name) for kind in ("queue", "handler")}
@@ -209,7 +206,7 @@ def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, sa.Select[An
     groups = (task.queue, task.handler, task.tenant)
     mine = task.queue.in_(names["queue"]) | task.handler.in_(names["handler"])
     count = sa.select(*groups, sa.func.count()).where(is_state(task.state, State.RUNNING), mine).group_by(*groups)
-    return Prepared(sa.union_all(*parts), driver), sa.select(*waits), Prepared(count, driver)
+    return Prepared(sa.union_all(*parts), driver), Prepared(sa.select(*waits), driver), Prepared(count, driver)
 
 
 def _held_or_null(held: sa.CTE, name: str, type_: Any) -> sa.ColumnElement[Any]:

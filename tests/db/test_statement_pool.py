@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -9,11 +10,12 @@ import sqlalchemy as sa
 
 from runner.db import connect
 from runner.db.database import Database
+from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.errors import DatabaseLocked
 from runner.model.task import NewTask
 from runner.store.submit import submit
-from tests.conftest import on_sqlite
+from tests.conftest import on_postgresql, on_sqlite
 
 
 async def test_a_statement_that_outlives_the_database_closes_its_connection(migrated_url: str) -> None:
@@ -47,6 +49,50 @@ async def test_a_connection_serves_the_next_statement(migrated_url: str) -> None
         await database.write_single(nothing)
     assert len(opened) == 1
     await database.dispose()
+
+
+async def test_prepared_statements_of_one_transaction_commit_or_roll_back_together(migrated_url: str) -> None:
+    database = Database.open(migrated_url)
+
+    async def rename(tx: Transaction, name: str, fails: bool) -> list[Any]:
+        queue = tx.tables.queue
+        name_now = sa.bindparam("now", type_=sa.Text)
+        insert = sa.insert(queue).values(name=name_now).returning(queue.c.name)
+        change = sa.update(queue).where(queue.c.name == name_now).values(paused_by="ana")
+        select = sa.select(queue.c.name, queue.c.paused_by).where(queue.c.name == name_now)
+        inserted = await tx.run(Prepared(insert, tx.driver), {"now": name})
+        await tx.run(Prepared(change, tx.driver), {"now": name})
+        assert await tx.run(Prepared(select, tx.driver), {"now": name}) == [(name, "ana")]
+        if fails:
+            raise ZeroDivisionError
+        return inserted
+
+    assert await database.write_prepared(rename, "kept", fails=False) == [("kept",)]
+    with pytest.raises(ZeroDivisionError):
+        await database.write_prepared(rename, "gone", fails=True)
+    async with database.reading() as tx:
+        assert (await tx.rows(sa.select(tx.tables.queue.c.name))) == [("kept",)]
+    await database.dispose()
+
+
+@on_postgresql
+async def test_a_lock_that_is_not_free_in_time_leaves_the_transaction_usable(
+    database: Database, rival: Database
+) -> None:
+    tables = database.tables
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tables.queue).values(name="mail"))
+    lock = sa.select(tables.queue.c.name).with_for_update()
+
+    async def wait(tx: Transaction) -> tuple[bool, list[Any]]:
+        prepared = Prepared(lock, tx.driver)
+        return await tx.await_locks(prepared, {}, "20ms"), await tx.run(Prepared(sa.select(1), tx.driver), {})
+
+    async with rival.writing() as other:
+        await other.rows(lock)
+        for write in (database.write_prepared, database.write):
+            assert await write(wait) == (False, [(1,)])
+    assert await database.write_prepared(wait) == (True, [(1,)])
 
 
 async def tasks(database: Database) -> int:

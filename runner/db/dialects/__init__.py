@@ -1,6 +1,7 @@
 """The differences between the databases."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -36,6 +37,14 @@ class Dialect(Protocol):
     @property
     def by_position(self) -> sa.Dialect:
         """SQLAlchemy's dialect for statements with parameters by position."""
+        ...
+
+    def whole(self, connection: Any) -> AbstractAsyncContextManager[None]:
+        """Make the statements of a block one transaction on the driver's connection."""
+        ...
+
+    async def await_locks(self, connection: Any, sql: str, arguments: Any, timeout: str) -> bool:
+        """Execute a statement that waits for locks; return False if they do not become available in time."""
         ...
 
     def cursor_by_position(self, connection: Any) -> Any:

@@ -4,13 +4,15 @@ SQLAlchemy's own dialect is imported where it is used, since most processes need
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
 
+from runner.db.errors import is_transient
 from runner.db.schema import Tables
 from runner.db.schema.partitions import ORDER_SPACE, full_name
 from runner.db.types import EARLIEST, LATEST, NO_JOIN, ctid
@@ -39,6 +41,9 @@ KEEP_PLANS = "SELECT {} WHERE pg_backend_pid() = %s".format(
 
 A pooler announces a number of its own, because it passes each transaction to another process. Without a row the
 statement sets nothing."""
+
+LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %(timeout)s, true)"
+"""Sets the longest wait for a lock, up to the end of the transaction."""
 
 PAUSE_SECONDS = 5.0
 """Seconds after which the server ends a transaction of a runner that sends nothing. Between two statements a runner
@@ -210,14 +215,39 @@ class PostgreSQL:
         """
         from psycopg import AsyncRawCursor
 
-        numbered, names = _numbered(sql)
+        numbered, names, returns = _numbered(sql)
         values = (arguments[name] for name in names)
         cursor = AsyncRawCursor(connection)
         await cursor.execute(numbered, [array_text(value) if type(value) is list else value for value in values])
+        if connection.pgconn.pipeline_status:  # results arrive only on request
+            return await cursor.fetchall() if returns else []
         # `description` would build an object for each column.
         rows: list[Any] = [] if cursor.rownumber is None else await cursor.fetchall()
         await cursor.close()
         return rows
+
+    @asynccontextmanager
+    async def whole(self, connection: Any) -> AsyncIterator[None]:
+        """A transaction whose BEGIN travels with its first statement, and whose last change with its COMMIT."""
+        from psycopg import Pipeline
+
+        pipeline = connection.pipeline() if Pipeline.is_supported() else nullcontext()
+        async with pipeline, connection.transaction():
+            yield
+
+    async def await_locks(self, connection: Any, sql: str, arguments: Any, timeout: str) -> bool:
+        """Set the timeout and execute the statement after a savepoint."""
+        try:
+            async with connection.transaction():
+                await self.fetch(
+                    connection, "SELECT set_config('lock_timeout', %(timeout)s, true)", {"timeout": timeout}
+                )
+                await self.fetch(connection, sql, arguments)
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            return False
+        return True
 
     def keep_plans_in_thread(self, connection: Any) -> bool:
         """The blocking form of `keep_plans`."""
@@ -271,14 +301,15 @@ PARAMETER = re.compile(r"%\((\w+)\)[sb]|%%")
 
 
 @lru_cache
-def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
-    """Return a statement with the parameters of the server, `$1`, and their names in this order."""
+def _numbered(sql: str) -> tuple[str, tuple[str, ...], bool]:
+    """Return a statement with the parameters of the server, `$1`, their names in this order, and if it has rows."""
     names: dict[str, int] = {}
 
     def number(found: re.Match[str]) -> str:
         return f"${names.setdefault(found[1], len(names) + 1)}" if found[1] else "%"
 
-    return PARAMETER.sub(number, sql), tuple(names)
+    returns = not sql.startswith("UPDATE") or "RETURNING" in sql
+    return PARAMETER.sub(number, sql), tuple(names), returns
 
 
 def array_text(items: Sequence[Any]) -> str:

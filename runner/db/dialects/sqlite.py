@@ -5,6 +5,7 @@ SQLAlchemy's own dialect is imported where it is used, since most processes need
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime
 from functools import cached_property
 from types import MappingProxyType
@@ -37,6 +38,14 @@ class SQLite:
         from sqlalchemy.dialects.sqlite import pysqlite
 
         return pysqlite.dialect()
+
+    def whole(self, connection: Any) -> AbstractAsyncContextManager[None]:  # noqa: ARG002 - the other database needs it
+        """Nothing: each checkout is one transaction."""
+        return nullcontext()
+
+    async def await_locks(self, connection: Any, sql: str, arguments: Any, timeout: str) -> bool:  # noqa: ARG002 - the other database needs them
+        """A writing transaction has the only lock."""
+        return True
 
     def cursor_by_position(self, connection: Any) -> Any:
         """Any cursor."""
