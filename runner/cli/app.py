@@ -47,7 +47,7 @@ CLI_COMMANDS = (
     CliCommand("stack", INSPECT, "Show where the handler of a running task is.", "logs"),
     CliCommand("stats", INSPECT, "Summarize the queues: states, ages, rates.", "stats"),
     CliCommand("runners", INSPECT, "List the runners and the tasks they hold.", "runners"),
-    CliCommand("schedules", INSPECT, "List, preview, add, edit, pause, run or delete schedules.", "schedules"),
+    CliCommand("schedules", INSPECT, "List, preview, add, edit, pause, run, free or delete schedules.", "schedules"),
     CliCommand("reports", INSPECT, "Report success, attempts, durations and volume over a period.", "reports"),
     CliCommand("capacity", INSPECT, "Report the capacity of the runners, and when each queue is drained.", "reports"),
     CliCommand("incident", INSPECT, "Report an incident as Markdown, ready to paste.", "reports"),

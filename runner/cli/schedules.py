@@ -1,4 +1,4 @@
-"""`runner schedules list|show|preview|add|edit|pause|resume|run|delete`: periodic tasks."""
+"""`runner schedules list|show|preview|add|edit|pause|resume|run|free|delete`: periodic tasks."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,6 +21,7 @@ from runner.operations.schedule import (
     add_schedule,
     delete_schedule,
     edit_schedule,
+    free_schedule,
     pause_schedule,
     resume_schedule,
     run_schedule,
@@ -34,7 +35,7 @@ from runner.text.operator import local_zone
 from runner.text.sanitize import one_line
 from runner.text.times import parse_moment
 
-Action = Literal["list", "show", "preview", "add", "edit", "pause", "resume", "run", "delete"]
+Action = Literal["list", "show", "preview", "add", "edit", "pause", "resume", "run", "free", "delete"]
 
 DAY = timedelta(days=1)
 
@@ -125,7 +126,7 @@ async def schedules(
     handlers: Modules = (),
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """List, preview, add, edit, pause, resume, run or delete schedules.
+    """List, preview, add, edit, pause, resume, run, free or delete schedules.
 
     runner schedules list                     all schedules, the next one first
     runner schedules show ID                  one schedule: next ten times, last runs
@@ -134,13 +135,14 @@ async def schedules(
     runner schedules edit ID --cron "0 9 * * mon-fri" --tz Europe/Berlin
     runner schedules pause ID [--until 14:30] and resume ID
     runner schedules run ID                   run it now, beside its rule
+    runner schedules free ID                  the next tick no longer waits for the last run
     runner schedules delete ID                a schedule that no code defines
 
     If the handler is loaded, from -H or the configuration, the payload is checked
     against its signature. Each change can be undone with runner undo.
 
     Args:
-        action: list, show, preview, add, edit, pause, resume, run or delete.
+        action: list, show, preview, add, edit, pause, resume, run, free or delete.
         id: The schedule.
         handler: The handler of its tasks, for add.
         options: Values of the schedule.
@@ -229,10 +231,15 @@ async def _change(
             return f"schedule {name} {'resumed' if await database.write(resume_schedule, id, by) else 'was not paused'}"
         case "run":
             await database.write(run_schedule, id, by)
-            return f"requested a run of schedule {name}; a runner submits it within a second"
+            done = f"requested a run of schedule {name}; a runner submits it within a second"
+        case "free":
+            task = await database.write(free_schedule, id, by)
+            freed = f"freed the round of schedule {name}; its run continues: runner terminate {task} ends it"
+            done = f"schedule {name} has no unfinished run" if task is None else freed
         case _:
             await database.write(delete_schedule, id, by)
-            return f"deleted schedule {name}"
+            done = f"deleted schedule {name}"
+    return done
 
 
 async def _row(database: Database, id: str) -> ScheduleRow:

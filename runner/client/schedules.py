@@ -270,6 +270,16 @@ class ScheduleFunctions:
         """Same as `run`."""
         await _awaited(lambda database: _operate(database, "run_schedule", id, reason))
 
+    def free(self, id: str, /, *, reason: str | None = None) -> int | None:
+        """Let the next tick run although the last run, whose task this returns, is unfinished; None without one."""
+        freed: int | None = _wait("schedules.free", lambda database: _operate(database, "free_schedule", id, reason))
+        return freed
+
+    async def free_async(self, id: str, /, *, reason: str | None = None) -> int | None:
+        """Same as `free`."""
+        freed: int | None = await _awaited(lambda database: _operate(database, "free_schedule", id, reason))
+        return freed
+
     def delete(self, id: str, /, *, reason: str | None = None) -> None:
         """Delete a schedule that no code defines.
 
@@ -326,8 +336,8 @@ async def _edit(database: "Database", id: str, values: Mapping[str, Any], reason
     await database.write(edit_schedule, id, changes, local_actor(reason), version=rows[0].version, payload_limit=limit)
 
 
-async def _operate(database: "Database", name: str, id: str, reason: str | None, **values: Any) -> None:
+async def _operate(database: "Database", name: str, id: str, reason: str | None, **values: Any) -> Any:
     from runner.operations import schedule
     from runner.operations.results import local_actor
 
-    await database.write(getattr(schedule, name), id, local_actor(reason), **values)
+    return await database.write(getattr(schedule, name), id, local_actor(reason), **values)

@@ -1,4 +1,4 @@
-"""schedule: add, edit, pause, resume, run and delete schedules."""
+"""schedule: add, edit, pause, resume, run, free and delete schedules."""
 
 import difflib
 import json
@@ -198,6 +198,30 @@ async def run_schedule(tx: Transaction, id: str, by: Actor) -> datetime:
     before = {"run_requested_at": row["run_requested_at"]}
     await record(tx, by, [AuditEntry("run", before, {"run_requested_at": now}, target=target_of(id))])
     return now
+
+
+async def free_schedule(tx: Transaction, id: str, by: Actor) -> int | None:
+    """Free the round of a schedule: its next tick no longer waits for the last run, which may have lost its runner.
+
+    Args:
+        tx: a writing transaction.
+        id: the schedule.
+        by: the author.
+
+    Returns:
+        The task of the unfinished run, which does not change; None if there is none.
+
+    Raises:
+        UnknownSchedule: no schedule has this id.
+    """
+    before = {"last_task_id": (await lock_schedule(tx, id))["last_task_id"]}
+    task = tx.tables.task.c
+    if not await tx.rows(sa.select(task.id).where(task.id == before["last_task_id"])):
+        return None
+    after = {"last_task_id": None}
+    await change_schedule(tx, id, after)
+    await record(tx, by, [AuditEntry("free", before, after, target=target_of(id))])
+    return int(before["last_task_id"])
 
 
 async def delete_schedule(tx: Transaction, id: str, by: Actor, *, version: int | None = None) -> None:

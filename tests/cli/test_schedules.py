@@ -28,6 +28,7 @@ def test_a_schedule_is_listed_shown_and_changed(cli: Call, nightly: str) -> None
     assert "deploy, resumes in " in cli("schedules", "show", nightly).out
     assert cli("schedules", "resume", nightly).out.startswith("schedule nightly resumed")
     assert cli("schedules", "run", nightly).code == Exit.OK
+    assert "has no unfinished run" in cli("schedules", "free", nightly).out
     assert cli("schedules", "delete", nightly).code == Exit.OK
     assert cli("schedules", "show", nightly).code == Exit.NOT_FOUND
     last = cli("audit", "--json").document["entries"][0]

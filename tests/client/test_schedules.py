@@ -88,6 +88,7 @@ def test_schedules_are_managed_at_run_time(store: TaskStore) -> None:
     runner.schedules.resume("nightly")
     runner.schedules.run("nightly")
     assert runner.schedules.all()[0].requested_at is not None
+    assert runner.schedules.free("nightly") is None
     runner.schedules.delete("nightly")
     assert runner.schedules.all() == []
     with pytest.raises(UnknownSchedule):
@@ -99,6 +100,7 @@ def test_schedules_are_managed_at_run_time(store: TaskStore) -> None:
 async def test_schedules_are_managed_on_an_event_loop(store: TaskStore) -> None:
     await runner.schedules.add_async("nightly", "elsewhere", every="1h")
     await runner.schedules.run_async("nightly")
+    assert await runner.schedules.free_async("nightly") is None
     assert [row.id for row in await runner.schedules.all_async()] == ["nightly"]
     with pytest.raises(WouldBlock, match=r"await schedules\.all_async"):
         runner.schedules.all()

@@ -27,6 +27,7 @@ from runner.operations.schedule import (
     add_schedule,
     delete_schedule,
     edit_schedule,
+    free_schedule,
     pause_schedule,
     resume_schedule,
     run_schedule,
@@ -97,6 +98,28 @@ async def test_every_operation_is_recorded_and_undone(database: Database, nightl
         *("add", "edit", "pause", "run", "delete")
     ]
     assert all(entry.operator == "ana" and entry.reason == "deploy" for entry in entries)
+
+
+async def test_a_round_is_freed_by_hand_and_held_again_by_an_undo(
+    database: Database, nightly: str, runner: Runner
+) -> None:
+    assert await database.write(free_schedule, nightly, BY) is None
+    await tick_now(database)
+    await make_due(database)
+    (task,) = await tick_now(database)
+    assert [claimed.id for claimed in await runner.claim()] == [task]
+    await make_due(database)
+    assert await tick_now(database) == []
+    assert await database.write(free_schedule, nightly, BY) == task
+    assert await undo_last(database) == []
+    await make_due(database)
+    assert await tick_now(database) == []
+    assert await database.write(free_schedule, nightly, BY) == task
+    await make_due(database)
+    (other,) = await tick_now(database)
+    assert await undo_last(database) == ["the schedule has changed since"]
+    verbs = [entry.verb for entry in reversed(await log(database))]
+    assert (other != task, verbs) == (True, ["add", "free", "hold", "free"])
 
 
 async def test_an_undo_is_refused_when_a_later_change_would_be_lost(database: Database, nightly: str) -> None:

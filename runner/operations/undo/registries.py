@@ -151,7 +151,7 @@ PREFIX = "schedule "
 
 def is_of_schedule(change: UndoableChange) -> bool:
     """True if a change is one of a schedule, and `undo_schedule` knows its operation."""
-    verbs = ("add", "edit", "pause", "resume", "run", "delete")
+    verbs = ("add", "edit", "pause", "resume", "run", "free", "delete")
     return (change.target or "").startswith(PREFIX) and change.verb in verbs
 
 
@@ -180,6 +180,8 @@ async def undo_schedule(tx: Transaction, change: UndoableChange, by: Actor) -> s
             why = await _set_back(tx, id, row, change, by)
         case "run":
             why = await _withdraw(tx, id, row, change, by)
+        case "free":
+            why = await _hold(tx, id, row, change, by)
         case _:
             why = await _swap_pause(tx, id, row, change, by)
     return why
@@ -231,6 +233,16 @@ async def _withdraw(tx: Transaction, id: str, row: Mapping[str, Any], change: Un
     await change_schedule(tx, id, {"run_requested_at": None})
     before, after = {"run_requested_at": row["run_requested_at"]}, {"run_requested_at": None}
     await record(tx, by, [AuditEntry("withdraw", before, after, target=change.target, undo_of=change.id)])
+    return None
+
+
+async def _hold(tx: Transaction, id: str, row: Mapping[str, Any], change: UndoableChange, by: Actor) -> str | None:
+    """Let the next tick wait again for a run whose round was freed."""
+    if row["last_task_id"] is not None:
+        return CHANGED_SINCE
+    after = {"last_task_id": change.before.get("last_task_id")}
+    await change_schedule(tx, id, after)
+    await record(tx, by, [AuditEntry("hold", {"last_task_id": None}, after, target=change.target, undo_of=change.id)])
     return None
 
 
