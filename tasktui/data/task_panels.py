@@ -110,7 +110,7 @@ def facts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
     """The fields of a task in columns."""
     skipped = {"task", "state", "key", "progress"}
     fields = [(name, line(value)) for name, value in task_fields(detail, zone) if name not in skipped]
-    columns = 1 if width < 100 else 2 if width < 180 else 3
+    columns = 1 if width < 98 else 2 if width < 178 else 3
     each = width // columns
     short = [field for field in fields if len(field[1]) <= each - 16]
     long = [field for field in fields if len(field[1]) > each - 16]

@@ -125,7 +125,7 @@ def _quiet(view: View, width: int) -> list[Row]:
         text = "Nothing yet. No queue has a task, and no runner is registered: runner demo shows how it looks."
         return [fit([("  ○ ", "muted"), (text, "text")], width)]
     alive = count_noun(len(data.alive), "runner")
-    text = f"{alive} alive, no queue falls behind, nothing has died in the last hour."
+    text = f"{alive} alive, no queue falls behind, nothing died in 1 h."
     return [fit([("  ✓ ", "bold succeeded"), ("Nothing. ", "bold strong"), (text, "text")], width)]
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta, tzinfo
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,22 +16,34 @@ from runner.queries.runners import RunnerRow
 from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.data.background import RunnerHours, Workforce, runner_hours, usual_run_times, workforce
-from tasktui.render.plot import Span, area, compact, framed, gauge, nice, resampled, sparkline, time_axis
+from tasktui.render.plot import compact, gauge, sparkline
 from tasktui.render.render import Cell, ListColumn, RenderedRow, fitted, line, widths
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, rule
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
-from tasktui.screens.overview_panels import AXIS
-from tasktui.screens.side_panels import by_host, colours_of, host_figures, host_rows, legend, percent, slot_row
+from tasktui.screens.side_panels import (
+    busy_rows,
+    by_host,
+    colours_of,
+    host_figures,
+    host_rows,
+    legend,
+    percent,
+    slot_row,
+    slots_per_block,
+)
 from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import GUTTER, MARGIN, Table
+
+SLOTS = "SLOTS BY HANDLER"
+"""The title of the column that takes the room of the others."""
 
 COLUMNS = (
     ListColumn("  RUNNER", 12),
     ListColumn("VERSION", 7, drop=6),
     ListColumn("UP", 6, right=True, drop=2),
-    ListColumn("SLOTS BY HANDLER", 22, grow=1),
+    ListColumn(SLOTS, 22, grow=1),
     ListColumn("USED", 5, right=True),
     ListColumn("CPU", 6, right=True, drop=3),
     ListColumn("MEMORY", 9, right=True, drop=5),
@@ -47,9 +58,6 @@ WIDE, TALL = 180, 56
 
 HOURS_EVERY = 30.0
 """Seconds to cache the last hour."""
-
-PLOT = 9
-"""Rows of the plot of busy slots."""
 
 
 USUAL_EVERY = 30.0
@@ -134,7 +142,9 @@ class RunnersScreen(LiveScreen):
         self.query_one("#about", Canvas).draw(
             [totals_row(data, width), *hosts, *([BLANK] if height >= HIGH or not heads else [])]
         )
-        self.query_one("#legend", Canvas).draw([BLANK, *legend(colours, width), BLANK] if height >= HIGH else [])
+        most_slots = max((runner.capacity for runner in data.runners), default=0)
+        explained = legend(colours, width, slots_per_block(most_slots, column_widths(table.columns, width)[SLOTS]))
+        self.query_one("#legend", Canvas).draw([BLANK, *explained, BLANK] if height >= HIGH else [])
         around = len(keys) + len(busy) + (12 if height >= HIGH else 6) + len(hosts)
         tasks = claimed_rows(self.runner(), data, width)
         tasks = tasks if len(tasks) <= height - around else claimed_rows(self.runner(), data, max(40, width - 3))
@@ -189,7 +199,7 @@ def columns_for(data: Workforce, width: int, *, grouped: bool) -> tuple[ListColu
         "  RUNNER": (names, 34),
         "VERSION": (versions, 12),
         "SEEN": (remarks, 44),
-        "SLOTS BY HANDLER": ([2 * most_slots], 64),
+        SLOTS: ([2 * most_slots], 64),
     }
     hidden = set() if measured and (width >= WIDE or not grouped) else {"CPU", "MEMORY"}
     hidden |= {" DONE, LAST HOUR"} if width < WIDE else set()
@@ -198,9 +208,14 @@ def columns_for(data: Workforce, width: int, *, grouped: bool) -> tuple[ListColu
         if width < WIDE and column.grow:
             continue  # It takes what the others leave.
         lengths, most = texts.get(column.title, ([], 0))
-        grow = 0 if column.title == "SLOTS BY HANDLER" else column.grow
+        grow = 0 if column.title == SLOTS else column.grow
         columns[place] = column._replace(width=min(max([column.width, *lengths]), max(most, column.width)), grow=grow)
     return tuple(columns)
+
+
+def column_widths(columns: Sequence[ListColumn], width: int) -> dict[str, int]:
+    """The cells of each column on a screen of a width, by title."""
+    return dict(zip((column.title for column in columns), widths(columns, width - GUTTER - MARGIN), strict=True))
 
 
 def totals_row(data: Workforce, width: int) -> Row:
@@ -239,13 +254,13 @@ def runner_line(
         columns: the columns of the table.
         width: cells of the screen.
     """
-    room = dict(zip((column.title for column in columns), widths(columns, width - GUTTER - MARGIN), strict=True))
+    room = column_widths(columns, width)
     flow = data.results.get(runner.id, Flow())
     name = f"{line(runner.host)}:{runner.pid}"
     well = runner.alive and not runner.silent
     sign, role = ("●", "succeeded") if well else ("◌", "bold lost")
     title: tuple[Part, ...] = ((f"{sign} ", role), (name, "text" if well else "bold lost"))
-    blocks = slot_row(data.slots.get(runner.id, {}), runner.capacity, room["SLOTS BY HANDLER"], colours)
+    blocks = slot_row(data.slots.get(runner.id, {}), runner.capacity, room[SLOTS], colours)
     attempts = flow.failed + flow.succeeded
     failing = attempts >= 10 and flow.failed >= attempts * 0.9
     failed = f"{round(flow.failed / attempts * 100)} %" if attempts else ""
@@ -253,7 +268,7 @@ def runner_line(
         "  RUNNER": Cell(f"{sign} {name}", "text", title),
         "VERSION": Cell(line(runner.version), "muted"),
         "UP": Cell(formatting.since(runner.started_at, data.at), "muted"),
-        "SLOTS BY HANDLER": Cell("".join(text for text, _ in blocks), "running", tuple(blocks)),
+        SLOTS: Cell("".join(text for text, _ in blocks), "running", tuple(blocks)),
         "USED": Cell(f"{runner.running_tasks}/{runner.capacity}", "text"),
         "CPU": Cell(percent(runner.cpu), "text" if runner.alive else "faint"),
         "MEMORY": Cell(formatting.size(runner.memory), "muted" if runner.alive else "faint"),
@@ -280,26 +295,6 @@ def seen(runner: RunnerRow) -> Cell:
         trouble = runner.command or runner.abandoned
         return Cell(", ".join(map(line, runner.remarks)), "bold retrying" if trouble else "faint")
     return Cell(f"{age} ago", "faint")
-
-
-def busy_rows(data: Workforce, zone: tzinfo, width: int) -> list[Row]:
-    """The busy slots of all runners over the last hour; none until they are read."""
-    if not data.hours.busy:
-        return []
-    alive = [runner for runner in data.runners if runner.alive]
-    busy, capacity = (sum(getattr(runner, name) for runner in alive) for name in ("running_tasks", "capacity"))
-    room = width - AXIS - 1
-    values = resampled(data.hours.busy, room)
-    top = nice(max(values)) if max(values) > capacity else capacity
-    note: list[Part] = [(f"{busy:,}", "bold running"), (f" of {capacity:,} now, all runners together", "muted")]
-    end = data.hours.at.replace(second=0, microsecond=0)
-    axis = time_axis(Span(end - timedelta(hours=1), end, zone), room)
-    return [
-        BLANK,
-        rule([heading("BUSY SLOTS, LAST HOUR")], width, note),
-        *framed(area(values, PLOT, "done", top=top), top),
-        axis,
-    ]
 
 
 def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[Row]:

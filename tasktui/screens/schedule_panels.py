@@ -12,7 +12,7 @@ from runner.text.sanitize import count_noun
 from tasktui.data.schedules import DAY, ScheduleBoard, planned
 from tasktui.render.plot import Span, area, framed, gauge, joined, nice, time_axis, time_labels
 from tasktui.render.render import fitted, line
-from tasktui.render.rows import BLANK, Part, Row, ends, fit, heading, rule, wrapped
+from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule, wrapped
 from tasktui.render.rows import state as state_part
 from tasktui.widgets.table import GUTTER
 

@@ -1,8 +1,8 @@
-"""The panels of the overview about runners, failures, long runs and changes."""
+"""Panels about runners, failures, long runs and changes, which the overview shares with other screens."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import tzinfo
+from datetime import timedelta, tzinfo
 from operator import attrgetter, itemgetter
 from string import ascii_lowercase, ascii_uppercase
 from typing import Literal
@@ -13,14 +13,15 @@ from textual.geometry import Size
 from runner.queries.runners import RunnerRow
 from runner.text import formatting
 from runner.text.sanitize import count_noun
+from tasktui.data.background import Workforce
 from tasktui.data.overview import Overview
 from tasktui.data.reports import ReportData, ReportSpan
-from tasktui.render.plot import DENSITY, Span, gauge, joined, resampled, sparkline, time_axis
+from tasktui.render.plot import DENSITY, Span, area, framed, gauge, joined, nice, resampled, sparkline, time_axis
 from tasktui.render.render import brief, fitted, line
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, rule, width_of
 from tasktui.render.theme import SHADES, current
 from tasktui.screens.failure_panels import is_hot
-from tasktui.screens.overview_panels import View
+from tasktui.screens.overview_panels import AXIS, View
 
 NORMAL, TALL = 100, 56
 """Columns and rows of a screen that has room for the shares over time."""
@@ -30,6 +31,9 @@ NAMES, MOST_SHARES = 24, 12
 
 HANDLER_COLOURS = 8
 """Colours of handlers in the bars of slots."""
+
+BUSY_PLOT = 9
+"""Rows of the plot of busy slots."""
 
 TREND = 16
 """Cells of the trend of a failure group."""
@@ -94,8 +98,8 @@ def _runner(runner: RunnerRow, data: Overview, colours: dict[str, int], width: i
     return fit([*left, *blocks, (f" {used:>7}", "muted"), (fitted(f" {seen[0]}", 15, right=True), seen[1])], width - 1)
 
 
-def legend(colours: Mapping[str, int], width: int) -> list[Row]:
-    """The colours of the handlers in the bars of slots."""
+def legend(colours: Mapping[str, int], width: int, per_block: int = 1) -> list[Row]:
+    """The colours of the handlers in the bars of slots, and the slots of a block if it shows several."""
     row: list[Part] = [(" ", "")]
     rows: list[Row] = []
     blocks = _blocks(colours, "■")
@@ -105,6 +109,11 @@ def legend(colours: Mapping[str, int], width: int) -> list[Row]:
             rows.append(row)
             row = [(" ", "")]
         row += parts
+    note: list[Part] = [(f"  a block is {per_block} slots", "faint")] if per_block > 1 else []
+    if note and width_of([*row, *note]) > width:
+        rows.append(row)
+        row = [(" ", "")]
+    row += note
     return [*rows, row] if len(row) > 1 else rows
 
 
@@ -126,6 +135,11 @@ def slots(counts: Mapping[str, int], capacity: int, width: int, colours: Mapping
     return joined([*cells, *[("▁", "line")] * (width - len(cells))])
 
 
+def slots_per_block(capacity: int, width: int) -> int:
+    """How many slots a block of `slot_row` shows, where a runner has more slots than there are cells."""
+    return max(1, -(-capacity // max(width, 1)))
+
+
 def slot_row(counts: Mapping[str, int], capacity: int, width: int, colours: Mapping[str, int]) -> list[Part]:
     """The slots of a runner, one block each with a blank behind it; one block for several slots if the room is short.
 
@@ -135,8 +149,7 @@ def slot_row(counts: Mapping[str, int], capacity: int, width: int, colours: Mapp
         width: cells.
         colours: number of each handler's colour.
     """
-    wide = 2 if capacity * 2 <= width else 1
-    per, blocks = max(1, -(-capacity * wide // width)), _blocks(colours, "■")
+    wide, per, blocks = 2 if capacity * 2 <= width else 1, slots_per_block(capacity, width), _blocks(colours, "■")
     cells: list[Part] = []
     for name, count in counts.items():
         cells += [(blocks.get(name, "■"), f"handler@{colours.get(name, 0)}")] * max(1, round(count / per))
@@ -206,6 +219,26 @@ def host_rows(registered: Iterable[RunnerRow], width: int, most: int) -> list[Ro
     rows.sort(key=itemgetter(0))
     more: list[Part] = [(f"  +{len(rows) - most} more hosts", "muted")]
     return [row for _, row in rows[:most]] + ([more] if 0 < most < len(rows) else [])
+
+
+def busy_rows(data: Workforce, zone: tzinfo, width: int) -> list[Row]:
+    """The busy slots of all runners over the last hour; none until they are read."""
+    if not data.hours.busy:
+        return []
+    alive = [runner for runner in data.runners if runner.alive]
+    busy, capacity = (sum(getattr(runner, name) for runner in alive) for name in ("running_tasks", "capacity"))
+    room = width - AXIS - 1
+    values = resampled(data.hours.busy, room)
+    top = nice(max(values)) if max(values) > capacity else capacity
+    note: list[Part] = [(f"{busy:,}", "bold running"), (f" of {capacity:,} now, all runners together", "muted")]
+    end = data.hours.at.replace(second=0, microsecond=0)
+    axis = time_axis(Span(end - timedelta(hours=1), end, zone), room)
+    return [
+        BLANK,
+        rule([heading("BUSY SLOTS, LAST HOUR")], width, note),
+        *framed(area(values, BUSY_PLOT, "done", top=top), top),
+        axis,
+    ]
 
 
 def _sum_over_processes(runners: Iterable[RunnerRow], name: Literal["cpu", "memory"]) -> float | None:

@@ -36,8 +36,8 @@ TALL, PREVIEW = 34, 9
 WIDE, SIDE = 180, 72
 """Columns of a screen with a preview beside the list, and of the preview."""
 
-NORMAL, LEAST_CHART = 100, 70
-"""Columns of a screen with panels side by side, and of the narrowest one with the attempts over time."""
+NORMAL, LEAST_CHART = 98, 70
+"""Cells of a page with panels side by side, and of the narrowest one with the attempts over time."""
 
 PREVIEW_EVERY = 2.0
 """Seconds to cache the task of the preview."""

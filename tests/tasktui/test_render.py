@@ -39,7 +39,7 @@ from tasktui.screens.failure_panels import is_hot
 from tasktui.screens.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
 from tasktui.screens.reports import in_front
 from tasktui.screens.runners import claimed_rows
-from tasktui.screens.side_panels import legend, slot_row, slots
+from tasktui.screens.side_panels import legend, slot_row, slots, slots_per_block
 from tasktui.screens.task import task_rows
 from tests.tasktui.test_commands import NOW, row, story
 
@@ -192,6 +192,14 @@ def test_without_colours_each_handler_has_a_letter_that_the_legend_explains(monk
     assert plain([slot_row(counts, 5, 10, colours)]) == "R R E S ·"
     assert plain([slots(counts, 5, 5, colours)]) == "RRES▁"
     assert plain(legend(colours, 80)).split()[::2] == ["R", "E", "S"]
+
+
+def test_the_legend_tells_how_many_slots_a_block_shows() -> None:
+    assert plain([slot_row({"a.x": 60}, 100, 34, {"a.x": 0})]).rstrip() == "■" * 20 + "·" * 14
+    assert slots_per_block(100, 34) == 3
+    assert plain(legend({"a.x": 0}, 80, 3)) == "  ■ a.x   a block is 3 slots"
+    assert plain(legend({"a.x": 0}, 20, 3)).splitlines()[1].strip() == "a block is 3 slots"
+    assert slots_per_block(17, 34) == 1
 
 
 def test_a_long_payload_is_folded_and_says_so() -> None:
