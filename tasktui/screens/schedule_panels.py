@@ -328,4 +328,4 @@ def nothing(width: int) -> list[Row]:
     """The text of a screen without schedules."""
     hint: list[Part] = [("  There are no schedules. Press ", "muted"), ("A", "bold strong")]
     hint += [(", or declare one with ", "muted"), ("@schedule", "bold strong"), (".", "muted")]
-    return [ends(hint, [], width)]
+    return wrapped(hint, width)

@@ -198,7 +198,8 @@ class Session:
             local = self.at.astimezone(self.zone)
             return f"AT {formatting.clock(self.at, self.now(), self.zone)}{local:{':%S' if local.second else ''}}"
         age = f", {formatting.age(self.stale)} old" if self.stale is not None else ""
-        return self.lock.label(now) + age
+        always = "WRITE" if self.settings.production else ""
+        return (self.lock.label(now) or always) + age
 
     @property
     def load(self) -> int:

@@ -321,3 +321,13 @@ async def test_a_file_that_may_not_be_written_can_be_looked_at(protected: str, s
     await refused_for_good(settings, FILE)
     async with opened(Arguments(), settings) as session:
         assert (await session.read(counts))[0].ready.number == 1
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize(("production", "badge"), [(True, "PRODUCTION    WRITE "), (False, "")])
+async def test_production_that_may_be_changed_without_a_limit_says_so(
+    production: bool, badge: str, watch: Watch
+) -> None:
+    async with watch("overview", production=production) as operator:
+        await operator.until(lambda: badge in operator.text.splitlines()[0])
+        assert ("WRITE" in operator.text) is production
