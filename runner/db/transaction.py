@@ -106,6 +106,13 @@ class Transaction:
             self._driver = connection.connection.driver_connection
         return self.dialect.fetch(self._driver, prepared.sql, prepared.arguments(parameters))
 
+    async def run_all(self, statements: Sequence[Prepared], parameters: dict[str, Any]) -> list[list[Any]]:
+        """Execute prepared statements with the same parameters, in one round trip if the connection has a pipeline."""
+        if self._driver is None or not self.dialect.isolates_rows:
+            return [await self.run(prepared, parameters) for prepared in statements]
+        each = [(prepared.sql, prepared.arguments(parameters)) for prepared in statements]
+        return await self.dialect.fetch_all(self._driver, each)
+
     async def await_locks(self, prepared: Prepared, parameters: dict[str, Any], timeout: str) -> bool:
         """Execute a prepared statement that waits for locks, and return True.
 

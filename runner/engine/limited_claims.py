@@ -80,6 +80,8 @@ class LimitedClaims:
         self._timer: asyncio.TimerHandle | None = None
         self._with_tenants: dict[Lane, float] = {}
         """Until when claims look for tasks without a tenant last, by lane, in monotonic seconds."""
+        self._counts = True
+        """False if the last claim used no limit that counts running tasks."""
         self.probes: dict[int, Probe] = {}
         """The round of each task in flight that probes for an open breaker, by task id."""
 
@@ -117,8 +119,10 @@ class LimitedClaims:
         # Without other lanes to claim from, waiting for another runner's claim costs nothing.
         patient, now = not self._lanes.places, time.monotonic()
         self._with_tenants = {lane: until for lane, until in self._with_tenants.items() if until > now}
-        request = LimitedLanes(lanes, self._lanes.start, schedule.cursors, patient, self._with_tenants.keys())
+        without_others = self._with_tenants.keys()
+        request = LimitedLanes(lanes, self._lanes.start, schedule.cursors, patient, without_others, self._counts)
         result = await self._database.write_prepared(claim_limited, who, request, self._defaults, limit, starts)
+        self._counts = result.counts
         self._with_tenants |= dict.fromkeys(result.with_tenants, now + LOOK_AGAIN)
         schedule.record(lanes, result.waits, result.empty, result.cursors, time.monotonic())
         self.probes |= result.probes

@@ -70,6 +70,7 @@ class LimitedLanes(NamedTuple):
         cursors: the last tenant that had a turn, by lane; empty if only the tasks without a tenant had one.
         patient: if other claims hold all limits, wait for them for a moment; see `hold`.
         with_tenants: lanes in which a recent claim found no task without a tenant: look for these last.
+        counts: False if the last claim used no limit that counts running tasks.
     """
 
     lanes: Sequence[Lane]
@@ -77,6 +78,7 @@ class LimitedLanes(NamedTuple):
     cursors: Mapping[Lane, str] = {}
     patient: bool = False
     with_tenants: Collection[Lane] = frozenset()
+    counts: bool = True
 
 
 @dataclass
@@ -90,6 +92,7 @@ class LimitedClaim:
         cursors: the new cursors by lane; None for the start of the next round.
         probes: the round of probes of each claimed task that probes for an open breaker, by task id.
         with_tenants: the lanes that have no due task without a tenant.
+        counts: True if a limit counted running tasks.
     """
 
     claimed: list[Claimed] = field(default_factory=list)
@@ -98,6 +101,7 @@ class LimitedClaim:
     cursors: dict[Lane, str | None] = field(default_factory=dict)
     probes: dict[int, Probe] = field(default_factory=dict)
     with_tenants: set[Lane] = field(default_factory=set)
+    counts: bool = True
 
 
 async def claim_limited(
@@ -119,8 +123,10 @@ async def claim_limited(
         starts: True if each task has a slot; see `claim`.
     """
     values = claim_values(who, limit, starts=starts)
-    claim = _Claim(tx, await hold(tx, lanes.lanes, lanes.patient), lanes, terms, values, who.order, who.selection.names)
+    ledger = await hold(tx, lanes.lanes, lanes.patient, lanes.counts)
+    claim = _Claim(tx, ledger, lanes, terms, values, who.order, who.selection.names)
     result = claim.result
+    result.counts = any(usage.limits.counts_running for usage in ledger.held.values())
     result.waits = {lane: BUSY for lane in lanes.lanes if claim.ledger.is_busy(lane)}
     mine = (lane for lane in lanes.lanes if lane not in result.waits)
     for limits_tenants, group in groupby(mine, claim.ledger.limits_tenants):

@@ -95,8 +95,9 @@ def shares(tenants: Sequence[str], room: Callable[[str], int], limit: int) -> di
 
 
 def share_parameters(tx: Transaction, parts: Mapping[str, int]) -> dict[str, Any]:
-    """The parameters of a claim from tenants: the shares."""
-    return tx.dialect.parameters("share", {"tenant": list(parts), "tasks": list(parts.values())})
+    """The parameters of a claim from tenants: the shares, and the largest of them."""
+    largest = {"largest": max(parts.values())}
+    return tx.dialect.parameters("share", {"tenant": list(parts), "tasks": list(parts.values())}) | largest
 
 
 @lru_cache
@@ -138,7 +139,9 @@ def of_tenants(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Select[A
         first = due.with_only_columns(ctid(row)).limit(share.c.tasks).with_for_update(skip_locked=True)
         locked = first.correlate(lane, share).lateral("locked")
         return sa.select(locked.c.ctid).select_from(source.join(locked, sa.true()))
-    joined, found = dialect.for_each(source, due.correlate(lane, share).limit(LIMIT), scope.tables.task)
+    # SQLite limits all tenants alike: to as many tasks as the largest share has, and not to those of the whole claim.
+    largest = sa.bindparam("largest", type_=sa.Integer)
+    joined, found = dialect.for_each(source, due.correlate(lane, share).limit(largest), scope.tables.task)
     turn = sa.func.row_number().over(partition_by=share.c.tenant, order_by=CLAIM_POLICY.order.within_lane(found))
     ranked = sa.select(found.id, share.c.tasks, turn.label("turn")).select_from(joined).subquery("ranked")
     return sa.select(ranked.c.id).where(ranked.c.turn <= ranked.c.tasks)

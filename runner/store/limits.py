@@ -114,23 +114,26 @@ def _after(usage: LimitUsage, starts: int) -> LimitUsage:
     return replace(usage, running=running, spent=spent, breaker=breaker)
 
 
-async def hold(tx: Transaction, lanes: Sequence[Lane], patient: bool = False) -> Ledger:
+async def hold(tx: Transaction, lanes: Sequence[Lane], patient: bool = False, counts: bool = True) -> Ledger:
     """Lock the limits of some lanes that no other claim holds, and count the running tasks under them.
 
     Args:
         tx: a writing transaction, which holds them until its end.
         lanes: the lanes.
         patient: if other claims hold all these limits, wait for them up to PATIENCE.
+        counts: True if some of these limits probably count running tasks; then one round trip locks and counts.
     """
     names = {"queue": sorted({lane.queue for lane in lanes}), "handler": sorted({lane.handler for lane in lanes})}
     parameters: dict[str, Any] = {}
     for kind, values in names.items():
         parameters |= tx.dialect.parameters(f"{kind}s", {"name": values})
     lock, wait, count = _holding(tx.tables, tx.driver)
-    rows = await tx.run(lock, parameters)
-    if patient and rows and not any(row[3] for row in rows):
+    # In a statement of its own: its snapshot begins after the lock, and has the tasks of every earlier claim.
+    rows, *counted = await tx.run_all((lock, count) if counts else (lock,), parameters)
+    waits = patient and rows and not any(row[3] for row in rows)
+    if waits and await tx.await_locks(wait, parameters, PATIENCE):
         # Once more, although they are locked: the time of a rate is that of the statement.
-        rows = await tx.run(lock, parameters) if await tx.await_locks(wait, parameters, PATIENCE) else rows
+        rows, *counted = await tx.run_all((lock, count), parameters)
     held: dict[Key, LimitUsage] = {}
     for kind, name, at, _, *columns, _ in (row for row in rows if row[3]):
         row: dict[str, Any] = dict(zip((*COLUMNS, *BREAKER_COLUMNS, "probe_in"), columns, strict=True))
@@ -139,9 +142,8 @@ async def hold(tx: Transaction, lanes: Sequence[Lane], patient: bool = False) ->
         usage = LimitUsage(kind, name, SharedLimits.of_row(row), float(at), row["rate_spent"])
         held[kind, name] = replace(usage, breaker=OpenBreaker.of_row(row))
     if any(usage.limits.counts_running for usage in held.values()):
-        # In a statement of its own: its snapshot begins after the lock, and has the tasks of every earlier claim.
-        counts = await tx.run(count, parameters)
-        held = {key: replace(usage, running=_running(key, counts)) for key, usage in held.items()}
+        (running,) = counted or [await tx.run(count, parameters)]
+        held = {key: replace(usage, running=_running(key, running)) for key, usage in held.items()}
     return Ledger(held, frozenset((row[0], row[1]) for row in rows if not row[3]))
 
 

@@ -7,10 +7,12 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
+from runner.model.task import NewTask
 from runner.policy.lanes import Lane
 from runner.queries.capacity import MOST_OF_TENANT, TenantTurn, due_of_tenants, first_of_tenants
 from runner.queries.counting import capped
 from runner.store.claim_limited import LimitedClaim, LimitedLanes, claim_limited
+from runner.store.submit import submit_many
 from tests.store.plans import Seen, watch
 from tests.store.runners import Runner
 from tests.store.table import change
@@ -82,3 +84,21 @@ async def test_a_claim_does_not_grow_with_tenants_or_with_their_tasks(new_databa
 @pytest.mark.slow
 async def test_a_claim_costs_the_same_with_a_hundred_thousand_tenants(new_database: None, migrated_url: str) -> None:
     await check(migrated_url, FEW, MANY)
+
+
+@pytest.mark.both_databases
+async def test_a_claim_reads_no_more_tasks_of_a_tenant_than_it_takes(new_database: None, migrated_url: str) -> None:
+    database = Database.open(migrated_url)
+    looking = watch(database)
+    runner = await Runner.enter(database, lease=3_600)
+    await limit(database, "handler", "work", per_tenant="100", concurrency="5000")
+    seen: list[Seen] = []
+    for _ in range(2):
+        tasks = [NewTask("work", tenant=f"t{number % 20}") for number in range(2_000)]
+        await database.write(submit_many, tasks)
+        async with looking.seeing() as claimed:
+            assert len((await claim(runner, 100)).claimed) == 100
+        seen.append(claimed)
+    assert seen[0].rows <= 10_000, seen
+    assert seen[1].rows <= 1.5 * seen[0].rows, seen
+    await database.dispose()

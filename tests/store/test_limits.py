@@ -62,6 +62,20 @@ class TestConcurrency:
         await runner.end(result.claimed[0])
         assert tasks_of(await take(runner)) == [first + 3]
 
+    @pytest.mark.both_databases
+    async def test_a_limit_holds_although_the_last_claim_counted_nothing(
+        self, database: Database, runner: Runner
+    ) -> None:
+        await put_many(database, 10, queue="mail")
+        await limit(database, "queue", "mail", rate="100/s")
+        lanes = LimitedLanes([Lane("mail", "work", 1)], runner.start)
+        first = await database.write_prepared(claim_limited, runner.who, lanes, runner.terms, 2)
+        assert (len(first.claimed), first.counts) == (2, False)
+        await limit(database, "queue", "mail", concurrency="3")
+        uncounted = lanes._replace(counts=first.counts)
+        second = await database.write_prepared(claim_limited, runner.who, uncounted, runner.terms, 10)
+        assert (len(second.claimed), second.counts) == (1, True)
+
     async def test_a_plain_claim_never_takes_from_a_limited_lane(self, database: Database, runner: Runner) -> None:
         await put_many(database, 3, queue="mail")
         await runner.survey()

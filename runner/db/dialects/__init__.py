@@ -39,6 +39,10 @@ class Dialect(Protocol):
         """SQLAlchemy's dialect for statements with parameters by position."""
         ...
 
+    async def fetch_all(self, connection: Any, statements: Sequence[tuple[str, Any]]) -> list[list[Any]]:
+        """Execute statements on the driver's connection, and return the rows of each; see `fetch`."""
+        ...
+
     def whole(self, connection: Any) -> AbstractAsyncContextManager[None]:
         """Make the statements of a block one transaction on the driver's connection."""
         ...

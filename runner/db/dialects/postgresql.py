@@ -42,9 +42,7 @@ KEEP_PLANS = "SELECT {} WHERE pg_backend_pid() = %s".format(
 A pooler announces a number of its own, because it passes each transaction to another process. Without a row the
 statement sets nothing."""
 
-LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %(timeout)s, true)"
-"""Sets the longest wait for a lock, up to the end of the transaction."""
-
+LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %(timeout)s, true)"  # up to the end of the transaction
 PAUSE_SECONDS = 5.0
 """Seconds after which the server ends a transaction of a runner that sends nothing. Between two statements a runner
 only computes for milliseconds."""
@@ -213,12 +211,7 @@ class PostgreSQL:
 
         psycopg would read long statements again at each execution, and convert each item of an array by itself.
         """
-        from psycopg import AsyncRawCursor
-
-        numbered, names, returns = _numbered(sql)
-        values = (arguments[name] for name in names)
-        cursor = AsyncRawCursor(connection)
-        await cursor.execute(numbered, [array_text(value) if type(value) is list else value for value in values])
+        cursor, returns = await self._send(connection, sql, arguments)
         if connection.pgconn.pipeline_status:  # results arrive only on request
             return await cursor.fetchall() if returns else []
         # `description` would build an object for each column.
@@ -226,22 +219,36 @@ class PostgreSQL:
         await cursor.close()
         return rows
 
+    async def fetch_all(self, connection: Any, statements: Sequence[tuple[str, Any]]) -> list[list[Any]]:
+        """In a pipeline, send all of them before the first result is awaited."""
+        if connection.pgconn.pipeline_status:
+            sent = [await self._send(connection, *statement) for statement in statements]
+            return [await cursor.fetchall() if returns else [] for cursor, returns in sent]
+        return [await self.fetch(connection, *statement) for statement in statements]
+
+    async def _send(self, connection: Any, sql: str, arguments: Any) -> tuple[Any, bool]:
+        """Execute a statement; return the cursor, and if the statement has rows."""
+        from psycopg import AsyncRawCursor
+
+        numbered, names, returns = _numbered(sql)
+        values = (arguments[name] for name in names)
+        cursor = AsyncRawCursor(connection)
+        await cursor.execute(numbered, [array_text(value) if type(value) is list else value for value in values])
+        return cursor, returns
+
     @asynccontextmanager
     async def whole(self, connection: Any) -> AsyncIterator[None]:
         """A transaction whose BEGIN travels with its first statement, and whose last change with its COMMIT."""
         from psycopg import Pipeline
 
-        pipeline = connection.pipeline() if Pipeline.is_supported() else nullcontext()
-        async with pipeline, connection.transaction():
+        async with connection.pipeline() if Pipeline.is_supported() else nullcontext(), connection.transaction():
             yield
 
     async def await_locks(self, connection: Any, sql: str, arguments: Any, timeout: str) -> bool:
         """Set the timeout and execute the statement after a savepoint."""
         try:
             async with connection.transaction():
-                await self.fetch(
-                    connection, "SELECT set_config('lock_timeout', %(timeout)s, true)", {"timeout": timeout}
-                )
+                await self.fetch(connection, LOCK_TIMEOUT, {"timeout": timeout})
                 await self.fetch(connection, sql, arguments)
         except Exception as error:
             if not is_transient(error):

@@ -39,6 +39,10 @@ class SQLite:
 
         return pysqlite.dialect()
 
+    async def fetch_all(self, connection: Any, statements: Sequence[tuple[str, Any]]) -> list[list[Any]]:
+        """One after the other."""
+        return [await self.fetch(connection, *statement) for statement in statements]
+
     def whole(self, connection: Any) -> AbstractAsyncContextManager[None]:  # noqa: ARG002 - the other database needs it
         """Nothing: each checkout is one transaction."""
         return nullcontext()
