@@ -19,6 +19,8 @@ from runner.db.database import Database
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, NO_BIN
 from runner.db.transaction import Transaction
 from runner.model.schedule import ScheduleSpec
+from runner.operations.edit import edit
+from runner.operations.edit_values import Changes
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
@@ -122,13 +124,15 @@ async def fill(database: Database) -> None:
         next_id = await _tasks(tx, runners)
         await _attempts(tx, next_id)
         await _past_runs(tx, next_id)
-    reports = PauseTarget(PauseKind.QUEUE, "reports")
-    await database.write(pause, reports, Actor("ana", "ops-1", "restore of db-2"), until=NOW + 23 * MINUTE)
-    for queue, running in LIMITS.items():
-        edit = LimitEdit({"concurrency": str(running)}, new=True)
-        await database.write(set_limits, PauseTarget(PauseKind.QUEUE, queue), edit, Actor("li", "ops-2"))
     for name, (handler, rule, _) in SCHEDULES.items():
         await database.write(add_schedule, name, ScheduleSpec(handler, rule), Actor("ana", "ops-1"))
+    for queue, running in LIMITS.items():
+        limits = LimitEdit({"concurrency": str(running)}, new=True)
+        await database.write(set_limits, PauseTarget(PauseKind.QUEUE, queue), limits, Actor("li", "ops-2"))
+    for id in (1_000, 1_001):
+        await database.write(edit, id, None, Changes(priority=2), Actor("li", "ops-2", "the customer calls"))
+    reports = PauseTarget(PauseKind.QUEUE, "reports")
+    await database.write(pause, reports, Actor("ana", "ops-1", "restore of db-2"), until=NOW + 23 * MINUTE)
     async with database.writing() as tx:
         await _as_long_ago(tx)
 
@@ -191,8 +195,9 @@ async def _minutes(tx: Transaction, runners: list[int]) -> None:
                 failed = int(70 * min(1.0, (27 - ago) / 9)) if failing else int(random.random() * 2)
                 seconds = 30.0 if failing else 0.84 if queue == "payments" else usual
                 places = _runners_of(handler, runners) if ago <= 60 else runners[:1]
-                for id in places:
-                    rows += _minute(at, queue, handler, id, number // len(places), seconds, failed // len(places), ago)
+                for nth, id in enumerate(places):
+                    some = failed // len(places) if failing else 0 if nth else failed
+                    rows += _minute(at, queue, handler, id, number // len(places), seconds, some, ago)
     await tx.execute(sa.insert(tx.tables.minute), rows)
 
 
