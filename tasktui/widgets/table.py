@@ -119,6 +119,7 @@ class Table(ScrollView, Generic[K], can_focus=True):
         """Move the cursor to a key of the table."""
         position, previous = self._positions[key], self.cursor
         self.cursor, self._last_position = key, position
+        self._order = (self.keys, key, self.columns)  # The next `show` compares the rows, and draws what differs.
         top, room = self.scroll_offset.y, max(1, self.size.height - 1)
         if not top <= position < top + room:
             self.scroll_to(y=position if position < top else position - room + 1, animate=False, immediate=True)

@@ -24,6 +24,9 @@ KEYS = 150
 BETWEEN = 0.2
 """Seconds between two keys."""
 
+WARM_UP = 15.0
+"""Seconds until a console has loaded its other screens and has read everything once; its memory then stays flat."""
+
 INSTALLED = {"PYTHONDONTWRITEBYTECODE": ""}
 """The first start may keep what it compiles, as where the program is installed; it does not count."""
 
@@ -134,7 +137,12 @@ def main() -> None:
     )
     print("first paint {} and {} ms, first data {} and {} ms".format(*figures))
     console, _ = started(given.url)
+    first_memory = memory(console.process.pid)
     with changed(given.url, given.changes):
+        console.drains(WARM_UP)
+        print(
+            f"memory: {first_memory:.0f} MiB with the first data, {memory(console.process.pid):.0f} after {WARM_UP:g} s"
+        )
         for key, title in (("1", "Overview"), ("2", "Tasks")):
             console.goes(key, title)
             console.sees("queue-")
@@ -142,8 +150,11 @@ def main() -> None:
             print(
                 f"watching {title}: {share:.1%} of a core, {held[0]:.0f} to {held[-1]:.0f} MiB, {max(held):.0f} at most"
             )
+        before = used(console.process.pid)
         waits = [wait * 1000 for wait in answered(console)]
+        processor = (used(console.process.pid) - before) / KEYS * 1000
         print(f"a key: {median(waits):.0f} ms, p95 {quantiles(waits, n=20)[-1]:.0f} ms, at most {max(waits):.0f} ms")
+        print(f"{processor:.1f} ms of the processor for each key, with all reads in the meantime")
     console.close()
 
 
