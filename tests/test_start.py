@@ -40,6 +40,8 @@ LATER = {
     *("runner.operations.bulk", "runner.operations.sql_export", "runner.operations.undo", "runner.db.sql_text"),
     *("runner.queries.task", "runner.queries.why"),
     *("tasktui.dialogs", "tasktui.screens.tasks", "tasktui.actions.perform"),
+    *("tasktui.data.background", "tasktui.screens.failure_panels", "tasktui.screens.schedule_panels"),
+    *("runner.queries.schedules", "runner.policy.schedule"),
 }
 """Modules and packages that a program loads after its first screen, or not at all."""
 

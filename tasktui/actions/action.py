@@ -11,11 +11,11 @@ from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from runner.queries.audit import ChangeGroup
 from runner.queries.runners import RunnerRow
-from runner.queries.schedules import ScheduleRow
 from runner.queries.task_list.row import TaskRow
 
 if TYPE_CHECKING:
     from runner.operations.bulk import Operation
+    from runner.queries.schedules import ScheduleRow
     from tasktui.actions.question import Dialog
     from tasktui.session.session import Session
 
@@ -48,7 +48,7 @@ class Targets:
     queue: Callable[[], str | None] = _nothing
     handler: Callable[[], str | None] = _nothing
     runner: Callable[[], RunnerRow | None] = _nothing
-    schedule: Callable[[], ScheduleRow | None] = _nothing
+    schedule: Callable[[], "ScheduleRow | None"] = _nothing
     change: Callable[[], ChangeGroup | None] = _nothing
     missing: Callable[[], str] = _no_row
 

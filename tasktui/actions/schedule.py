@@ -5,13 +5,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.content import Content
 
 from runner.errors import InvalidInput
 from runner.model.schedule import ScheduleSpec
-from runner.queries.schedules import ScheduleRow
 from runner.text import formatting
 from runner.text.redact import redact
 from runner.text.times import format_moment
@@ -22,6 +21,9 @@ from tasktui.messages import Notice
 from tasktui.render.render import content, line
 from tasktui.render.rows import Row
 from tasktui.session.session import Session
+
+if TYPE_CHECKING:
+    from runner.queries.schedules import ScheduleRow  # The first screen does not need it.
 
 TIMES, COLUMN = 10, 36
 """Number of the next times of a rule, and the cells of each."""
@@ -182,7 +184,7 @@ def ask_to_undo(action: Action, session: Session, targets: Targets) -> Coroutine
     return _ask_to_undo(action, session, row) if row is not None else None
 
 
-async def _ask_to_undo(action: Action, session: Session, row: ScheduleRow) -> Dialog:
+async def _ask_to_undo(action: Action, session: Session, row: "ScheduleRow") -> Dialog:
     from runner.queries.audit import audit, undoable
 
     entry = undoable(await session.read(audit, target=f"schedule {row.id}"))
@@ -198,22 +200,22 @@ async def _ask_to_undo(action: Action, session: Session, row: ScheduleRow) -> Di
     )
 
 
-def _task(row: ScheduleRow) -> Content:
+def _task(row: "ScheduleRow") -> Content:
     return content(f"  handler {line(row.spec.handler)}, rule {line(row.spec.rule)}")
 
 
-def _question(action: Action, row: ScheduleRow, about: list[Content], change: Change) -> Question:
+def _question(action: Action, row: "ScheduleRow", about: list[Content], change: Change) -> Question:
     return Question(action, about, 1, words=partial(schedule_words, action.name, row.id), change=change)
 
 
-async def _run(session: Session, row: ScheduleRow, confirmation: Confirmation) -> Notice:
+async def _run(session: Session, row: "ScheduleRow", confirmation: Confirmation) -> Notice:
     from runner.operations.schedule import run_schedule
 
     await session.write(run_schedule, row.id, session.by(confirmation.reason))
     return Notice(f"Schedule {line(row.id)} runs within a second")
 
 
-async def _pause(session: Session, row: ScheduleRow, confirmation: Confirmation) -> Notice:
+async def _pause(session: Session, row: "ScheduleRow", confirmation: Confirmation) -> Notice:
     from runner.db.transaction import clock
     from runner.operations.schedule import pause_schedule
     from runner.text.times import parse_moment
@@ -226,14 +228,14 @@ async def _pause(session: Session, row: ScheduleRow, confirmation: Confirmation)
     return Notice(f"Schedule {line(row.id)} paused until {end}")
 
 
-async def _resume(session: Session, row: ScheduleRow, confirmation: Confirmation) -> Notice:
+async def _resume(session: Session, row: "ScheduleRow", confirmation: Confirmation) -> Notice:
     from runner.operations.schedule import resume_schedule
 
     await session.write(resume_schedule, row.id, session.by(confirmation.reason), version=row.version)
     return Notice(f"Schedule {line(row.id)} resumed")
 
 
-async def _edit(session: Session, row: ScheduleRow, confirmation: Confirmation) -> Notice:
+async def _edit(session: Session, row: "ScheduleRow", confirmation: Confirmation) -> Notice:
     from runner.operations.schedule import edit_schedule
 
     changes = {"rule": " ".join(confirmation.answer.split())}
@@ -242,7 +244,7 @@ async def _edit(session: Session, row: ScheduleRow, confirmation: Confirmation) 
     return Notice(f"Schedule {line(row.id)} {'edited' if after else 'has this rule'}")
 
 
-async def _delete(session: Session, row: ScheduleRow, confirmation: Confirmation) -> Notice:
+async def _delete(session: Session, row: "ScheduleRow", confirmation: Confirmation) -> Notice:
     from runner.operations.schedule import delete_schedule
 
     await session.write(delete_schedule, row.id, session.by(confirmation.reason), version=row.version)

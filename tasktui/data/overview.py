@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.queries.counting import Count, WaitingCounts, lane_heads
-from runner.queries.failures import failures
 from runner.queries.queues import MOST_QUEUES, QueueCounts, counts
 from runner.queries.registries import BreakerRow, Pause, breakers, paused_handlers
 from runner.queries.reports import OTHERS, Flow, MinuteFlow
@@ -17,8 +17,9 @@ from runner.queries.reports import per_minute as read_per_minute
 from runner.queries.reports import pulses as read_pulses
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow, busy_slots, unknown_handlers
 from runner.queries.runners import runners as read_runners
-from runner.queries.summary import Total
-from runner.queries.summary import totals as read_totals
+
+if TYPE_CHECKING:
+    from runner.queries.summary import Total
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -237,6 +238,9 @@ async def diagnoses(tx: Transaction, behind: Sequence[str], failing: Sequence[st
         behind: queues that are falling behind.
         failing: queues in which most attempts fail.
     """
+    from runner.queries.failures import failures  # The first data does not need these.
+    from runner.queries.summary import totals as read_totals
+
     at = await clock(tx)
     deaths: Counter[str] = Counter()
     for group in await failures(tx, Filter(), at - HOUR):
@@ -279,6 +283,6 @@ def per_minute(
     return [float(totals[last - ago * MINUTE]) for ago in range(minutes - 1, -1, -1)]
 
 
-def _time(total: Total) -> float:
+def _time(total: "Total") -> float:
     """Total duration of all attempts in seconds."""
     return total.durations.seconds

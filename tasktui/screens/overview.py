@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isinf
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -19,7 +19,6 @@ from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
 from tasktui.data.alerts import alerts, unavailable_databases
-from tasktui.data.background import Background, read_background
 from tasktui.data.overview import MINUTE, Diagnoses, Overview, day, deepened, diagnoses, per_minute, read_overview
 from tasktui.render.plot import compact, gauge, sparkline
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line
@@ -29,7 +28,6 @@ from tasktui.screens import side_panels
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
 from tasktui.screens.overview_panels import View
-from tasktui.screens.schedule_panels import next_schedules
 from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
@@ -70,6 +68,9 @@ COLUMNS = (
     ListColumn("DONE, LAST HOUR", SPARK, right=True, drop=1),
 )
 
+if TYPE_CHECKING:  # The first screen does not need these.
+    from tasktui.data.background import Background
+
 SPANS = (("1 h", 60), ("24 h", 24 * 60))
 """Time spans of the plots: label and minutes."""
 
@@ -100,7 +101,7 @@ class OverviewScreen(LiveScreen):
         self._span = 0
         self._backlog_cache = TtlCache[Mapping[str, WaitingCounts]](DEEP_EVERY)
         self._trouble_cache = TtlCache[Diagnoses](TROUBLE_EVERY)
-        self._slow_cache = TtlCache[Background](TROUBLE_EVERY)
+        self._slow_cache = TtlCache["Background"](TROUBLE_EVERY)
         self._day_cache = TtlCache[tuple[MinuteFlow, ...]](DAY_EVERY)
 
     def parts(self) -> Iterable[Widget]:
@@ -131,6 +132,8 @@ class OverviewScreen(LiveScreen):
             details = await self._trouble_cache.get((behind, died, failing), ask)
             snapshot = replace(snapshot, diagnoses=details)
         wide = self.size.width >= WIDE
+        from tasktui.data.background import read_background  # not needed for the first data
+
         slow = partial(self.session.read, read_background, wide=wide)
         self._slow = await self._slow_cache.get(wide, slow)
         if self._span:
@@ -231,7 +234,11 @@ class OverviewScreen(LiveScreen):
 
 def _next_schedules(view: View, width: int) -> list[Row]:
     slow = view.slow
-    return [] if slow is None else next_schedules(slow.schedules, slow.at, view.zone, width)
+    if slow is None or not slow.schedules:
+        return []
+    from tasktui.screens.schedule_panels import next_schedules  # not needed for the first data
+
+    return next_schedules(slow.schedules, slow.at, view.zone, width)
 
 
 def _queues_rule(view: View, width: int) -> Row:

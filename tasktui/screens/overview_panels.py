@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from statistics import median
+from typing import TYPE_CHECKING
 
 from runner.queries.counting import Count
 from runner.queries.registries import BreakerRow, Pause
 from runner.text import formatting
 from runner.text.sanitize import count_noun
 from tasktui.data.alerts import Alert
-from tasktui.data.background import Background, heat_columns
 from tasktui.data.overview import MINUTE, Overview, per_minute
 from tasktui.render.plot import (
     Mark,
@@ -28,6 +28,9 @@ from tasktui.render.plot import (
 )
 from tasktui.render.render import fitted, line
 from tasktui.render.rows import Part, Row, cap, ends, fit, heading, rule
+
+if TYPE_CHECKING:  # The first screen does not need these.
+    from tasktui.data.background import Background
 
 SIGNS = {"dead": "✗", "retrying": "!", "lost": "◌", "paused": "‖"}
 """The sign of an alert by its role."""
@@ -53,7 +56,7 @@ class View:
     """
 
     data: Overview
-    slow: Background | None
+    slow: "Background | None"
     alerts: tuple[Alert, ...]
     zone: tzinfo
     span: tuple[str, int]
@@ -257,6 +260,8 @@ def run_time(view: View, width: int, height: int) -> list[Row]:
     title = [heading("RUN TIME")]
     if view.slow is None or not view.slow.times:
         return [rule(title, width), fit([("  no attempt ended in the last hour", "faint")], width)]
+    from tasktui.data.background import heat_columns  # The first screen does not need it.
+
     room = width - AXIS - 1
     p50, p95, before = view.slow.latest
     legend: list[Part] = []

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta, tzinfo
 from operator import attrgetter, itemgetter
 from string import ascii_lowercase, ascii_uppercase
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from zlib import crc32
 
 from textual.geometry import Size
@@ -13,15 +13,16 @@ from textual.geometry import Size
 from runner.queries.runners import RunnerRow
 from runner.text import formatting
 from runner.text.sanitize import count_noun
-from tasktui.data.background import Workforce
 from tasktui.data.overview import Overview
-from tasktui.data.reports import ReportData, ReportSpan
 from tasktui.render.plot import DENSITY, Span, area, framed, gauge, joined, nice, resampled, sparkline, time_axis
 from tasktui.render.render import brief, fitted, line
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, rule, width_of
 from tasktui.render.theme import SHADES, current
-from tasktui.screens.failure_panels import is_hot
 from tasktui.screens.overview_panels import AXIS, View
+
+if TYPE_CHECKING:  # The first screen does not need these.
+    from tasktui.data.background import Workforce
+    from tasktui.data.reports import ReportData, ReportSpan
 
 NORMAL, TALL = 100, 56
 """Columns and rows of a screen that has room for the shares over time."""
@@ -221,7 +222,7 @@ def host_rows(registered: Iterable[RunnerRow], width: int, most: int) -> list[Ro
     return [row for _, row in rows[:most]] + ([more] if 0 < most < len(rows) else [])
 
 
-def busy_rows(data: Workforce, zone: tzinfo, width: int) -> list[Row]:
+def busy_rows(data: "Workforce", zone: tzinfo, width: int) -> list[Row]:
     """The busy slots of all runners over the last hour; none until they are read."""
     if not data.hours.busy:
         return []
@@ -257,6 +258,8 @@ def top_failures(view: View, width: int) -> list[Row]:
     rows: list[Row] = [rule([heading("TOP FAILURES")], width, [("4", "bold accent"), (" to look", "muted")])]
     if not groups:
         return [*rows, fit([("  no attempt failed in the last hour", "muted")], width)]
+    from tasktui.screens.failure_panels import is_hot  # The first screen does not need it.
+
     trends = view.slow.trends if view.slow is not None else {}
     for group in groups:
         error = brief(f"{group.error_type}: {group.message}")
@@ -302,7 +305,7 @@ def density(failed: Sequence[float], succeeded: Sequence[float]) -> list[Part]:
     return joined(cells)
 
 
-def failed_shares(report: ReportData, span: ReportSpan, size: Size, zone: tzinfo) -> list[Row]:
+def failed_shares(report: "ReportData", span: "ReportSpan", size: Size, zone: tzinfo) -> list[Row]:
     """The share of failed attempts by handler or queue and time, where there is room."""
     if size.height < TALL or size.width < NORMAL:
         return []

@@ -20,9 +20,6 @@ from runner.filter.fields import NEWEST, Sort
 from runner.filter.saved import default_path
 from runner.operations.results import Actor, Result, local_actor
 from runner.queries.health import Permission, Ping, connection_permission, ping, staleness
-from runner.queries.reports import failing_handlers
-from runner.queries.runners import silent_runners
-from runner.queries.schedules import schedules
 from runner.settings import Settings
 from runner.text import formatting
 from runner.text.operator import local_zone
@@ -338,6 +335,10 @@ async def _standby_check(tx: Transaction) -> tuple[Permission, float | None]:
 
 async def _tab_counts(tx: Transaction) -> dict[str, tuple[str, str]]:
     """The handlers that failed recently, and a sign for a silent runner and for a late or invalid schedule."""
+    from runner.queries.reports import failing_handlers  # The first screen does not need these.
+    from runner.queries.runners import silent_runners
+    from runner.queries.schedules import schedules
+
     at = await clock(tx)
     counts: dict[str, tuple[str, str]] = {}
     if failing := await failing_handlers(tx, at - RECENT):
