@@ -1,12 +1,20 @@
 """runner schedules: from adding a schedule to undoing its deletion, and every wrong input with its reason."""
 
 import pytest
+import sqlalchemy as sa
 
 from runner.cli.exit_codes import Exit
+from runner.db.transaction import Transaction
+from runner.db.types import db_later, db_now
 from runner.handlers.registry import REGISTRY
 from runner.model.task import NewTask
+from runner.store.schedules.tick import tick
 from tests.cli.conftest import Call, Store
 from tests.conftest import on_sqlite
+
+
+async def _make_due(tx: Transaction) -> None:
+    await tx.execute(sa.update(tx.tables.schedule).values(next_at=db_later(db_now(), -60.0)))
 
 
 @pytest.fixture
@@ -35,6 +43,19 @@ def test_a_schedule_is_listed_shown_and_changed(cli: Call, nightly: str) -> None
     assert (last["verb"], last["target"]) == ("delete", "schedule nightly")
     assert cli("undo", last["id"]).code == Exit.OK
     assert cli("schedules", "show", nightly).code == Exit.OK
+
+
+@on_sqlite
+def test_the_last_runs_of_a_schedule_are_shown(cli: Call, store: Store) -> None:
+    cli("schedules", "add", "often", "a.b", "--every", "1h")
+    store.write(_make_due)
+    store.write(tick)
+    answer = cli("schedules", "show", "often", "--json")
+    assert not answer.err
+    (run,) = answer.document["runs"]
+    assert (run["task"], run["outcome"], run["state"]) == (1, "submitted", "ready")
+    assert "○ ready" in cli("schedules", "show", "often").out
+    assert "○" in cli("schedules").out
 
 
 @on_sqlite

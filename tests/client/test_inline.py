@@ -115,6 +115,17 @@ def test_rows_are_submitted_in_chunks(store: TaskStore) -> None:
     assert len(store.tasks(load)) == 3, "a part was submitted"
 
 
+async def test_rows_are_submitted_in_chunks_on_an_event_loop(store: TaskStore) -> None:
+    @handler("test.load")
+    def load(rows: list[int], account: int) -> None: ...
+
+    handles = await load.submit_chunks_async("rows", range(5), 2, account=100)
+    assert len(handles) == 3
+    assert [task.payload["rows"] for task in store.tasks(load)] == [[0, 1], [2, 3], [4]]
+    with pytest.raises(InvalidInput, match="the size of a chunk is 0"):
+        await load.submit_chunks_async("rows", [1], 0, account=100)
+
+
 async def test_unfinished_tasks_are_found_by_handler_and_key(store: TaskStore) -> None:
     @handler("test.work")
     def work() -> None: ...

@@ -102,5 +102,14 @@ async def test_schedules_are_managed_on_an_event_loop(store: TaskStore) -> None:
     await runner.schedules.run_async("nightly")
     assert await runner.schedules.free_async("nightly") is None
     assert [row.id for row in await runner.schedules.all_async()] == ["nightly"]
+    await runner.schedules.edit_async("nightly", every="2h")
+    await runner.schedules.pause_async("nightly", reason="deploy")
+    (row,) = await runner.schedules.all_async()
+    assert (row.spec.rule, row.pause.why if row.pause else None) == ("every 2h", "deploy")
+    await runner.schedules.resume_async("nightly")
+    assert (await runner.schedules.all_async())[0].pause is None
+    await runner.schedules.delete_async("nightly")
+    assert await runner.schedules.all_async() == []
+    await runner.schedules.add_async("nightly", "elsewhere", every="1h")
     with pytest.raises(WouldBlock, match=r"await schedules\.all_async"):
         runner.schedules.all()

@@ -217,3 +217,20 @@ async def test_debounce_delays_the_task_and_replaces_it(database: Database, conn
 def test_a_debounce_that_makes_no_sense_is_rejected(options: Any, why: str) -> None:
     with pytest.raises(InvalidTask, match=why):
         handler("test.nonsense", unique_key="k", **options)(lambda: None)
+
+
+async def test_an_order_key_is_computed_from_the_arguments_and_options_override_its_rule(
+    database: Database, connected: None
+) -> None:
+    @handler("orders.ship", order_key=lambda order: f"order-{order}", order_on_failure="cancel")
+    async def ship(order: int) -> None: ...
+
+    computed = await ship.submit_async(order=7)
+    overridden = await ship.options(order_on_failure="run").submit_async(order=7)
+    fixed = await ship.options(order_key="all").submit_async(order=8)
+    rows = [await standing(database, task) for task in (computed, overridden, fixed)]
+    assert [(row["order_key"], row["order_on_failure"]) for row in rows] == [
+        ("order-7", "cancel"),
+        ("order-7", "run"),
+        ("all", "cancel"),
+    ]

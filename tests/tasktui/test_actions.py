@@ -484,3 +484,32 @@ async def test_a_time_for_an_open_breaker_is_refused_and_does_not_close_it(datab
         await operator.command("breaker sms")
         await confirm(operator)
         await operator.is_told("Breaker of sms closed")
+
+
+@ON_ONE_DATABASE
+async def test_a_queue_is_limited_by_key_and_a_handler_by_command(database: Database, watch: Watch) -> None:
+    await add_live(database, "mail.send", queue="mail")
+    async with watch("overview") as operator:
+        await operator.sees("mail")
+        await operator.press("M")
+        await operator.sees("Limit queue mail over all runners", "no limit; running tasks go on")
+        operator.screen.query_one("#answer").value = "concurrency=3"
+        await confirm(operator, reason="relay limits us")
+        await operator.is_told("Queue mail: at most 3 running (before: no limit)")
+        await operator.command("limit mail")
+        await operator.sees(
+            "at most 3 running; 0 running", "relay limits us", "concurrency=3 per-tenant=none rate=none"
+        )
+        await operator.press("escape")
+        await operator.command("limit handler:mail.send rate=100/min as agreed")
+        await operator.sees("Limit handler mail.send", "as agreed")
+        await confirm(operator, reason="as agreed")
+        await operator.is_told("Handler mail.send: 100/min started")
+        await operator.command("limit mial concurrency=3")
+        await operator.is_told("queue mial has never been used")
+        await operator.command("limit mail 3")
+        await operator.sees("write :limit mail concurrency=3")
+    assert [(entry.target, entry.reason) for entry in await audited(database)] == [
+        ("handler mail.send", "as agreed"),
+        ("queue mail", "relay limits us"),
+    ]

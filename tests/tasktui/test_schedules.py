@@ -168,3 +168,26 @@ async def test_the_overview_of_a_wide_screen_shows_the_next_schedules(database: 
     await add(database)
     async with watch("overview", (200, 60)) as operator:
         await operator.sees("NEXT SCHEDULES", "carts.remind")
+
+
+@ON_ONE_DATABASE
+async def test_keys_of_a_schedule_open_its_runs_explain_the_last_and_change_the_span(
+    database: Database, watch: Watch
+) -> None:
+    await add(database)
+    await make_due(database, 60)
+    await database.write(tick)
+    await add(database, "mail.digest")
+    async with watch("schedules", (120, 40)) as operator:
+        await operator.sees("carts.remind", "mail.digest", "NEXT HOUR")
+        await operator.press("s")
+        await operator.sees("NEXT 24 HOURS")
+        await operator.press("w")
+        await operator.sees("no live runner")
+        await operator.press("escape", "down", "enter")
+        await operator.is_told("Schedule mail.digest has no task yet")
+        await operator.press("up")
+        await operator.until(lambda: operator.screen.schedule().id == "carts.remind")
+        await operator.press("enter")
+        await operator.until(lambda: operator.screen.title == "Tasks")
+        assert operator.console.session.filter_text == "id:1"

@@ -235,3 +235,39 @@ async def test_the_group_under_the_cursor_is_explained(database: Database, watch
             if size != NARROW:
                 await operator.sees("deploy 4.12 ", "breaker opens ", "4.11 ", "LATEST", "order-4", "of 5 tasks")
                 assert operator.text.index("order-4") < operator.text.index("order-0")
+
+
+@ON_ONE_DATABASE
+async def test_commands_open_screens_and_the_help_and_quit(database: Database, watch: Watch) -> None:
+    async with watch("overview") as operator:
+        await operator.command("runners")
+        await operator.until(lambda: operator.screen.title == "Runners")
+        await operator.command("help")
+        await operator.until(lambda: type(operator.screen).__name__ == "HelpScreen")
+        await operator.press("escape")
+        await operator.command("stop")
+        await operator.command("q")
+        await operator.until(lambda: operator.console._exit)
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/srv/app/mail.py", line 12, in send
+    client.post(letter)
+  File "/srv/venv/lib/python3.12/site-packages/httpx/client.py", line 825, in post
+    raise ValueError("no")
+ValueError: no
+"""
+
+
+@ON_ONE_DATABASE
+async def test_keys_of_a_failure_group_unfold_its_frames_and_explain_its_tasks(
+    database: Database, watch: Watch
+) -> None:
+    id = await add_live(database, run_at=ahead(600))
+    await add_attempt(database, id, started_at=ahead(-2), ended_at=ahead(-1), traceback=TRACEBACK)
+    async with watch("failures") as operator:
+        await operator.sees("ValueError: no", "1 frame of httpx folded, f unfolds")
+        await operator.press("f")
+        await operator.sees("httpx/client.py:825 in post")
+        await operator.press("w")
+        await operator.sees("the due time is in the future")
