@@ -74,9 +74,11 @@ async def fill(database: Database, text: str) -> int:
     past: dict[str, Any] = dict.fromkeys(("key", "error"), text)
     await add_past(database, id + 1_000, State.DEAD, handler=name, queue=name, result=payload, **past)
     tried: dict[str, Any] = dict.fromkeys(("message", "error_type", "traceback", "host", "fingerprint"), text)
+    await add_runner(database, handlers=names, version="0", started_at=ahead(-900))
+    runner = {"host": text, "version": text, "command": text, "started_at": ahead(-600)}
+    tried["runner_id"] = await add_runner(database, handlers=names, **runner)
     for task_id in (id, id + 1_000):
         await add_attempt(database, task_id, started_at=ahead(-2), ended_at=ahead(-1), handler=name, **tried)
-    await add_runner(database, handlers=names, host=text, version=text, command=text)
     await _intervened(database, id, text)
     await _scheduled(database, id, text)
     await _reported(database, id, text)
@@ -88,7 +90,10 @@ async def _intervened(database: Database, id: int, text: str) -> None:
     limited = {"max_running": 3, "limited_by": text, "limited_why": text, "limited_at": ahead(-1)}
     done = dict.fromkeys(("operator", "host", "verb", "reason"), text)
     changed = json.dumps({"key": text, text: text})
+    broken = {"breaker_probes": 1, "breaker_wait": 60.0, "breaker_round": 1, "breaker_probe_at": ahead(60)}
+    broken |= {"name": text[:NAME_LIMIT], "breaker_opened_at": ahead(-300), "breaker_by": text, "breaker_why": text}
     async with database.writing() as tx:
+        await tx.execute(tx.dialect.insert(tx.tables.handler).values(broken).on_conflict_do_nothing())
         await tx.execute(tx.dialect.insert(tx.tables.queue).values(paused | limited).on_conflict_do_nothing())
         await tx.execute(sa.insert(tx.tables.audit).values(task_id=id, before=changed, after=changed, **done))
         restorable = done | {"verb": "edit", "before": '{"priority": 2}', "after": '{"priority": 1}'}

@@ -8,7 +8,7 @@ from runner.queries.audit import audit
 from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.screens import MODES
 from tests.store.rows import add_live
-from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
+from tests.tasktui.conftest import ON_ONE_DATABASE, WIDE, Operator, Watch
 from tests.tasktui.hostile import fill
 
 START, TITLE, CLEAR = "\x1b\x9b", "\x1b]0;owned\x07", "\x1b[2J\x1b[1;1H"
@@ -35,13 +35,16 @@ def assert_harmless(operator: Operator) -> None:
             assert "app.quit" not in str(segment.style.meta if segment.style else "")
 
 
-async def test_hostile_text_does_nothing_on_any_screen(task_id: int, watch: Watch) -> None:
-    async with watch(task_id=task_id) as operator:
+@pytest.mark.parametrize("size", [WIDE, (200, 60)])
+async def test_hostile_text_does_nothing_on_any_screen(task_id: int, size: tuple[int, int], watch: Watch) -> None:
+    async with watch(task_id=task_id, size=size) as operator:
         for mode in ("overview", "tasks", "task", "failures", "runners", "schedules", "audit"):
             await operator.press(MODES[mode].key)
             assert operator.screen.title == MODES[mode].title
             await operator.until(lambda: operator.screen.feed.read_at is not None)
             await operator.sees("␛\\x9b[@cl")
+            if mode == "failures":
+                await operator.sees("deploy ", "LATEST", "breaker open")
             assert_harmless(operator)
 
 
