@@ -102,7 +102,8 @@ def _exit_code(error: Exception) -> int:
         case RunnerError():
             return _print_error(str(error), error.exit_code)
         case CycloptsError():
-            return _print_error(f"{error} See runner --help.", Exit.BAD_INPUT)
+            command = " ".join(["runner", *(error.command_chain or ())])
+            return _print_error(f"{error} See {command} --help.", Exit.BAD_INPUT)
         case OSError():
             _discard(sys.stdout)
             return _print_error(_os_message(error), Exit.ERROR)

@@ -180,8 +180,8 @@ def write_rule(cron: str | None, every: timedelta | None, after_end: timedelta |
     rules += [f"{EVERY}{format_duration(every)}"] if every is not None else []
     rules += [f"{AFTER_END}{format_duration(after_end)}"] if after_end is not None else []
     if len(rules) != 1:
-        value = " and ".join(rules) or None
-        raise InvalidSchedule(field="rule", value=value, why="give one of a cron line, every= and after_end=")
+        why = "give one of a cron line, a fixed rate (every) and a fixed delay (after_end)"
+        raise InvalidSchedule(field="rule", value=" and ".join(rules), why=why)
     return " ".join(rules[0].split())
 
 

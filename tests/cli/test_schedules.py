@@ -87,6 +87,7 @@ def test_a_rule_is_previewed_without_a_database(cli: Call) -> None:
         (("add", "x", "a.b", "--every", "1h", "--payload", "[1]"), Exit.BAD_INPUT, "not a JSON object"),
         (("add", "x", "a.b", "--every", "1h", "--misfire", "all"), Exit.BAD_INPUT, '"all N"'),
         (("add", "nightly", "a.b", "--every", "1h"), Exit.CONFLICT, "There is a schedule with the id 'nightly'"),
+        (("add", "x", "a.b", "--every", "1h", "--broadcast"), Exit.BAD_INPUT, "See runner schedules --help."),
         (("pause",), Exit.BAD_INPUT, "name the schedule"),
         (("pause", "nigtly"), Exit.NOT_FOUND, "did you mean 'nightly'"),
         (("run", "nightly", "--every", "1h"), Exit.BAD_INPUT, "use schedules edit"),
