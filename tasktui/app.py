@@ -1,4 +1,7 @@
-"""The Textual application: screens, global keys, commands, and the crash message."""
+"""The Textual application: global keys, commands, and the crash message.
+
+The screens and their keys come from COMMANDS in tasktui.commands.syntax.
+"""
 
 import asyncio
 import os

@@ -13,7 +13,7 @@ from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import TableColumn, numbers, plain, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.policy.capacity import capacity_cells, drained_in
-from runner.policy.fairness import parse_order
+from runner.policy.claim_order import parse_order
 from runner.policy.simulation import Configuration, QueueResult, Simulation
 from runner.queries.capacity import Capacity
 from runner.queries.capacity import capacity as read_capacity

@@ -18,8 +18,8 @@ from runner.engine.suspect_claims import SuspectClaims
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed
-from runner.policy.claim_order import ClaimOrder
-from runner.policy.fairness import QueueShares, WeightedOrder
+from runner.policy.claim_order import ClaimOrder, WeightedOrder
+from runner.policy.claim_policy import QueueShares
 from runner.policy.lanes import Head, Lane, LanePosition, Lanes, lane_of
 from runner.policy.polling import BackOff, Pace
 from runner.policy.retry import parse_plan

@@ -18,7 +18,7 @@ from runner.engine.slots import InFlight
 from runner.errors import InvalidEdit, StoreError
 from runner.handlers.parameters import stored_signatures
 from runner.handlers.registry import Handler
-from runner.policy.fairness import parse_order
+from runner.policy.claim_order import parse_order
 from runner.policy.polling import describe_polling, parse_poll_mode
 from runner.policy.runner_command import RunnerCommand, parse_runner_command
 from runner.policy.selection import described_selection

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from runner.db.database import Database
 from runner.engine.slots import Slots
 from runner.model.task import Claimed
-from runner.policy.fairness import QueueShares
+from runner.policy.claim_policy import QueueShares
 from runner.policy.lanes import Lane, LanePosition, Lanes
 from runner.policy.rate import MOST
 from runner.policy.suspicion import Ask

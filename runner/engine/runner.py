@@ -25,7 +25,7 @@ from runner.engine.ticks import Tick, Ticks
 from runner.engine.worker import Worker
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler, process_slots
-from runner.policy.fairness import parse_order
+from runner.policy.claim_order import parse_order
 from runner.policy.lanes import Lane
 from runner.policy.polling import BackOff, parse_poll_mode, parse_scans
 from runner.policy.selection import parse_slice, select_handlers, selection_of

@@ -16,7 +16,7 @@ from runner.model.task import NewTask
 from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
 from runner.operations.results import Actor
-from runner.policy.claim_order import PAUSED
+from runner.policy.claim_policy import PAUSED
 from runner.queries.registries import registry_entries
 from runner.queries.rows import moment, readable, text
 from runner.queries.task_list.search import find

@@ -21,7 +21,7 @@ from runner.operations.results import Actor, Result, Target
 from runner.operations.runner_command import send_command
 from runner.operations.targets import LockedTask, read_tasks
 from runner.operations.undo import undo
-from runner.policy.claim_order import PAUSED
+from runner.policy.claim_policy import PAUSED
 from runner.queries.audit import AuditRecord
 from runner.store.unique import is_key_held
 from runner.text.redact import decode, decode_audit, mask

@@ -1,6 +1,6 @@
 """claim conditions: the reasons why a claim skips a task, each with its SQL, its sentence and the change that lifts it.
 
-A new condition is one class here, and one entry in CLAIM_POLICY (runner.policy.claim_order).
+A new condition is one class here, and one entry in CLAIM_POLICY (runner.policy.claim_policy).
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,78 +1,88 @@
-"""claim order: which tasks a claim takes, in which order, and why it skips a task."""
+"""claim order: every order in which a claim takes due tasks, and the parser of the setting `claim_order`.
 
-from collections.abc import Iterator, Sequence
+A new order is one class here, and one case in `known_order`.
+
+strict                 higher priority first; a priority-1 task waits as long as there are others
+aged                   a waiting task rises by one priority per minute
+aged:10s               by one priority every 10 seconds
+weighted:mail=3,sms=1  strict within a queue; the queues divide the slots of a runner by their weights
+package.module:Class   an order of your own
+"""
+
+import importlib
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import tzinfo
-from typing import Any, Protocol
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import sqlalchemy as sa
 
 from runner.db.schema import is_state
 from runner.db.schema.task import Condition
-from runner.db.types import db_now
-from runner.model.task import State
-from runner.policy.claim_conditions import (
-    AttemptsLeft,
-    BelowBounds,
-    ClaimCondition,
-    Due,
-    Isolation,
-    NotExpired,
-    NotPaused,
-)
-from runner.policy.claim_facts import ClaimFacts, ClaimScope, CommonCause, Explanation, RemedyStep
-from runner.policy.limits import WithinLimits
-from runner.policy.selection import selected
-from runner.text.sanitize import one_line
+from runner.db.types import db_later, db_now
+from runner.errors import InvalidDuration, InvalidSettings
+from runner.model.duration import format_duration, parse_duration
+from runner.model.task import Priority, State
 
 
-class InOrder(ClaimCondition):
-    """A task is not claimed while an earlier one with its order key is live, or another one runs.
+class OwnClass(NamedTuple):
+    """The classes that a setting accepts.
 
-    A submit chains each task to its predecessor by a dependency, so that usually one task per key waits and a claim
-    does not walk over the others. This condition is the guarantee: it also holds for plain inserts, for concurrent
-    submits, and for tasks that return from the history. Two claims that do not see each other are kept apart by the
-    unique index `in_order`.
+    Args:
+        setting: name of the setting.
+        methods: methods that a class must have.
+        base: a class to derive from, as text.
+        choices: the valid values, for people.
     """
 
-    name = "order"
-    lasting = False
+    setting: str
+    methods: Sequence[str]
+    base: str
+    choices: str
 
-    @staticmethod
-    def earlier(other: Any, task: Any) -> Condition:
-        """The SQL that another live task with the same order key came before: a search of the index `order`."""
-        return sa.and_(other.order_key == task.order_key, other.id < task.id)
+    def load(self, text: str) -> Any:
+        """Import the class and make an instance.
 
-    @staticmethod
-    def running(other: Any, task: Any) -> Condition:
-        """The SQL that another task with the same order key runs: a search of the index `in_order`."""
-        return sa.and_(other.order_key == task.order_key, is_state(other.state, State.RUNNING))
+        Args:
+            text: package.module:Class.
 
-    def of_task(self, task: Any, scope: ClaimScope) -> Sequence[Condition]:
-        """The SQL that a task has no order key, or that its turn has come."""
-        earlier, running = scope.tables.task.alias("earlier"), scope.tables.task.alias("rival")
-        one: sa.ColumnElement[int] = sa.literal_column("1")
-        free = [
-            ~sa.select(one).select_from(other).where(condition(other.c, task)).correlate_except(other).exists()
-            for other, condition in ((earlier, self.earlier), (running, self.running))
-        ]
-        return (sa.or_(task.order_key.is_(None), sa.and_(*free)),)
+        Raises:
+            InvalidSettings: the text is not the path of such a class.
+        """
+        module, colon, name = text.strip().partition(":")
+        if not colon:
+            self.refuse(text, "it is not known")
+        try:
+            own = getattr(importlib.import_module(module), name)
+            policy = own() if isinstance(own, type) else self.refuse(text, f"{name} is not a class")
+        except InvalidSettings:
+            raise
+        except Exception as error:  # the module may raise anything
+            self.refuse(text, f"the class cannot be loaded: {type(error).__name__}: {error}")
+        missing = [method for method in self.methods if not callable(getattr(policy, method, None))]
+        if missing:
+            self.refuse(text, f"the class lacks {', '.join(missing)}; derive it from {self.base}")
+        return policy
 
-    def explain(self, facts: ClaimFacts, _zone: tzinfo) -> Iterator[Explanation]:
-        """Name the task whose turn it is."""
-        if self.name not in facts.refused:
-            return
-        rival, common = facts.predecessor, CommonCause("another task with the same order key comes first")
-        if rival is None:
-            text = "A task with the same order key just finished; it is claimed next."
-            yield Explanation(self.name, text, common=common)
-        else:
-            text = f"Task {rival.id} {one_line(rival.handler)} has the same order key and is {rival.shown}."
-            yield Explanation(self.name, text, f"runner why {rival.id}", ("task", str(rival.id)), common)
+    def refuse(self, text: str, why: str) -> NoReturn:
+        """Refuse a value.
 
-    def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep] | None:
-        """None: the end of another task is not a change that an operator can make."""
-        return None if self.name in facts.refused else ()
+        Raises:
+            InvalidSettings: always.
+        """
+        raise InvalidSettings(where=self.setting, why=f"{text!r}: {why}; use {self.choices}")
+
+
+STEP = timedelta(minutes=1)
+"""The default time in which a waiting task rises by one priority."""
+
+CHOICES = "strict, aged, aged:10s, weighted:mail=3,sms=1, or a class of your own as package.module:Class"
+
+METHODS = ("within_lane", "of_lanes", "position", "level", "ahead_of", "rank", "lane_key", "sort_key")
+"""The methods of a ClaimOrder."""
+
+OWN = OwnClass("claim_order", METHODS, "runner.policy.claim_order.StrictOrder", CHOICES)
 
 
 class ClaimOrder(Protocol):
@@ -86,23 +96,18 @@ class ClaimOrder(Protocol):
     @property
     def note(self) -> str:
         """The effect of the order on a task that waits, for people; empty if the priority is the whole reason."""
-        ...
 
     def within_lane(self, task: Any, forward: bool = True) -> Sequence[Any]:
         """The ORDER BY columns within a lane; reversed unless `forward`."""
-        ...
 
     def of_lanes(self, task: Any, forward: bool = True) -> Sequence[Any]:
         """The ORDER BY columns that precede these over all lanes."""
-        ...
 
     def position(self, task: Any) -> sa.Tuple:
         """The SQL of a task's position in its lane; the next one is greater."""
-        ...
 
     def level(self, priority: int, own: int) -> int:
         """The relation of a lane's priority to that of a task; lanes of the same level are compared alike."""
-        ...
 
     def ahead_of(self, task: Any, level: int, id: int, run_at: Any) -> Sequence[Condition]:
         """The due tasks in lanes of a level that are claimed before a task, as conditions of one index walk each.
@@ -113,19 +118,15 @@ class ClaimOrder(Protocol):
             id: the task's id.
             run_at: its due time, as SQL; None for a task that becomes due now, after all due tasks.
         """
-        ...
 
     def rank(self, priority: int) -> int:
         """The place of a priority in a list in this order; lower ones come first, and equal ones together."""
-        ...
 
     def lane_key(self, priority: int, wait: float) -> Any:
         """The sort key of a lane, from its priority and the seconds until its first task is due."""
-        ...
 
     def sort_key(self, task: Any) -> Any:
         """The sort key of a claimed task, over all lanes."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,108 +183,143 @@ class StrictOrder:
         return -task.priority, task.run_at, task.id
 
 
+STRICT = StrictOrder()
+"""The default order, and in every other one the order of tasks of one priority."""
+
+
 @dataclass(frozen=True, slots=True)
-class ClaimPolicy:
-    """An order, and the conditions that a task must meet.
+class AgedOrder(StrictOrder):
+    """Each task is ordered as if every priority above 1 had made it due one step earlier.
+
+    So a task that has waited for a step is level with a new one of the next priority. A task of priority 1 comes before
+    every task of priority 9 that becomes due more than 8 steps after it: it waits for at most the tasks that were due
+    earlier, and those of 8 steps. The order of two tasks never changes while they wait, which keeps the walk along the
+    index: only the merge of the lanes differs from the strict order.
+
+    Source: priority aging as in Tanenbaum, Modern Operating Systems; as a fixed key, because all tasks age alike.
 
     Args:
-        order: the order in which due tasks are claimed.
-        due: the condition about the time, which the index serves.
-        conditions: all conditions but isolation, in the order in which `why` explains them.
-        isolation: the condition that divides the tasks between the two claims.
+        step: time in which a waiting task rises by one priority.
     """
 
-    order: ClaimOrder
-    due: Due
-    conditions: Sequence[ClaimCondition]
-    isolation: Isolation
+    step: timedelta = STEP
 
-    def of_lane(self, lane: Any, scope: ClaimScope) -> list[Condition]:
-        """The SQL that a lane's tasks may be claimed, given by the lane's columns: a claim checks it once per lane."""
-        queue_held, handler_held = (None, None) if scope.holds is None else (lane[name] for name in scope.holds)
-        return [
-            ~self._stops(scope.tables.queue, lane.queue, queue_held),
-            ~self._stops(scope.tables.handler, lane.handler, handler_held),
-        ]
+    def __str__(self) -> str:
+        return "aged" if self.step == STEP else f"aged:{format_duration(self.step)}"
 
-    def _stops(self, registry: sa.Table, name: Any, held: Condition | None) -> Condition:
-        """The SQL that the queue or the handler of a lane stops its tasks."""
-        stops = [part for condition in self.conditions for part in condition.of_registry(registry, held)]
-        return sa.exists().where(registry.c.name == name, sa.or_(*stops))
+    @property
+    def note(self) -> str:
+        """The effect of the order on a task that waits."""
+        return f"tasks rise by one priority every {format_duration(self.step)}"
 
-    def of_task(self, task: Any, scope: ClaimScope) -> list[Condition]:
-        """The SQL that a claim checks row by row, without the due time and isolation."""
-        others = (condition for condition in self.conditions if condition is not self.due)
-        return [part for condition in others for part in condition.of_task(task, scope)]
+    def of_lanes(self, task: Any, forward: bool = True) -> Sequence[Any]:
+        """By the virtual due time."""
+        virtual = db_later(task.run_at, -task.priority * sa.literal_column(str(self.step.total_seconds())))
+        return (virtual if forward else virtual.desc(),)
 
-    def is_never_claimed(self, task: Any, scope: ClaimScope) -> Condition:
-        """The SQL that no claim takes a task before an operator changes something, without its due time."""
-        lasting = (condition for condition in self.conditions if condition.lasting and condition is not self.due)
-        return ~sa.and_(*(part for condition in lasting for part in condition.of_task(task, scope)))
+    def level(self, priority: int, own: int) -> int:
+        """The difference of the priorities."""
+        return priority - own
 
-    def is_due(self, task: Any, scope: ClaimScope) -> Condition:
-        """The SQL that a task waits, and that its time has come."""
-        return sa.and_(*self.due.of_task(task, scope))
+    def ahead_of(self, task: Any, level: int, id: int, run_at: Any) -> Sequence[Condition]:
+        """The tasks with an earlier virtual due time."""
+        if level == 0:
+            return STRICT.ahead_of(task, level, id, run_at)
+        end = db_later(db_now() if run_at is None else run_at, level * self.step.total_seconds())
+        return (is_state(task.state, State.WAITING) & (task.run_at < end) & (task.run_at <= db_now()),)
 
-    def order_by(self, task: Any, forward: bool = True) -> list[Any]:
-        """The ORDER BY columns over all lanes."""
-        return [*self.order.of_lanes(task, forward), *self.order.within_lane(task, forward)]
+    def lane_key(self, priority: int, wait: float) -> Any:
+        """By the virtual due time of the first task."""
+        return wait - priority * self.step.total_seconds()
 
-    def walk(self, row: sa.FromClause, lane: Any, scope: ClaimScope) -> sa.Select[Any]:
-        """The tasks that a claim takes from a lane, after its position, in order: a walk along the index `ready`.
-
-        Args:
-            row: the task table, or an alias.
-            lane: the queue, handler, priority and hosts, and the position (since, since_id).
-            scope: the other names.
-        """
-        task = row.c
-        return (
-            sa.select(task.id, task.priority, task.run_at)
-            .where(
-                self.is_due(task, scope),
-                task.queue == lane.queue,
-                task.handler == lane.handler,
-                task.priority == lane.priority,
-                task.hosts == lane.hosts,
-                self.order.position(task) > sa.tuple_(lane.since, lane.since_id),
-                *self.of_task(task, scope),
-                *self.isolation.of_task(task, scope),
-                *selected(task, scope.selection),
-            )
-            .order_by(*self.order.within_lane(task))
-        )
-
-    def suspects(self, task: Any, scope: ClaimScope) -> list[Condition]:
-        """The SQL that a task is a suspect that may be claimed: a walk along the index `rescued`."""
-        conditions = (*self.isolation.suspects(task), *self.of_task(task, scope))
-        return [self.is_due(task, scope), *conditions, *selected(task, scope.selection)]
-
-    def met(self, task: Any, scope: ClaimScope) -> dict[str, Condition]:
-        """The SQL of each condition about a task, by the condition's name."""
-        parts = {each.name: each.of_task(task, scope) for each in (*self.conditions, self.isolation)}
-        return {name: sa.and_(*part) for name, part in parts.items() if part}
-
-    def explain(self, facts: ClaimFacts, zone: tzinfo) -> Iterator[Explanation]:
-        """Explain why the claim skips a waiting task, without isolation."""
-        for condition in self.conditions:
-            yield from condition.explain(facts, zone)
-
-    def remedies(self, facts: ClaimFacts) -> list[RemedyStep] | None:
-        """The changes that make a task meet all conditions; None if no change is certain to help."""
-        steps: list[RemedyStep] = []
-        for condition in (*self.conditions, self.isolation):
-            changes = condition.remedies(facts)
-            if changes is None:
-                return None
-            steps += changes
-        return steps
+    def sort_key(self, task: Any) -> Any:
+        """By virtual due time and id."""
+        run_at = datetime.fromisoformat(task.run_at) if isinstance(task.run_at, str) else task.run_at
+        return run_at - task.priority * self.step, task.id
 
 
-DUE, PAUSED, LIMITED, EXPIRY, ISOLATION = Due(), NotPaused(), WithinLimits(), NotExpired(), Isolation()
-ORDERING = InOrder()
-STRICT = StrictOrder()
-CONDITIONS = (AttemptsLeft(), BelowBounds(), EXPIRY, ORDERING, DUE, PAUSED, LIMITED)
+OTHERS = 1.0
+"""The weight of a queue that is not named."""
 
-CLAIM_POLICY = ClaimPolicy(STRICT, DUE, CONDITIONS, ISOLATION)
-"""The policy of this project; a new condition is registered here."""
+
+@dataclass(frozen=True, slots=True)
+class WeightedOrder(StrictOrder):
+    """Strict within a queue; the due queues divide the slots of a runner in proportion to their weights.
+
+    Args:
+        weights: pairs of a queue and its weight, more than 0; other queues have the weight OTHERS.
+    """
+
+    weights: tuple[tuple[str, float], ...] = ()
+
+    def __str__(self) -> str:
+        return "weighted:" + ",".join(f"{queue}={weight:g}" for queue, weight in self.weights)
+
+    @property
+    def note(self) -> str:
+        """The effect of the order on a task that waits."""
+        return "queues divide the slots by weight"
+
+    def weight(self, queue: str) -> float:
+        """The weight of a queue."""
+        return dict(self.weights).get(queue, OTHERS)
+
+
+def longest_wait(step: timedelta) -> timedelta:
+    """The time after which no new task overtakes one of the lowest priority: (9 - 1) steps."""
+    return (Priority.HIGHEST - Priority.LOWEST) * step
+
+
+def parse_order(text: str) -> ClaimOrder:
+    """Parse a claim order; see the top of this module.
+
+    Args:
+        text: the setting `claim_order`.
+
+    Raises:
+        InvalidSettings: the text is not an order, or the class cannot be loaded; the message names the choices.
+    """
+    order = known_order(text)
+    if order is not None:
+        return order
+    own: ClaimOrder = OWN.load(text)
+    return own
+
+
+def known_order(text: str) -> ClaimOrder | None:
+    """Parse an order of this module without loading any code; None for another one.
+
+    Raises:
+        InvalidSettings: the step of an aged order, or a weight, is not valid.
+    """
+    match text.strip().partition(":"):
+        case "strict", "", "":
+            return StrictOrder()
+        case "aged", "", "":
+            return AgedOrder()
+        case "aged", ":", step:
+            return AgedOrder(_step(text, step))
+        case "weighted", _, weights:
+            return WeightedOrder(tuple(_weight(text, part) for part in weights.split(",")))
+    return None
+
+
+def _step(text: str, argument: str) -> timedelta:
+    try:
+        step = parse_duration(argument)
+    except InvalidDuration:
+        OWN.refuse(text, f"{argument!r} is not a duration")
+    if not step:
+        OWN.refuse(text, "the step must be more than 0")
+    return step
+
+
+def _weight(text: str, part: str) -> tuple[str, float]:
+    queue, _, number = part.strip().rpartition("=")
+    try:
+        weight = float(number)
+    except ValueError:
+        OWN.refuse(text, f"{part!r} is not a queue and its weight, such as mail=3")
+    if not queue or not 0 < weight < math.inf:
+        OWN.refuse(text, f"{part!r} needs a queue and a weight above 0, such as mail=3")
+    return queue, weight

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from runner.errors import InvalidDuration, InvalidSettings
 from runner.model.duration import format_duration, parse_duration
-from runner.policy.fairness import OwnClass
+from runner.policy.claim_order import OwnClass
 
 EVERY = 1.0
 """Seconds between surveys while claims return full. A higher priority is noticed at most this late."""

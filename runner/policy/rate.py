@@ -1,4 +1,7 @@
-"""rate: how many tasks start per second, minute or hour, as a token bucket; the time is an argument."""
+"""rate: how many tasks start per second, minute or hour, as a token bucket; the time is an argument.
+
+The limit of a queue or a handler that uses it is StartRate in runner.policy.limits.
+"""
 
 import re
 from typing import NamedTuple, Self

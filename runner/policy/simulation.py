@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from runner.model.task import Priority
 from runner.policy.capacity import MINUTE, Place, Pool
-from runner.policy.claim_order import ClaimOrder
-from runner.policy.fairness import QueueShares, WeightedOrder
+from runner.policy.claim_order import ClaimOrder, WeightedOrder
+from runner.policy.claim_policy import QueueShares
 from runner.policy.histogram import Histogram, merged
 from runner.policy.lanes import Lane, Line, Waiting, in_order, place_in
 from runner.policy.limits import LIMITS, LimitUsage, SharedLimits, retry_in, room

@@ -1,4 +1,7 @@
-"""health: the state of the database as far as this login may see it, the changes it may make, and problems."""
+"""health: the state of the database as far as this login may see it, the changes it may make, and problems.
+
+The alerts of the console about tasks and runners are in tasktui.data.alerts.
+"""
 
 import time
 from collections.abc import Awaitable, Callable, Iterator

@@ -13,7 +13,7 @@ from runner.db.dialects import Dialect
 from runner.db.transaction import Transaction, clock
 from runner.db.types import EARLIEST, epoch_seconds, seconds_until
 from runner.policy.breaker import BreakerDefinition, OpenBreaker
-from runner.policy.claim_order import LIMITED, PAUSED
+from runner.policy.claim_policy import LIMITED, PAUSED
 from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits
 from runner.queries.counting import running_by_limit
 from runner.queries.rows import as_text, moment, number, read_time, readable, text, values_of

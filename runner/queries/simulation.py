@@ -14,8 +14,7 @@ from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput, InvalidRetryPlan, InvalidSettings
 from runner.handlers.parameters import read_signature
 from runner.policy.capacity import MINUTE, Place, Pool
-from runner.policy.claim_order import STRICT, ClaimOrder
-from runner.policy.fairness import known_order
+from runner.policy.claim_order import STRICT, ClaimOrder, known_order
 from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.policy.rate import Rate, checked
 from runner.policy.retry import Retries, RetryPlan, parse_plan

@@ -19,7 +19,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import ctid, db_now
 from runner.model.task import State
 from runner.policy.claim_facts import ClaimScope
-from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.lanes import Lane
 from runner.store.claim import LIMIT, due_tasks
 

@@ -14,7 +14,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import Instant, db_now, seconds_until
 from runner.model.task import State
 from runner.policy.claim_facts import ClaimScope
-from runner.policy.claim_order import CLAIM_POLICY, LIMITED, PAUSED
+from runner.policy.claim_policy import CLAIM_POLICY, LIMITED, PAUSED
 from runner.policy.lanes import Head, Lane, runner_queue
 from runner.policy.selection import ANY, RUNNER_QUEUE_SQL, TaskSelection, selected
 

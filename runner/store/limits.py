@@ -15,7 +15,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import Instant, db_later, db_now, epoch_seconds, seconds_until
 from runner.model.task import Claimed, State
 from runner.policy.breaker import OpenBreaker, Probe
-from runner.policy.claim_order import LIMITED
+from runner.policy.claim_policy import LIMITED
 from runner.policy.lanes import Lane
 from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits, retry_in, room
 from runner.policy.rate import MOST

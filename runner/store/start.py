@@ -13,7 +13,7 @@ from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, next_version
 from runner.model.task import State
-from runner.policy.claim_order import EXPIRY
+from runner.policy.claim_policy import EXPIRY
 from runner.store.dependencies.resolve import Dependent, cancel
 
 START_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "fence": sa.BigInteger, "ago": sa.Float}

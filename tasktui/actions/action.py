@@ -1,4 +1,7 @@
-"""Action: the description of a change that an operator can make, its targets, and the answers that confirm it."""
+"""Action: the description of a change that an operator can make, its targets, and the answers that confirm it.
+
+The actions themselves are in tasktui.actions.actions.
+"""
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace

@@ -60,7 +60,7 @@ class Poller:
         read_at: end of the last query that succeeded; None before the first one.
         error: error of the last query; empty if it succeeded.
         frozen: the data on the screen does not age.
-    again: a change has come during the running query, which may not show it.
+        again: a change has come during the running query, which may not show it.
     """
 
     next: float = 0.0

@@ -16,8 +16,7 @@ from runner.errors import InvalidHandler
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
-from runner.policy.claim_order import STRICT, ClaimOrder
-from runner.policy.fairness import AgedOrder
+from runner.policy.claim_order import STRICT, AgedOrder, ClaimOrder
 from runner.policy.lanes import Head, Lane, LanePosition, Lanes
 from runner.policy.limits import read_limits
 from tests.engine.harness import Harness, at_work, until

@@ -1,95 +1,63 @@
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta, tzinfo
+"""Claim orders by name, and their bounds."""
+
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from runner.policy.claim_conditions import ClaimCondition, used_up
-from runner.policy.claim_facts import ClaimFacts, Explanation
-from runner.policy.claim_order import CLAIM_POLICY
+from runner.errors import InvalidSettings
+from runner.policy.claim_order import AgedOrder, StrictOrder, known_order, longest_wait, parse_order
 
-NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
-
-
-def task(**values: Any) -> Any:
-    return SimpleNamespace(
-        **{"id": 7, "handler": "work", "run_at": NOW, "attempt": 0, "max_attempts": 3, "rescues": 0, "error": None}
-        | {"tenant": None, "expires_at": None, "shown": "ready"}
-        | values
-    )
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
-@dataclass(frozen=True)
-class KnownFacts:
-    """The facts about a due task that meets every condition, unless a test changes one."""
-
-    task: Any = field(default_factory=task)
-    at: datetime = NOW
-    refused: frozenset[str] = frozenset()
-    later: bool = False
-    predecessor: Any = None
-    queue: Any = None
-    handler: Any = None
-    limits: tuple[Any, ...] = ()
-    candidates: tuple[Any, ...] = ()
+class OwnOrder(StrictOrder):
+    """An order of a user."""
 
 
-def paused(until: datetime | None = None) -> Any:
-    return SimpleNamespace(name="mail", pause=SimpleNamespace(since=NOW, until=until, by="ana", why="relay is down"))
+class NoOrder:
+    """A class that is not one."""
 
 
-def kinds(facts: ClaimFacts) -> list[str]:
-    return [explanation.kind for explanation in CLAIM_POLICY.explain(facts, UTC)]
+@pytest.mark.parametrize("text", ["strict", "aged", "aged:10s"])
+def test_an_order_is_written_as_it_is_read(text: str) -> None:
+    assert str(parse_order(text)) == text
+    assert parse_order(text) == known_order(text)
 
 
-class Curfew(ClaimCondition):
-    """A condition that only explains itself."""
-
-    name = "curfew"
-
-    def explain(self, facts: ClaimFacts, _zone: tzinfo) -> Iterator[Explanation]:
-        if facts.task.id == 7:
-            yield Explanation(self.name, "Task 7 has a curfew.")
+def test_a_class_of_the_user_is_loaded_only_by_its_runner() -> None:
+    text = f"{__name__}:OwnOrder"
+    assert isinstance(parse_order(text), OwnOrder)
+    assert known_order(text) is None
 
 
-def test_a_task_that_meets_every_condition_needs_no_change() -> None:
-    assert kinds(KnownFacts()) == []
-    assert CLAIM_POLICY.remedies(KnownFacts()) == []
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("fair", "'fair': it is not known; use strict, aged, aged:10s"),
+        ("aged:soon", "'soon' is not a duration"),
+        ("aged:0s", "the step must be more than 0"),
+        ("no.such.module:Order", "cannot be loaded: ModuleNotFoundError"),
+        (f"{__name__}:Missing", "cannot be loaded: AttributeError"),
+        (f"{__name__}:NoOrder", "lacks within_lane, of_lanes"),
+    ],
+)
+def test_a_bad_order_is_refused_with_the_choices(text: str, why: str) -> None:
+    with pytest.raises(InvalidSettings, match=why) as caught:
+        parse_order(text)
+    assert "package.module:Class" in str(caught.value)
 
 
-def test_every_unmet_condition_is_explained_with_its_remedy() -> None:
-    facts = KnownFacts(task(attempt=3), refused=frozenset({"attempts", "due"}), later=True, queue=paused())
-    assert kinds(facts) == ["attempts", "due", "paused"]
-    assert [step.kind for step in CLAIM_POLICY.remedies(facts) or ()] == ["attempts", "due", "resume"]
+def at(seconds: float, priority: int, as_text: bool) -> Any:
+    moment = NOW + timedelta(seconds=seconds)
+    return SimpleNamespace(id=1, priority=priority, run_at=f"{moment:%Y-%m-%d %H:%M:%S.%f}" if as_text else moment)
 
 
-def test_a_pause_that_ends_before_the_task_is_due_is_not_a_reason() -> None:
-    tomorrow = NOW + timedelta(days=1)
-    facts = KnownFacts(task(run_at=tomorrow), refused=frozenset({"due"}), later=True, queue=paused(until=tomorrow))
-    assert kinds(facts) == ["due"]
-    assert [step.kind for step in CLAIM_POLICY.remedies(facts) or ()] == ["due", "resume"]
-
-
-def test_no_change_is_certain_to_start_a_suspect() -> None:
-    assert CLAIM_POLICY.remedies(KnownFacts(task(rescues=2), refused=frozenset({"apart"}))) is None
-
-
-def test_no_change_is_certain_to_help_against_a_condition_without_a_remedy() -> None:
-    policy = replace(CLAIM_POLICY, conditions=(*CLAIM_POLICY.conditions, Curfew()))
-    assert [explanation.text for explanation in policy.explain(KnownFacts(), UTC)] == ["Task 7 has a curfew."]
-    assert policy.remedies(KnownFacts()) is None
-    assert policy.remedies(KnownFacts(task(id=8))) == []
-
-
-def test_claimed_tasks_are_sorted_by_priority_then_time_then_id() -> None:
-    later = NOW + timedelta(seconds=1)
-    keys = [(1, NOW, 1), (9, later, 2), (9, NOW, 4), (9, NOW, 3)]
-    tasks = [SimpleNamespace(priority=priority, run_at=run_at, id=id) for priority, run_at, id in keys]
-    assert [each.id for each in sorted(tasks, key=CLAIM_POLICY.order.sort_key)] == [3, 4, 2, 1]
-
-
-@pytest.mark.parametrize(("attempt", "most", "expected"), [(2, 3, False), (3, 3, True), (4, 3, True), (9, None, False)])
-def test_attempts_are_used_up_at_the_maximum(attempt: int, most: int | None, expected: bool) -> None:
-    assert used_up(attempt, most) is expected
+@pytest.mark.parametrize("as_text", [True, False])
+def test_a_priority_is_worth_one_step_of_waiting(as_text: bool) -> None:
+    order = AgedOrder(timedelta(seconds=10))
+    first = order.sort_key(at(0, 1, as_text))
+    assert order.sort_key(at(79, 9, as_text)) < first < order.sort_key(at(81, 9, as_text))
+    assert longest_wait(order.step) == timedelta(seconds=80)
+    assert order.lane_key(9, 79.0) < order.lane_key(1, 0.0) < order.lane_key(9, 81.0)

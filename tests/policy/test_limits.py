@@ -7,7 +7,7 @@ import pytest
 
 from runner.errors import InvalidEdit, InvalidInput
 from runner.operations.limit import LimitEdit, edited, parse_edit
-from runner.policy.claim_order import LIMITED
+from runner.policy.claim_policy import LIMITED
 from runner.policy.lanes import Lane, LaneSchedule
 from runner.policy.limits import LimitUsage, SharedLimits, retry_in, room
 from runner.policy.rate import Rate

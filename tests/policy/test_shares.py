@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from runner.errors import InvalidSettings
-from runner.policy.fairness import QueueShares, WeightedOrder, known_order, parse_order
+from runner.policy.claim_order import WeightedOrder, known_order, parse_order
+from runner.policy.claim_policy import QueueShares
 from runner.policy.lanes import Lane
 
 MAIL, SMS, REPORTS = (Lane(queue, "work", 1) for queue in ("mail", "sms", "reports"))

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from runner.policy.capacity import Pool
-from runner.policy.claim_order import STRICT, ClaimOrder
-from runner.policy.fairness import AgedOrder, known_order
+from runner.policy.claim_order import STRICT, AgedOrder, ClaimOrder, known_order
 from runner.policy.histogram import Histogram
 from runner.policy.lanes import Lane
 from runner.policy.limits import SharedLimits

@@ -14,7 +14,7 @@ from runner.handlers.registry import Handler, Options
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
 from runner.policy.capacity import CapacityRow, Pool, capacity_cells, drained_in
-from runner.policy.fairness import parse_order
+from runner.policy.claim_order import parse_order
 from runner.policy.lanes import Lane, Line, Waiting, in_order
 from runner.policy.retry import Retries, parse_plan
 from runner.policy.simulation import Simulation

@@ -12,7 +12,7 @@ from runner.operations.results import Actor
 from runner.policy import suspicion
 from runner.policy.claim_conditions import AttemptsLeft, used_up
 from runner.policy.claim_facts import ClaimScope
-from runner.policy.claim_order import ISOLATION
+from runner.policy.claim_policy import ISOLATION
 from runner.policy.lanes import Lane
 from runner.store.claim import HandlerDefaults
 from runner.store.heartbeat import heartbeat, leave

@@ -5,8 +5,7 @@ from datetime import UTC, timedelta
 import pytest
 
 from runner.db.database import Database
-from runner.policy.claim_order import STRICT
-from runner.policy.fairness import AgedOrder
+from runner.policy.claim_order import STRICT, AgedOrder
 from runner.queries.why.why import why
 from tests.store.rows import add_live, add_runner, ahead
 from tests.store.runners import Runner

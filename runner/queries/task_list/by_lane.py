@@ -19,7 +19,7 @@ from runner.errors import InvalidSort
 from runner.filter.fields import Sort, SortField
 from runner.filter.parse import Filter, Term
 from runner.model.task import Shown, State
-from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.lanes import Lane
 from runner.queries.task_list.compile import conditions
 from runner.queries.task_list.cursor import AccessPath, Cursor, Page

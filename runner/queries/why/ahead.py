@@ -12,7 +12,8 @@ from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, seconds_until
 from runner.model.task import State
 from runner.policy.claim_facts import ClaimScope
-from runner.policy.claim_order import CLAIM_POLICY, STRICT, ClaimOrder
+from runner.policy.claim_order import STRICT, ClaimOrder
+from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.lanes import Lane
 from runner.queries.counting import LANE_COLUMNS, Count, capped
 

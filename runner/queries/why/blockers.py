@@ -10,7 +10,7 @@ from shlex import quote
 from runner.errors import InvalidDuration, InvalidSettings
 from runner.model.duration import parse_duration
 from runner.policy.claim_facts import CommonCause, Explanation
-from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.polling import Tiers, parse_poll_mode
 from runner.queries.registries import RegistryEntry
 from runner.queries.runners import RunnerRow

@@ -14,8 +14,8 @@ from runner.db.types import db_now
 from runner.errors import InvalidSettings, TaskNotFound
 from runner.model.task import Priority, State
 from runner.policy.claim_facts import ClaimScope
-from runner.policy.claim_order import CLAIM_POLICY, ORDERING, STRICT, ClaimOrder
-from runner.policy.fairness import known_order
+from runner.policy.claim_order import STRICT, ClaimOrder, known_order
+from runner.policy.claim_policy import CLAIM_POLICY, ORDERING
 from runner.policy.lanes import Lane
 from runner.policy.limits import LimitUsage
 from runner.queries.audit import AuditRecord, audit

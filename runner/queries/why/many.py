@@ -20,7 +20,7 @@ from runner.filter.fields import NEWEST, Operator, Sort, SortField
 from runner.filter.parse import Filter, Term
 from runner.model.task import State
 from runner.policy.claim_facts import ClaimScope, CommonCause
-from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.limits import LIMITS, LimitUsage
 from runner.queries.counting import Count
 from runner.queries.registries import RegistryEntry, limit_usages, registry_entries

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from runner.model.task import State
 from runner.policy.claim_facts import CommonCause, RemedyStep
-from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.limits import WithinLimits
 from runner.queries.counting import Count
 from runner.queries.runners import RunnerRow, SlotKind

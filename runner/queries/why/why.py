@@ -20,7 +20,7 @@ from runner.model.schedule import OVERLAPS, overlap_effect
 from runner.model.task import Shown, State
 from runner.policy.claim_conditions import AttemptsLeft, NotExpired, used_up
 from runner.policy.claim_facts import CommonCause
-from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits
 from runner.queries.as_of import CANDIDATES, task_as_of, tasks_as_of
 from runner.queries.health import reads_audit
