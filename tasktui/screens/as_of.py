@@ -35,10 +35,10 @@ from runner.queries.registries import Pause
 from runner.queries.why.why import why_as_of
 from runner.text import formatting
 from runner.text.times import EARLIEST, format_moment
-from tasktui.render.render import Cell, ListColumn, RenderedRow, line, lines, task_line
+from tasktui.render.render import TASK_HEADS, Cell, ListColumn, RenderedRow, line, lines, task_line
 from tasktui.render.rows import BLANK, Part, Row, fit
 from tasktui.screens.live import LiveScreen
-from tasktui.screens.tasks import COLUMNS, columns_for
+from tasktui.screens.tasks import columns_for
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 
@@ -201,7 +201,7 @@ class PastTasks(PastScreen):
 
     def body(self) -> Iterable[Widget]:
         """Return the list."""
-        yield Table[int](COLUMNS, id="tasks")
+        yield Table[int](TASK_HEADS, id="tasks")
 
     def request(self) -> object:
         """Return the past time and the filter."""

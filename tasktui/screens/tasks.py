@@ -19,7 +19,7 @@ from tasktui.data.task_list import Listing
 from tasktui.data.task_pages import MOST_NEWER, Loaded, TaskPages, matching
 from tasktui.messages import MatchesFound, Notice
 from tasktui.render.plot import gauge
-from tasktui.render.render import ListColumn, RenderedRow, task_line
+from tasktui.render.render import TASK_HEADS, ListColumn, RenderedRow, task_line
 from tasktui.render.rows import BLANK, Part, Row, fit, rule
 from tasktui.screens.actions import TASK_TARGETS, action_bindings
 from tasktui.screens.live import LiveScreen
@@ -27,19 +27,6 @@ from tasktui.screens.selection import FilterBar, Selection, why_marked
 from tasktui.screens.task import PreviewPane
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
-
-COLUMNS = (
-    ListColumn("ID", 8, right=True),
-    ListColumn("STATE", 12),
-    ListColumn("QUEUE", 10, drop=4),
-    ListColumn("HANDLER", 19),
-    ListColumn("KEY", 15, grow=1),
-    ListColumn("ATTEMPT", 7, right=True),
-    ListColumn("WHEN", 10, right=True),
-    ListColumn("AGE", 7, right=True, drop=2),
-    ListColumn("REASON", 16, grow=2, drop=1),
-)
-"""The columns of a row."""
 
 NORMAL = 100
 """Cells of a screen that has room for all columns."""
@@ -69,7 +56,7 @@ def columns_for(sort: Sort, width: int = 200, task_filter: Filter | None = None)
     left_out = ("QUEUE", "AGE", "REASON") if width < NORMAL else ("QUEUE",) if _one_queue(task_filter) else ()
     return {
         place: column._replace(title=column.title + arrow * (column.title == title))
-        for place, column in enumerate(COLUMNS)
+        for place, column in enumerate(TASK_HEADS)
         if column.title not in left_out
     }
 
@@ -105,7 +92,7 @@ class TasksScreen(LiveScreen):
 
     def __init__(self) -> None:
         self.pages = TaskPages()
-        self.table = Table[int](COLUMNS, id="tasks")
+        self.table = Table[int](TASK_HEADS, id="tasks")
         self.selection = Selection(self.pages, self.table)
         super().__init__(Targets(tasks=self.selection.tasks, task_filter=self.selection.task_filter))
         self.sql = lambda: self.pages.sql(self.session)
@@ -269,7 +256,7 @@ def time_field(listing: Listing) -> SortField:
     return SortField.CLAIMED_AT if first is not None and first.state is State.RUNNING else SortField.RUN_AT
 
 
-def list_line(listing: Listing, id: int, *, places: Sequence[int] = range(len(COLUMNS))) -> RenderedRow:
+def list_line(listing: Listing, id: int, *, places: Sequence[int] = range(len(TASK_HEADS))) -> RenderedRow:
     """Render a task of a list as a row with some of its columns."""
     assert listing.at is not None  # noqa: S101 - ids come from a read
     row = task_line(listing.tasks[id], listing.at, ended=listing.ended(id), gone=id in listing.gone)
