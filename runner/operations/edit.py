@@ -161,16 +161,16 @@ async def edit_all(
             result.skipped.append(Skipped(task.id, why))
         else:
             tasks.append(task)
-    news = {task.id: values for task in tasks}
+    new_values = {task.id: values for task in tasks}
     if spread:
         others = {name: value for name, value in values.items() if name != "run_at"}
         delays = {task.id: timedelta(seconds=random.uniform(0, spread)) for task in tasks}  # noqa: S311 - no secret
         times = await reschedule(tx, {id: values["run_at"] + delay for id, delay in delays.items()}, **others)
-        news = {id: values | {"run_at": time} for id, time in times.items()}
+        new_values = {id: values | {"run_at": time} for id, time in times.items()}
     elif tasks:
-        await change(tx, list(news), **values)
-    await record(tx, by, [_entry(task, news[task.id]) for task in tasks])
-    result.changed = list(news)
+        await change(tx, list(new_values), **values)
+    await record(tx, by, [_entry(task, new_values[task.id]) for task in tasks])
+    result.changed = list(new_values)
     return result
 
 

@@ -22,10 +22,10 @@ STEADY = 0.05
 
 MOST_USED = 9.99
 """The highest share that is shown as a number."""
-Place: TypeAlias = tuple[str, str]
+WorkKey: TypeAlias = tuple[str, str]
 """A queue and a handler."""
 
-PlacePart: TypeAlias = Literal["queue", "handler"]
+KeyPart: TypeAlias = Literal["queue", "handler"]
 
 
 class Demand(NamedTuple):
@@ -69,7 +69,7 @@ class Pool(NamedTuple):
     """
 
     size: int
-    places: frozenset[Place]
+    places: frozenset[WorkKey]
 
 
 class Bound(NamedTuple):
@@ -160,13 +160,13 @@ class Situation:
         paused: the paused queues and handlers, as (kind, name).
     """
 
-    demands: Mapping[Place, Demand]
+    demands: Mapping[WorkKey, Demand]
     pools: Sequence[Pool] = ()
     limits: Sequence[LimitUsage] = ()
     paused: frozenset[tuple[str, str]] = frozenset()
 
 
-def capacity_rows(situation: Situation, by: PlacePart = "queue") -> list[CapacityRow]:
+def capacity_rows(situation: Situation, by: KeyPart = "queue") -> list[CapacityRow]:
     """Compute the capacity of the live runners for each queue or handler.
 
     Args:
@@ -176,7 +176,7 @@ def capacity_rows(situation: Situation, by: PlacePart = "queue") -> list[Capacit
     Returns:
         The rows; the last one to be drained comes first.
     """
-    groups: dict[str, list[Place]] = defaultdict(list)
+    groups: dict[str, list[WorkKey]] = defaultdict(list)
     for place in situation.demands:
         groups[place[by == "handler"]].append(place)
     shares = _Shares(situation)
@@ -189,8 +189,8 @@ class _Shares:
 
     def __init__(self, situation: Situation) -> None:
         self.situation = situation
-        self.pools_of: dict[Place, list[int]] = defaultdict(list)
-        sizes: dict[Place, int] = defaultdict(int)
+        self.pools_of: dict[WorkKey, list[int]] = defaultdict(list)
+        sizes: dict[WorkKey, int] = defaultdict(int)
         for index, pool in enumerate(situation.pools):
             for place in pool.places:
                 self.pools_of[place].append(index)
@@ -199,7 +199,7 @@ class _Shares:
         self.limits: dict[tuple[str, str], list[LimitUsage]] = defaultdict(list)
         for usage in situation.limits:
             self.limits[usage.kind, usage.name].append(usage)
-        self.demands: dict[tuple[str, str], dict[Place, Demand]] = defaultdict(dict)
+        self.demands: dict[tuple[str, str], dict[WorkKey, Demand]] = defaultdict(dict)
         for place, demand in situation.demands.items():
             for kind, name in zip(("queue", "handler"), place, strict=True):
                 if (kind, name) in self.limits:
@@ -214,18 +214,18 @@ class _Shares:
                 self.load[index] += self._needs[place] * self._part(place, index)
                 self.work[index] += self._works[place] * self._part(place, index)
 
-    def _most(self, place: Place) -> float:
+    def _most(self, place: WorkKey) -> float:
         """The slots that the limits and pauses of a place let it keep busy."""
         seconds = self.situation.demands[place].seconds
         kinds = zip(("queue", "handler"), place, strict=True)
         most = min((each.per_minute for kind in kinds for each in self.bounds(*kind, [place], seconds)), default=inf)
         return most * seconds / MINUTE if seconds and most < inf else inf
 
-    def _part(self, place: Place, index: int) -> float:
+    def _part(self, place: WorkKey, index: int) -> float:
         """The part of a place's tasks that a pool takes."""
         return self.situation.pools[index].size / self.sizes[place] if self.sizes[place] else 0.0
 
-    def slots(self, places: Sequence[Place]) -> tuple[int, float]:
+    def slots(self, places: Sequence[WorkKey]) -> tuple[int, float]:
         """The slots that serve some places, and how many of these are theirs."""
         pools = sorted({index for place in places for index in self.pools_of[place]})
         total, own = 0, 0.0
@@ -240,7 +240,7 @@ class _Shares:
                 own += load + (size - self.load[index]) * (work / self.work[index] if work else 1.0)
         return total, own
 
-    def bounds(self, kind: str, name: str, places: Sequence[Place], seconds: float | None) -> Iterable[Bound]:
+    def bounds(self, kind: str, name: str, places: Sequence[WorkKey], seconds: float | None) -> Iterable[Bound]:
         """The pauses and limits of a queue or a handler, for its tasks in some places."""
         if (kind, name) in self.situation.paused:
             yield Bound(f"{kind} {one_line(name)} is paused", 0.0)
@@ -264,14 +264,14 @@ def _allowed(usage: LimitUsage, seconds: float | None) -> Iterable[Bound]:
         yield Bound(f"{usage.words}: {limits.rate} started", limits.rate.tokens * MINUTE / limits.rate.period)
 
 
-def _row(name: str, places: Sequence[Place], shares: _Shares) -> CapacityRow:
+def _row(name: str, places: Sequence[WorkKey], shares: _Shares) -> CapacityRow:
     demands = [shares.situation.demands[place] for place in places]
     total = _sum(demands)
     size, own = shares.slots(places)
     slots = Bound("slots", max(own * MINUTE / total.seconds, total.done) if total.seconds else inf)
     bounds = [slots if size else Bound("no live runner", 0.0)]
     for index, kind in enumerate(("queue", "handler")):
-        by_name: dict[str, list[Place]] = defaultdict(list)
+        by_name: dict[str, list[WorkKey]] = defaultdict(list)
         for place in places:
             by_name[place[index]].append(place)
         tightest = []
@@ -285,7 +285,7 @@ def _row(name: str, places: Sequence[Place], shares: _Shares) -> CapacityRow:
     return CapacityRow(name, total, size, min(bounds, key=lambda bound: bound.per_minute))
 
 
-def _with_last(row: CapacityRow, places: Sequence[Place], shares: _Shares) -> CapacityRow:
+def _with_last(row: CapacityRow, places: Sequence[WorkKey], shares: _Shares) -> CapacityRow:
     """A row whose bound is that of the place that is drained last, if it is drained later than all together."""
     if len(places) == 1 or row.drained_in is None:
         return row

@@ -20,7 +20,7 @@ from random import Random
 from typing import NamedTuple
 
 from runner.model.task import Priority
-from runner.policy.capacity import MINUTE, Place, Pool
+from runner.policy.capacity import MINUTE, Pool, WorkKey
 from runner.policy.claim_order import ClaimOrder, WeightedOrder
 from runner.policy.claim_policy import QueueShares
 from runner.policy.histogram import Histogram, merged
@@ -69,11 +69,11 @@ class Workload:
     """
 
     minutes: int
-    arrivals: Mapping[tuple[int, Place], int]
+    arrivals: Mapping[tuple[int, WorkKey], int]
     backlogs: Mapping[Lane, Backlog]
-    durations: Mapping[Place, Histogram]
-    kinds: Mapping[Place, Sequence[TaskKind]]
-    retries: Mapping[Place, Retries] = field(default_factory=dict)
+    durations: Mapping[WorkKey, Histogram]
+    kinds: Mapping[WorkKey, Sequence[TaskKind]]
+    retries: Mapping[WorkKey, Retries] = field(default_factory=dict)
 
     @property
     def tasks(self) -> int:
@@ -144,7 +144,7 @@ class Simulation:
         order = configuration.order
         self._shares = [QueueShares(order.weight) for _ in self._free] if isinstance(order, WeightedOrder) else []
         everything = merged(workload.durations.values())
-        self._times: dict[Place, tuple[list[float], list[int]]] = defaultdict(lambda: _cumulated(everything))
+        self._times: dict[WorkKey, tuple[list[float], list[int]]] = defaultdict(lambda: _cumulated(everything))
         self._times |= {place: _cumulated(each) for place, each in workload.durations.items() if each.number}
         self._events: list[tuple[float, int, Lane | None, int, Waiting | None]] = []
         self._numbers = count()
@@ -189,7 +189,7 @@ class Simulation:
         for index in range(0, tasks, self.batch):
             yield index, min(self.batch, tasks - index)
 
-    def _kind(self, place: Place, priority: int | None = None) -> TaskKind:
+    def _kind(self, place: WorkKey, priority: int | None = None) -> TaskKind:
         """A random kind of task of a place, with this priority if it is given and known."""
         kinds = self._work.kinds.get(place, ())
         same = [kind for kind in kinds if priority in (None, kind.priority)]

@@ -14,7 +14,7 @@ from runner.db.schema import is_state
 from runner.db.transaction import Transaction, clock
 from runner.db.types import db_now, seconds_until
 from runner.model.task import State
-from runner.policy.capacity import MINUTE, CapacityRow, Demand, Place, PlacePart, Pool, Situation, capacity_rows
+from runner.policy.capacity import MINUTE, CapacityRow, Demand, KeyPart, Pool, Situation, WorkKey, capacity_rows
 from runner.policy.lanes import RUNNER_QUEUE, Lane
 from runner.queries.counting import LANE_COLUMNS, Count, capped
 from runner.queries.queues import uncounted
@@ -123,12 +123,12 @@ class Capacity:
 
     at: datetime
     minutes: float
-    by: PlacePart
+    by: KeyPart
     rows: tuple[CapacityRow, ...]
     tenants: tuple[TenantLimit, ...] = ()
 
 
-async def capacity(tx: Transaction, by: PlacePart = "queue", period: timedelta = PERIOD) -> Capacity:
+async def capacity(tx: Transaction, by: KeyPart = "queue", period: timedelta = PERIOD) -> Capacity:
     """Compute the capacity of the live runners for each queue or handler.
 
     Args:
@@ -161,11 +161,11 @@ async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tu
     heads = [each for each in await survey(tx, most=MANY) if is_listed(as_text(each.lane.queue))]
     lanes = [each.lane for each in heads if each.wait <= 0]
     backlogs = await backlog(tx, lanes)
-    oldest: dict[Place, float] = defaultdict(float)
+    oldest: dict[WorkKey, float] = defaultdict(float)
     for head in heads:
         place = as_text(head.lane.queue), as_text(head.lane.handler)
         oldest[place] = max(oldest[place], -head.wait)
-    arrivals: dict[Place, int] = defaultdict(int)
+    arrivals: dict[WorkKey, int] = defaultdict(int)
     for place, number in (await uncounted(tx, since, at)).places.items():
         arrivals[(OTHERS, place[1]) if others and place not in recent and place not in backlogs else place] += number
     flows = recent | {place: other.flow for place, other in others.items()}
@@ -190,8 +190,8 @@ async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tu
 
 
 async def _other_queues(
-    tx: Transaction, since: datetime, at: datetime, listed: Mapping[Place, Flow]
-) -> dict[Place, GroupResult]:
+    tx: Transaction, since: datetime, at: datetime, listed: Mapping[WorkKey, Flow]
+) -> dict[WorkKey, GroupResult]:
     """The counts of each handler in the queues that are not listed, and its times in all queues, as queue OTHERS."""
     known: dict[str, Flow] = defaultdict(Flow)
     for (_, handler), flow in listed.items():
@@ -205,11 +205,11 @@ def is_listed(queue: str) -> bool:
     return not queue.startswith(RUNNER_QUEUE)
 
 
-def pools_of(runners: Iterable[RunnerRow], places: Iterable[Place]) -> list[Pool]:
+def pools_of(runners: Iterable[RunnerRow], places: Iterable[WorkKey]) -> list[Pool]:
     """The slots of the live runners that do not drain, together where they serve the same places."""
     places = list(places)
-    served: dict[tuple[object, ...], frozenset[Place]] = {}
-    sizes: dict[frozenset[Place], int] = defaultdict(int)
+    served: dict[tuple[object, ...], frozenset[WorkKey]] = {}
+    sizes: dict[frozenset[WorkKey], int] = defaultdict(int)
     for runner in runners:
         if not runner.alive or runner.draining:
             continue
@@ -223,9 +223,9 @@ def pools_of(runners: Iterable[RunnerRow], places: Iterable[Place]) -> list[Pool
     return [Pool(total, each) for each, total in sizes.items() if total and each]
 
 
-async def backlog(tx: Transaction, lanes: Sequence[Lane]) -> dict[Place, Count]:
+async def backlog(tx: Transaction, lanes: Sequence[Lane]) -> dict[WorkKey, Count]:
     """Count the due tasks of each place."""
-    counts: dict[Place, Count] = defaultdict(Count)
+    counts: dict[WorkKey, Count] = defaultdict(Count)
     for lane, (number, more) in (await due_by_lane(tx, lanes)).items():
         before = counts[lane.queue, lane.handler]
         counts[lane.queue, lane.handler] = Count(before.number + number, before.more or more)
@@ -259,7 +259,7 @@ class TenantTurn(NamedTuple):
     tenant: str
 
     @property
-    def place(self) -> Place:
+    def place(self) -> WorkKey:
         """The queue and the handler."""
         return self.queue, self.handler
 

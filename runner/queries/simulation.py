@@ -13,7 +13,7 @@ from runner.db.schema import NO_BIN
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput, InvalidRetryPlan, InvalidSettings
 from runner.handlers.parameters import read_signature
-from runner.policy.capacity import MINUTE, Place, Pool
+from runner.policy.capacity import MINUTE, Pool, WorkKey
 from runner.policy.claim_order import STRICT, ClaimOrder, known_order
 from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.policy.rate import Rate, checked
@@ -87,7 +87,7 @@ def _order(live: Sequence[RunnerRow]) -> ClaimOrder:
         return STRICT
 
 
-async def _arrivals(tx: Transaction, since: datetime, minutes: int) -> dict[tuple[int, Place], int]:
+async def _arrivals(tx: Transaction, since: datetime, minutes: int) -> dict[tuple[int, WorkKey], int]:
     """The submitted tasks by minute and place."""
     column = tx.tables.minute.c
     groups = (column.minute, column.queue, column.handler)
@@ -103,13 +103,13 @@ async def _arrivals(tx: Transaction, since: datetime, minutes: int) -> dict[tupl
     return arrivals
 
 
-async def _kinds(tx: Transaction) -> dict[Place, list[TaskKind]]:
+async def _kinds(tx: Transaction) -> dict[WorkKey, list[TaskKind]]:
     """The priorities and tenants of the tasks that finished last."""
     past = tx.tables.history.c
     columns = (past.queue, past.handler, past.priority, past.tenant)
     newest = sa.select(*columns).where(past.finished_at.is_not(None))
     sample = newest.order_by(past.finished_at.desc(), past.id.desc()).limit(MOST_SAMPLED).subquery()
-    kinds: dict[Place, list[TaskKind]] = defaultdict(list)
+    kinds: dict[WorkKey, list[TaskKind]] = defaultdict(list)
     rows = await tx.rows(sa.select(*sample.c, sa.func.count()).group_by(*sample.c))
     for queue, handler, priority, tenant, number in sorted(rows, key=lambda row: tuple(map(str, row))):
         kinds[as_text(queue), as_text(handler)].append(TaskKind(as_int(priority), text(tenant), number))
@@ -117,8 +117,8 @@ async def _kinds(tx: Transaction) -> dict[Place, list[TaskKind]]:
 
 
 async def _retries(
-    tx: Transaction, flows: Mapping[Place, Flow], plan: RetryPlan, max_attempts: int
-) -> dict[Place, Retries]:
+    tx: Transaction, flows: Mapping[WorkKey, Flow], plan: RetryPlan, max_attempts: int
+) -> dict[WorkKey, Retries]:
     """The retries of the places with failed attempts, by the plans that the runners of their handlers stored last."""
     ended = {place: flow.succeeded + flow.retried + flow.died for place, flow in flows.items() if flow.retried > 0}
     stored = await _attempts(tx, sorted({handler for _, handler in ended}))

@@ -76,7 +76,7 @@ async def claim(
     tx: Transaction,
     who: Claimant,
     lanes: Mapping[Lane, LanePosition],
-    terms: Mapping[str, HandlerDefaults],
+    defaults: Mapping[str, HandlerDefaults],
     limit: int,
     starts: bool = True,
 ) -> list[Claimed]:
@@ -86,7 +86,7 @@ async def claim(
         tx: an open transaction; one statement is executed.
         who: the runner.
         lanes: the lanes to claim from, each with the position after which to start.
-        terms: the defaults of every handler in `lanes`, by name.
+        defaults: the defaults of every handler in `lanes`, by name.
         limit: maximum number of tasks.
         starts: True if each task has a slot, so that its attempt counts from the claim; False if some wait for a slot.
             `mark_started` marks those of them that run long.
@@ -96,11 +96,15 @@ async def claim(
     """
     among: Among = "lane" if len(lanes) == 1 else "lanes"
     prepared = _prepared(tx.tables, tx.driver, among, who.order, who.selection.names)
-    return await _claim(tx, prepared, who, lanes, terms, limit, starts=starts)
+    return await _claim(tx, prepared, who, lanes, defaults, limit, starts=starts)
 
 
 async def claim_suspect(
-    tx: Transaction, who: Claimant, lanes: Mapping[Lane, LanePosition], terms: Mapping[str, HandlerDefaults], ask: Ask
+    tx: Transaction,
+    who: Claimant,
+    lanes: Mapping[Lane, LanePosition],
+    defaults: Mapping[str, HandlerDefaults],
+    ask: Ask,
 ) -> list[Claimed]:
     """Claim due tasks that may have killed their runners, the oldest first.
 
@@ -111,11 +115,11 @@ async def claim_suspect(
         tx: an open transaction; one statement is executed.
         who: the runner.
         lanes: the lanes to claim from.
-        terms: the defaults of every handler in `lanes`, by name.
+        defaults: the defaults of every handler in `lanes`, by name.
         ask: which suspects.
     """
     prepared = _prepared(tx.tables, tx.driver, "suspects", who.order, who.selection.names)
-    return await _claim(tx, prepared, who, lanes, terms, ask.limit, starts=True, width=ask.width, among=ask.among)
+    return await _claim(tx, prepared, who, lanes, defaults, ask.limit, starts=True, width=ask.width, among=ask.among)
 
 
 async def _claim(
@@ -123,14 +127,14 @@ async def _claim(
     prepared: Prepared,
     who: Claimant,
     lanes: Mapping[Lane, LanePosition],
-    terms: Mapping[str, HandlerDefaults],
+    defaults: Mapping[str, HandlerDefaults],
     limit: int,
     *,
     starts: bool,
     **asked: int,
 ) -> list[Claimed]:
     rows = [
-        (number, *lane, place.run_at, place.id, *terms[lane.handler])
+        (number, *lane, place.run_at, place.id, *defaults[lane.handler])
         for number, (lane, place) in enumerate(lanes.items())
     ]
     parameters = tx.dialect.parameters("lane", by_column(LANE_COLUMNS, rows))

@@ -108,7 +108,7 @@ async def claim_limited(
     tx: Transaction,
     who: Claimant,
     lanes: LimitedLanes,
-    terms: Mapping[str, HandlerDefaults],
+    defaults: Mapping[str, HandlerDefaults],
     limit: int,
     starts: bool = True,
 ) -> LimitedClaim:
@@ -118,13 +118,13 @@ async def claim_limited(
         tx: a writing transaction.
         who: the runner.
         lanes: the lanes.
-        terms: the defaults of every handler in `lanes`, by name.
+        defaults: the defaults of every handler in `lanes`, by name.
         limit: maximum number of tasks.
         starts: True if each task has a slot; see `claim`.
     """
     values = claim_values(who, limit, starts=starts)
     ledger = await hold(tx, lanes.lanes, lanes.patient, lanes.counts)
-    claim = _Claim(tx, ledger, lanes, terms, values, who.order, who.selection.names)
+    claim = _Claim(tx, ledger, lanes, defaults, values, who.order, who.selection.names)
     result = claim.result
     result.counts = any(usage.limits.counts_running for usage in ledger.held.values())
     result.waits = {lane: BUSY for lane in lanes.lanes if claim.ledger.is_busy(lane)}
@@ -144,7 +144,7 @@ async def claim_limited(
 
 
 async def claim_limited_suspect(
-    tx: Transaction, who: Claimant, lanes: LimitedLanes, terms: Mapping[str, HandlerDefaults], ask: Ask
+    tx: Transaction, who: Claimant, lanes: LimitedLanes, defaults: Mapping[str, HandlerDefaults], ask: Ask
 ) -> LimitedClaim:
     """Claim the oldest suspect from lanes with limits, if it has the width; see `claim_suspect`.
 
@@ -152,7 +152,7 @@ async def claim_limited_suspect(
         tx: a writing transaction.
         who: the runner.
         lanes: the lanes.
-        terms: the defaults of every handler in `lanes`, by name.
+        defaults: the defaults of every handler in `lanes`, by name.
         ask: which suspects; at most one is claimed.
     """
     ledger = await hold(tx, lanes.lanes)
@@ -166,7 +166,7 @@ async def claim_limited_suspect(
         | {"width": ask.width, "among": ask.among}
     )
     prepared = _prepared(tx.tables, tx.driver, "suspects", selection=who.selection.names)
-    claimed = await _run(tx, prepared, values | _Claim(tx, ledger, lanes, terms, {}).lane_parameters(part), ledger)
+    claimed = await _run(tx, prepared, values | _Claim(tx, ledger, lanes, defaults, {}).lane_parameters(part), ledger)
     await charge(tx, ledger)
     return LimitedClaim(claimed, probes=ledger.probes(claimed))
 
@@ -179,12 +179,12 @@ class _Claim:
         tx: Transaction,
         ledger: Ledger,
         lanes: LimitedLanes,
-        terms: Mapping[str, HandlerDefaults],
+        defaults: Mapping[str, HandlerDefaults],
         values: dict[str, Any],
         order: ClaimOrder = STRICT,
         selection: tuple[str, ...] = (),
     ) -> None:
-        self.tx, self.ledger, self.lanes, self.terms, self.values = tx, ledger, lanes, terms, values
+        self.tx, self.ledger, self.lanes, self.defaults, self.values = tx, ledger, lanes, defaults, values
         self.order, self.selection = order, selection
         self.left: int = values.get("limit", 0)
         self.result = LimitedClaim()
@@ -259,7 +259,7 @@ class _Claim:
         for number, lane in enumerate(lanes):
             held = (key in self.ledger.held for key in keys(lane))
             rooms = (self.ledger.room_of(key) for key in keys(lane))
-            rows.append((number, *lane, start.run_at, start.id, *self.terms[lane.handler], *held, *rooms))
+            rows.append((number, *lane, start.run_at, start.id, *self.defaults[lane.handler], *held, *rooms))
         return self.tx.dialect.parameters("lane", by_column(LIMITED_COLUMNS, rows))
 
 

@@ -41,7 +41,7 @@ MAX_AHEAD = 60
 
 PLACE = ("minute", "queue", "handler")
 
-Place: TypeAlias = tuple[datetime, str, str]
+MinuteKey: TypeAlias = tuple[datetime, str, str]
 """Minute, queue and handler."""
 
 
@@ -74,7 +74,7 @@ async def count_runs(tx: Transaction, runner_id: int, runs: Iterable[Run]) -> No
         runner_id: id of the runner that moves them.
         runs: the runs.
     """
-    totals: dict[Place, Counter[str]] = defaultdict(Counter)
+    totals: dict[MinuteKey, Counter[str]] = defaultdict(Counter)
     for row, verb in runs:
         if verb in COUNTED:
             total = totals[row.minute, row.queue, row.handler]
@@ -113,19 +113,19 @@ async def count_unclaimed(tx: Transaction, ids: Sequence[int], times: int = 1) -
     await add_counts(tx, NO_RUNNER, {place: {"submitted": times * number} for place, number in unclaimed.items()})
 
 
-async def _unclaimed(tx: Transaction, ids: Sequence[int]) -> dict[Place, int]:
+async def _unclaimed(tx: Transaction, ids: Sequence[int]) -> dict[MinuteKey, int]:
     task = tx.tables.task.c
     return await _places(tx, _submitted_minute(task), tx.dialect.one_of(task.id, ids) & (task.fence == 0))
 
 
-async def _places(tx: Transaction, minute: Any, condition: sa.ColumnElement[bool]) -> dict[Place, int]:
+async def _places(tx: Transaction, minute: Any, condition: sa.ColumnElement[bool]) -> dict[MinuteKey, int]:
     task = tx.tables.task.c
     columns = (minute, task.queue, task.handler)
     rows = await tx.rows(sa.select(*columns, sa.func.count()).where(condition).group_by(*columns))
     return {(row[0], row[1], row[2]): row[3] for row in rows}
 
 
-async def add_counts(tx: Transaction, runner_id: int, totals: Mapping[Place, Mapping[str, int]]) -> None:
+async def add_counts(tx: Transaction, runner_id: int, totals: Mapping[MinuteKey, Mapping[str, int]]) -> None:
     """Add counts to the rows of a runner. Call it once per transaction, so that two transactions never deadlock.
 
     Args:
