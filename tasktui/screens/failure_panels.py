@@ -19,6 +19,9 @@ NORMAL = 100
 FEW_LATEST = 3
 """Latest tasks of a group at least."""
 
+WITH_HOSTS = 66
+"""Cells of the list of the latest tasks that has room for their hosts."""
+
 TREND = 14
 """Cells of the sparkline of a group."""
 
@@ -185,6 +188,8 @@ def latest_tasks(group: Failures, latest: Sequence[LatestTask], at: datetime, wi
         tried = formatting.attempts(task.attempt, task.max_attempts)
         ago = f"{formatting.since(failed_at, at)} ago"
         row: list[Part] = [(f"{task.id:>{digits}}  ", "text"), (fitted(sign, 12), role), (" ", "")]
-        row += [(fitted(line(task.key) if task.key else "", 15), "text"), (f"{tried:>5}{ago:>12}", "muted")]
-        rows.append(fit([*row, (f"  on {line(host, 30)}" if host else "", "muted")], width))
+        row += [(fitted(line(task.key) if task.key else "", 15 if width >= WITH_HOSTS else 11), "text")]
+        row.append((f"{tried:>5}{ago:>12}", "muted"))
+        row += [(f"  on {line(host, 30)}", "muted")] if host and width >= WITH_HOSTS else []
+        rows.append(fit(row, width))
     return rows

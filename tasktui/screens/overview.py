@@ -43,6 +43,9 @@ MOST_ALERTS_TALL = 6
 TALL = 56
 """Rows of a tall screen."""
 
+LEAST_QUEUES = 8
+"""Queues that are shown before the lower plots get their room."""
+
 SPARK, GAUGE = 15, 9
 """Cells of the sparkline and the gauge of a queue."""
 
@@ -196,7 +199,7 @@ class OverviewScreen(LiveScreen):
         rows += last
         if planned and len(rows) + len(planned) < room - 3:
             rows += [BLANK, *planned]
-        least = min(queues + 1, 4)  # the head and three queues
+        least = min(queues + 1, LEAST_QUEUES + 1)  # with the head
         if len(rows) > room - least:
             rows = rows[: first + 3]
         return rows if len(rows) <= room - min(least, 3) else []

@@ -27,7 +27,7 @@ from tasktui.render.plot import (
     with_marks,
 )
 from tasktui.render.render import fitted, line
-from tasktui.render.rows import Part, Row, cap, ends, fit, heading, rule
+from tasktui.render.rows import Part, Row, cap, ends, fit, heading, rule, width_of
 
 if TYPE_CHECKING:  # The first screen does not need these.
     from tasktui.data.background import Background
@@ -142,7 +142,8 @@ def figures(view: View, width: int) -> list[Row]:
         room = each if index < len(columns) - 1 else width - each * index
         border: list[Part] = [("│ " if index else "  ", "line")]
         above += fit([*border, (label, "muted")], room)
-        below += fit([*border, *parts], room)
+        compared = [*border, *parts]
+        below += fit(compared if width_of(compared) < room else [*border, parts[0]], room)
     return [above, below]
 
 

@@ -309,11 +309,10 @@ def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[
     facts = line(f"runner {runner.id}, queues {queues}{about}{more}", width * 2 // 3)
     rows: list[Row] = [rule(title, width, [(facts, "muted")])]
     narrow = width < WITH_KEYS
-    bar = max(15, width - (58 if narrow else 87))
+    bar = max(15, width - 58) if narrow else max(9, width - 87)
+    against = "AGAINST ITS P95" if bar >= 15 else "OF P95"
     if tasks:
-        names = (
-            f"{'ID':>10}  {'HANDLER':<24}{'' if narrow else 'KEY':<{0 if narrow else 20}}{'AGAINST ITS P95':<{bar + 2}}"
-        )
+        names = f"{'ID':>10}  {'HANDLER':<24}{'' if narrow else 'KEY':<{0 if narrow else 20}}{against:<{bar + 2}}"
         attempt = "" if narrow else f"{'ATTEMPT':>9}"
         rows.append(fit([(f"{names}{'RUNNING':>9}{'P95':>9}{attempt}", "muted")], width))
     for task in tasks:

@@ -159,7 +159,9 @@ def detail(board: ScheduleBoard, row: ScheduleRow, zone: tzinfo, width: int, roo
     if not board.runs or room < 5:
         return rows
     longest = max((_seconds(run, board.at) or 0.0 for run in board.runs), default=0.0)
-    titles = f"  {'DUE':<12}{'STATE':<14}{'LATE':>9}{'TOOK':>9}  {'DURATION':<{BAR}}  {'RUNNER':<22}{'TASK':<12}"
+    titles = (
+        f"  {'DUE':<12}{'STATE':<14}{'LATE':>9}{'TOOK':>9}  {'DURATION':<{bar_of(width)}}  {'RUNNER':<22}{'TASK':<12}"
+    )
     rows += [BLANK, fit([(titles, "muted")], width)]
     return [*rows, *(_run(run, board.at, zone, longest, width) for run in board.runs[: max(1, room - 4)])]
 
@@ -210,6 +212,11 @@ def _seconds(run: ScheduleRun, at: datetime) -> float | None:
     return (at - run.started_at).total_seconds() if run.started_at and not task.state.final else None
 
 
+def bar_of(width: int) -> int:
+    """The cells of the durations on a screen of a width."""
+    return min(BAR, max(10, width - 84))
+
+
 def _run(run: ScheduleRun, at: datetime, zone: tzinfo, longest: float, width: int) -> Row:
     due = fitted(moment(run.due, at, zone), 12)
     task = run.task
@@ -222,7 +229,7 @@ def _run(run: ScheduleRun, at: datetime, zone: tzinfo, longest: float, width: in
     seconds = _seconds(run, at)
     retries = task.shown is Shown.RETRYING
     took = f"{task.attempt} of {task.max_attempts}" if retries and task.max_attempts else _length(seconds)
-    bar = gauge([((seconds or 0.0) / longest if longest else 0.0, BAR_ROLES.get(task.shown, "spark"))], BAR)
+    bar = gauge([((seconds or 0.0) / longest if longest else 0.0, BAR_ROLES.get(task.shown, "spark"))], bar_of(width))
     holder = f"{task.runner_id} on {line(task.host, 14)}" if task.runner_id is not None else ""
     serious = late is not None and late > LATE
     return fit(
@@ -232,7 +239,7 @@ def _run(run: ScheduleRun, at: datetime, zone: tzinfo, longest: float, width: in
             (f"{'' if late is None else formatting.duration(late):>9}", "retrying" if serious else "muted"),
             (f"{took:>9}", "text"),
             ("  ", ""),
-            *(bar if seconds is not None else [(" " * BAR, "")]),
+            *(bar if seconds is not None else [(" " * bar_of(width), "")]),
             ("  ", ""),
             (fitted(holder, 22), "muted"),
             (str(task.id), "muted"),

@@ -31,13 +31,14 @@ from tasktui.data.overview import (
     per_minute,
     read_overview,
 )
+from tasktui.render import theme
 from tasktui.render.rows import Row, plain
 from tasktui.screens import overview_panels, side_panels
 from tasktui.screens.overview import OverviewScreen, empty_in, queue_line
 from tasktui.screens.overview_panels import View
 from tasktui.session.cache import TtlCache
 from tests.store.minutes import Minute, write_statistics
-from tests.store.rows import add_attempt, add_live, ahead
+from tests.store.rows import add_attempt, add_live, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 AT = datetime(2026, 11, 20, 13, 30, 20, tzinfo=UTC)
@@ -393,3 +394,41 @@ def test_what_was_counted_further_stands_where_counting_stopped_early() -> None:
     mail, slow = deepened(shallow, {"mail": WaitingCounts(far, Count(), Count(9_999))})
     assert (mail.ready, mail.retrying) == (far, few)
     assert slow.ready == cut
+
+
+@ON_ONE_DATABASE
+async def test_most_queues_are_shown_before_the_lower_plots(database: Database, watch: Watch) -> None:
+    await add_runner(database, 1e6, handlers='["h"]', capacity=24)
+    for number in range(20):
+        await add_live(database, queue=f"queue-{number:02}")
+    for size, least in (((80, 24), 8), ((100, 30), 8), ((120, 40), 8)):
+        async with watch("overview", size) as operator:
+            await operator.sees("queue-00", "20 queues", "of 24 slots" if size[0] > 80 else "0/24")
+            assert sum(line.strip("▌ ").startswith("queue-") for line in operator.text.splitlines()) >= least
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("size", [NARROW, WIDE, (200, 60)])
+async def test_a_quiet_overview_has_no_colour_of_trouble(
+    database: Database, watch: Watch, size: tuple[int, int]
+) -> None:
+    await add_runner(database, 1e6, handlers='["h"]', capacity=24)
+    present = await database.read(clock)
+    for ago in range(1, 30):
+        minute = Minute(present - timedelta(minutes=ago), "mail", "h")
+        minute.counts |= {"submitted": 20, "succeeded": 20}
+        await database.write(write_statistics, 1, [minute], {})
+    await add_live(database, queue="mail")
+    async with watch("overview", size) as operator:
+        await operator.sees("Nothing. 1 runner alive", "mail", "20")
+        await operator.until(lambda: operator.screen._slow is not None)
+        trouble = {theme.style(role).color for role in ("dead", "retrying", "lost", "paused")}
+        strips = operator.console.screen._compositor.render_strips()
+        used = {
+            part
+            for strip in strips
+            for each in strip
+            if each.text.strip() and each.style
+            for part in (each.style.color, each.style.bgcolor)
+        }
+        assert not used & trouble
