@@ -91,8 +91,11 @@ class ScheduleDecorator:
             name = getattr(target, "__name__", str(target))
             why = "put @schedule above @handler, which makes a handler of the function"
             raise InvalidSchedule(field="handler", value=name, why=why)
-        spec = new_spec(target.name, self._values, target)
-        id = check_id(target.name if self._id is None else self._id)
+        try:
+            spec = new_spec(target.name, self._values, target)
+            id = check_id(target.name if self._id is None else self._id)
+        except InvalidSchedule as error:
+            raise InvalidSchedule(**error.fields | {"why": f"{error.fields['why']}; see {target.location}"}) from None
         SCHEDULES.add(DeclaredSchedule(id, spec, target.function.__module__, target.location))
         return target
 

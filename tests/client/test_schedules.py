@@ -1,7 +1,9 @@
 """@schedule and runner.schedules, as an application uses them."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,6 +75,14 @@ def test_wrong_schedules_are_refused_where_they_are_written() -> None:
     with pytest.raises(InvalidSchedule, match="put @schedule above @handler"):
         schedule("@daily")(work)  # type: ignore[type-var]
     assert dict(SCHEDULES) == {}
+
+
+def test_a_declaration_that_is_refused_names_its_function() -> None:
+    daily = handler("daily.refused")(work)
+    refused: list[dict[str, Any]] = [{"tz": "Mars/Base"}, {"id": ""}]
+    for values in refused:
+        with pytest.raises(InvalidSchedule, match=rf"; see {re.escape(daily.location)}\.$"):
+            schedule("0 9 * * *", **values)(daily)
 
 
 def test_schedules_are_managed_at_run_time(store: TaskStore) -> None:
