@@ -38,6 +38,9 @@ SIGNS = {"dead": "✗", "retrying": "!", "lost": "◌", "paused": "‖"}
 UNUSUAL = 3.0
 """Failed attempts above this multiple of the usual rate are red."""
 
+FIGURES = 6
+"""Figures of a screen that has room for them."""
+
 AXIS = 7
 """Cells before a plot."""
 
@@ -134,8 +137,8 @@ def _quiet(view: View, width: int) -> list[Row]:
 
 def figures(view: View, width: int) -> list[Row]:
     """Six figures with comparisons, in two rows."""
-    columns = _figures(view)
-    each = width // len(columns)
+    each = width // FIGURES
+    columns = _figures(view, each)
     above: list[Part] = []
     below: list[Part] = []
     for index, (label, parts) in enumerate(columns):
@@ -147,7 +150,7 @@ def figures(view: View, width: int) -> list[Row]:
     return [above, below]
 
 
-def _figures(view: View) -> list[tuple[str, list[Part]]]:
+def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
     data = view.data
     done, failed, died = (view.minutes(name) for name in ("succeeded", "failed", "died"))
     capacity, busy = (sum(getattr(runner, name) for runner in data.alive) for name in ("capacity", "running_tasks"))
@@ -160,11 +163,12 @@ def _figures(view: View) -> list[tuple[str, list[Part]]]:
     failed_role = "dead" if bad else "muted"
     died_hour = round(sum(died))
     late = oldest is not None and any(queue.falls_behind for queue in data.queues)
+    slots = " slots" if width >= 18 else ""
     change = arrived - ended
     in_and_out = ("▲" if change > 0 else "▼") + f" {abs(change):,} / min" if change else "steady"
     return [
         ("READY", [(str(ready), "bold strong"), (f"  {in_and_out}" if ready.number else "", "muted")]),
-        ("RUNNING", [(f"{busy:,}", "bold running"), (f"  of {capacity:,} slots", "muted")]),
+        ("RUNNING", [(f"{busy:,}", "bold running"), (f"  of {capacity:,}{slots}", "muted")]),
         ("DONE / MIN", [(f"{view.last('succeeded'):,}", "bold strong"), *_compared(view.last("succeeded"), done)]),
         (
             "FAILED / MIN",

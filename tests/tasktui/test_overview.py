@@ -398,13 +398,14 @@ def test_what_was_counted_further_stands_where_counting_stopped_early() -> None:
 
 @ON_ONE_DATABASE
 async def test_most_queues_are_shown_before_the_lower_plots(database: Database, watch: Watch) -> None:
-    await add_runner(database, 1e6, handlers='["h"]', capacity=24)
+    for pid in range(6):
+        await add_runner(database, 1e6, handlers='["h"]', capacity=4, pid=pid)
     for number in range(20):
         await add_live(database, queue=f"queue-{number:02}")
-    for size, least in (((80, 24), 8), ((100, 30), 8), ((120, 40), 8)):
+    for size, slots in ((NARROW, "0/24"), ((100, 30), "of 24"), (WIDE, "of 24 slots")):
         async with watch("overview", size) as operator:
-            await operator.sees("queue-00", "20 queues", "of 24 slots" if size[0] > 80 else "0/24")
-            assert sum(line.strip("▌ ").startswith("queue-") for line in operator.text.splitlines()) >= least
+            await operator.sees("queue-00", "20 queues", slots)
+            assert sum(line.strip("▌ ").startswith("queue-") for line in operator.text.splitlines()) >= 8
 
 
 @ON_ONE_DATABASE
