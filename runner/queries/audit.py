@@ -131,7 +131,7 @@ def undoable(entries: Sequence[AuditRecord]) -> AuditRecord | None:
 
 
 def as_record(row: Mapping[Any, Any]) -> AuditRecord:
-    """An entry from a row of `legible` columns."""
+    """An entry from a row of `readable` columns."""
     return AuditRecord(
         id=row["id"],
         task_id=row["task_id"],

@@ -116,7 +116,7 @@ class TaskScreen(LiveScreen):
         """Return one scrollable text."""
         canvas = Canvas(id="detail")
         canvas.rows = ([(" No task is open: press enter in the task list, or type :task ID", "muted")],)
-        yield VerticalScroll(canvas, id="story")
+        yield VerticalScroll(canvas, id="scroll")
 
     def on_screen_resume(self) -> None:
         """Show the id of the open task until its detail is read."""
@@ -142,7 +142,7 @@ class TaskScreen(LiveScreen):
             return
         if self._detail is None or self._detail.task.id != snapshot.task.id:
             self._reveal = self._unfold = False
-            self.query_one("#story", VerticalScroll).scroll_home(animate=False)
+            self.query_one("#scroll", VerticalScroll).scroll_home(animate=False)
         self._detail = snapshot
         self._draw()
 

@@ -244,7 +244,7 @@ class Table(ScrollView, Generic[K], can_focus=True):
 
 
 def _strong(cell: Cell) -> Cell:
-    """A cell of the row under the cursor: quiet text of other rows is legible here."""
+    """A cell of the row under the cursor: quiet text of other rows is readable here."""
     quiet = {"": "strong", "text": "strong", "faint": "muted"}
     if cell.parts is not None:
         parts = tuple((text, quiet.get(spec, spec) if text.strip("━╸▁▂▃▄▅▆▇ ") else spec) for text, spec in cell.parts)

@@ -191,6 +191,8 @@ def test_a_change_group_is_undone_with_the_confirmed_count(cli: Call, store: Sto
     group = cli("audit", "--json").document["entries"][0]["change_group"]
     assert f"undo with: runner undo --group {group}" in done.out
     assert group in cli("audit", "--group", group).out
+    fate = cli("audit", "--group", group, "--json").document["fate"]
+    assert (fate["total"]["number"], fate["states"], fate["causes"]) == (3, {"cancelled": 3}, [])
     cli("retry", ids[0])
     preview = cli("undo", "--group", group, "--dry-run", "--json").document
     assert (preview["total"], preview["eligible"], preview["skipped"][0]["changes"]) == (3, 2, 1)

@@ -31,6 +31,7 @@ def test_a_limit_is_set_listed_and_removed(cli: Call, store: Store) -> None:
     table = cli("limit", "queue", "mail").out
     assert "queue mail" in table
     assert "five con" in table
+    assert "Queue mail is limited: at most 5 running, 100/min started; 0 running" in " ".join(cli("stats").out.split())
     removed = cli("limit", "queue", "mail", "--concurrency", "none", "--json").document
     assert (removed["before"]["max_running"], removed["after"]["max_running"]) == (5, None)
     assert cli("limit", "handler", "mail.send").out == "handler mail.send has no limit.\n"

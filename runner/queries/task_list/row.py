@@ -153,7 +153,7 @@ def displayed_state(tables: Tables, table: sa.Table) -> sa.ColumnElement[str]:
 
 
 def task_row(row: sa.RowMapping) -> TaskRow:
-    """A list row from a row of `legible` columns."""
+    """A list row from a row of `readable` columns."""
     return TaskRow(
         id=row["id"],
         shown=Shown(row["shown"]),

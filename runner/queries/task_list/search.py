@@ -69,7 +69,7 @@ async def find(
             or priority.
         task_filter: the filter.
         limit: maximum number of ids to return.
-        after: the cursor to continue from (`Found.next`); None to begin.
+        after: the cursor to continue from (`TaskPage.next`); None to begin.
         sort: the order.
         scan_limit: maximum number of rows to filter or sort in each table.
 
