@@ -8,7 +8,7 @@ import pytest
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.model.task import State
-from runner.queries.failures import BUCKETS, deploys, group_tasks, trends
+from runner.queries.failures import BUCKETS, deploys, failures, group_tasks, trends
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 
 pytestmark = pytest.mark.both_databases
@@ -62,3 +62,12 @@ async def test_the_tasks_of_a_group_are_looked_up_by_state_the_last_failed_first
         (running, "web-1"),
     ]
     assert (some.states, some.more) == ({"retrying": 2}, True)
+
+
+async def test_the_rate_of_a_group_forgets_a_burst_after_two_minutes(database: Database) -> None:
+    for fence in range(8):
+        await add_attempt(database, 1, fence, ended_at=ahead(-150))
+        await add_attempt(database, 2, fence, ended_at=ahead(-30), fingerprint="f2")
+    async with database.reading() as tx:
+        groups = await failures(tx)
+    assert {group.fingerprint: (group.count.number, group.rate) for group in groups} == {"f1": (8, 0.0), "f2": (8, 4.0)}
