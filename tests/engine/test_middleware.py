@@ -20,6 +20,7 @@ from runner import (
     on_success,
     resource,
 )
+from runner.engine import hooks
 from runner.handlers.life_cycle import LIFE_CYCLE
 from runner.handlers.resources import RESOURCES
 from tests.conftest import on_sqlite
@@ -232,3 +233,39 @@ async def test_a_runner_that_stops_waits_for_its_hooks(harness: Harness) -> None
     task = await harness.submit("work")
     await harness.work()
     assert ended == [task]
+
+
+async def test_calls_of_hooks_that_are_too_slow_are_dropped_and_logged(
+    harness: Harness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "MOST_PENDING", 0)
+
+    @on_success
+    async def slow(end: AttemptEnd) -> None: ...
+
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    tasks = [await harness.submit("work") for _ in range(2)]
+    async with harness.running():
+        await harness.ended(*tasks)
+        await until(lambda: "2 of its calls were dropped" in caplog.text)
+    assert "slow is too slow: 1 of its calls were dropped" in caplog.text
+
+
+async def test_middleware_that_yields_twice_is_logged_and_the_task_succeeds(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    @around_execute
+    async def twice(ctx: Context) -> AsyncIterator[None]:
+        yield
+        yield
+
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    task = await harness.submit("work")
+    async with harness.running():
+        await harness.ended(task)
+    assert (await harness.row(task)).state == "succeeded"
+    assert "it must yield once" in caplog.text

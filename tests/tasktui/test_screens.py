@@ -271,3 +271,21 @@ async def test_keys_of_a_failure_group_unfold_its_frames_and_explain_its_tasks(
         await operator.sees("httpx/client.py:825 in post")
         await operator.press("w")
         await operator.sees("the due time is in the future")
+
+
+@ON_ONE_DATABASE
+async def test_keys_of_a_task_unfold_it_and_return_and_the_audit_names_a_single_change(
+    database: Database, watch: Watch
+) -> None:
+    id = await add_live(database, payload=json.dumps({"rows": list(range(200))}))
+    await database.write(edit, id, 0, Changes(priority=5), Actor("ana", "desk"))
+    async with watch("task", task_id=id) as operator:
+        await operator.sees("f unfolds")
+        await operator.press("f")
+        await operator.until(lambda: "f unfolds" not in operator.text)
+        await operator.press("escape")
+        await operator.until(lambda: operator.screen.title == "Tasks")
+        await operator.press("8")
+        await operator.sees("edit")
+        await operator.press("t")
+        await operator.is_told("This is a single change; enter opens its task")
