@@ -60,20 +60,27 @@ class Result:
         changed: the ids of the changed tasks.
         conflicts: the conflicts.
         skipped: the skipped tasks.
+        requested: the ids of those changed tasks that still run: their runners carry out the operation.
     """
 
     changed: list[int] = field(default_factory=list)
     conflicts: list[Conflict] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
+    requested: list[int] = field(default_factory=list, compare=False)
 
     def add(self, other: "Result") -> None:
         """Add the result of another call."""
         self.changed += other.changed
         self.conflicts += other.conflicts
         self.skipped += other.skipped
+        self.requested += other.requested
 
     def __str__(self) -> str:
-        counts = [f"{len(self.changed):,} changed"]
+        done, requested = len(self.changed) - len(self.requested), len(self.requested)
+        counts = [f"{done:,} changed"] if done or not requested else []
+        counts += (
+            [f"{requested:,} requested of {'its runner' if requested == 1 else 'their runners'}"] if requested else []
+        )
         if self.conflicts:
             counts.append(count_noun(len(self.conflicts), "conflict"))
         if self.skipped:

@@ -26,7 +26,7 @@ async def terminate(tx: Transaction, targets: Iterable[Target], by: Actor) -> Re
         by: the author.
 
     Returns:
-        The result; for a running task "changed" means that termination was requested.
+        The result; a running task is "requested" as well as "changed".
     """
     tasks, result = await lock_targets(tx, "terminate", targets)
     running = [task for task in tasks if task.state is State.RUNNING]
@@ -36,6 +36,7 @@ async def terminate(tx: Transaction, targets: Iterable[Target], by: Actor) -> Re
     await cancel(tx, idle, by)
     await record(tx, by, [_entry(task) for task in tasks])
     result.changed = [task.id for task in tasks]
+    result.requested = [task.id for task in running]
     return result
 
 

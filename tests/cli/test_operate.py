@@ -97,7 +97,14 @@ def test_a_filter_that_matches_no_task_is_success(
 def test_a_filter_that_matches_no_task_has_an_empty_result_in_json(cli: Call, verb: tuple[str, ...]) -> None:
     result = cli(*verb, "queue:nothing", "--json")
     assert (result.code, result.err) == (Exit.OK, "")
-    assert result.document == {"verb": verb[0], "changed": [], "conflicts": [], "skipped": [], "change_group": None}
+    assert result.document == {
+        "verb": verb[0],
+        "changed": [],
+        "conflicts": [],
+        "skipped": [],
+        "requested": [],
+        "change_group": None,
+    }
     preview = cli(*verb, "queue:nothing", "--dry-run", "--json")
     assert (preview.code, preview.document["total"]["number"]) == (Exit.OK, 0)
 

@@ -403,6 +403,15 @@ class TestTerminate:
         await database.write(terminate, [Target(id, 0)], ANA)
         assert await database.read(survey) == []
 
+    async def test_a_running_task_is_requested_and_not_reported_as_changed(self, database: Database) -> None:
+        waiting = await add_live(database)
+        running = [await add_live(database, state=State.RUNNING.value, runner_id=5) for _ in range(2)]
+        result = await database.write(terminate, [Target(running[0])], ANA)
+        assert str(result) == "1 requested of its runner"
+        result.add(await database.write(terminate, [Target(waiting), Target(running[1])], ANA))
+        assert str(result) == "1 changed, 2 requested of their runners"
+        assert str(Result()) == "0 changed"
+
     async def test_terminating_a_running_task_notifies_its_runner(self, database: Database) -> None:
         id = await database.write(submit, NewTask("h"))
         await take(database)
