@@ -24,6 +24,7 @@ from runner.operations.schedule import (
     add_schedule,
     delete_schedule,
     edit_schedule,
+    free_schedule,
     pause_schedule,
     resume_schedule,
     run_schedule,
@@ -47,7 +48,7 @@ DEAD, OLD = 11, 12
 
 RUNNER, LOST = 1, 2
 SCHEDULE, RESTING = "nightly", "resting"
-"""The schedules: one that ticks, one that is paused."""
+"""The schedules: one that ticks, one that is paused during a run."""
 FAR = datetime(2099, 1, 1, tzinfo=UTC)
 EDITED = 1
 """The id of an audit entry."""
@@ -79,6 +80,7 @@ OPERATIONS: dict[str, Verb] = {
     "pause_schedule": lambda tx: pause_schedule(tx, SCHEDULE, BY),
     "resume_schedule": lambda tx: resume_schedule(tx, RESTING, BY),
     "run_schedule": lambda tx: run_schedule(tx, SCHEDULE, BY),
+    "free_schedule": lambda tx: free_schedule(tx, RESTING, BY),
     "delete_schedule": lambda tx: delete_schedule(tx, SCHEDULE, BY),
     "pause": lambda tx: pause(tx, PauseTarget(PauseKind.QUEUE, "mail"), BY),
     "pause handler": lambda tx: pause(tx, PauseTarget(PauseKind.HANDLER, "h"), BY),
@@ -138,6 +140,8 @@ async def arrange(database: Database) -> None:
         await database.write(add_schedule, id, ScheduleSpec("h", "every 1h"), BY)
     await database.write(pause_schedule, RESTING, BY)
     async with database.writing() as tx:
+        schedule = tx.tables.schedule
+        await tx.execute(sa.update(schedule).where(schedule.c.id == RESTING).values(last_task_id=LATER))
         await tx.execute(sa.insert(tx.tables.handler), [{"name": "sms"}, {"name": "mms"}])
     await database.write(declare_breakers, ["sms", "mms"], dict.fromkeys(("sms", "mms"), Breaker("1/s").columns))
     await database.write(open_by_hand, "mms", BY)

@@ -73,7 +73,7 @@ GRANT UPDATE (command) ON {task_runner} TO {operator};
 GRANT INSERT, DELETE ON {task_schedule} TO {operator};
 GRANT UPDATE (
     handler, rule, timezone, payload, options, misfire, overlap, jitter, broadcast, next_at, run_requested_at, error,
-    paused_at, paused_until, paused_by, paused_why, version
+    paused_at, paused_until, paused_by, paused_why, last_task_id, version
 ) ON {task_schedule} TO {operator};
 -- Only the database fills `login` and `at`.
 GRANT INSERT (operator, host, verb, task_id, target, reason, before, after, undo_of, change_group) ON {task_audit} TO {operator};
