@@ -66,7 +66,8 @@ def help_of(screen: LiveScreen) -> Content:
         rows = beside(columns[0], beside(columns[1], columns[2], KEY_CELLS), KEY_CELLS)
     else:
         rows = [row for column in columns for row in column]
-    parts = [content((screen.ABOUT, "muted")), content(""), *(content(*row) for row in rows)]
+    about = [content((part, "muted")) for part in wrap(screen.ABOUT, room - 1)]  # a blank before the scroll bar
+    parts = [*about, content(""), *(content(*row) for row in rows)]
     parts.append(content(("SIGNS", "bold strong")))
     states = list(Shown)
     for begin in range(0, len(states), 5):

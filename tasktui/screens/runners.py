@@ -82,7 +82,7 @@ class RunnersScreen(LiveScreen):
     ABOUT = (
         "All registered runners, including lost ones, and the tasks that the runner under the cursor has claimed, "
         "longest running first. CPU is the share of one processor since the last heartbeat, and MEMORY the resident "
-        "memory, both with the processes of handlers; the rows above the table are the sums of each host. "
+        "memory, both with the processes of handlers; the line of a host has their sums. "
         "FAILED is the share of failed attempts in the last ten minutes. Enter lists the tasks. "
         "L drains the runner: it finishes its tasks and exits. S changes how many tasks it runs concurrently."
     )
