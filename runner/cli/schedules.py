@@ -231,7 +231,7 @@ async def _change(
             return f"schedule {name} {'resumed' if await database.write(resume_schedule, id, by) else 'was not paused'}"
         case "run":
             await database.write(run_schedule, id, by)
-            done = f"requested a run of schedule {name}; a runner submits it within a second"
+            done = f"requested a run of schedule {name}; a live runner submits it within a second"
         case "free":
             task = await database.write(free_schedule, id, by)
             freed = f"freed the round of schedule {name}; its run continues: runner terminate {task} ends it"

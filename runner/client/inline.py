@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.results import TaskHandle
-from runner.errors import InvalidInput
+from runner.errors import InvalidInline, InvalidInput
 from runner.handlers.context import AttemptLogger, Context, MemoryNotes
 from runner.handlers.registry import Handler
 from runner.handlers.unexpected import OutcomeRules
@@ -24,10 +24,6 @@ T = TypeVar("T")
 
 MOST_UNFINISHED = 1_000
 """Maximum number of handles that `unfinished` returns."""
-
-
-class InvalidInline(InvalidInput):
-    """Handler {handler!r} cannot run inline: {why}."""
 
 
 def inline_arguments(handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,10 +85,14 @@ class Runner:
 
         Raises:
             StoreError: the database refuses this runner permanently, e.g. because its schema is too new.
-            ConfigurationError: it has run before.
+            ConfigurationError: it runs, or has run before.
         """
         if self._engine is not None:
-            raise ConfigurationError(why="it has run before; make a new one")
+            runs = (self._run is not None and not self._run.done()) or (
+                self._thread is not None and self._thread.is_alive()
+            )
+            used = "runs in its own block" if runs else "has run before"
+            raise ConfigurationError(why=f"this Runner {used}; make a new one for `run`")
         self._loop = asyncio.get_running_loop()
         from runner.engine.runner import Engine  # loads SQLAlchemy and APScheduler
 

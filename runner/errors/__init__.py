@@ -169,6 +169,10 @@ class InvalidPayload(InvalidInput):
     """Invalid payload for handler {handler!r}: {why}."""
 
 
+class InvalidInline(InvalidInput):
+    """Handler {handler!r} cannot run inline: {why}."""
+
+
 class InvalidCheckpoint(InvalidInput):
     """Task {id} cannot store a checkpoint of type {type}: {why}."""
 

@@ -212,7 +212,7 @@ async def _run(session: Session, row: "ScheduleRow", confirmation: Confirmation)
     from runner.operations.schedule import run_schedule
 
     await session.write(run_schedule, row.id, session.by(confirmation.reason))
-    return Notice(f"Schedule {line(row.id)} runs within a second")
+    return Notice(f"Schedule {line(row.id)} runs within a second on a live runner")
 
 
 async def _pause(session: Session, row: "ScheduleRow", confirmation: Confirmation) -> Notice:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from runner import Context, Dead, Retry, TaskHandle, handler, injected, unfinished, unfinished_async
-from runner.client.inline import InvalidInline
-from runner.errors import InvalidInput, InvalidPayload, WouldBlock
+from runner.errors import InvalidInline, InvalidInput, InvalidPayload, WouldBlock
 from runner.handlers.registry import REGISTRY
 from runner.testing import TaskStore
 

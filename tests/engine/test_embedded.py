@@ -61,10 +61,12 @@ async def test_it_runs_on_the_event_loop_of_the_application(handlers: Handlers, 
         await work.submit_async(queue="second")
         await until(lambda: len(handlers.ran) == 2)
         assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == signals
+        with pytest.raises(ConfigurationError, match="this Runner runs in its own block; make a new one for `run`"):
+            await runner.run(until_idle=True)
     assert handlers.ran == [("first", "MainThread"), ("second", "MainThread")]
     assert {task.state for task in store.tasks()} == {"succeeded"}
     assert (list(logging.getLogger().handlers), logging.getLogger("runner").level) == logs
-    with pytest.raises(ConfigurationError, match="it has run before; make a new one"):
+    with pytest.raises(ConfigurationError, match="this Runner has run before; make a new one"):
         await runner.run()
 
 

@@ -88,7 +88,7 @@ async def test_a_schedule_is_paused_edited_run_deleted_and_each_is_undone(databa
         await operator.sees("Next in")
         await operator.press("N")
         await confirm(operator)
-        await operator.is_told("runs within a second")
+        await operator.is_told("runs within a second on a live runner")
         await operator.until(lambda: operator.screen.schedule().requested_at is not None)
         await operator.press("X")
         await confirm(operator)
