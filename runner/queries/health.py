@@ -212,6 +212,10 @@ def _wal(file: str | None) -> int | None:
         return None
 
 
+SLOW = 0.25
+"""Seconds of a query from which an operator feels the latency: a key may need two queries."""
+
+
 class Ping(NamedTuple):
     """The quickest of several answers.
 
@@ -222,6 +226,11 @@ class Ping(NamedTuple):
 
     took: float
     skew: timedelta
+
+    @property
+    def slow(self) -> bool:
+        """True if the latency is worth a figure in the heading."""
+        return self.took >= SLOW
 
 
 async def ping(ask: Callable[[], Awaitable[datetime]], times: int = 1) -> Ping:

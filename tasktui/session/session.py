@@ -100,8 +100,7 @@ LONGEST_SILENCE = 30.0
 NOTHING = "no answer for {seconds:g} seconds"
 NOTHING_TO_A_CHANGE = NOTHING + "; the change may or may not have been made, so check before you repeat it"
 
-MINUTE = 60.0
-TEN_SECONDS = 10.0
+MINUTE, TEN_SECONDS = 60.0, 10.0
 
 FIVE_SECONDS = 5.0
 """Seconds between schema checks: the database may be migrated while the console is open."""
@@ -109,8 +108,8 @@ FIVE_SECONDS = 5.0
 RECENT = timedelta(minutes=10)
 """Age of the failures that the tabs count."""
 
-PINGS, PING_SHARE = 3, 10
-"""Clock queries per measurement, of which the fastest one counts, and the multiple of their duration to keep it."""
+PINGS = 3
+"""Clock queries per measurement, of which the fastest one counts."""
 
 
 @dataclass(slots=True)
@@ -157,7 +156,7 @@ class Session:
     _schema_check: TtlCache[str] = field(default_factory=lambda: TtlCache(FIVE_SECONDS))
     _standby_check: TtlCache[tuple[Permission, float | None]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
     _counts: TtlCache[dict[str, tuple[str, str]]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
-    _ping: TtlCache[Ping] = field(default_factory=lambda: TtlCache(TEN_SECONDS, share=PING_SHARE))
+    _ping: TtlCache[Ping] = field(default_factory=lambda: TtlCache(TEN_SECONDS, share=0))
     _query_times: deque[float] = field(default_factory=deque)
     _prefetched: dict[object, asyncio.Task[Any]] = field(default_factory=dict)
     _change_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -267,15 +266,16 @@ class Session:
     async def measure(self) -> None:
         """Measure latency and clock skew, the lag of a standby, and the counts of the tabs, at intervals.
 
-        After the promotion of a standby, changes are allowed as far as login and profile permit. The same holds for a
-        database that could not be reached at the start.
+        A latency is valid for ten seconds however long it took, and one in the heading until the next poll. After the
+        promotion of a standby, changes are allowed as far as login and profile permit. The same holds for a database
+        that could not be reached at the start.
         """
         if self.lock.barrier is UNOPENED:
             await self.open()
         if self.lock.barrier is STANDBY:
             permission, self.stale = await self._standby_check.get(None, lambda: self.read(_standby_check))
             self.lock.barrier = BARRIERS[permission]
-        await self._ping.get(None, self.pinged)
+        await (self.pinged() if self.ping is not None and self.ping.slow else self._ping.get(None, self.pinged))
         self.counts = await self._counts.get(None, lambda: self.read(_tab_counts))
 
     async def pinged(self) -> Ping:

@@ -73,9 +73,6 @@ class Status:
     databases: Sequence[DatabaseTab] = ()
 
 
-SLOW = 0.25
-"""Latency in seconds that the heading shows; a key that needs two queries then feels slow."""
-
 LARGE_SKEW = 2.0
 """Clock skew in seconds that the heading shows; from here on, ages and times mislead."""
 
@@ -222,7 +219,7 @@ def connection(status: Status) -> tuple[str, str, str]:
     if skew >= LARGE_SKEW:
         side = "ahead" if status.ping.skew > timedelta(0) else "behind"
         return "!", f"clock {formatting.age(skew)} {side}", "dead" if skew >= ALARMING_SKEW else "retrying"
-    if status.ping.took >= SLOW:
+    if status.ping.slow:
         return "!", f"slow {status.ping.took * 1000:,.0f} ms", "retrying"
     return "●", "connected", "succeeded"
 

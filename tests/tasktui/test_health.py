@@ -10,10 +10,14 @@ from runner.db.transaction import clock
 from runner.model.schedule import ScheduleSpec
 from runner.operations.results import Actor
 from runner.operations.schedule import add_schedule
+from runner.queries import health
 from runner.queries.health import DeadRows, Health, OpenTransaction, Ping
+from runner.settings import Settings
+from runner.urls import parse_url
 from tasktui.dialogs.health import Vitals, health_lines
 from tasktui.render.rows import plain
-from tasktui.widgets import heading
+from tasktui.session.cache import TtlCache
+from tasktui.session.session import Session
 from tasktui.widgets.heading import Status, first_line, milliseconds
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_runner, ahead
@@ -45,11 +49,58 @@ async def test_a_database_that_is_away_is_reported(watch: Watch) -> None:
 
 @ON_ONE_DATABASE
 async def test_the_heading_shows_the_connection(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heading, "SLOW", 60)  # the machine may have much else to do
+    monkeypatch.setattr(health, "SLOW", 60)  # the machine may have much else to do
     async with watch("overview", WIDE) as operator:
         await operator.sees("● connected")
         operator.console.session.ping = Ping(0.002, timedelta(minutes=5))
         await operator.sees("! clock 5m ahead")
+
+
+@pytest.mark.both_databases
+async def test_a_latency_does_not_outlive_a_slow_moment(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "SLOW", 60)  # the machine may have much else to do
+    time, measured, url = [0.0], list[float](), parse_url(database.url)
+    session = Session(database, Settings(url=url))
+    monkeypatch.setattr(session, "_ping", TtlCache(10.0, lambda: time[0], share=session._ping._share))
+    pinged = session.pinged
+
+    async def slowly() -> Ping:
+        measured.append(time[0])
+        time[0] += 0.0 if measured[1:] else 12.0  # only the first measurement is slow
+        return await pinged()
+
+    monkeypatch.setattr(Session, "pinged", lambda _: slowly())
+    await session.measure()
+    time[0] = 21.9
+    await session.measure()
+    assert measured == [0.0]
+    time[0] = 22.1
+    await session.measure()
+    assert measured == [0.0, 22.1]
+    session.ping = Ping(120.0, timedelta(0))  # the heading shows it
+    await session.measure()
+    assert measured == [0.0, 22.1, 22.1]
+    assert session.ping.took < 60
+    await session.ended()
+
+
+@ON_ONE_DATABASE
+async def test_a_slow_connection_is_shown_until_the_next_poll(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "SLOW", 60)
+    async with watch("overview", WIDE) as operator:
+        await operator.sees("● connected")
+        session, polls = operator.console.session, list[float | None]()
+        session.ping = Ping(61.0, timedelta(0))
+        operator.screen.frame.update()
+        await operator.sees("! slow 61,000 ms")
+
+        def connected() -> bool:
+            if operator.screen.feed.read_at not in polls:
+                polls.append(operator.screen.feed.read_at)
+            return "● connected" in operator.text
+
+        await operator.until(connected)
+        assert len(polls) <= 4  # the one before, the next one, and what an observation of the screen may miss
 
 
 @ON_ONE_DATABASE
