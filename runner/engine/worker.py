@@ -41,6 +41,9 @@ FINAL = frozenset(verb for verb, move in MOVES.items() if move.target.final)
 EAGER = sys.version_info >= (3, 12)
 """True where a task's first step runs at once: most bodies then need no turn of the event loop."""
 
+BURST = 50
+"""Eager first steps between two turns of the event loop: the next claim must not wait for all tasks of the last one."""
+
 _START: dict[str, Any] = {"eager_start": True} if EAGER else {}
 
 INTERRUPT = 1.0
@@ -113,11 +116,14 @@ class Worker:
         self._starting = True
         try:
             loop = asyncio.get_running_loop()
-            may_start = self._may_start()
+            may_start, left = self._may_start(), BURST
             while may_start and (running := slots.next()) is not None:
                 running.job = asyncio.Task(self._execute(running), loop=loop, context=self._context.copy(), **_START)
+                left -= EAGER
+                if not left:
+                    loop.call_soon(self.start, slots, context=self._context)
                 # A task that may not start returns to its place: with eager first steps the loop would never end.
-                may_start = not EAGER or self._may_start()
+                may_start = not EAGER or (left > 0 and self._may_start())
         finally:
             self._starting = False
 

@@ -1,6 +1,7 @@
 """Which tasks start: none without a lease, and the prefetched ones are marked when they run for long."""
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from runner.engine import heartbeat as leases
 from runner.engine.attempt_reports import QUICK
 from runner.engine.runner import Engine
+from runner.engine.worker import BURST
 from runner.policy.polling import LookAhead
 from runner.store.heartbeat import leave
 from tests.engine.harness import Harness, until, wait_for_event
@@ -134,6 +136,36 @@ async def test_a_task_that_lost_the_lease_between_its_slot_and_its_first_step_wa
         runner.worker.start_waiting()
         await harness.ended(task)
     assert ran == [1]
+
+
+class ManyAhead(LookAhead):
+    def tasks(self, now: float) -> int:
+        return 1_000
+
+
+async def test_other_work_has_its_turn_between_bursts_of_quick_tasks(harness: Harness) -> None:
+    turn, ran = 0, Counter[int]()
+
+    @harness.handler("quick")
+    async def quick() -> None:
+        ran[turn] += 1
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async with harness.running(**RARE) as runner:
+        await until(lambda: runner.claimer.scanned and runner.claimer.idle)
+        runner.worker.in_flight.on_loop.look_ahead = ManyAhead()
+        tasks = [await harness.submit("quick") for _ in range(3 * BURST)]
+        counting = asyncio.ensure_future(count_turns())
+        await runner.claimer.scan()
+        await until(lambda: ran.total() == len(tasks))
+        counting.cancel()
+        await harness.ended(*tasks)
+    assert max(ran.values()) <= BURST
 
 
 async def test_a_prefetched_task_that_runs_for_long_is_marked_as_started(harness: Harness) -> None:
