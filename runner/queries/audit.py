@@ -165,22 +165,25 @@ class ChangeGroup(NamedTuple):
     number: Count
 
 
-async def change_groups(tx: Transaction, limit: int = 50, group: str | None = None) -> list[ChangeGroup]:
+async def change_groups(
+    tx: Transaction, limit: int = 50, group: str | None = None, within: Sequence[Condition] = ()
+) -> list[ChangeGroup]:
     """List operations, latest first.
 
     Args:
         tx: an open transaction; one statement per page of entries, and one that counts.
         limit: maximum number of operations.
         group: a change group, whose changes are then listed one by one.
+        within: conditions on the entries, such as a period; they need no index.
     """
     if group is not None:
         return [ChangeGroup(entry, Count(1)) for entry in await audit(tx, limit=limit, change_group=group)]
-    entries = await _latest(tx, limit)
+    entries = await _latest(tx, limit, within)
     numbers = await _numbers(tx, [entry.id for entry in entries if entry.change_group])
     return [ChangeGroup(entry, numbers.get(entry.id, Count(1))) for entry in entries]
 
 
-async def _latest(tx: Transaction, limit: int) -> list[AuditRecord]:
+async def _latest(tx: Transaction, limit: int, within: Sequence[Condition]) -> list[AuditRecord]:
     """The latest entry of each operation.
 
     A page skips the change groups of earlier pages, so the search reads each entry about once, however large the
@@ -190,7 +193,7 @@ async def _latest(tx: Transaction, limit: int) -> list[AuditRecord]:
     groups: set[str] = set()
     last: int | None = None
     while len(latest) < limit:
-        page = await _page(tx, limit, last, groups)
+        page = await _page(tx, limit, last, groups, within)
         for entry in page:
             if entry.change_group is None or entry.change_group not in groups:
                 latest.append(entry)
@@ -201,11 +204,13 @@ async def _latest(tx: Transaction, limit: int) -> list[AuditRecord]:
     return latest[:limit]
 
 
-async def _page(tx: Transaction, limit: int, last: int | None, groups: Collection[str]) -> list[AuditRecord]:
+async def _page(
+    tx: Transaction, limit: int, last: int | None, groups: Collection[str], within: Sequence[Condition]
+) -> list[AuditRecord]:
     table = tx.tables.audit.c
     others = table.change_group.is_(None) | ~tx.dialect.one_of(table.change_group, sorted(groups))
     after = [table.id < last] if last is not None else []
-    return await entries(tx, after, [others] if groups else [], limit)
+    return await entries(tx, after, [*within, *([others] if groups else [])], limit)
 
 
 async def _numbers(tx: Transaction, entries: Sequence[int]) -> Mapping[int, Count]:

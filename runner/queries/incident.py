@@ -12,7 +12,7 @@ from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.queries.audit import REVEAL, AuditRecord, entries
+from runner.queries.audit import REVEAL, ChangeGroup, change_groups
 from runner.queries.failures import Failures, failures
 from runner.queries.health import reads_audit
 from runner.queries.reports import MinuteFlow, per_minute
@@ -28,7 +28,7 @@ MOST_GROUPS = 20
 MOST_LOST = 10_000
 MOST_FRAMES = 14
 LONGEST_VALUES = 120
-"""Bounds of a report: changes, failure groups, rescued attempts, lines of a traceback, characters of values."""
+"""Bounds of a report: operations, failure groups, rescued attempts, lines of a traceback, characters of values."""
 
 LOST_RUNNER = "runner lost"
 """The error type of an attempt whose runner was lost."""
@@ -57,7 +57,7 @@ class Incident:
         before: the results by queue of the period of the same length before.
         minutes: the counts by minute.
         failures: the failure groups, largest first.
-        changes: the changes by operators, oldest first; None if this login may not read the audit.
+        changes: the operations, each with its latest change, oldest first; None if this login may not read the audit.
         happenings: starts of runners, openings of breakers, and lost runners.
     """
 
@@ -67,7 +67,7 @@ class Incident:
     before: Summary
     minutes: Sequence[MinuteFlow]
     failures: Sequence[Failures]
-    changes: Sequence[AuditRecord] | None
+    changes: Sequence[ChangeGroup] | None
     happenings: Sequence[Happening]
 
 
@@ -83,11 +83,11 @@ async def incident(tx: Transaction, since: datetime, until: datetime | None = No
     end = until or at
     queues = await summary(tx, since, end, GroupBy.QUEUE)
     times = Filter((Term("since", Operator.GE, queues.since), Term("until", Operator.LT, end)))
-    changes: list[AuditRecord] | None = None
+    changes: list[ChangeGroup] | None = None
     if await reads_audit(tx):
         table = tx.tables.audit.c
-        within = [table.at >= queues.since, table.at < end, table.verb != REVEAL]
-        changes = list(reversed(await entries(tx, [], within, MOST_CHANGES)))
+        within = [table.at >= queues.since, table.verb != REVEAL, *([table.at < until] if until else [])]
+        changes = list(reversed(await change_groups(tx, MOST_CHANGES, within=within)))
     return Incident(
         at,
         queues,
@@ -220,25 +220,18 @@ def _timeline(incident: Incident) -> list[Happening]:
     for group in incident.failures:
         if group.first is not None and group.error_type != LOST_RUNNER:
             items.append(Happening(group.first, f"First {_title(group)} in {group.handler}"))
-    groups: dict[str, int] = {}
-    for entry in incident.changes or ():
-        if entry.at is None:
-            continue
-        number = groups.get(entry.change_group or "", 0)
-        if entry.change_group:
-            groups[entry.change_group] = number + 1
-        if not number:
-            items.append(Happening(entry.at, _change(entry, incident.changes or ())))
+    items += [Happening(each.entry.at, _change(each)) for each in incident.changes or () if each.entry.at is not None]
     return sorted(items)
 
 
-def _change(entry: AuditRecord, changes: Sequence[AuditRecord]) -> str:
-    number = sum(other.change_group == entry.change_group for other in changes) if entry.change_group else 1
+def _change(change: ChangeGroup) -> str:
+    entry = change.entry
     target = f"task {entry.task_id}" if entry.task_id is not None else entry.target or ""
-    target = f"{number:,} tasks" if number > 1 else target
+    target = change.number.of("task") if change.number.number > 1 else target
     why = f": {entry.reason}" if entry.reason else ""
-    undo = "undo of " if entry.undo_of else ""
-    return f"{undo}{formatting.verb(entry.verb)} of {target} by {entry.operator}{why}"
+    changes = "changes" if change.number.number > 1 else "a change"
+    operation = f"undo of {changes} to" if entry.undo_of else f"{formatting.verb(entry.verb)} of"
+    return f"{operation} {target} by {entry.operator}{why}"
 
 
 def _failures_table(incident: Incident, zone: tzinfo) -> str:
@@ -293,16 +286,13 @@ def _changes(incident: Incident, zone: tzinfo) -> str:
     return _lines(_change_lines(incident.changes, zone))
 
 
-def _change_lines(changes: Sequence[AuditRecord], zone: tzinfo) -> Iterator[str]:
-    groups = set[str]()
-    for entry in changes:
-        if entry.change_group is not None and entry.change_group in groups:
-            continue
-        groups.update([entry.change_group] if entry.change_group else [])
+def _change_lines(changes: Sequence[ChangeGroup], zone: tzinfo) -> Iterator[str]:
+    for each in changes:
+        entry = each.entry
         values = "; ".join(differences(entry.before, entry.after, most=LONGEST_VALUES, zone=zone))
         group = f" ({_code(f'runner audit --group {entry.change_group}')})" if entry.change_group else ""
         changed = f": {_code(values)}" if values else ""
-        yield f"- {_clock(entry.at, zone)} {_inert(_change(entry, changes))}{group}{changed}"
+        yield f"- {_clock(entry.at, zone)} {_inert(_change(each))}{group}{changed}"
 
 
 def _clock(at: datetime | None, zone: tzinfo) -> str:

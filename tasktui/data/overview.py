@@ -142,12 +142,17 @@ class Overview:
         return failing
 
     def failing_since(self, queue: str) -> datetime:
-        """The first minute of the last hour from which on at least half of the attempts of a queue failed."""
-        first = self.at
+        """The first minute of the last hour from which on at least half of the attempts of a queue failed.
+
+        FEW successes in between do not end an outage: the probes of an open breaker, and the canary of an operator.
+        """
+        first, succeeded = self.at, 0
         for each in sorted(self.pulses.get(queue, ()), key=lambda flow: flow.minute, reverse=True):
-            if each.flow.failed < each.flow.succeeded:
+            failing = each.flow.failed >= max(1, each.flow.succeeded)
+            succeeded = 0 if failing else succeeded + each.flow.succeeded
+            if succeeded > FEW:
                 break
-            first = each.minute if each.flow.failed else first
+            first = each.minute if failing else first
         return first
 
 

@@ -2,15 +2,19 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from runner.db.database import Database
 from runner.errors import InvalidInput
+from runner.operations.edit import edit_all
+from runner.operations.edit_values import Changes
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target, with_change_group
 from runner.operations.terminate import terminate
+from runner.operations.undo.undo import undo, undo_all
 from runner.policy.breaker import Breaker
 from runner.queries.incident import as_markdown, incident, write_new
 from runner.store.breaker import declare_breakers
@@ -71,6 +75,22 @@ async def declare_and_open(database: Database) -> None:
     async with database.writing() as tx:
         opened = {"breaker_probes": 1, "breaker_wait": 9.0, "breaker_round": 1, "breaker_probe_at": ahead(9)}
         await tx.execute(handler.update().values(breaker_opened_at=ahead(-60), **opened))
+
+
+async def test_a_change_of_many_tasks_hides_no_earlier_change(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.queries.incident.MOST_CHANGES", 4)
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "mail"), ANA)
+    tasks = [Target(await add_live(database)) for _ in range(6)]
+    by = with_change_group(ANA)
+    await database.write(edit_all, tasks, Changes(priority=9), by)
+    await undo_all(database, partial(undo, by=with_change_group(ANA)), str(by.change_group))
+    text = await report(database)
+    timeline = text[text.index("## Timeline") : text.index("## Failures")]
+    parts = ("pause of queue mail", "edit of 6 tasks", "undo of changes to 6 tasks")
+    assert [timeline.index(part) for part in parts] == sorted(timeline.index(part) for part in parts)
+    assert text.count("of 6 tasks") + text.count("to 6 tasks") == 4  # the timeline and the list of changes
 
 
 def test_a_report_never_replaces_a_file(tmp_path: Path) -> None:

@@ -205,6 +205,17 @@ def test_an_outage_names_the_deploy_just_before_it() -> None:
     assert text == f"mail is failing: since {begin:%H:%M}, 4m after deploy 4.12; 80 of 80 attempts in ten minutes"
 
 
+def test_probes_and_a_canary_that_succeed_do_not_end_an_outage() -> None:
+    begin = AT - 25 * MINUTE
+    healthy = [MinuteFlow(begin - ago * MINUTE, Flow(succeeded=50, retried=1)) for ago in range(1, 30)]
+    outage = [MinuteFlow(begin + ago * MINUTE, Flow(retried=80)) for ago in range(22)]
+    probes = [MinuteFlow(AT - 2 * MINUTE, Flow(succeeded=1)), MinuteFlow(AT - MINUTE, Flow(retried=1))]
+    versions = {"4.11": AT - timedelta(days=3), "4.12": begin - timedelta(minutes=2), "4.13": AT - 3 * MINUTE}
+    runners = tuple(runner(version=name, started_at=at) for name, at in versions.items())
+    (text,) = told(seen(pulses={"mail": healthy + outage + probes}, runners=runners))
+    assert text.startswith(f"mail is failing: since {begin:%H:%M}, 2m after deploy 4.12; ")  # not after 4.13
+
+
 async def test_what_a_queue_fails_with_is_what_it_failed_with_most(database: Database) -> None:
     for fence, error in enumerate(("OSError", "OSError", "KeyError"), start=1):
         await add_attempt(database, 7, fence, queue="mail", error_type=error, fingerprint=error)
