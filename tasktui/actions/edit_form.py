@@ -19,7 +19,10 @@ from tasktui.actions.question import FormField
 from tasktui.render.render import block, line
 
 NONE = "none"
-"""Typed to use the handler's default, or to remove the key."""
+"""Typed to remove the key or the expiry, or to use the handler's own value."""
+
+OWN = "handler's"
+"""The value of an entry that the handler decides: "none" would read as no attempt, no retry or no timeout."""
 
 
 def requeues(detail: TaskDetail) -> bool:
@@ -33,10 +36,10 @@ def entries(detail: TaskDetail) -> list[FormField]:
     payload, lock_reason = shown_payload(detail.payload)
     return [
         FormField("run_at", "Run at", "", "now, +15m, 14:30"),
-        FormField("max_attempts", "Max attempts", str(task.max_attempts or NONE)),
-        FormField("retry", "Retry plan", line(detail.retry or NONE)),
+        FormField("max_attempts", "Max attempts", str(task.max_attempts or OWN)),
+        FormField("retry", "Retry plan", line(detail.retry or OWN)),
         FormField("priority", "Priority", str(task.priority)),
-        FormField("timeout", "Timeout", NONE if detail.timeout is None else f"{detail.timeout:g}s"),
+        FormField("timeout", "Timeout", OWN if detail.timeout is None else f"{detail.timeout:g}s"),
         FormField("expires_at", "Expires", "", "none, +1h, 18:00"),
         FormField("hosts", "Hosts", line(task.hosts or ANY_HOST)),
         FormField("key", "Key", line(task.key or NONE)),
@@ -72,7 +75,8 @@ def edited_texts(typed: Mapping[str, str], detail: TaskDetail) -> dict[str, str]
     return {
         entry.name: typed[entry.name].strip()
         for entry in entries(detail)
-        if not entry.lock_reason and typed.get(entry.name, entry.value).strip() not in ("", entry.value)
+        if not entry.lock_reason
+        and typed.get(entry.name, entry.value).strip() not in ("", entry.value, NONE if entry.value == OWN else "")
     }
 
 
@@ -137,7 +141,9 @@ def parse_value(name: str, text: str, at: datetime, zone: tzinfo) -> Any:
         InvalidInput: the text cannot be parsed.
     """
     match name:
-        case "max_attempts" | "retry" | "timeout" | "key" | "expires_at" if text == NONE:
+        case "max_attempts" | "retry" | "timeout" if text in (NONE, OWN):
+            return None
+        case "key" | "expires_at" if text == NONE:
             return None
         case "run_at" | "expires_at":
             return parse_moment(text, at, zone)

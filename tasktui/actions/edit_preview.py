@@ -15,7 +15,16 @@ from runner.text.operator import ANY_HOST
 from runner.text.redact import with_secrets
 from runner.text.sanitize import count_noun
 from runner.text.times import format_zone
-from tasktui.actions.edit_form import NONE, changes, edited_texts, entries, parse_value, payload_differences, requeues
+from tasktui.actions.edit_form import (
+    NONE,
+    OWN,
+    changes,
+    edited_texts,
+    entries,
+    parse_value,
+    payload_differences,
+    requeues,
+)
 from tasktui.render.plot import Span, joined, time_labels
 from tasktui.render.render import line
 from tasktui.render.rows import Part, Row
@@ -96,7 +105,9 @@ def _unchanged(name: str, detail: TaskDetail, zone: tzinfo) -> str:
         return "never" if moment is None else _moment(moment, detail.at, zone)
     if name == "payload":
         return "unchanged, ctrl+e opens $EDITOR"
-    return "unchanged" if _value(name, detail) is not None or name == "key" else "the handler's own"
+    if _value(name, detail) is not None or name == "key":
+        return "unchanged"
+    return f"the handler's own{f': {line(detail.handler_retry)}' if name == 'retry' and detail.handler_retry else ''}"
 
 
 def _value(name: str, detail: TaskDetail) -> Any:
@@ -110,7 +121,7 @@ def _changed(name: str, value: Any, detail: TaskDetail, zone: tzinfo) -> str:
     if name == "payload":
         number = len(payload_differences(before, value))
         return count_noun(number, "difference") if number else "reformatted"
-    was = f"was {_format(before)}"
+    was = f"was {OWN if before is None and name in ('max_attempts', 'retry', 'timeout') else _format(before)}"
     if name == "max_attempts":
         used = 0 if requeues(detail) else task.attempt
         return f"{was}; {used} used" + (f", {value - used} left" if value is not None else "")
@@ -158,11 +169,12 @@ def outlook(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> Outlo
     """
     parsed, task = changes(typed, detail, zone), detail.task
     values, running = parsed.given(), task.state is State.RUNNING
-    before, first_before = forecast(task, detail.retry, detail.at), task.attempt + 1 + running
+    before, first_before = forecast(task, detail.retry or detail.handler_retry, detail.at), task.attempt + 1 + running
     if requeues(detail):
         task = replace(task, shown=Shown.READY, attempt=0, run_at=detail.at)
     task = replace(task, **{name: values[name] for name in ("run_at", "max_attempts") if name in values})
-    after = forecast(task, detail.retry if parsed.retry is KEEP else parsed.retry, detail.at)
+    retry = detail.retry if parsed.retry is KEEP else parsed.retry
+    after = forecast(task, retry or detail.handler_retry, detail.at)
     if len(after) >= (task.max_attempts or inf) - task.attempt - running:
         end = DEAD
     else:

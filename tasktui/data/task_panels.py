@@ -151,7 +151,8 @@ def attempts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
     margin = max((last - begin) * 0.04, timedelta(seconds=1))
     span = Span(begin - margin, last + margin, zone)
     room = width - LEGEND - 7
-    plan = f"retry plan {line(detail.retry)}" if detail.retry else "retry plan of the handler"
+    own = f"retry plan of the handler{f': {line(detail.handler_retry, 40)}' if detail.handler_retry else ''}"
+    plan = f"retry plan {line(detail.retry)}" if detail.retry else own
     rows: list[Row] = [rule([heading("ATTEMPTS")], width, [(plan, "muted")])]
     for index, one in enumerate(failed):
         before = failed[index - 1].ended_at if index else None
@@ -328,7 +329,8 @@ def _moment(moment: datetime, at: datetime, zone: tzinfo) -> str:
 
 def _brief_facts(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
     task, at = detail.task, detail.at
-    plan = f", plan {line(detail.retry, 30)}" if detail.retry else ""
+    own = f", handler's plan {line(detail.handler_retry, 30)}" if detail.handler_retry else ""
+    plan = f", plan {line(detail.retry, 30)}" if detail.retry else own
     yield "key", line(task.key, 60) if task.key else ""
     yield "queue", f"{line(task.queue, 30)}, priority {task.priority}, bucket {detail.bucket}"
     yield "attempts", f"{formatting.attempts(task.attempt, task.max_attempts).replace('/', ' of ')}{plan}"

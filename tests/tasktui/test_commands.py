@@ -202,12 +202,27 @@ def test_each_text_of_an_edit_has_its_meaning() -> None:
         "max_attempts": "✓was 4; 0 used, 6 left",
         "retry": "✓was 1m,5m",
         "priority": "✗priorities range from 1 to 9",
-        "timeout": "✓was none",
+        "timeout": "✓was handler's",
         "expires_at": "never",
         "hosts": "unchanged",
         "key": "unchanged",
         "payload": "unchanged, ctrl+e opens $EDITOR",
     }
+
+
+def test_the_plan_of_the_handler_is_not_called_none() -> None:
+    task = replace(story(row(max_attempts=None), retry=None), handler_retry="2m,8m\x1b")
+    values = {entry.name: entry.value for entry in entries(task)}
+    assert [values[name] for name in ("retry", "max_attempts", "timeout")] == ["handler's"] * 3
+    assert changes(values | {"retry": "none", "timeout": "handler's"}, task, UTC).given() == {}
+    assert meanings({}, task, UTC)["retry"].text == "the handler's own: 2m,8m␛"
+    assert meanings({"retry": "5m"}, task, UTC)["retry"].text == "was handler's"
+    own = story(row(), retry="1h")
+    assert changes({"retry": "handler's", "max_attempts": "none"}, own, UTC).given() == {
+        "retry": None,
+        "max_attempts": None,
+    }
+    assert meanings({}, story(row(), retry=None), UTC)["retry"].text == "the handler's own"
 
 
 def test_the_runs_before_and_after_an_edit_are_on_one_ruler() -> None:

@@ -1,6 +1,7 @@
 """New tasks from the console: a form with the parameters of the handler, and copies of tasks."""
 
 import json
+import re
 from typing import Any, Literal
 
 import pytest
@@ -9,8 +10,8 @@ from runner.db.database import Database
 from runner.handlers.parameters import stored_signatures
 from runner.handlers.registry import Handler, Options
 from runner.store.heartbeat import Identity, register
-from tests.store.rows import add_live, add_past, stored
-from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Operator, Watch
+from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Operator, Watch
 from tests.tasktui.test_actions import audited, confirm
 
 
@@ -55,6 +56,29 @@ async def test_a_task_is_submitted_with_the_parameters_of_its_handler(signed: Da
     row = await stored(signed, entry.task_id or 0)
     assert (entry.verb, entry.reason, row.queue, row.priority) == ("submit", "by phone", "payments", 6)
     assert json.loads(row.payload) == {"order": 7, "amount": 1.5, "currency": "USD", "force": True}
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_task_and_edit_name_the_plan_of_the_handler(
+    database: Database, watch: Watch, size: tuple[int, int]
+) -> None:
+    handler = Handler("payments.charge", charge, Options(retry="2m,8m"))
+    signatures = stored_signatures({handler.name: handler})
+    await database.write(register, Identity("web-1", 1, "1", [handler.name], 4, signatures=signatures), 60.0)
+    known = await add_live(database, handler.name, state="waiting", attempt=1, max_attempts=3)
+    unknown = await add_live(database, "old.job", state="waiting", attempt=1, max_attempts=3)
+    for id in (known, unknown):
+        await add_attempt(database, id, started_at=ahead(-2), ended_at=ahead(-1))
+    for id, task, edit in (
+        (known, "plan of the handler: 2m,8m", "the handler's own: 2m,8m"),
+        (unknown, "retry plan of the handler", "the handler's own"),
+    ):
+        async with watch("task", size, task_id=id) as operator:
+            await operator.sees(task)
+            await operator.press("E")
+            await operator.sees("Retry plan", "handler's", edit)
+            assert re.search(r"Retry plan +handler's", operator.text)
 
 
 @ON_ONE_DATABASE

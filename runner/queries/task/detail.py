@@ -139,6 +139,7 @@ class TaskDetail:
         checkpoints: its checkpoints, oldest first.
         log: its last log lines.
         options: the task options without a field here or in `task`, by column.
+        handler_retry: the handler's retry plan, for a task without its own; None if the task has one, or it is unknown.
     """
 
     task: TaskRow
@@ -168,6 +169,7 @@ class TaskDetail:
     checkpoints: tuple[CheckpointRow, ...] = ()
     log: tuple[LogRow, ...] = ()
     options: Mapping[str, str | None] = field(default_factory=dict)
+    handler_retry: str | None = None
 
     @property
     def suspicion(self) -> str:
@@ -188,7 +190,7 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
     Args:
         tx: an open transaction.
         id: the task's id.
-        default_retry: the handler's retry plan, for a task without its own; None if unknown.
+        default_retry: the handler's retry plan, for a task without its own; None for the one that runners stored last.
 
     Raises:
         TaskNotFound: neither the live table nor the history has a task with this id.
@@ -196,6 +198,7 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
     row = await _row(tx, id)
     task, now = task_row(row), await clock(tx)
     retry = text(row["retry"])
+    handler_retry = None if retry is not None else default_retry or await _stored_retry(tx, task.handler)
     all_pauses = await pauses(tx)
     reads_log = await reads_audit(tx)
     waits = task.state is State.WAITING
@@ -206,6 +209,7 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         payload=as_text(row["payload"]),
         result=text(row.get("result")),
         retry=retry,
+        handler_retry=handler_retry,
         timeout=number(row["timeout"]),
         tags=texts(row["tags"]),
         trace=text(row["trace"]),
@@ -214,7 +218,7 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         started_at=moment(row.get("started_at")),
         attempts=tuple(await attempts_of(tx, id)),
         audit=tuple(reversed(await audit(tx, task_id=id, limit=MOST_ATTEMPTS))) if reads_log else (),
-        next_runs=forecast(task, retry or default_retry, now),
+        next_runs=forecast(task, retry or handler_retry, now),
         runner=await runner_of(tx, task.runner_id) if task.state is State.RUNNING else None,
         at=now,
         bucket=as_int(row["bucket"]),
@@ -229,6 +233,20 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         log=tuple(await log_of(tx, id, limit=LAST_LINES)),
         options={name: text(row[name]) for name in OTHER_OPTIONS},
     )
+
+
+async def _stored_retry(tx: Transaction, handler: str) -> str | None:
+    """The retry plan of a handler as its runners stored it last; None if there is none, or nothing can read it."""
+    from runner.handlers.parameters import read_signature  # imports pydantic; most tasks have a plan of their own
+
+    registry = tx.tables.handler.c
+    signature = read_signature(text(await tx.scalar(sa.select(registry.signature).where(registry.name == handler))))
+    plan = signature.attempts.get("retry") if signature is not None else None
+    try:
+        parse_plan(as_text(plan))
+    except InvalidRetryPlan:
+        return None
+    return as_text(plan)
 
 
 def forecast(task: TaskRow, retry: str | None, now: datetime) -> tuple[datetime, ...]:
@@ -315,7 +333,7 @@ def _rest(detail: TaskDetail) -> Iterator[tuple[str, object]]:
         else task.runner_id,
     )
     yield "host", None if runner else task.host
-    yield "retry plan", detail.retry
+    yield "retry plan", detail.retry or (detail.handler_retry and f"{detail.handler_retry}, the handler's own")
     yield "timeout", formatting.age(detail.timeout) if detail.timeout is not None else None
     yield "tags", ", ".join(detail.tags)
     yield "bucket", detail.bucket
