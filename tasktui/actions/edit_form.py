@@ -141,9 +141,7 @@ def parse_value(name: str, text: str, at: datetime, zone: tzinfo) -> Any:
         InvalidInput: the text cannot be parsed.
     """
     match name:
-        case "max_attempts" | "retry" | "timeout" if text in (NONE, OWN):
-            return None
-        case "key" | "expires_at" if text == NONE:
+        case "max_attempts" | "retry" | "timeout" | "key" | "expires_at" if text in _resets(name):
             return None
         case "run_at" | "expires_at":
             return parse_moment(text, at, zone)
@@ -156,6 +154,11 @@ def parse_value(name: str, text: str, at: datetime, zone: tzinfo) -> Any:
         case "payload":
             return _parse_object(text)
     return host_list(text) if name == "hosts" else text
+
+
+def _resets(name: str) -> tuple[str, ...]:
+    """The texts that remove a value. A task may have any key, so also the one that reads as OWN."""
+    return (NONE,) if name in ("key", "expires_at") else (NONE, OWN)
 
 
 def _parse_object(text: str) -> str:
