@@ -118,6 +118,9 @@ def check_count(count: str, yes: str) -> None:
 # Characters that a terminal might interpret or hide, and lone surrogates. JSON has escapes for them.
 
 
+NOT_UNDONE = ("undo", "rewind")
+"""Operations whose result names no undo."""
+
 MAX_LINES = 50
 """Skipped tasks listed at most."""
 
@@ -137,7 +140,8 @@ def print_result(verb: str, result: Result, *, json: bool, change_group: str | N
     if json:
         print_json({"verb": verb, **plain(result), "change_group": change_group if result.changed else None})
     else:
-        back = f"; undo with: runner undo --group {change_group}" if change_group and result.changed else ""
+        undo = f"runner undo --group {change_group}" if change_group else "runner undo"
+        back = f"; undo with: {undo}" if result.changed and verb not in NOT_UNDONE else ""
         print_line(f"{verb}: {result}{back}")
     lines = result.reasons()
     for line in lines[:MAX_LINES]:

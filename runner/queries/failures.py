@@ -205,7 +205,7 @@ class GroupTasks:
     """The tasks of a failure group as they are now.
 
     Args:
-        states: unfinished tasks by displayed state.
+        states: unfinished and dead tasks by displayed state.
         soon: the waiting ones that run within SOON_SECONDS seconds.
         more: True if the group has more attempts than were looked up.
         latest: the tasks that failed last.
@@ -290,7 +290,7 @@ async def group_tasks(
     """Look up the tasks of one failure group.
 
     Args:
-        tx: an open transaction; four statements are executed.
+        tx: an open transaction; five statements are executed.
         fingerprint: the failure group.
         since: include only attempts that ended at or after this time, aware.
         limit: maximum number of latest tasks.
@@ -307,6 +307,10 @@ async def group_tasks(
     numbers = (sa.func.count(), sa.func.sum(sa.case((waits, 1), else_=0)))
     live = ids.join(task, task.c.id == ids.c.task_id)
     rows = await tx.rows(sa.select(state, *numbers).select_from(live).group_by(state))
+    history = tx.tables.history
+    ended = ids.join(history, history.c.id == ids.c.task_id)
+    dead = sa.select(sa.func.count()).select_from(ended).where(is_state(history.c.state, State.DEAD))
+    ((died,),) = await tx.rows(dead)
     read = await tx.rows(sa.select(sa.func.count()).select_from(recent))
     attempts_by_task: dict[int, tuple[datetime | None, str]] = {}
     times = readable(tx, columns)
@@ -314,7 +318,7 @@ async def group_tasks(
         attempts_by_task.setdefault(id, (moment(ended_at), as_text(host)))
     found = await task_rows(tx, list(attempts_by_task)[:limit])
     return GroupTasks(
-        states={as_text(name): number for name, number, _ in rows},
+        states={as_text(name): number for name, number, _ in rows} | ({State.DEAD.value: died} if died else {}),
         soon=sum(int(soon or 0) for _, _, soon in rows),
         more=read[0][0] == window,
         latest=tuple(LatestTask(row, *attempts_by_task[row.id]) for row in found),

@@ -1,6 +1,7 @@
 """Applying confirmed actions in transactions of the store."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +17,6 @@ from runner.operations.limit import BreakerResult, close_by_hand, open_by_hand, 
 from runner.operations.pause import PauseKind, PauseTarget, name_warning
 from runner.operations.pause import pause as apply_pause
 from runner.operations.pause import resume as apply_resume
-from runner.operations.preview import Preview
 from runner.operations.preview import preview as apply_preview
 from runner.operations.results import Result, with_change_group
 from runner.operations.runner_command import send_command
@@ -50,16 +50,21 @@ async def preview(
 ) -> ActionPlan:
     """Preview an action on the tasks that match a filter; an edit needs its validated values."""
     previewed = await session.read(apply_preview, task_filter, action.verb, values=values)
-    held = await session.read(_obstacles, previewed) if action.verb == "retry_now" else ()
-    return plan_for_filter(action, task_filter, previewed, held)
+    planned = plan_for_filter(action, task_filter, previewed)
+    return await with_obstacles(session, planned) if action.verb == "retry_now" else planned
 
 
-async def _obstacles(tx: Transaction, previewed: Preview) -> tuple[str, ...]:
+async def with_obstacles(session: Session, planned: ActionPlan) -> ActionPlan:
+    """Return the plan of a retry with the open breakers and the pauses that its tasks meet."""
+    return replace(planned, held=await session.read(_obstacles, planned))
+
+
+async def _obstacles(tx: Transaction, planned: ActionPlan) -> tuple[str, ...]:
     """The open breakers and the pauses that the tasks of a retry meet; the samples name their handlers."""
-    handlers = {task.handler for task in previewed.samples}
+    handlers = {task.handler for task in planned.samples}
     held = [row.handler for row in await breakers(tx, only_open=True) if row.state and row.handler in handlers]
     paused = (await read_pauses(tx)).queues
-    queues = dict.fromkeys(queue for _, queue in previewed.groups if queue in paused)
+    queues = dict.fromkeys(queue for _, queue in planned.groups if queue in paused)
     return (
         *(f"The breaker of {name} is open: its tasks wait for the next probe." for name in held),
         *(f"Queue {name} is paused: its tasks wait." for name in queues),

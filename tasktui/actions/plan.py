@@ -90,8 +90,8 @@ def plan(action: Action, tasks: Sequence[TaskRow], values: Mapping[str, object] 
     )
 
 
-def plan_for_filter(action: Action, task_filter: Filter, preview: "Preview", held: tuple[str, ...] = ()) -> ActionPlan:
-    """Plan an action on the tasks that match a filter, from the preview of the store and its obstacles."""
+def plan_for_filter(action: Action, task_filter: Filter, preview: "Preview") -> ActionPlan:
+    """Plan an action on the tasks that match a filter, from the preview of the store."""
     from runner.operations.preview import bounded
 
     return ActionPlan(
@@ -103,7 +103,6 @@ def plan_for_filter(action: Action, task_filter: Filter, preview: "Preview", hel
         task_filter=bounded(task_filter, preview.newest),
         last=preview.last,
         states=preview.states,
-        held=held,
     )
 
 
@@ -140,7 +139,7 @@ def plan_rows(plan: ActionPlan, database: str, width: int, _answer: str, *, low:
         label = "Skipped" if index == 0 else ""
         rows.append([(f"{label:{LABEL}}", "muted"), (f"{number:>8,}", "strong"), (f"  {line(why)}", "retrying")])
     if plan.last:
-        rows.append([(f"{'':{LABEL}}", ""), (f"{plan.last:>8,}", "strong"), (f"  {LAST}", "retrying")])
+        rows.append([(f"{'Caution':{LABEL}}", "muted"), (f"{plan.last:>8,}", "strong"), (f"  {LAST}", "retrying")])
     return [*rows, *_gap(low=low), *_samples(plan, FEW_SAMPLES if low else SAMPLES)]
 
 

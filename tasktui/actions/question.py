@@ -85,9 +85,9 @@ Dialog: TypeAlias = Union[Question, "Form", "TaskDetail", Notice]
 
 def result_notice(label: str, result: Result) -> Notice:
     """Describe the result of an operation, with the first skipped tasks."""
-    skipped = result.reasons()
+    skipped, undo = result.reasons(), "; 8 Z undoes" if result.changed and not label.startswith("Undo") else ""
     more = [f"and {len(skipped) - MOST_SKIPPED:,} more"] if len(skipped) > MOST_SKIPPED else []
-    return Notice("\n".join([f"{label}: {result}", *skipped[:MOST_SKIPPED], *more]), bad=bool(skipped))
+    return Notice("\n".join([f"{label}: {result}{undo}", *skipped[:MOST_SKIPPED], *more]), bad=bool(skipped))
 
 
 class FormField(NamedTuple):
@@ -136,7 +136,18 @@ def ask_about_tasks(action: Action, session: Session, targets: Targets) -> Dialo
     task_filter, tasks = targets.task_filter(), targets.tasks()
     if task_filter is not None:
         return _ask_for_filter(action, session, task_filter)
-    return question(plan(action, tasks), session) if tasks else Notice(targets.missing(), bad=True)
+    if not tasks:
+        return Notice(targets.missing(), bad=True)
+    planned = plan(action, tasks)
+    if action.verb == "retry_now" and planned.eligible.number:
+        return _ask_with_obstacles(planned, session)
+    return question(planned, session)
+
+
+async def _ask_with_obstacles(planned: ActionPlan, session: Session) -> Dialog:
+    from tasktui.actions import perform
+
+    return question(await perform.with_obstacles(session, planned), session)
 
 
 async def _ask_for_filter(action: Action, session: Session, task_filter: Filter) -> Dialog:

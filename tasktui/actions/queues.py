@@ -76,6 +76,7 @@ async def _ask_about_pause(action: Action, session: Session, place: PauseTarget,
         1,
         words=partial(pause_words, place, resume=current is not None),
         change=partial(_toggle, session, place, current),
+        title="" if current is None else "Resume?",
         sql=partial(perform.pause_sql, session, place, current),
         reason=reason,
     )
@@ -212,6 +213,7 @@ async def ask_for_breaker(action: Action, session: Session, handler: str, wait: 
         1,
         words=partial(breaker_words, handler, close=closes),
         change=partial(_switch, session, handler, closes),
+        title="Close the breaker?" if closes else "Open the breaker?",
         sql=partial(perform.breaker_sql, session, handler, closes),
         reason=reason,
     )

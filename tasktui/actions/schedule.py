@@ -125,7 +125,7 @@ def ask_to_pause(action: Action, session: Session, targets: Targets) -> Dialog |
         content((f"Resume schedule {line(row.id)}", "bold")),
         content(f"  paused by {line(row.pause.by)} until {until}: {line(row.pause.why)}"),
     ]
-    resume = replace(action.without_prompt(), name="schedules resume")
+    resume = replace(action.without_prompt(), name="schedules resume", label="Resume")
     return _question(resume, row, about, partial(_resume, session, row))
 
 

@@ -102,8 +102,10 @@ async def _ask_for_group(action: Action, session: Session, entry: "AuditRecord")
 
 
 def _about_group(entry: "AuditRecord", preview: "UndoPreview", skipped: Sequence[str]) -> list[Content]:
-    change = f"{line(formatting.verb(entry.verb))} of {len(preview.changes):,}{'+' if preview.more else ''} tasks"
-    about = [content((f"Undo {change} by {line(entry.operator)}", "bold")), content(f"  {preview.number} to undo")]
+    more = "+" if preview.more else ""
+    change = f"{line(formatting.verb(entry.verb))} of {len(preview.changes):,}{more} tasks"
+    about = [content((f"Undo {change} by {line(entry.operator)}", "bold"))]
+    about.append(content(f"  {len(preview.able):,}{more} to undo"))
     return about + [content((text, "retrying")) for text in skipped]
 
 

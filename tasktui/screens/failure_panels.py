@@ -164,9 +164,10 @@ def _now(group: Failures, tasks: GroupTasks, data: FailureGroups) -> list[Row]:
     shown: list[Part] = [(" now      ", "muted")]
     more = "+" if tasks.more else ""
     counts = {Shown(name): number for name, number in tasks.states.items()}
+    dead = counts.pop(Shown.DEAD, 0)
     for shown_state, number in sorted(counts.items(), key=lambda item: -item[1])[:2]:
         shown += [(f"{SIGNS[shown_state]} ", str(shown_state)), (f"{number:,}{more}  ", "text")]
-    shown += [("✗ ", "dead"), (f"{group.dead:,}  ", "text")] if group.dead else []
+    shown += [("✗ ", "dead"), (f"{dead:,}{more}  ", "text")] if dead else []
     shown += [("breaker open", "retrying")] if any(each.handler == group.handler for each in data.breakers) else []
     waits = sum(counts.get(each, 0) for each in (Shown.RETRYING, Shown.READY, Shown.SCHEDULED))
     if len(shown) == 1:

@@ -68,7 +68,8 @@ class FailuresScreen(LiveScreen):
     ABOUT = (
         "Failed attempts grouped by handler and error, with numbers, ids and quoted values masked. The most frequent "
         "group is first. /MIN is the rate per minute over the last two minutes, DEAD the attempts that left their "
-        "task dead. Enter lists the tasks of a group. R, T and D act on all its tasks, H pauses its handler."
+        "task dead. Enter lists the tasks of a group. R, T and D act on all its tasks, H pauses its handler. "
+        ":incident writes a report as Markdown, and Z on screen 8 undoes a change."
     )
     OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -225,7 +225,8 @@ def test_values_of_a_task_are_edited(cli: Call, store: Store) -> None:
     names = ("run_at", "max_attempts", "priority", "retry", "timeout", "payload", "key")
     moment = datetime(2031, 1, 2, 3, 4, tzinfo=UTC)
     assert [task[name] for name in names] == [moment, 7, 9, "1m,5m", 90.0, '{"a": 1}', "k"]
-    assert cli("edit", id, "--retry", "none", "--key", "none", "--max-attempts", "none").code == Exit.OK
+    result = cli("edit", id, "--retry", "none", "--key", "none", "--max-attempts", "none")
+    assert (result.code, result.out) == (Exit.OK, "edit: 1 changed; undo with: runner undo\n")
     (task,) = store.tasks()
     assert (task["retry"], task["key"], task["max_attempts"]) == (None, None, None)
 

@@ -55,7 +55,7 @@ async def test_the_tasks_of_a_group_are_looked_up_by_state_the_last_failed_first
         since = await clock(tx) - HOUR
         tasks = await group_tasks(tx, "f1", since, 3)
         some = await group_tasks(tx, "f1", since, 3, window=2)
-    assert (tasks.states, tasks.soon, tasks.more) == ({"retrying": 2, "running": 1}, 1, False)
+    assert (tasks.states, tasks.soon, tasks.more) == ({"retrying": 2, "running": 1, "dead": 1}, 1, False)
     assert [(each.task.id, each.host) for each in tasks.latest] == [
         (soon, "web-3"),
         (later, "web-2"),

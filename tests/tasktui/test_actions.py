@@ -306,7 +306,7 @@ async def test_a_queue_is_paused_and_resumed_from_the_overview(database: Databas
         await confirm(operator, reason="restore of db-2")
         await operator.sees("mail ‖", "restore of db-2")
         await operator.press("P")
-        await operator.sees("Resume queue mail")
+        await operator.sees("Resume?", "Resume queue mail", "↵ resume")
         await confirm(operator)
         await operator.is_told("Queue mail resumed")
     assert [entry.verb for entry in await audited(database)] == ["resume", "pause"]

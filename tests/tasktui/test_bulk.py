@@ -61,7 +61,7 @@ async def test_all_that_match_are_counted_previewed_and_changed(database: Databa
         await operator.sees("Terminate 12 tasks?", "12 of 13 selected tasks will change")
         await operator.sees("1  it is succeeded", "○ 12 ready   ⊘ 1 skipped")
         await confirm(operator)
-        await operator.is_told("Terminate: 12 changed, 1 skipped")
+        await operator.is_told("Terminate: 12 changed, 1 skipped; 8 Z undoes")
         await operator.press("backslash")
         await operator.until(lambda: "marked" not in operator.text)
     assert await states(database) == {State.WAITING: 3, State.CANCELLED: 12, State.SUCCEEDED: 1}
@@ -199,6 +199,10 @@ async def test_a_whole_failure_group_is_retried_spread_over_time(database: Datab
     await database.write(declare_breakers, ["h"], {"h": Breaker("1/s").columns})
     await database.write(open_by_hand, "h", Actor("ana", "web-1"))
     await database.write(pause, PauseTarget(PauseKind.QUEUE, "default"), Actor("ana", "web-1"))
+    async with watch("tasks", wanted="id:120") as operator:
+        await operator.sees("120 ✗ dead")
+        await operator.press("R")
+        await operator.sees("Retry 1 task?", "The breaker of h is open", "Queue default is paused: its tasks wait.")
     async with watch("failures") as operator:
         await operator.sees("ValueError: no")
         await operator.press("R")

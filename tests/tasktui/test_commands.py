@@ -135,7 +135,9 @@ def test_a_plan_warns_of_last_attempts() -> None:
     tried = [row(1, Shown.RETRYING, attempt=3), row(2, Shown.RETRYING, attempt=2), row(3, Shown.DEAD, attempt=4)]
     assert plan(ACTIONS["retry"], tried).last == 1
     assert plan(ACTIONS["delay"], tried).last == 0
-    assert "1  with one attempt left" in plain(plan_rows(plan(ACTIONS["retry"], tried), "here", 80, "", low=False))
+    assert "Caution          1  with one attempt left" in plain(
+        plan_rows(plan(ACTIONS["retry"], tried), "here", 80, "", low=False)
+    )
 
 
 @pytest.mark.parametrize(("typed", "limit"), [("", None), ("all", None), ("1", 1), ("4,120", 4120)])
