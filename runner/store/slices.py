@@ -140,9 +140,12 @@ async def take_buckets(tx: Transaction, identity: Identity, runner_id: int, buck
         buckets: the buckets that it wants.
 
     Returns:
-        Those of them that no other live runner has.
+        Those of them that no other live runner has; none if its own lease has expired, because the others could not
+        see that it has them.
     """
     peers = await _lock_peers(tx, identity)
+    if all(peer.id != runner_id for peer in peers):
+        return frozenset()
     free = frozenset(buckets).difference(*(peer.buckets for peer in peers if peer.id != runner_id))
     await _write(tx, runner_id, buckets=format_buckets(free))
     return free

@@ -131,6 +131,21 @@ async def test_a_runner_that_drains_or_whose_lease_has_expired_has_no_bucket(dat
         await database.write(leave_slices, other)
 
 
+@pytest.mark.both_databases
+async def test_a_runner_whose_lease_has_expired_takes_no_bucket(database: Database) -> None:
+    who, runner = identity(), database.tables.runner
+    late, other = await enter(database, who), await enter(database, who)
+    async with database.writing() as tx:
+        expired = runner.update().where(runner.c.id == late)
+        await tx.execute(expired.values(lease_until=datetime.now(UTC) - timedelta(seconds=1)))
+    assert await database.write(take_buckets, who, late, range(BUCKETS)) == frozenset()
+    assert len(await database.write(take_buckets, who, other, range(BUCKETS))) == BUCKETS
+    async with database.writing() as tx:
+        renewed = runner.update().where(runner.c.id == late)
+        await tx.execute(renewed.values(lease_until=datetime.now(UTC) + timedelta(seconds=LEASE)))
+    assert {peer.id: len(peer.buckets) for peer in await database.read(slice_peers, who)} == {late: 0, other: BUCKETS}
+
+
 async def test_other_handlers_are_another_group(database: Database) -> None:
     who, other = identity(), identity(handlers=("work", "other"))
     one, two = await enter(database, who), await enter(database, other)
