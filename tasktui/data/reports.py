@@ -73,6 +73,7 @@ class ReportData:
         name: the row.
         plot_values: the counts of the row by step.
         times: p50 and p95 of its run times in seconds, by number of the step since 1970.
+        waits: the same of the waits from the due time to the start, by the step in which the attempt ended.
         background: the figures beside the report.
     """
 
@@ -80,6 +81,7 @@ class ReportData:
     name: str
     plot_values: tuple[MinuteFlow, ...]
     times: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    waits: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     background: Comparison = Comparison({}, {})
 
     def line(self, name: str) -> SummaryLine:
@@ -90,10 +92,10 @@ class ReportData:
         """Values for a plot over the span of the report; see `plot_values`."""
         return plot_values(flows, self.summary.since, self.summary.until, step, value)
 
-    def ranges(self, span: ReportSpan) -> list[tuple[float, float] | None]:
-        """p50 and p95 of the run times of each step of the report; None without attempts."""
+    def ranges(self, span: ReportSpan, *, waits: bool = False) -> list[tuple[float, float] | None]:
+        """p50 and p95 of the run times, or of the waits, of each step of the report; None without attempts."""
         first, last = _steps(self.summary.since, self.summary.until, span.step)
-        return [self.times.get(step) for step in range(first, last + 1)]
+        return [(self.waits if waits else self.times).get(step) for step in range(first, last + 1)]
 
 
 def rows_by_key(summary: Summary) -> dict[str, SummaryLine]:
@@ -160,11 +162,13 @@ async def read_report(tx: Transaction, span: ReportSpan, by: GroupBy, name: str)
     row = {str(by): name} if name != ALL else {}
     flows = await per_minute(tx, since, now, step=span.step, **row)
     times: dict[int, tuple[float, float]] = {}
+    waits: dict[int, tuple[float, float]] = {}
     for at, each in (await times_per_step(tx, since, now, step=span.step, **row)).items():
-        low, high = each.runs.percentile(0.5), each.runs.percentile(0.95)
-        if low is not None and high is not None:
-            times[int(at.timestamp() // 60) // span.step] = (low, high)
-    return ReportData(await read_summary(tx, since, None, by), name, tuple(flows), times)
+        for ranges, histogram in ((times, each.runs), (waits, each.waits)):
+            low, high = histogram.percentile(0.5), histogram.percentile(0.95)
+            if low is not None and high is not None:
+                ranges[int(at.timestamp() // 60) // span.step] = (low, high)
+    return ReportData(await read_summary(tx, since, None, by), name, tuple(flows), times, waits)
 
 
 async def read_beside(tx: Transaction, span: ReportSpan, by: GroupBy, names: Sequence[str]) -> Comparison:

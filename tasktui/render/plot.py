@@ -25,6 +25,7 @@ STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 240, 360, 720, 1440, 2880, 10_08
 """Minutes between two labels of a time axis."""
 
 DENSITY = " ░▒▓█"
+Range = tuple[float, float] | None
 
 
 class Mark(NamedTuple):
@@ -307,29 +308,31 @@ def _log_column(seconds: float, width: int) -> int:
     return min(round(log_share(seconds) * (width - 1)), width - 1)
 
 
-def log_share(seconds: float) -> float:
-    """The place of a duration on a logarithmic axis from 10 ms to one minute, 0 to 1."""
-    return min(max(log(max(seconds, LOG_FROM) / LOG_FROM) / log(LOG_TO / LOG_FROM), 0.0), 1.0)
+def log_share(seconds: float, top: float = LOG_TO) -> float:
+    """The place of a duration on a logarithmic axis from 10 ms to `top` seconds, 0 to 1."""
+    return min(max(log(max(seconds, LOG_FROM) / LOG_FROM) / log(top / LOG_FROM), 0.0), 1.0)
 
 
-def log_labels(height: int) -> dict[int, str]:
-    """Labels of the rows of a logarithmic axis from 10 ms to one minute, the first row at the top."""
-    labels = {"1m": 60.0, "10s": 10.0, "1s": 1.0, "100ms": 0.1, "10ms": 0.01}
-    return {min(height - 1, int((1 - log_share(value)) * height)): label for label, value in labels.items()}
+def log_labels(height: int, top: float = LOG_TO) -> dict[int, str]:
+    """Labels of the rows of a logarithmic axis from 10 ms to `top` seconds, the first row at the top."""
+    labels = {"1h": 3600.0, "1m": 60.0, "10s": 10.0, "1s": 1.0, "100ms": 0.1, "10ms": 0.01}
+    places = [(min(height - 1, int((1 - log_share(value, top)) * height)), label) for label, value in labels.items()]
+    return {place: label for place, label in places if labels[label] <= top}
 
 
-def band(ranges: Sequence[tuple[float, float] | None], height: int, late: float = 30.0) -> list[Row]:
-    """Plot ranges of durations on a logarithmic axis from 10 ms to one minute, one column each.
+def band(ranges: Sequence[Range], height: int, late: float = 30.0, top: float = LOG_TO) -> list[Row]:
+    """Plot ranges of durations on a logarithmic axis from 10 ms to `top` seconds, one column each.
 
     Args:
         ranges: both ends in seconds; None without one.
         height: rows.
         late: seconds of the upper end from which a column is red.
+        top: seconds at the upper edge.
     """
     steps = height * EIGHTHS
     columns = []
     for each in ranges:
-        low, high = (round(log_share(value) * steps) for value in each or (0.0, 0.0))
+        low, high = (round(log_share(value, top) * steps) for value in each or (0.0, 0.0))
         role = "failed" if each is not None and each[1] >= late else "done"
         columns.append((role, min(low, steps - 1), max(high, low + 1)) if each is not None else ("", 0, 0))
     return [joined([_band_cell(row, height, *column) for column in columns]) for row in range(height - 1, -1, -1)]

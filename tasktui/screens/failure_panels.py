@@ -9,9 +9,10 @@ from runner.text import formatting
 from runner.text.sanitize import SIGNS, count_noun
 from tasktui.data.background import MOST_LATEST, FailureGroups, GroupDetail
 from tasktui.render.code import error_rows
-from tasktui.render.plot import compact, gauge, sparkline
+from tasktui.render.plot import BLOCKS, EIGHTHS, compact, gauge, joined, sparkline
 from tasktui.render.render import Cell, RenderedRow, brief, fitted, handler_cell, line
 from tasktui.render.rows import BLANK, Part, Row, beside, fit, heading, rule, state, width_of, wrapped
+from tasktui.render.theme import SHADES, current
 
 NORMAL = 100
 """Columns of a screen that has room for panels side by side."""
@@ -194,3 +195,19 @@ def latest_tasks(group: Failures, latest: Sequence[LatestTask], at: datetime, wi
         row += [(f"  on {line(host, 30)}", "muted")] if host and width >= WITH_HOSTS else []
         rows.append(fit(row, width))
     return rows
+
+
+def in_front(rows: Sequence[Row], values: Sequence[float], top: float) -> list[Row]:
+    """Put a second area in front of an area, at least one eighth high; its colour is the brightest of `failed`."""
+    result: list[Row] = []
+    for place, row in enumerate(rows):
+        cells = [(character, spec) for text, spec in row for character in text]
+        for column, value in enumerate(values):
+            eighths = max(1, round(value / top * len(rows) * EIGHTHS)) if value > 0 else 0
+            level = min(max(eighths - (len(rows) - 1 - place) * EIGHTHS, 0), EIGHTHS)
+            if level:
+                ground = cells[column][1].partition(" on ")[2] or cells[column][1] if level < EIGHTHS else ""
+                covers = ground and current().name != "none" and cells[column][0] != " "
+                cells[column] = (BLOCKS[level], f"failed@{SHADES - 1}{f' on {ground}' if covers else ''}")
+        result.append(joined(cells))
+    return result

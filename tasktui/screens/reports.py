@@ -33,26 +33,10 @@ from tasktui.data.reports import (
     usual_name,
 )
 from tasktui.messages import Notice
-from tasktui.render.plot import (
-    BLOCKS,
-    EIGHTHS,
-    Span,
-    area,
-    band,
-    compact,
-    framed,
-    gauge,
-    joined,
-    log_labels,
-    log_range,
-    nice,
-    resampled,
-    sparkline,
-    time_axis,
-)
+from tasktui.render import plot
 from tasktui.render.render import Cell, ListColumn, RenderedRow, handler_cell, line
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, heading, rule
-from tasktui.render.theme import SHADES, current
+from tasktui.screens.failure_panels import in_front
 from tasktui.screens.live import LiveScreen
 from tasktui.screens.overview_panels import AXIS
 from tasktui.screens.side_panels import failed_shares
@@ -60,8 +44,11 @@ from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 
-NORMAL, TALL = 100, 56
-"""Columns of a screen that has room for figures and plots, and rows of a tall one."""
+NORMAL, WIDE = 100, 180
+"""Columns of a screen that has room for figures and two plots, and for three plots."""
+
+RUNS, WAITS = (30.0, 60.0), (60.0, 3600.0)
+"""Seconds from which a column of the plot is red, and at its upper edge."""
 
 RANGE, BAR, VOLUME = 22, 9, 12
 """Cells of the range of run times, of the share of successes, and of the tasks over time."""
@@ -99,7 +86,8 @@ class ReportsScreen(LiveScreen):
         "IN counts tasks by submit time, the other columns by end time. SUCCESS is the share of succeeded tasks among "
         "succeeded and dead ones. 1ST ATT and 2ND are the shares that succeeded at the first and second attempt. P50 "
         "and P95 are of the run time, WAIT95 is of the wait from the due time to the start. VOLUME is the number of "
-        "succeeded tasks over time. The plots show the row under the cursor, the figures the span before. "
+        "succeeded tasks over time. The plots show the row under the cursor, the figures the span before. WAIT is from "
+        "the due time to the start; p shows it in place of RUN TIME where three plots have no room. "
         "Enter lists its tasks, b switches between handlers and queues, x exports the table."
     )
     OPENS = "tasks"
@@ -107,6 +95,7 @@ class ReportsScreen(LiveScreen):
         Binding("s", "span", "Span"),
         Binding("c", "app.capacity", "Capacity"),
         Binding("b", "by", "Handler/queue"),
+        Binding("p", "plot", "Wait/run time"),
         Binding("x", "export", "Export"),
     ]
 
@@ -115,14 +104,15 @@ class ReportsScreen(LiveScreen):
         self._table = Table[str](COLUMNS, id="lines")
         self._span = 0
         self._by = GroupBy.HANDLER
+        self._waits = False
         self._report: ReportData | None = None
         self._caches = [TtlCache[ReportData](span.cache_seconds) for span in SPANS]
         self._beside_cache = TtlCache[Comparison](BESIDE_EVERY)
 
     def parts(self) -> Iterable[Widget]:
-        """Return the figures, two plots and the table."""
+        """Return the figures, the plots and the table."""
         yield Canvas(id="about")
-        yield Horizontal(Canvas(id="done"), Canvas(id="failed"), id="plots")
+        yield Horizontal(Canvas(id="done"), Canvas(id="times"), Canvas(id="waits"), id="plots")
         yield Canvas(id="title")
         yield self._table
         yield Canvas(id="shares")
@@ -151,11 +141,7 @@ class ReportsScreen(LiveScreen):
         order = [("s", "bold accent"), (" span, ", "muted"), ("b", "bold accent"), (" by queue or handler", "muted")]
         title = heading("HANDLERS" if self._by is GroupBy.HANDLER else "QUEUES")
         self.query_one("#title", Canvas).draw([BLANK, rule([title], self.size.width, order)])
-        half, high = (self.size.width - 2) // 2, max(3, min(16, 2 * ((self.size.height - 22) // 4)))
-        self.query_one("#done", Canvas).draw(volume(report, span, self.session.zone, half, high))
-        right = run_times(report, span, self.session.zone, self.size.width - half - 2, high)
-        self.query_one("#failed", Canvas).draw(right)
-        self.query_one("#plots").display = self.size.width >= NORMAL
+        _draw_plots(self, report, span, waits=self._waits)
         shares = failed_shares(report, span, self.size, self.session.zone)
         self._table.styles.height = min(len(rows) + 1, max(3, self.size.height // 3)) if shares else "1fr"
         self.query_one("#shares", Canvas).draw(shares)
@@ -199,6 +185,11 @@ class ReportsScreen(LiveScreen):
         self._span = (self._span + 1) % len(SPANS)
         self.action_reload()
 
+    def action_plot(self) -> None:
+        """Switch between the run times and the waits."""
+        self._waits = not self._waits
+        self.redraw()
+
     def action_by(self) -> None:
         """Switch between handlers and queues."""
         self._by = GroupBy.QUEUE if self._by is GroupBy.HANDLER else GroupBy.HANDLER
@@ -241,6 +232,22 @@ class ReportsScreen(LiveScreen):
         return at.astimezone(self.session.zone).strftime(time_format)
 
 
+def _draw_plots(screen: LiveScreen, report: ReportData, span: ReportSpan, *, waits: bool) -> None:
+    """Draw the volume, the run times and the waits side by side, or one of the last two where three do not fit."""
+    size = screen.size
+    names = ["done", "times", "waits"] if size.width >= WIDE else ["done", "waits" if waits else "times"]
+    width, rest = divmod(size.width - 2 * (len(names) - 1), len(names))
+    high = max(3, min(16, 2 * ((size.height - 22) // 4)))
+    for place, name in enumerate(("done", "times", "waits")):
+        canvas = screen.query_one(f"#{name}", Canvas)
+        canvas.display = name in names
+        room = width + rest * (name == names[-1])
+        canvas.styles.margin, canvas.styles.width = (0, 0, 0, 2 if place else 0), room
+        draw = volume if name == "done" else partial(spread, waits=name == "waits")
+        canvas.draw(draw(report, span, screen.session.zone, room, high) if canvas.display else [])
+    screen.query_one("#plots").display = size.width >= NORMAL
+
+
 def _short(label: str, value: str, spec: str) -> Row:
     return [(f"{label.lower()} ", "muted"), (f"{value}   ", spec)]
 
@@ -249,33 +256,36 @@ def _volume(report: ReportData, span: ReportSpan, key: str) -> Row:
     """The succeeded tasks of a row over time."""
     pulses = report.background.pulses
     rows = [report.values(span.step, pulses[name], attrgetter("succeeded")) for name in pulses if key in (ALL, name)]
-    return sparkline([sum(values) for values in zip(*rows, strict=True)], VOLUME) if rows else BLANK
+    return plot.sparkline([sum(values) for values in zip(*rows, strict=True)], VOLUME) if rows else BLANK
 
 
 def volume(report: ReportData, span: ReportSpan, zone: tzinfo, width: int, height: int) -> list[Row]:
     """Succeeded tasks per minute, and failed attempts in front of them."""
     room = width - AXIS
     values = [
-        resampled(report.values(span.step, report.plot_values, attrgetter(count)), room)
+        plot.resampled(report.values(span.step, report.plot_values, attrgetter(count)), room)
         for count in ("succeeded", "failed")
     ]
-    top = nice(max(map(max, values), default=0))
+    top = plot.nice(max(map(max, values), default=0))
     note: list[Part] = [("█ ", "done@24"), ("done ", "muted"), ("█ ", "failed@31"), ("failed per minute", "muted")]
-    rows = framed(in_front(area(values[0], height, "done", top=top), values[1], top), top)
+    rows = plot.framed(in_front(plot.area(values[0], height, "done", top=top), values[1], top), top)
     return [_titled("VOLUME", report, note, width), *rows, _axis(report, zone, room, "0")]
 
 
-def run_times(report: ReportData, span: ReportSpan, zone: tzinfo, width: int, height: int) -> list[Row]:
-    """The run times from p50 to p95."""
-    ranges, room = report.ranges(span), width - AXIS - 1
-    spread = [ranges[column * len(ranges) // room] for column in range(room)]
+def spread(
+    report: ReportData, span: ReportSpan, zone: tzinfo, width: int, height: int, *, waits: bool = False
+) -> list[Row]:
+    """The run times, or the waits from the due time to the start, from p50 to p95."""
+    ranges, room = report.ranges(span, waits=waits), width - AXIS - 1
+    columns = [ranges[column * len(ranges) // room] for column in range(room)]
     note: list[Part] = [("█ ", "done@24"), ("from p50 to p95, log scale", "muted")]
-    labels = log_labels(height)
+    late, top = WAITS if waits else RUNS
+    labels = plot.log_labels(height, top)
     rows: list[Row] = [
         [(f"{labels.get(index, ''):>5} ", "faint"), ("┤" if index in labels else "│", "line"), *row]
-        for index, row in enumerate(band(spread, height))
+        for index, row in enumerate(plot.band(columns, height, late, top))
     ]
-    return [_titled("RUN TIME", report, note, width), *rows, _axis(report, zone, room, "")]
+    return [_titled("WAIT" if waits else "RUN TIME", report, note, width), *rows, _axis(report, zone, room, "")]
 
 
 def _titled(text: str, report: ReportData, note: Row, width: int) -> Row:
@@ -284,23 +294,7 @@ def _titled(text: str, report: ReportData, note: Row, width: int) -> Row:
 
 
 def _axis(report: ReportData, zone: tzinfo, room: int, label: str) -> Row:
-    return time_axis(Span(report.summary.since, report.summary.until, zone), room, label)
-
-
-def in_front(rows: Sequence[Row], values: Sequence[float], top: float) -> list[Row]:
-    """Put a second area in front of an area, at least one eighth high; its colour is the brightest of `failed`."""
-    result: list[Row] = []
-    for place, row in enumerate(rows):
-        cells = [(character, spec) for text, spec in row for character in text]
-        for column, value in enumerate(values):
-            eighths = max(1, round(value / top * len(rows) * EIGHTHS)) if value > 0 else 0
-            level = min(max(eighths - (len(rows) - 1 - place) * EIGHTHS, 0), EIGHTHS)
-            if level:
-                ground = cells[column][1].partition(" on ")[2] or cells[column][1] if level < EIGHTHS else ""
-                covers = ground and current().name != "none" and cells[column][0] != " "
-                cells[column] = (BLOCKS[level], f"failed@{SHADES - 1}{f' on {ground}' if covers else ''}")
-        result.append(joined(cells))
-    return result
+    return plot.time_axis(plot.Span(report.summary.since, report.summary.until, zone), room, label)
 
 
 def _lines(report: ReportData, span: ReportSpan, width: int) -> list[Row]:
@@ -308,8 +302,8 @@ def _lines(report: ReportData, span: ReportSpan, width: int) -> list[Row]:
     rows: list[Row] = []
     for label, role, count in NARROW_PLOTS:
         values = report.values(span.step, report.plot_values, attrgetter(count))
-        peak = f"peak {compact(max(values, default=0))} / min"
-        plotted = sparkline(values, width - 32, role)
+        peak = f"peak {plot.compact(max(values, default=0))} / min"
+        plotted = plot.sparkline(values, width - 32, role)
         rows.append([(f"  {label:<9}", "muted"), *plotted, ("  ", ""), (peak, "faint")])
     return rows
 
@@ -323,8 +317,8 @@ def report_line(row: SummaryLine, summary: Summary, volume: Row = BLANK) -> Rend
         volume: its tasks over time.
     """
     flow, rate = row.flow, row.flow.success_rate
-    bar = gauge([(rate or 0.0, "spark" if rated(rate) == "text" else rated(rate))], BAR)
-    times = log_range(row.p50, row.p95, RANGE)
+    bar = plot.gauge([(rate or 0.0, "spark" if rated(rate) == "text" else rated(rate))], BAR)
+    times = plot.log_range(row.p50, row.p95, RANGE)
     success = f"bold {rated(rate)}" if rated(rate) == "dead" else rated(rate)
     name = Cell(f"(other {summary.by}s)", "muted") if row is summary.others else handler_cell(line(row.name))
     return RenderedRow(

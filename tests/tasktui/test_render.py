@@ -35,9 +35,8 @@ from tasktui.render.plot import (
 )
 from tasktui.render.render import ListColumn, brief, fitted, task_line, widths
 from tasktui.render.rows import plain, width_of, wrapped
-from tasktui.screens.failure_panels import is_hot
+from tasktui.screens.failure_panels import in_front, is_hot
 from tasktui.screens.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
-from tasktui.screens.reports import in_front
 from tasktui.screens.runners import claimed_rows
 from tasktui.screens.side_panels import legend, slot_row, slots, slots_per_block
 from tasktui.screens.task import task_rows

@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from rich.segment import Segment
+from textual.color import Color
 
 from runner.db.database import Database
 from runner.db.transaction import clock
@@ -12,7 +14,11 @@ from runner.errors import InvalidInput
 from runner.queries.counting import Count
 from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.summary import GroupBy, Summary, SummaryLine
-from tasktui.data.reports import ALL, SPANS, export, plot_values, read_report, usual_name
+from tasktui.data.reports import ALL, SPANS, ReportData, export, plot_values, read_report, usual_name
+from tasktui.render import theme
+from tasktui.render.rows import Row, plain
+from tasktui.render.theme import Ascii
+from tasktui.screens.reports import spread
 from tasktui.screens.side_panels import density
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_live, add_runner, ahead
@@ -20,6 +26,7 @@ from tests.store.test_limits import limit
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+BLACK = Color(0, 0, 0)
 LINE = SummaryLine("send", Count(3), Flow(succeeded=3), 0.1, 0.2, 0.3, 0.4)
 SUMMARY = Summary(NOON, NOON - timedelta(hours=1), NOON, GroupBy.HANDLER, LINE, (LINE,))
 
@@ -82,6 +89,78 @@ async def test_the_run_times_of_each_step_are_a_range_of_the_row(database: Datab
     assert [each for each in ranges if each] == [(0.1, 0.1), (0.2, 4.0)]
     assert ranges.index((0.2, 4.0)) - ranges.index((0.1, 0.1)) == 4
     assert (0.2, 60.0) in everything.ranges(SPANS[0])
+
+
+@pytest.mark.both_databases
+async def test_the_waits_of_each_step_are_a_range_of_the_row(database: Database) -> None:
+    at = (await database.read(clock)).replace(second=0, microsecond=0)
+    for queue, ago, seconds in (("a", 3, (0.2, 0.2, 400.0)), ("b", 3, (900.0,)), ("a", 7, (0.1,))):
+        minute = Minute(at - timedelta(minutes=ago), queue, "smtp.send")
+        minute.waits.add(seconds)
+        minute.durations.add((1.0,))
+        await database.write(write_statistics, 1, [minute], {})
+    async with database.reading() as tx:
+        report = await read_report(tx, SPANS[0], GroupBy.QUEUE, "a")
+        everything = await read_report(tx, SPANS[0], GroupBy.QUEUE, ALL)
+    ranges = report.ranges(SPANS[0], waits=True)
+    assert [each for each in ranges if each] == [(0.1, 0.1), (0.2, 400.0)]
+    assert ranges.index((0.2, 400.0)) - ranges.index((0.1, 0.1)) == 4
+    assert (0.2, 900.0) in everything.ranges(SPANS[0], waits=True)
+    assert {each for each in report.ranges(SPANS[0]) if each} == {(1.0, 1.0)}
+
+
+@pytest.fixture
+async def waited(database: Database) -> None:
+    at = (await database.read(clock)).replace(second=0, microsecond=0)
+    for ago in range(1, 60):
+        minute = Minute(at - timedelta(minutes=ago), "mail", "smtp.send")
+        minute.counts |= {"succeeded": 30, "first_try": 30}
+        minute.durations.add((0.1, 0.2))
+        minute.waits.add((0.5, 600.0 if ago < 20 else 2.0))
+        await database.write(write_statistics, 1, [minute], {})
+
+
+@pytest.mark.both_databases
+async def test_the_waits_are_plotted_where_they_have_room(waited: None, watch: Watch) -> None:
+    async with watch("reports", (200, 60)) as operator:
+        await operator.sees("─ VOLUME ─", "─ RUN TIME ─", "─ WAIT ─", "   1h ┤", "   1m ┤")
+        (title,) = [text for text in operator.text.splitlines() if "─ WAIT ─" in text]
+        assert title.count("from p50 to p95, log scale") == 2
+        assert max(len(text) for text in operator.text.splitlines()) <= 200
+    async with watch("reports", WIDE) as operator:
+        await operator.sees("─ VOLUME ─", "─ RUN TIME ─", "10s ┤")
+        assert "─ WAIT ─" not in operator.text
+        await operator.press("p")
+        await operator.sees("─ VOLUME ─", "─ WAIT ─", "1h ┤")
+        assert "─ RUN TIME ─" not in operator.text
+        await operator.press("p")
+        await operator.sees("─ RUN TIME ─")
+
+
+@pytest.mark.parametrize("palette", ["dark", "none"])
+def test_the_plot_of_waits_is_a_band_up_to_an_hour(palette: str) -> None:
+    theme.use(palette)
+    at = int(NOON.timestamp() // 60)
+    waited = {at - ago: (0.5, 600.0 if ago < 20 else 2.0) for ago in range(1, 60)}
+    head, *rows, axis = spread(ReportData(SUMMARY, ALL, (), {}, waited), SPANS[0], UTC, 68, 8, waits=True)
+    assert plain([head]).startswith("─ WAIT ─")
+    assert "11:40" in plain([axis])
+    early, late = (
+        [row for row, text in enumerate(rows) if plain([text]).ljust(70)[column] not in " │┤"] for column in (20, 62)
+    )
+    assert late[0] < early[0]  # ten minutes are higher than two seconds
+    assert late[-1] == early[-1]  # the median is the same
+    assert late[0] > 0  # ten minutes are below the edge
+    specs = [spec for row in rows for _, spec in row]
+    assert any("failed@" in spec for spec in specs)
+    assert any("done@" in spec for spec in specs)
+    assert plain(ascii_rows(rows)).isascii()
+
+
+def ascii_rows(rows: list[Row]) -> list[Row]:
+    return [
+        [(segment.text, "") for segment in Ascii().apply([Segment(text) for text, _ in row], BLACK)] for row in rows
+    ]
 
 
 @ON_ONE_DATABASE
