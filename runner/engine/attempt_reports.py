@@ -18,7 +18,7 @@ from runner.text.sanitize import one_line
 log = logging.getLogger("runner")
 
 QUICK = 0.1
-"""Seconds that a prefetched task runs before it is marked; most tasks end earlier and need no statement."""
+"""Seconds that a prefetched task runs before it is marked, at most twice as many; most tasks end earlier."""
 
 RETRY = 1.0
 """Seconds until a failed statement is retried."""
@@ -69,17 +69,15 @@ class Starts:
         self._timer = None if self._closed else asyncio.get_running_loop().call_later(seconds, self._check)
 
     def _check(self) -> None:
-        now = time.monotonic()
+        self._timer, before = None, time.monotonic() - QUICK
         unmarked = [each for each in self._running() if each.prefetched and each.started and not each.settled]
-        batch = [running for running in unmarked if running.started <= now - QUICK]
-        self._timer = None
+        batch = [running for running in unmarked if running.started <= before]
         if batch:
-            self._timer = asyncio.ensure_future(self._mark(batch[:CHUNK]))
+            self._timer = asyncio.ensure_future(self._mark(batch[:CHUNK], more=len(batch) > CHUNK))
         elif unmarked:
-            first = min(running.started for running in unmarked)
-            self._check_in(max(0.0, first + QUICK - now))
+            self._check_in(QUICK)
 
-    async def _mark(self, batch: list[Running]) -> None:
+    async def _mark(self, batch: list[Running], more: bool) -> None:
         now = time.monotonic()
         starts = [Start(running.task.id, running.task.fence, running.started - now) for running in batch]
         try:
@@ -91,7 +89,7 @@ class Starts:
             for running in batch:
                 running.prefetched = False  # its attempt counts from the mark
                 running.task = running.task._replace(place=None)  # the row has a new address
-            self._check_in(0.0)
+            self._check_in(0.0 if more else QUICK)
 
 
 breaker_log = logging.getLogger("runner.breaker")
