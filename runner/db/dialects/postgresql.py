@@ -315,7 +315,7 @@ def _numbered(sql: str) -> tuple[str, tuple[str, ...], bool]:
     def number(found: re.Match[str]) -> str:
         return f"${names.setdefault(found[1], len(names) + 1)}" if found[1] else "%"
 
-    returns = not sql.startswith("UPDATE") or "RETURNING" in sql
+    returns = not sql.startswith(("INSERT", "UPDATE", "DELETE")) or "RETURNING" in sql
     return PARAMETER.sub(number, sql), tuple(names), returns
 
 
