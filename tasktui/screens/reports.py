@@ -186,9 +186,14 @@ class ReportsScreen(LiveScreen):
         self.action_reload()
 
     def action_plot(self) -> None:
-        """Switch between the run times and the waits."""
-        self._waits = not self._waits
-        self.redraw()
+        """Switch between the run times and the waits, where the screen has room for one of them."""
+        if NORMAL <= self.size.width < WIDE:
+            self._waits = not self._waits
+            self.redraw()
+        elif self.size.width < NORMAL:
+            self.post_message(Notice(f"The plots need {NORMAL} columns; the figure WAIT P95 has the waits", bad=True))
+        else:
+            self.post_message(Notice("Both plots are shown"))
 
     def action_by(self) -> None:
         """Switch between handlers and queues."""

@@ -127,6 +127,8 @@ async def test_the_waits_are_plotted_where_they_have_room(waited: None, watch: W
         (title,) = [text for text in operator.text.splitlines() if "─ WAIT ─" in text]
         assert title.count("from p50 to p95, log scale") == 2
         assert max(len(text) for text in operator.text.splitlines()) <= 200
+        await operator.press("p")
+        await operator.is_told("Both plots are shown")
     async with watch("reports", WIDE) as operator:
         await operator.sees("─ VOLUME ─", "─ RUN TIME ─", "10s ┤")
         assert "─ WAIT ─" not in operator.text
@@ -135,6 +137,10 @@ async def test_the_waits_are_plotted_where_they_have_room(waited: None, watch: W
         assert "─ RUN TIME ─" not in operator.text
         await operator.press("p")
         await operator.sees("─ RUN TIME ─")
+    async with watch("reports", (80, 24)) as operator:
+        await operator.sees("HANDLERS")
+        await operator.press("p")
+        await operator.is_told("The plots need 100 columns")
 
 
 @pytest.mark.parametrize("palette", ["dark", "none"])
