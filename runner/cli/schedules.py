@@ -1,5 +1,6 @@
 """`runner schedules list|show|preview|add|edit|pause|resume|run|free|delete`: periodic tasks."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from runner.client.schedules import new_spec, spec_changes
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput, UnknownSchedule
+from runner.model.schedule import ScheduleSpec
 from runner.operations.pause import PauseKind, PauseTarget, name_warning
 from runner.operations.results import Actor, local_actor
 from runner.operations.schedule import (
@@ -154,11 +156,17 @@ async def schedules(
     settings = connection.settings(handlers=handlers or None)
     if action == "preview":
         return _preview(options, as_json=request.json)
+    # A refused schedule must not leave a new file.
+    loaded = load_handlers(settings) if action == "add" else {}
+    new = new_spec(handler or "", options.values(), loaded.get(handler or "")) if action == "add" else None
     async with open_database(settings, creates=action == "add") as database:
         if action in ("list", "show"):
             return await _print(database, id, as_json=request.json)
         by = local_actor(request.reason)
-        sentence = await _change(database, settings, action, id or "", handler, options, request, by)
+        if new is not None:
+            sentence = await _add(database, settings, id or "", new, loaded, by)
+        else:
+            sentence = await _change(database, settings, action, id or "", options, request, by)
         rows = await database.read(read_schedules, [id or ""])
     if request.json:
         print_json({"verb": action, "id": id, "schedule": schedule_document(rows[0]) if rows else None})
@@ -190,32 +198,32 @@ def _check_words(
         raise InvalidInput(why="--until belongs to schedules pause")
 
 
+async def _add(
+    database: Database, settings: Settings, id: str, spec: ScheduleSpec, loaded: Collection[str], by: Actor
+) -> str:
+    """Add a schedule and return a sentence about it; `loaded` are the names of the handlers that check payloads."""
+    place = PauseTarget(PauseKind.HANDLER, spec.handler)
+    warning = "" if spec.handler in loaded else await database.read(name_warning, place)
+    await database.write(add_schedule, id, spec, by, int(settings.payload_limit))
+    if warning:
+        print_stderr(f"runner: {warning}; its tasks wait until a runner loads it")
+    elif loaded and spec.handler not in loaded:
+        print_stderr(f"runner: no handler named {one_line(spec.handler)!r} is loaded; nothing checked the payload")
+    return f"added schedule {one_line(id)}"
+
+
 async def _change(
     database: Database,
     settings: Settings,
     action: Action,
     id: str,
-    handler: str | None,
     options: ScheduleOptions,
     request: Request,
     by: Actor,
 ) -> str:
-    """Execute an action and return a sentence about it."""
+    """Execute an action on a schedule that exists, and return a sentence about it."""
     name, limit = one_line(id), int(settings.payload_limit)
     match action:
-        case "add":
-            loaded = load_handlers(settings)
-            spec = new_spec(handler or "", options.values(), loaded.get(handler or ""))
-            place = PauseTarget(PauseKind.HANDLER, handler or "")
-            warning = "" if handler in loaded else await database.read(name_warning, place)
-            await database.write(add_schedule, id, spec, by, limit)
-            if warning:
-                print_stderr(f"runner: {warning}; its tasks wait until a runner loads it")
-            elif loaded and handler not in loaded:
-                print_stderr(
-                    f"runner: no handler named {one_line(handler or '')!r} is loaded; nothing checked the payload"
-                )
-            return f"added schedule {name}"
         case "edit":
             row = await _row(database, id)
             changes = spec_changes(row.spec, options.values(), load_handlers(settings).get(row.spec.handler))

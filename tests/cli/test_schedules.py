@@ -1,5 +1,7 @@
 """runner schedules: from adding a schedule to undoing its deletion, and every wrong input with its reason."""
 
+from pathlib import Path
+
 import pytest
 import sqlalchemy as sa
 
@@ -100,6 +102,14 @@ def test_wrong_input_is_refused_with_its_reason(
 ) -> None:
     refused = cli("schedules", *words)
     assert (refused.code, why in refused.err) == (code, True), refused.err
+
+
+def test_a_refused_schedule_leaves_no_new_file(cli: Call, tmp_path: Path) -> None:
+    file = tmp_path / "new.db"
+    refused = cli("schedules", "add", "x", "a.b", "--cron", "99 *", "--url", f"sqlite:///{file}")
+    assert (refused.code, file.exists()) == (Exit.BAD_INPUT, False), refused.err
+    assert cli("schedules", "add", "x", "a.b", "--every", "1h", "--url", f"sqlite:///{file}").code == Exit.OK
+    assert file.exists()
 
 
 def test_check_reports_schedules_that_cannot_run_or_do_not_run(cli: Call, nightly: str) -> None:
