@@ -38,6 +38,11 @@ PUBLIC_HOSTS = {"pypi.org", "files.pythonhosted.org"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
+DATABASE_NAME = re.compile(r"""(?:\bkind|dialect\.name|backend_name\(\)) *(?:[!=]=|is|in) *[(\["']""")
+ANY_DATABASE = {"db", "urls", "django"}
+"""The packages that distinguish databases by name; Django has names of its own."""
+DATABASE_OF_OTHERS = "runner/client/external.py"
+
 CLASS = re.compile(r"^ *class (\w+)[(:\[]", re.MULTILINE)
 DEFINITION = re.compile(r"^( *)(?:(?:async )?def|(class)) ")
 
@@ -218,6 +223,17 @@ def test_no_line_of_a_page_is_too_long() -> None:
 
 def test_states_are_written_in_one_place() -> None:
     assert list(stray_state_literals()) == []
+
+
+def test_only_the_database_packages_ask_for_the_name_of_a_database() -> None:
+    found = [
+        location(module, number)
+        for module in modules("runner", "tasktui")
+        if not ANY_DATABASE & set(module.parts) and module != PROJECT / DATABASE_OF_OTHERS
+        for number, line in enumerate(module.read_text(encoding="utf-8").splitlines(), 1)
+        if DATABASE_NAME.search(line) and re.search("sqlite|postgresql", line)
+    ]
+    assert not found, f"ask for a property of the URL or of the dialect instead: {found}"
 
 
 def test_every_form_of_a_state_literal_is_found() -> None:

@@ -50,6 +50,11 @@ def test_a_sqlite_database_is_a_url_or_a_path(text: str, path: str) -> None:
     assert async_url(text).drivername == "sqlite+aiosqlite"
     assert sync_url(text).drivername == "sqlite+pysqlite"
     assert async_url(text).database == sync_url(text).database == path
+    assert parse_url(text).file == Path(path)
+
+
+def test_a_database_on_a_server_is_no_file() -> None:
+    assert parse_url("postgresql://db/app.db").file is None
 
 
 def test_a_tilde_is_expanded() -> None:

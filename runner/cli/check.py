@@ -129,7 +129,7 @@ async def run_checks(settings: Settings) -> AsyncIterator[Finding]:
         if row.origin.startswith("ignored"):
             yield Finding("settings", CheckStatus.NOTE, f"unknown setting {row.name}", "Correct or remove it.")
     yield _handlers(settings)
-    if settings.url.kind != "sqlite":
+    if settings.url.file is None:
         most = most_connections(settings.transaction_connections, notify=settings.notify)
         yield Finding("sizes", CheckStatus.WELL, f"a runner with these settings opens {most} connections at most")
     try:
@@ -178,7 +178,7 @@ async def _database(database: Database, settings: Settings) -> AsyncIterator[Fin
 
 
 def _file_mode(url: DatabaseUrl) -> Iterator[Finding]:
-    files = list(open_to_others(url.database)) if url.kind == "sqlite" else []
+    files = [] if url.file is None else list(open_to_others(url.database))
     if files:
         names = " ".join(quote(str(file)) for file in files)
         text = f"every user of this machine may read or change {', '.join(file.name for file in files)}"

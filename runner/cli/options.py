@@ -68,7 +68,7 @@ async def open_unchecked(settings: Settings, *, must_exist: bool = False) -> Asy
     Raises:
         FileMissing: the file does not exist and `must_exist` is set.
     """
-    if must_exist and settings.url.kind == "sqlite" and not (path := Path(settings.url.database)).exists():
+    if must_exist and (path := settings.url.file) is not None and not path.exists():
         raise FileMissing(path=path.absolute())
     database = Database.of(settings)
     try:

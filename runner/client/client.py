@@ -114,7 +114,7 @@ class Client:
 
     async def submit_one_async(self, insert: "SingleInsert", payload: str) -> int:
         """Same as `submit_one`, without blocking the caller's event loop."""
-        opens = self.settings.url.kind != "sqlite"  # `close` waits for the whole call in a thread
+        opens = self.settings.url.file is None  # `close` waits for the whole call in a thread
         database = self._opened_database or (await self._threads.run(self._open_database) if opens else None)
         if database is None or (loops := database.loops) is None:
             return await self._threads.run(self.submit_one, insert, payload)

@@ -66,7 +66,7 @@ class DjangoClient(Client):
         return database_alias()
 
     async def _open(self) -> "Database":
-        if self.settings.url.kind == "sqlite" and is_in_memory(self.settings.url.database):
+        if self.settings.url.file is not None and is_in_memory(self.settings.url.database):
             raise DatabaseUnavailable(url=self.settings.url, why=IN_MEMORY)
         return await super()._open()
 

@@ -258,13 +258,13 @@ def tune_interpreter(settings: Settings) -> None:
 
     The modules are kept without a search for garbage in them, which takes longer than a tenth of the start.
 
-    The statements of SQLite run in threads, and each waits for the interpreter before and after a statement. At the
-    usual 5 ms a busy event loop keeps them waiting for longer than they run.
+    The statements of a database file run in threads, and each waits for the interpreter before and after a statement.
+    At the usual 5 ms a busy event loop keeps them waiting for longer than they run.
 
     Args:
         settings: the settings of the runner.
     """
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
-    if settings.url.kind == "sqlite":
+    if settings.url.file is not None:
         sys.setswitchinterval(SWITCH)

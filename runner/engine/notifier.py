@@ -44,11 +44,11 @@ async def notifications(database: Database, settings: Settings, on_submit: Calla
     """
     if not settings.poll_interval:
         return
-    if database.dialect.isolates_rows:
+    if (file := settings.url.file) is None:
         if settings.notify:
             await listen(database, on_submit)
     else:
-        every, path = settings.sqlite_poll_interval.total_seconds(), database.engine.url.database or ""
+        every, path = settings.sqlite_poll_interval.total_seconds(), str(file)
         if not settings.notify:
             await watch(path, database.tables, every, on_submit)
             return

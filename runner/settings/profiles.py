@@ -147,7 +147,7 @@ class Profile:
         if "password_command" not in self.values:
             return url
         where = self.origin("password_command")
-        if url.kind == "sqlite":
+        if url.file is not None:
             _reject(where, "SQLite has no passwords")
         return replace(url, password=read_password(self._text("password_command"), where))
 

@@ -252,7 +252,7 @@ class Settings(BaseModel):
     def _schema_fits(cls, schema: str | None, info: ValidationInfo) -> str | None:
         if schema is not None and schema.startswith("pg_"):
             raise ValueError("PostgreSQL reserves schemas that begin with pg_")
-        if schema is not None and "url" in info.data and info.data["url"].kind == "sqlite":
+        if schema is not None and "url" in info.data and info.data["url"].file is not None:
             raise ValueError("SQLite has no schemas; use table_prefix")
         return schema
 

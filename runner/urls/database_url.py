@@ -72,9 +72,17 @@ class DatabaseUrl:
         return f"DatabaseUrl({str(self)!r})"
 
     @property
+    def file(self) -> Path | None:
+        """Path of the file that is the database; None if a server has it.
+
+        The statements of a file run in threads of this process. It has no schemas, logins or passwords.
+        """
+        return Path(self.database) if self.kind == "sqlite" else None
+
+    @property
     def tls(self) -> Tls:
         """Protection of the connection, from the URL, the environment and the service file."""
-        if self.kind == "sqlite":
+        if self.file is not None:
             return Tls(local=True)
         return tls_for([host.name for host in self.hosts if host.name], dict(self.options))
 

@@ -217,12 +217,12 @@ class Session:
 
     async def _open(self) -> None:
         url = self.settings.url
-        if url.kind == "sqlite" and not Path(url.database).exists():
+        if url.file is not None and not url.file.exists():
             raise SchemaMissing(url=url, needed=HEAD)
         await self._schema_check.get(None, lambda: check(self.database))
         if self.lock.barrier is UNOPENED:
             by_effect = os.access in os.supports_effective_ids
-            if url.kind == "sqlite" and not os.access(url.database, os.W_OK, effective_ids=by_effect):
+            if url.file is not None and not os.access(url.file, os.W_OK, effective_ids=by_effect):
                 self.lock.barrier = FILE
             else:
                 self.lock.barrier = BARRIERS[await self.database.read(connection_permission)]
@@ -318,7 +318,7 @@ class Session:
 
     def _file_now(self) -> tuple[int, int] | None:
         """The identity of the database file, if it exists."""
-        if self.settings.url.kind == "sqlite":
+        if self.settings.url.file is not None:
             with suppress(FileNotFoundError):
                 return identity(self.settings.url.database)
         return None

@@ -180,7 +180,7 @@ def lock_of(arguments: Arguments, settings: Settings, barrier: ReadOnlyReason | 
 
 def named(url: DatabaseUrl) -> DatabaseUrl:
     """Set the application name on the server, unless the URL sets one."""
-    if url.kind == "sqlite" or "application_name" in dict(url.options):
+    if url.file is not None or "application_name" in dict(url.options):
         return url
     return replace(url, options=(*url.options, ("application_name", "tasktui")))
 

@@ -39,7 +39,7 @@ class Sandbox:
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.folder = folder
-        self._is_file = settings.url.kind == "sqlite"
+        self._is_file = settings.url.file is not None
         url = replace(settings.url, database=str(folder / "bench.db")) if self._is_file else settings.url
         schema = None if self._is_file else PREFIX + secrets.token_hex(4)
         # All other settings stay: they are under test.
@@ -106,10 +106,6 @@ async def _drop(tx: Transaction) -> None:
     await tx.execute(sa.schema.DropSchema(schema, cascade=True, if_exists=True))
 
 
-PACKAGES = {
-    "postgresql": ("tasktui", "SQLAlchemy", "psycopg", "APScheduler", "pydantic"),
-    "sqlite": ("tasktui", "SQLAlchemy", "aiosqlite", "APScheduler", "pydantic"),
-}
 SERVER = ("fsync", "synchronous_commit", "full_page_writes", "wal_level", "shared_buffers", "max_wal_size")
 FILE = ("journal_mode", "synchronous", "page_size")
 SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
@@ -136,8 +132,8 @@ async def describe(database: Database, sandbox: Sandbox) -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}, load {_load():.1f}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "database": await database.read(_server if database.dialect.isolates_rows else _file),
-        "disk": _disk(sandbox.folder) if sandbox.settings.url.kind == "sqlite" else "the server's",
-        "packages": ", ".join(_packages(database.dialect.name)),
+        "disk": "the server's" if sandbox.settings.url.file is None else _disk(sandbox.folder),
+        "packages": ", ".join(_packages(database.engine.dialect.driver)),
         "settings": ", ".join(f"{name} {rows[name]}" for name in RELEVANT),
     }
 
@@ -146,7 +142,7 @@ def cautions(sandbox: Sandbox) -> Iterator[str]:
     """Warnings about conditions that distort the figures."""
     if _load() > MAX_LOAD:
         yield f"This machine was busy (load {_load():.1f}): do not compare these figures with others."
-    if sandbox.settings.url.kind == "sqlite" and _disk(sandbox.folder).startswith(("tmpfs", "ramfs")):
+    if sandbox.settings.url.file is not None and _disk(sandbox.folder).startswith(("tmpfs", "ramfs")):
         yield "The files are in memory, where a commit is free: set TMPDIR to a folder on a disk."
 
 
@@ -192,8 +188,8 @@ def _disk(folder: Path) -> str:
     return f"{kind} at {mount_point}"
 
 
-def _packages(dialect: str) -> Iterator[str]:
-    for name in PACKAGES[dialect]:
+def _packages(driver: str) -> Iterator[str]:
+    for name in ("tasktui", "SQLAlchemy", driver, "APScheduler", "pydantic"):
         yield f"{name} {version(name)}{_implementation() if name == 'psycopg' else ''}"
 
 

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -209,8 +208,7 @@ def _check(settings: Settings, tasks: int | None) -> None:
 
 
 def _location(settings: Settings) -> str:
-    url = settings.url
-    return str(Path(url.database).resolve()) if url.kind == "sqlite" else str(url)
+    return str(settings.url if settings.url.file is None else settings.url.file.resolve())
 
 
 def _sources() -> tuple[list[SourceFile], list[str]]:
