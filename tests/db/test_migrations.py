@@ -86,17 +86,36 @@ def limited_role(databases: Any, database_url: str) -> Iterator[str]:
 
 
 async def described(database: Database) -> Described:
-    """The structure of an installation, as the database describes it."""
+    """The structure of an installation, as the database describes it, without the order of columns.
+
+    A new release appends its columns, so their order depends on the first release of an installation.
+    """
     async with database.reading() as tx:
         questions = SQLITE_QUESTIONS if database.engine.dialect.name == "sqlite" else POSTGRESQL_QUESTIONS
         version, schema = f"{database.tables.prefix}task_schema", database.tables.metadata.schema
         return {
             name: sorted(
-                tuple(re.sub(r"\s+", " ", str(value)) for value in row)
+                tuple(without_order(re.sub(r"\s+", " ", str(value))) for value in row)
                 for row in await tx.rows(sa.text(question), {"version": version, "schema": schema})
             )
             for name, question in questions.items()
         }
+
+
+def without_order(sql: str) -> str:
+    """A CREATE TABLE with its columns and constraints in the order of their text; other texts as they are."""
+    head, _, body = sql.partition("(")
+    if not head.startswith("CREATE TABLE"):
+        return sql
+    parts, depth, quoted = [""], 0, False
+    for sign in body.rpartition(")")[0]:
+        quoted ^= sign == "'"
+        depth += 0 if quoted else (sign == "(") - (sign == ")")
+        if sign == "," and not depth and not quoted:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return f"{head}({', '.join(sorted(part.strip() for part in parts))})"
 
 
 SQLITE_QUESTIONS = {
@@ -115,7 +134,7 @@ POSTGRESQL_QUESTIONS = {
         FROM {RELATIONS}
     """,
     "columns": f"""
-        SELECT r.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
+        SELECT r.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
             a.attcollation::regcollation, pg_get_expr(d.adbin, d.adrelid)
         FROM {RELATIONS} JOIN pg_attribute AS a ON a.attrelid = r.oid AND a.attnum > 0
             LEFT JOIN pg_attrdef AS d ON d.adrelid = r.oid AND d.adnum = a.attnum
