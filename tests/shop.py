@@ -9,6 +9,7 @@ import json
 import math
 import random
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -345,10 +346,18 @@ async def _tasks(tx: Transaction, runners: list[int]) -> int:
                 "payload": json.dumps(payload),
             }
         )
-    await tx.execute(sa.insert(tx.tables.history), past)
+    await tx.execute(sa.insert(tx.tables.history), [*past, *_earlier(past[0], last + 145)])
     await tx.execute(sa.insert(task).values(id=last + 10_000, handler="orders.place"))  # later ids begin beyond it
     await tx.execute(sa.delete(task).where(task.c.id == last + 10_000))
     return last
+
+
+def _earlier(dead: dict[str, Any], id: int) -> Iterator[dict[str, Any]]:
+    """Earlier tasks of an order that retries now."""
+    for nth, name in enumerate(("dead", "succeeded", "cancelled")):
+        ended = NOW - (3 - nth) * 400 * MINUTE
+        values = {"id": id + nth, "state": name, "key": "order-94002", "finished_at": ended}
+        yield dead | values | {"error": dead["error"] if name == "dead" else None}
 
 
 async def _past_runs(tx: Transaction, last: int) -> None:

@@ -162,7 +162,7 @@ def test_the_url_in_the_environment_is_read_like_any_other_setting(monkeypatch: 
     assert (load().url, load().claim_batch_size) == (loaded.url, 3)
 
 
-@pytest.mark.parametrize(("typed", "text"), [("700", "700 B"), ("1536B", "1.5 KiB"), ("3MiB", "3.0 MiB")])
+@pytest.mark.parametrize(("typed", "text"), [("700", "700 B"), ("1536B", "1.5 KiB"), ("3MiB", "3 MiB")])
 def test_sizes_are_shown_with_units(typed: str, text: str) -> None:
     assert row(load(payload_limit=typed), "payload_limit").value == text
 

@@ -107,6 +107,7 @@ def _print(detail: TaskDetail, reveal: bool) -> None:
         print_title(title)
         for line in lines:
             print_line(line)
+    _print_same_key(detail)
     for name in JSON_TEXTS:
         value = decode(getattr(detail, name), reveal=reveal)
         if value is not None:
@@ -117,6 +118,14 @@ def _print(detail: TaskDetail, reveal: bool) -> None:
     if detail.next_runs:
         print_title("next runs, if every attempt fails immediately")
         print_block("\n".join(_time_line(run, detail.at, local_zone()) for run in detail.next_runs))
+
+
+def _print_same_key(detail: TaskDetail) -> None:
+    if detail.same_key:
+        print_title("newest other tasks with this handler and key")
+    for task in detail.same_key:
+        when = formatting.distance(task.relevant_time, detail.at)
+        print_line(f"{task.id:>8}  {formatting.state(task.shown):<12}  {when:>11}  {formatting.reason(task.remark)}")
 
 
 def _print_notes(detail: TaskDetail, reveal: bool) -> None:

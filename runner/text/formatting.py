@@ -18,8 +18,8 @@ TEN_MILLISECONDS = 0.01
 LONGEST_REASON = 4_000
 """Maximum number of characters of an error to search for its first line."""
 
-STEP = 1024
-"""The factor between units of bytes."""
+STEP, TENS = 1024, 99.95
+"""The factor between units of bytes, and the number from which a size has no decimal."""
 
 
 def text(value: object) -> str:
@@ -50,7 +50,7 @@ def duration(length: timedelta | float | None) -> str:
 
 
 def size(number: int | None) -> str:
-    """A number of bytes: `412 B`, `1.2 GiB`."""
+    """A number of bytes: `412 B`, `28.4 MiB`, `413 MiB`, `1 GiB`."""
     if number is None:
         return NOTHING
     value, unit = float(number), "B"
@@ -58,7 +58,7 @@ def size(number: int | None) -> str:
         if value < STEP or unit == "TiB":
             break
         value /= STEP
-    return f"{value:,.1f} {unit}" if unit != "B" else f"{number:,} B"
+    return f"{f'{value:,.1f}'.removesuffix('.0') if value < TENS else f'{value:,.0f}'} {unit}"
 
 
 HIGH_SHARE, LOW_SHARE = 0.99, 0.0005

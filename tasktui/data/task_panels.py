@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
 from textwrap import wrap
 
-from runner.model.task import Shown, State
+from runner.model.task import Priority, Shown, State
 from runner.queries.task.attempts import checkpoint_lines
 from runner.queries.task.detail import TaskDetail, task_fields
 from runner.queries.task.timeline import timeline
@@ -12,10 +12,10 @@ from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
 from runner.text.redact import decode, mask
 from runner.text.sanitize import SIGNS, one_line
-from tasktui.render.code import error_rows, payload_line, payload_rows
+from tasktui.render.code import error_rows, payload_rows
 from tasktui.render.plot import Span, gauge, time_axis
 from tasktui.render.render import brief, fitted, line
-from tasktui.render.rows import BLANK, Part, Row, beside, ends, fit, handler, heading, inset, pill, rule, width_of
+from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, inset, pill, rule, width_of
 
 MOST_ATTEMPTS = 8
 """Attempts of the chart: the last ones."""
@@ -68,7 +68,7 @@ def said(detail: TaskDetail, width: int) -> list[Row]:
     main, (cause, role) = sentence(detail)
     if width_of([main, (cause, role)]) + 2 <= width:
         return inset([[main, (cause, role)]])
-    return inset([[main], *([(text, role)] for text in wrap(cause, width - 2))])
+    return inset([[main], *([(text, role)] for text in wrap(cause.strip(), width - 2))])
 
 
 def _ending(detail: TaskDetail, reason: str) -> list[Part]:
@@ -107,9 +107,11 @@ def _held(detail: TaskDetail) -> str:
 
 
 def facts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
-    """The fields of a task in columns."""
-    skipped = {"task", "state", "key", "progress"}
-    fields = [(name, line(value)) for name, value in task_fields(detail, zone) if name not in skipped]
+    """The fields of a task in columns; the headline has the others."""
+    task, skipped = detail.task, {"task", "state", "handler", "key", "progress"}
+    fields = [("queue", line(task.queue, 60)), ("priority", f"{task.priority} of {Priority.HIGHEST}")]
+    others = ((name, line(value).replace(" UTC (+00:00)", " UTC")) for name, value in task_fields(detail, zone))
+    fields += [field for field in others if field[0] not in skipped]
     columns = 1 if width < 98 else 2 if width < 178 else 3
     each = width // columns
     short = [field for field in fields if len(field[1]) <= each - 16]
@@ -193,14 +195,23 @@ def _bar(
         None if moment is None else min(max(span.column(moment, width), 0), width - 1) for moment in times
     )
     if before is not None and begin is not None:
-        for place in range(before + 1, begin):
-            cells[place] = ("┄", "faint")
+        cells[before + 1 : begin] = _wait(times, begin - before - 1)
     if begin is not None and end is None:
         cells[begin] = ("◇", role)
     elif begin is not None and end is not None:
         for place in range(begin, max(end, begin) + 1):
             cells[place] = ("█", role)
     return cells
+
+
+def _wait(times: tuple[datetime | None, ...], width: int) -> list[Part]:
+    """A dotted line with the length of the wait, if that has room."""
+    length = times[1] - times[0] if times[0] and times[1] else timedelta(0)
+    text = f" wait {formatting.age(length)} "
+    left = (width - len(text)) // 2
+    if left < 2:
+        return [("┄", "faint")] * max(0, width)
+    return [("┄", "faint")] * left + [(sign, "muted") for sign in text] + [("┄", "faint")] * (width - left - len(text))
 
 
 def error(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> list[Row]:
@@ -288,56 +299,3 @@ def notes(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool) -> list
             text = one_line(mask(row.line, reveal=reveal))
             rows.append(fit([(f"  {when:<8}  ", "faint"), (f"{line(row.level, 8):<9}", role), (text, "text")], width))
     return rows
-
-
-def preview(detail: TaskDetail, zone: tzinfo, width: int, height: int, *, tall: bool) -> list[Row]:
-    """The task under the cursor of a list, below it or beside it."""
-    hint: list[Part] = [("enter", "bold accent"), (" opens, ", "muted"), ("p", "bold accent"), (" hides", "muted")]
-    task = detail.task
-    title: list[Part] = [
-        (f"{task.id} ", "bold strong"),
-        *handler(task.handler, min(30, len(line(task.handler))), "muted"),
-    ]
-    rows: list[Row] = [
-        rule(title, width, hint),
-        fit([(" ", ""), pill(task.shown), (" ", ""), *sentence(detail)], width),
-        BLANK,
-    ]
-    details: list[Row] = [
-        [(f"  {name:<11}", "muted"), (text, "text")] for name, text in _brief_facts(detail, zone) if text
-    ]
-    value = decode(detail.payload)
-    last = trouble(detail, width if tall else width // 2 - 3, reveal=False, unfold=False)
-    if tall:
-        rows += [*details, BLANK, *attempts(detail, zone, width), BLANK]
-        rows += [rule([heading("ERROR")], width), *last, BLANK] if last else []
-        rows += payload(detail, width, reveal=False, unfold=False)
-        related = dependencies(detail, width)
-        rows += [BLANK, *related] if related else []
-        return rows[:height]
-    half = width // 2 - 1
-    right = [*last[: height - 5], payload_line(value, half - 3)] if value is not None else last
-    bordered = [[("│ ", "line"), *row] for row in right[: height - 3]]
-    return [*rows, *beside(details[: height - 3], bordered, half)][:height]
-
-
-def _moment(moment: datetime, at: datetime, zone: tzinfo) -> str:
-    local = moment.astimezone(zone)
-    day = "" if local.date() == at.astimezone(zone).date() else f"{local:%m-%d} "
-    return f"{day}{local:%H:%M:%S}, {formatting.distance(moment, at)}"
-
-
-def _brief_facts(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
-    task, at = detail.task, detail.at
-    own = f", handler's plan {line(detail.handler_retry, 30)}" if detail.handler_retry else ""
-    plan = f", plan {line(detail.retry, 30)}" if detail.retry else own
-    yield "key", line(task.key, 60) if task.key else ""
-    yield "queue", f"{line(task.queue, 30)}, priority {task.priority}, bucket {detail.bucket}"
-    yield "attempts", f"{formatting.attempts(task.attempt, task.max_attempts).replace('/', ' of ')}{plan}"
-    by = f" by {line(detail.submitted_by, 30)}" if detail.submitted_by else ""
-    yield "submitted", f"{_moment(task.submitted_at, at, zone)}{by}" if task.submitted_at else ""
-    if detail.attempts:
-        last = detail.attempts[-1]
-        ran = _moment(last.started_at, at, zone) if last.started_at else ""
-        yield "last ran", f"{ran} for {formatting.duration(last.duration)} on {line(last.host, 20)}"
-    yield "timeout", formatting.age(detail.timeout) if detail.timeout is not None else ""

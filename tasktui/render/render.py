@@ -113,8 +113,8 @@ def fitted(text: str, width: int, *, right: bool = False) -> str:
     return padding + text if right else text + padding
 
 
-GAP = 1
-"""Cells between columns."""
+GAP, ROOMY = 1, 96
+"""Cells between columns; in a table of at least so many cells, one more between a number and the text after it."""
 
 
 class ListColumn(NamedTuple):
@@ -146,9 +146,9 @@ def widths(columns: Sequence[ListColumn], room: int) -> list[int]:
         Widths in cells; 0 for hidden columns.
     """
     visible = list(columns)
-    while _total_width(visible) > room and any(column.drop for column in visible):
+    while _total_width(visible, room) > room and any(column.drop for column in visible):
         visible.remove(max(visible, key=lambda column: column.drop))
-    spare, shares = max(0, room - _total_width(visible)), sum(column.grow for column in visible)
+    spare, shares = max(0, room - _total_width(visible, room)), sum(column.grow for column in visible)
     widths_in_order = []
     for column in columns:
         if column not in visible:
@@ -160,8 +160,20 @@ def widths(columns: Sequence[ListColumn], room: int) -> list[int]:
     return widths_in_order
 
 
-def _total_width(columns: Sequence[ListColumn]) -> int:
-    return sum(column.width for column in columns) + GAP * max(0, len(columns) - 1)
+def gaps(columns: Sequence[ListColumn], room: int) -> list[int]:
+    """Blanks after each of the visible columns of a table."""
+    return [
+        GAP + (room >= ROOMY and _touch(one, other)) for one, other in zip(columns, [*columns[1:], None], strict=True)
+    ]
+
+
+def _touch(number: ListColumn, text: ListColumn | None) -> bool:
+    """True if a number ends where the text after it begins; some texts begin with a blank of their own."""
+    return text is not None and number.right and not text.right and not text.title.startswith(" ")
+
+
+def _total_width(columns: Sequence[ListColumn], room: int) -> int:
+    return sum(column.width for column in columns) + sum(gaps(columns, room)[:-1])
 
 
 class _ListedTask(NamedTuple):

@@ -1,8 +1,8 @@
 """TaskScreen and PreviewPane: everything about one task, and a short form below the task list or beside it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,12 +17,14 @@ from runner.errors import TaskNotFound
 from runner.queries.task.detail import TaskDetail, task_detail
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
+from runner.text.redact import decode
 from tasktui.actions import perform
 from tasktui.actions.action import Targets
 from tasktui.data import task_panels as panels
-from tasktui.data.task_panels import preview
 from tasktui.messages import RevealRecorded
-from tasktui.render.rows import BLANK, Row, beside, fit, heading, rule
+from tasktui.render.code import payload_line
+from tasktui.render.render import brief, line, when_text
+from tasktui.render.rows import BLANK, Part, Row, beside, fit, handler, heading, pill, rule, state
 from tasktui.screens.actions import TASK_TARGETS, action_bindings
 from tasktui.screens.live import LiveScreen
 from tasktui.screens.selection import open_why
@@ -206,34 +208,111 @@ class TaskScreen(LiveScreen):
 
 
 def task_rows(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool, unfold: bool) -> list[Row]:
-    """Everything about a task."""
+    """Everything about a task: in one column, in two below the attempts, or in two with the timeline at the right."""
+    top: list[Row] = [panels.headline(detail, width), *panels.said(detail, width), *panels.progress(detail, width)]
+    fields = panels.facts(detail, zone, width)
+    top += [BLANK, *([panels.line_of_facts(detail, width)] if width < NORMAL else fields)]
+    chart = panels.attempts(detail, zone, width) if width >= LEAST_CHART else []
+    values = partial(panels.payload, detail, reveal=reveal, unfold=unfold)
+    trouble = partial(panels.error, detail, reveal=reveal, unfold=unfold)
+    events = partial(panels.history, detail, zone, reveal=reveal)
+    noted = partial(panels.notes, detail, zone, reveal=reveal)
+    related, same = partial(panels.dependencies, detail), partial(same_key, detail)
+    runs = partial(_next_runs, detail, zone)
+    if width < NORMAL:
+        one = [chart, trouble(width), values(width), fields, related(width), same(width), noted(width), events(width)]
+        return spaced([top, *one, runs(width)])
+    left, right = (width - 2) * 2 // 5, width - (width - 2) * 2 // 5 - 2
+    if width >= WIDE - 2:
+        first = spaced([values(left), related(left), same(left), [] if chart else runs(left)])
+        second = spaced([trouble(right), noted(right), events(right)])
+        return spaced([top, chart, beside(first, second, left)])
+    first, second = spaced([values(left), same(left)]), trouble(right)
+    if not second:
+        first, second = values(left), same(right)
+    both = beside(first, second, left) if second else values(width)
+    rest = [related(width), noted(width), events(width), [] if chart else runs(width)]
+    return spaced([top, chart, both, *rest])
+
+
+def spaced(parts: Sequence[Iterable[Row]]) -> list[Row]:
+    """Panels below each other with a blank row between them; empty ones are left out."""
+    rows: list[Row] = []
+    for part in map(list, parts):
+        rows += [BLANK, *part] if rows and part else part
+    return rows
+
+
+def same_key(detail: TaskDetail, width: int) -> list[Row]:
+    """The newest other tasks of the handler with the key of a task."""
+    if not detail.same_key:
+        return []
+    rows: list[Row] = [rule([heading("SAME KEY")], width, [(line(detail.task.key, max(8, width // 2)), "muted")])]
+    for task in detail.same_key:
+        sign, spec = state(task.shown)
+        when, role = when_text(task, detail.at)
+        remark = brief(task.remark)
+        parts: list[Part] = [(f"  {task.id:<8} ", "text"), (f"{sign:<12} ", spec), (f"{when:>11}  ", role)]
+        rows.append(fit([*parts, (remark, "muted")], width))
+    return rows
+
+
+def _next_runs(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
+    if not detail.next_runs:
+        return []
+    note: list[Part] = [("if every attempt fails immediately", "muted")]
+    runs = (formatting.exact(run, detail.at, zone).replace(" UTC (+00:00)", " UTC") for run in detail.next_runs)
+    return [rule([heading("NEXT RUNS")], width, note), *(fit([(f"  {run}", "text")], width) for run in runs)]
+
+
+def preview(detail: TaskDetail, zone: tzinfo, width: int, height: int, *, tall: bool) -> list[Row]:
+    """The task under the cursor of a list, below it or beside it."""
+    hint: list[Part] = [("enter", "bold accent"), (" opens, ", "muted"), ("p", "bold accent"), (" hides", "muted")]
+    task = detail.task
+    title: list[Part] = [
+        (f"{task.id} ", "bold strong"),
+        *handler(task.handler, min(30, len(line(task.handler))), "muted"),
+    ]
     rows: list[Row] = [
-        panels.headline(detail, width),
-        *panels.said(detail, width),
-        *panels.progress(detail, width),
+        rule(title, width, hint),
+        fit([(" ", ""), pill(task.shown), (" ", ""), *panels.sentence(detail)], width),
         BLANK,
     ]
-    fields = panels.facts(detail, zone, width)
-    rows += [panels.line_of_facts(detail, width)] if width < NORMAL else fields
-    rows += [BLANK]
-    chart = panels.attempts(detail, zone, width) if width >= LEAST_CHART else []
-    rows += [*chart, BLANK] if chart else []
-    half = (width - 2) * 2 // 5 if width >= NORMAL else width
-    other = width - half - 2 if width >= NORMAL else width
-    left = panels.payload(detail, half, reveal=reveal, unfold=unfold)
-    right = panels.error(detail, other, reveal=reveal, unfold=unfold)
-    if width < NORMAL or not right:
-        left = panels.payload(detail, width, reveal=reveal, unfold=unfold)
-        rows += [*right, *([BLANK] if right else []), *left]
-    else:
-        rows += beside(left, right, half)
-    rows += [BLANK, *fields] if width < NORMAL else []
-    related = panels.dependencies(detail, width)
-    rows += [BLANK, *related] if related else []
-    noted = panels.notes(detail, zone, width, reveal=reveal)
-    rows += [BLANK, *noted] if noted else []
-    rows += [BLANK, *panels.history(detail, zone, width, reveal=reveal)]
-    if detail.next_runs:
-        rows += [BLANK, rule([heading("NEXT RUNS")], width, [("if every attempt fails immediately", "muted")])]
-        rows += [fit([(f"  {formatting.exact(run, detail.at, zone)}", "text")], width) for run in detail.next_runs]
-    return rows
+    details: list[Row] = [
+        [(f"  {name:<11}", "muted"), (text, "text")] for name, text in _brief_facts(detail, zone) if text
+    ]
+    value = decode(detail.payload)
+    last = panels.trouble(detail, width if tall else width // 2 - 3, reveal=False, unfold=False)
+    if tall:
+        rows += [*details, BLANK, *panels.attempts(detail, zone, width), BLANK]
+        rows += [rule([heading("ERROR")], width), *last, BLANK] if last else []
+        rows += panels.payload(detail, width, reveal=False, unfold=False)
+        related = panels.dependencies(detail, width)
+        rows += [BLANK, *related] if related else []
+        return rows[:height]
+    half = width // 2 - 1
+    right = [*last[: height - 5], payload_line(value, half - 3)] if value is not None else last
+    bordered = [[("│ ", "line"), *row] for row in right[: height - 3]]
+    return [*rows, *beside(details[: height - 3], bordered, half)][:height]
+
+
+def _moment(moment: datetime, at: datetime, zone: tzinfo) -> str:
+    local = moment.astimezone(zone)
+    day = "" if local.date() == at.astimezone(zone).date() else f"{local:%m-%d} "
+    return f"{day}{local:%H:%M:%S}, {formatting.distance(moment, at)}"
+
+
+def _brief_facts(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
+    task, at = detail.task, detail.at
+    own = f", handler's plan {line(detail.handler_retry, 30)}" if detail.handler_retry else ""
+    plan = f", plan {line(detail.retry, 30)}" if detail.retry else own
+    yield "key", line(task.key, 60) if task.key else ""
+    yield "queue", f"{line(task.queue, 30)}, priority {task.priority}, bucket {detail.bucket}"
+    yield "attempts", f"{formatting.attempts(task.attempt, task.max_attempts).replace('/', ' of ')}{plan}"
+    by = f" by {line(detail.submitted_by, 30)}" if detail.submitted_by else ""
+    yield "submitted", f"{_moment(task.submitted_at, at, zone)}{by}" if task.submitted_at else ""
+    if detail.attempts:
+        last = detail.attempts[-1]
+        ran = _moment(last.started_at, at, zone) if last.started_at else ""
+        yield "last ran", f"{ran} for {formatting.duration(last.duration)} on {line(last.host, 20)}"
+    yield "timeout", formatting.age(detail.timeout) if detail.timeout is not None else ""

@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from tasktui.render.render import GAP, Cell, ListColumn, RenderedRow, fitted, widths
+from tasktui.render.render import Cell, ListColumn, RenderedRow, fitted, gaps, widths
 from tasktui.render.rows import BLANK, Part, fit, strip_of, width_of
 from tasktui.render.theme import current, style
 
@@ -71,6 +71,8 @@ class Table(ScrollView, Generic[K], can_focus=True):
         self._titles: Collection[K] = ()
         self._lines: dict[K, RenderedRow] = {}
         self._order: tuple[object, ...] = ()
+        self._arranged_for: tuple[object, ...] = ()
+        self._arranged: list[tuple[ListColumn, int, int]] = []
 
     def show(
         self,
@@ -177,15 +179,20 @@ class Table(ScrollView, Generic[K], can_focus=True):
     def _title_at(self, x: int) -> str:
         """The title of the column at a cell; empty between and behind the columns."""
         left = GUTTER
-        for column, width in zip(self.columns, self._widths(), strict=False):
+        for column, width, gap in self._layout():
             if left <= x < left + width:
                 return column.title.partition(" ")[0]
-            left += width + GAP if width else 0
+            left += width + gap
         return ""
 
-    def _widths(self) -> list[int]:
-        room = self.scrollable_content_region.width  # without the scroll bar
-        return widths(self.columns, room - GUTTER - MARGIN)
+    def _layout(self) -> list[tuple[ListColumn, int, int]]:
+        """The columns with their widths and the blanks after them; both are 0 for a hidden one."""
+        room = self.scrollable_content_region.width - GUTTER - MARGIN  # without the scroll bar
+        if (self.columns, room) == self._arranged_for:
+            return self._arranged
+        each = widths(self.columns, room)
+        blanks = iter(gaps([column for column, width in zip(self.columns, each, strict=True) if width], room))
+        return [(column, width, next(blanks) if width else 0) for column, width in zip(self.columns, each, strict=True)]
 
     def render_line(self, y: int) -> Strip:
         """Draw one line; the titles stay at the top."""
@@ -230,14 +237,14 @@ class Table(ScrollView, Generic[K], can_focus=True):
     def _strip(self, signs: Sequence[Part], cells: Sequence[Cell], base: Style, *, plain: bool = False) -> Strip:
         room = self.scrollable_content_region.width  # without the scroll bar
         row: list[Part] = list(signs)
-        for column, width, cell in zip(self.columns, self._widths(), cells, strict=False):
+        for (column, width, gap), cell in zip(self._layout(), cells, strict=False):
             if width and cell.parts is not None:
                 padding = (" " * max(0, width - width_of(cell.parts)), "")
                 row += [padding, *cell.parts] if column.right and padding[0] else fit(cell.parts, width)
             elif width:
                 row.append((fitted(cell.text, width, right=column.right), cell.style))
             if width:
-                row.append((" " * GAP, ""))
+                row.append((" " * gap, ""))
         if plain:  # Colours are hard to read under a reversed cursor.
             row = [(text, "strike" if "strike" in spec else "") for text, spec in row]
         return strip_of(row, room, base)

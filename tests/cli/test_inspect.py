@@ -406,7 +406,7 @@ def test_runners_are_listed_with_their_resources_and_what_blocks_them(cli: Call,
     }
     assert (second["cpu"], second["memory"], second["block"]) == (None, None, None)
     text = " ".join(cli("runners").out.split())
-    assert re.search(r" 4117 stalled .* 142 % 190\.0 MiB ", text)
+    assert re.search(r" 4117 stalled .* 142 % 190 MiB ", text)
     sentence = (
         r"has been blocked for \d+s by reports\.render \(task 41\) at reports\.py:7: a blocking call in an async "
     )

@@ -124,7 +124,7 @@ async def test_a_memory_limit_fails_the_attempt_with_this_reason(harness: Harnes
     await harness.work(processes=1)
     row = (await harness.attempts(task))[0]
     assert row.error_type == "MemoryLimit"
-    assert "memory_limit of 256.0 MiB" in row.message
+    assert "memory_limit of 256 MiB" in row.message
     assert "in memory" in row.traceback
     assert await harness.state(after) == "succeeded"
 

@@ -87,7 +87,7 @@ def test_problems_name_their_cause_and_a_remedy() -> None:
         f"a transaction of report␛[31m {idle} has been open for 1h06m: dead rows accumulate until it ends",
         "task has 383,000 dead and 1,000 live rows, last vacuum: never",
         "95 of 100 connections are in use",
-        "the write-ahead log has grown to 512.0 MiB",
+        "the write-ahead log has grown to 512 MiB",
     ]
     assert next(health_issues(ill)).advice.endswith("SELECT pg_terminate_backend(7)")
 

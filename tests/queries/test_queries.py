@@ -22,7 +22,7 @@ from runner.queries.summary import totals
 from runner.queries.task.detail import task_detail
 from runner.queries.task.results import unfinished
 from runner.queries.task_list.cursor import Cursor
-from runner.queries.task_list.row import task_rows
+from runner.queries.task_list.row import same_key_tasks, task_rows
 from runner.queries.task_list.search import find, page
 from runner.store import settle as settling
 from runner.store.claim import Claimant, HandlerDefaults, claim
@@ -45,6 +45,25 @@ async def counted(database: Database, cap: int = 10_000) -> dict[str, QueueCount
 async def execute(database: Database, statement: str, **values: Any) -> None:
     async with database.writing() as tx:
         await tx.execute(sa.text(statement), values)
+
+
+async def test_the_detail_has_the_newest_other_tasks_of_its_handler_and_key(database: Database) -> None:
+    past = [await add_past(database, id, State.DEAD, key="order-1", error="E: no") for id in (9_001, 9_002)]
+    for other in ({"key": "order-2"}, {"key": None}, {"key": "order-1", "handler": "mail"}):
+        await add_past(database, 9_003 + len(past), **other)
+        past.append(0)
+    live = [await add_live(database, key="order-1") for _ in range(6)]
+    first = await database.read(task_detail, live[0])
+    assert [(task.id, task.shown) for task in first.same_key[:3]] == [
+        (9_002, Shown.DEAD),
+        (9_001, Shown.DEAD),
+        (live[5], Shown.READY),
+    ]
+    assert len(first.same_key) == 5
+    without = await add_live(database)
+    assert (await database.read(task_detail, without)).same_key == ()
+    (row,) = await database.read(task_rows, [without])
+    assert await database.read(same_key_tasks, row) == []
 
 
 class TestCounts:

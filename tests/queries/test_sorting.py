@@ -15,6 +15,7 @@ from runner.model.task import State
 from runner.operations.bulk import matching
 from runner.queries.task_list.cursor import Cursor, parse_cursor
 from runner.queries.task_list.cursor import written as marked
+from runner.queries.task_list.row import same_key_tasks
 from runner.queries.task_list.search import find, page
 from tests.store.plans import Seen, Watch, watch
 from tests.store.rows import add_live, add_past, add_runner, ahead, filtered
@@ -257,6 +258,18 @@ async def test_a_page_costs_the_same_for_any_length_of_the_list(watched: tuple[D
         assert seen.rows <= 1.2 * before[text, sort].rows + 50, told
         assert seen.rows < 1_000, told
         assert seen.pages <= 1.5 * before[text, sort].pages + 50, told
+
+
+async def test_the_other_tasks_of_a_key_are_found_without_reading_all_of_them(watched: tuple[Database, Watch]) -> None:
+    database, looking = watched
+    await fill(database, SOME)
+    for table in (database.tables.task, database.tables.history):
+        await change(database, sa.update(table).values(key="order-7"))
+    (task,) = (await database.read(page, filtered("key:order-7"), None, 1)).tasks
+    async with looking.seeing() as seen:
+        others = await database.read(same_key_tasks, task)
+    assert (len(others), others[0].id) == (5, task.id - 1)
+    assert seen.rows < 100, seen
 
 
 @pytest.mark.parametrize("text", ["state:dead", "state:dead,cancelled id<=2000000000", "state:dead queue:q1"])

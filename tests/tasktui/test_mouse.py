@@ -38,9 +38,9 @@ async def test_a_click_moves_the_cursor_and_a_second_one_opens_the_task(database
     async with watch("tasks") as operator:
         table = operator.screen.query_one(Table)
         await operator.until(lambda: table.cursor == ids[2])
-        await click(operator, f"{ids[0]} ○ ready")
+        await click(operator, f"{ids[0]}  ○ ready")
         await operator.until(lambda: table.cursor == ids[0])
-        await click(operator, f"{ids[0]} ○ ready")
+        await click(operator, f"{ids[0]}  ○ ready")
         await operator.until(lambda: operator.screen.title == "Task" and operator.console.session.task_id == ids[0])
 
 

@@ -34,7 +34,7 @@ BY = Actor("ana", "web-1", "relay is back")
 SEEN = {
     "overview": ("NEEDS ATTENTION", "READY", "OLDEST", "mail"),
     "tasks": ("ATTEMPT", "○ ready", "✗ dead", "order-17", "2 tasks"),
-    "task": ("○ ready", "smtp.send", "order-17", "priority 5"),
+    "task": ("○ ready", "smtp.send", "order-17", "5 of 9"),
     "failures": ("ERROR", "ConnectionError: no route", "Traceback of it"),
     "runners": ("SLOTS", "● web-7", "1 alive"),
     "reports": ("SUCCESS", "1ST ATT", "P95", "span:1 h"),
@@ -131,7 +131,7 @@ async def test_a_failure_leads_to_its_tasks(task_id: int, watch: Watch) -> None:
         await operator.press("s")
         await operator.sees("LAST 24 H", "ConnectionError")
         await operator.press("enter")
-        await operator.sees("failure:", f"{task_id + 1} ✗ dead")
+        await operator.sees("failure:", f"{task_id + 1}  ✗ dead")
 
 
 async def test_the_rows_of_a_foreign_client_break_no_screen(database: Database, watch: Watch) -> None:
@@ -186,11 +186,11 @@ async def test_runners_are_summed_by_host_and_a_blocked_one_is_named(database: D
     ids.append(await add_runner(database, 1e6, host="web-2", pid=9, capacity=4, **values))
     ids.append(await add_runner(database, -5.0, host="web-3", pid=9, cpu=9.0, memory=2**40))
     async with watch("runners", WIDE) as operator:
-        await operator.until(lambda: "1.0 GiB" in operator.text)
+        await operator.until(lambda: "1 GiB" in operator.text)
         heads = [line.replace("─", " ").split() for line in operator.text.splitlines() if line.startswith("─ web-")]
         assert [" ".join(words) for words in heads[:3]] == [
-            "web-1 cpu 60 % memory 256.0 MiB",
-            "web-2 cpu 150 % memory 1.0 GiB",
+            "web-1 cpu 60 % memory 256 MiB",
+            "web-2 cpu 150 % memory 1 GiB",
             "web-3",
         ]
         assert "4 alive, 1 lost" in operator.text

@@ -32,7 +32,7 @@ from runner.queries.task.attempts import (
     progress_of,
 )
 from runner.queries.task.dependency_tree import DependencyTree, dependency_tree
-from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_row
+from runner.queries.task_list.row import TaskRow, displayed_state, one_task, same_key_tasks, task_row
 from runner.store.unique import is_key_held
 from runner.text import formatting
 from runner.text.sanitize import count_noun
@@ -140,6 +140,7 @@ class TaskDetail:
         log: its last log lines.
         options: the task options without a field here or in `task`, by column.
         handler_retry: the handler's retry plan, for a task without its own; None if the task has one, or it is unknown.
+        same_key: the newest other tasks of its handler with its key.
     """
 
     task: TaskRow
@@ -170,6 +171,7 @@ class TaskDetail:
     log: tuple[LogRow, ...] = ()
     options: Mapping[str, str | None] = field(default_factory=dict)
     handler_retry: str | None = None
+    same_key: tuple[TaskRow, ...] = ()
 
     @property
     def suspicion(self) -> str:
@@ -232,6 +234,7 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         checkpoints=tuple(await checkpoints_of(tx, id)),
         log=tuple(await log_of(tx, id, limit=LAST_LINES)),
         options={name: text(row[name]) for name in OTHER_OPTIONS},
+        same_key=tuple(await same_key_tasks(tx, task)),
     )
 
 
@@ -333,6 +336,8 @@ def _rest(detail: TaskDetail) -> Iterator[tuple[str, object]]:
         else task.runner_id,
     )
     yield "host", None if runner else task.host
+    if runner is not None and runner.memory is not None:
+        yield "its process", f"CPU {formatting.share(runner.cpu)}, memory {formatting.size(runner.memory)}"
     yield "retry plan", detail.retry or (detail.handler_retry and f"{detail.handler_retry}, the handler's own")
     yield "timeout", formatting.age(detail.timeout) if detail.timeout is not None else None
     yield "tags", ", ".join(detail.tags)

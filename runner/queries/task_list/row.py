@@ -120,6 +120,26 @@ async def task_rows(tx: Transaction, ids: Sequence[int]) -> list[TaskRow]:
     return [tasks[id] for id in ids if id in tasks]
 
 
+async def same_key_tasks(tx: Transaction, task: TaskRow) -> list[TaskRow]:
+    """Read the newest other tasks of the same handler with the same key, the newest first.
+
+    Args:
+        tx: an open transaction; without a key nothing is executed.
+        task: a task with its full key.
+    """
+    if task.key is None:
+        return []
+    ids: set[int] = set()
+    for table in (tx.tables.task, tx.tables.history):
+        column = table.c  # The index of the keys has the handler and the id: it ends after the last row that is read.
+        same = (column.key == task.key) & (column.handler == task.handler) & (column.id != task.id)
+        ids.update(
+            row[0]
+            for row in await tx.rows(sa.select(column.id).where(same).order_by(column.id.desc()).limit(MOST_SAME_KEY))
+        )
+    return await task_rows(tx, sorted(ids, reverse=True)[:MOST_SAME_KEY])
+
+
 async def _read(tx: Transaction, table: sa.Table, ids: Sequence[int]) -> Sequence[sa.RowMapping]:
     columns = readable(tx, [column for column in table.c if column.name in TaskRow.__slots__])
     short_columns = [sa.func.substr(table.c[name], 1, SHORT).label(name) for name in ("key", "tenant", "error")]
@@ -182,6 +202,9 @@ def task_row(row: sa.RowMapping) -> TaskRow:
         hosts_until=moment(row["hosts_until"]),
     )
 
+
+MOST_SAME_KEY = 5
+"""Maximum number of other tasks with the key of a task."""
 
 CHUNK = 1_000
 """Tasks per statement."""
