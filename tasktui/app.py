@@ -84,6 +84,7 @@ class Console(KeyBuffer):
         Binding("d", "database", "Next database", show=False, priority=True),
         Binding("h", "health", "Database health", show=False),
         Binding("q", "quit", "Quit", show=False),
+        Binding("ctrl+c", "quit", show=False, system=True),  # A field copies; a dialog has no such key.
     ]
 
     def __init__(

@@ -286,6 +286,24 @@ async def deadline(connection: AsyncCoreConnection, seconds: float | None) -> As
             timer.cancel()
 
 
+@contextmanager
+def interruptible(connection: AsyncCoreConnection, interrupts: set[Callable[[], None]]) -> Iterator[None]:
+    """Keep in a set, during the block, the call that ends the running statement of a SQLite connection.
+
+    The call is safe from any thread. psycopg needs none: it ends the statement of a task that is cancelled.
+    """
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    raw: Any = connection.sync_connection.connection.driver_connection
+    interrupt = raw._conn.interrupt  # noqa: SLF001 - the driver's thread is busy
+    interrupts.add(interrupt)
+    try:
+        yield
+    finally:
+        interrupts.discard(interrupt)
+
+
 DRIVER_THREAD = "_connection_worker_thread"
 
 THREAD_TIMEOUT = 0.5

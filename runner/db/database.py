@@ -78,6 +78,7 @@ class Database:
         self.tables = tables(prefix, schema if self.dialect.isolates_rows else None)
         self._read_only, self._deadline, self._prepares = read_only, deadline, prepares
         self._writer_lock = writer_lock
+        self._interrupts: set[Callable[[], None]] = set()
 
     @cached_property
     def engine(self) -> AsyncCoreEngine:
@@ -180,7 +181,13 @@ class Database:
             connection.begin(),
             connect.deadline(connection, deadline),
         ):
-            yield self._transaction(connection)
+            with connect.interruptible(connection, self._interrupts):
+                yield self._transaction(connection)
+
+    def interrupt_reads(self) -> None:
+        """End the running statements of read-only transactions whose tasks are cancelled."""
+        for interrupt in tuple(self._interrupts):
+            interrupt()
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Transaction]:

@@ -8,6 +8,18 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
+DEADLINE = 5.0
+"""Statement timeout in seconds: the console must not add load to a database in trouble."""
+
+LONGEST_CHANGE = 15.0
+"""Statement timeout of a change, which may wait for a locked row."""
+
+SILENCE = 15.0
+"""Seconds without any response after which the database counts as down."""
+
+LONGEST_SILENCE = 30.0
+"""The same for a change, whose outcome is then unknown."""
+
 SHARE = 100
 """An entry is valid for at least this multiple of its query's duration, unless a cache has a share of its own."""
 
@@ -43,11 +55,14 @@ class TtlCache(Generic[T]):
         return value
 
 
+INTERRUPT_PAUSE = 0.02
+"""Seconds between interrupts of a statement that goes on."""
+
+
 class Timeout:
     """Runs transactions with a timeout.
 
-    A transaction that times out runs to its end in the background, because aborting a statement would leave its
-    connection in an unknown state.
+    A transaction that times out runs to its end in the background: a change must not stop in the middle.
     """
 
     def __init__(self) -> None:
@@ -71,6 +86,23 @@ class Timeout:
         if not done:
             raise error
         return transaction.result()
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a transaction runs."""
+        return bool(self._transactions)
+
+    async def cancelled(self, interrupt: Callable[[], object]) -> None:
+        """Cancel the transactions, which only read, and wait until none runs.
+
+        Args:
+            interrupt: ends the statements that run in threads. A thread may just have begun one, so it is called again.
+        """
+        for transaction in self._transactions:
+            transaction.cancel()
+        while self._transactions:
+            interrupt()
+            await asyncio.wait(self._transactions, timeout=INTERRUPT_PAUSE)
 
     async def ended(self) -> None:
         """Wait until no transaction runs."""

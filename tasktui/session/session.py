@@ -23,7 +23,7 @@ from runner.queries.health import Permission, Ping, connection_permission, ping,
 from runner.settings import Settings
 from runner.text import formatting
 from runner.text.operator import local_zone
-from tasktui.session.cache import Timeout, TtlCache
+from tasktui.session.cache import DEADLINE, LONGEST_CHANGE, LONGEST_SILENCE, SILENCE, Timeout, TtlCache
 from tasktui.session.write_lock import BARRIERS, FILE, STANDBY, UNOPENED, FileReplaced, ReadOnly, WriteLock
 
 
@@ -84,18 +84,6 @@ class Alarm(NamedTuple):
 
 T = TypeVar("T")
 P = ParamSpec("P")
-
-DEADLINE = 5.0
-"""Statement timeout in seconds: the console must not add load to a database in trouble."""
-
-LONGEST_CHANGE = 15.0
-"""Statement timeout of a change, which may wait for a locked row."""
-
-SILENCE = 15.0
-"""Seconds without any response after which the database counts as down."""
-
-LONGEST_SILENCE = 30.0
-"""The same for a change, whose outcome is then unknown."""
 
 NOTHING = "no answer for {seconds:g} seconds"
 NOTHING_TO_A_CHANGE = NOTHING + "; the change may or may not have been made, so check before you repeat it"
@@ -160,7 +148,8 @@ class Session:
     _query_times: deque[float] = field(default_factory=deque)
     _prefetched: dict[object, asyncio.Task[Any]] = field(default_factory=dict)
     _change_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _timeout: Timeout = field(default_factory=Timeout)
+    _reads: Timeout = field(default_factory=Timeout)
+    _changes: Timeout = field(default_factory=Timeout)
     _file: tuple[int, int] | None = None
 
     @property
@@ -213,7 +202,7 @@ class Session:
             SchemaTooOld: the tables must be migrated first.
             SchemaTooNew: a later release created the tables.
         """
-        await self._timeout.wait(self._open(), LONGEST_SILENCE, self._timeout_error(NOTHING, LONGEST_SILENCE))
+        await self._reads.wait(self._open(), LONGEST_SILENCE, self._timeout_error(NOTHING, LONGEST_SILENCE))
 
     async def _open(self) -> None:
         url = self.settings.url
@@ -258,9 +247,9 @@ class Session:
 
         self._query_times.append(time.monotonic())
         try:
-            return await self._timeout.wait(transaction(), SILENCE, self._timeout_error(NOTHING, SILENCE))
+            return await self._reads.wait(transaction(), SILENCE, self._timeout_error(NOTHING, SILENCE))
         except DatabaseRefused:  # most likely the tables are of another release
-            await self._timeout.wait(check(self.database), SILENCE, self._timeout_error(NOTHING, SILENCE))
+            await self._reads.wait(check(self.database), SILENCE, self._timeout_error(NOTHING, SILENCE))
             raise
 
     async def measure(self) -> None:
@@ -297,7 +286,7 @@ class Session:
             if self._file not in (None, self._file_now()):
                 raise FileReplaced(path=self.settings.url.database)
             timeout_error = self._timeout_error(NOTHING_TO_A_CHANGE, LONGEST_SILENCE)
-            return await self._timeout.wait(self._change(verb, *args, **kwargs), LONGEST_SILENCE, timeout_error)
+            return await self._changes.wait(self._change(verb, *args, **kwargs), LONGEST_SILENCE, timeout_error)
 
     async def _change(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         database = Database.of(self.settings, deadline=LONGEST_CHANGE)
@@ -311,10 +300,16 @@ class Session:
         finally:
             await database.dispose()
 
+    @property
+    def is_changing(self) -> bool:
+        """True while a change is written."""
+        return self._changes.is_busy
+
     async def ended(self) -> None:
-        """Wait until no query runs; the database may be closed only then."""
+        """Cancel the running queries, and wait for the running changes; the database may be closed only then."""
+        await self._reads.cancelled(self.database.interrupt_reads)
         await asyncio.gather(*self._prefetched.values(), return_exceptions=True)
-        await self._timeout.ended()
+        await self._changes.ended()
 
     def _file_now(self) -> tuple[int, int] | None:
         """The identity of the database file, if it exists."""

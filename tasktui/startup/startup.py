@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 LONGEST_ENDING = 10.0
-"""Maximum seconds for the running transaction when the console ends."""
+"""Maximum seconds for the running change when the console ends."""
+
+LONGEST_CANCELLING = 1.0
+"""The same for queries, which are cancelled: a frozen server confirms nothing."""
 
 SILENT = b"tasktui: the database has not answered; a change in progress may or may not have been made.\n"
 
@@ -65,8 +68,7 @@ def main(arguments: Arguments, ready: Callable[[], object]) -> int:
     Returns:
         The exit code; errors are printed on standard error.
     """
-    watchdog = threading.Timer(LONGEST_ENDING, _give_up)
-    watchdog.daemon = True
+    ending = Ending()
     try:
         require_terminal()
         if arguments.replay is not None:
@@ -74,7 +76,7 @@ def main(arguments: Arguments, ready: Callable[[], object]) -> int:
 
             ready()
             return replay(arguments.replay)
-        return asyncio.run(run(arguments, ready, watchdog.start))
+        return asyncio.run(run(arguments, ready, ending.begin))
     except RunnerError as error:
         ready()
         print(clean(f"tasktui: {error}", newlines=True), file=sys.stderr)
@@ -84,16 +86,19 @@ def main(arguments: Arguments, ready: Callable[[], object]) -> int:
         print(crash_text(error), file=sys.stderr)
         return 1
     finally:
-        watchdog.cancel()
+        ending.over()
 
 
-async def run(arguments: Arguments, ready: Callable[[], object], on_leave: Callable[[], object]) -> int:
+async def run(
+    arguments: Arguments, ready: Callable[[], object], on_leave: Callable[[Callable[[], bool]], object]
+) -> int:
     """Run the console until the operator leaves it.
 
     Args:
         arguments: the command line.
         ready: called before the first drawing.
-        on_leave: called when the operator has left, before waiting for running queries.
+        on_leave: called when the operator has left, before waiting for the database, with a function that returns True
+            while a change is written.
 
     Returns:
         The exit code.
@@ -118,7 +123,8 @@ async def run(arguments: Arguments, ready: Callable[[], object], on_leave: Calla
         end_on_signals(console.exit)
         ready()
         await console.run_async()
-        on_leave()
+        on_leave(lambda: any(each.is_changing for each in sessions))
+        await asyncio.gather(*(each.ended() for each in sessions))
         return console.return_code or 0
 
 
@@ -193,6 +199,35 @@ def end_on_signals(end: Callable[[], object]) -> None:
         # The loop calls `end` between callbacks. If the driver blocks on a terminal that accepts no output, only the
         # handler installed here runs.
         signal.signal(signal_number, _make_sure)
+
+
+class Ending:
+    """Ends the process if the database keeps it waiting after the operator has left."""
+
+    def __init__(self) -> None:
+        self._timers: list[threading.Timer] = []
+
+    def begin(self, is_changing: Callable[[], bool]) -> None:
+        """Allow the database some time.
+
+        Args:
+            is_changing: returns True while a change is written, for which the process waits longer.
+        """
+
+        def give_up_queries() -> None:
+            if not is_changing():
+                os._exit(0)
+
+        waits = {LONGEST_CANCELLING: give_up_queries, LONGEST_ENDING: _give_up}
+        self._timers = [threading.Timer(seconds, give_up) for seconds, give_up in waits.items()]
+        for timer in self._timers:
+            timer.daemon = True
+            timer.start()
+
+    def over(self) -> None:
+        """The database is closed."""
+        for timer in self._timers:
+            timer.cancel()
 
 
 def _give_up() -> None:

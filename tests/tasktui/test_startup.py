@@ -125,18 +125,24 @@ from tasktui.startup import startup as starting
 from tasktui.startup.arguments import Arguments
 
 async def silent(arguments, ready, left):
-    left()
+    left(lambda: True)
     await asyncio.Event().wait()
 
-starting.LONGEST_ENDING = 0.1
+starting.LONGEST_CANCELLING, starting.LONGEST_ENDING = 0.05, 0.1
 starting.require_terminal = bool
 starting.run = silent
 sys.exit(starting.main(Arguments(), bool))
 """
 
+FROZEN = SILENT.replace("lambda: True", "lambda: False").replace(
+    "LONGEST_ENDING = 0.05, 0.1", "LONGEST_ENDING = 0.1, 60"
+)
+
 
 @pytest.mark.parametrize(
-    ("program", "code", "said"), [(STUCK, 128 + signal.SIGQUIT, b""), (SILENT, 4, b"the database has not answered")]
+    ("program", "code", "said"),
+    [(STUCK, 128 + signal.SIGQUIT, b""), (SILENT, 4, b"the database has not answered"), (FROZEN, 0, b"")],
+    ids=["terminal", "change", "query"],
 )
 def test_it_ends_even_while_the_driver_or_the_database_keeps_it_waiting(program: str, code: int, said: bytes) -> None:
     done = subprocess.run([sys.executable, "-P", "-c", program], check=False, timeout=WAIT_SECONDS, capture_output=True)

@@ -8,11 +8,16 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
+from runner.db.transaction import Transaction
 from runner.errors import DatabaseUnavailable
+from runner.settings import Settings
+from runner.urls import parse_url
 from tasktui.screens import live
+from tasktui.session import session as session_module
 from tasktui.session.cache import Timeout
+from tasktui.session.session import Session
 from tests.store.rows import add_live
-from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
+from tests.tasktui.conftest import ON_ONE_DATABASE, WAIT_SECONDS, Watch
 
 GONE = DatabaseUnavailable(url="postgresql://host/tasks", why="it has not answered")
 
@@ -42,6 +47,85 @@ async def test_after_a_long_silence_nobody_waits_but_the_transaction_goes_on_to_
     thaws.set()
     await all_ended
     assert ended.is_set()
+
+
+FOREVER = {
+    "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n WHERE i < 0",
+    "postgresql": "SELECT pg_sleep(3600)",
+}
+
+
+def session_at(url: str, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session whose queries may take hours."""
+    for bound in ("DEADLINE", "SILENCE"):
+        monkeypatch.setattr(session_module, bound, 3600)
+    settings = Settings(url=parse_url(url))
+    return Session(Database.of(settings, read_only=True), settings)
+
+
+@pytest.mark.both_databases
+async def test_the_end_of_a_session_cancels_a_query_that_runs_for_hours(
+    database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, begun = session_at(migrated_url, monkeypatch), asyncio.Event()
+
+    async def endless(tx: Transaction) -> None:
+        begun.set()
+        await tx.execute(sa.text(f"{FOREVER[database.dialect.name]} -- {BUSY}"))
+
+    reading = asyncio.create_task(session.read(endless))
+    async with asyncio.timeout(WAIT_SECONDS):
+        await begun.wait()
+        await runs(database)
+        await session.ended()
+        await session.database.dispose()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        await runs(database, expected=False)
+
+
+BUSY = "busy"
+ACTIVE = sa.text(
+    f"SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT pg_sleep%{BUSY}'"
+)
+
+
+async def runs(database: Database, *, expected: bool = True) -> None:
+    """Wait until the server executes the endless query, or does not any more; a file has no server."""
+
+    async def is_active(tx: Transaction) -> bool:
+        return bool(await tx.scalar(ACTIVE))
+
+    while database.dialect.isolates_rows and await database.read(is_active) is not expected:
+        await asyncio.sleep(0)
+
+
+@pytest.mark.both_databases
+async def test_the_end_of_a_session_waits_for_a_change(
+    database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_at(migrated_url, monkeypatch)
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def change(tx: Transaction) -> None:
+        begun.set()
+        await goes_on.wait()
+        await tx.execute(sa.insert(tx.tables.queue).values(name="new"))
+
+    changing = asyncio.create_task(session.write(change))
+    await begun.wait()
+    ending = asyncio.create_task(session.ended())
+    await asyncio.sleep(0)
+    assert session.is_changing
+    assert not ending.done()
+    goes_on.set()
+    await asyncio.gather(ending, changing)
+    await session.database.dispose()
+
+    async def queues(tx: Transaction) -> list[str]:
+        return [row[0] for row in await tx.rows(sa.select(tx.tables.queue.c.name))]
+
+    assert await database.read(queues) == ["new"]
 
 
 @ON_ONE_DATABASE
@@ -89,3 +173,15 @@ async def test_q_reads_nothing(database: Database, watch: Watch, mode: str) -> N
         await operator.press("q")
         await operator.until(lambda: console._exit)
     assert statements == []
+
+
+@ON_ONE_DATABASE
+async def test_ctrl_c_quits_a_screen_as_q_does_but_no_dialog(watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        await operator.press("question_mark")
+        await operator.until(lambda: type(operator.screen).__name__ == "HelpScreen")
+        await operator.press("ctrl+c")
+        await operator.pilot.pause()
+        assert not operator.console._exit
+        await operator.press("escape", "ctrl+c")
+        await operator.until(lambda: operator.console._exit)
