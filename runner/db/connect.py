@@ -198,8 +198,8 @@ def with_fast_text(connection: Any, statements: Callable[[], T]) -> T:
     READABLE is a call per text, for which a thread waits while the event loop is busy.
 
     Args:
-        connection: a `sqlite3.Connection` in a writing transaction.
-        statements: executes the statements and returns their result.
+        connection: a `sqlite3.Connection` in autocommit mode.
+        statements: executes the statements in a transaction and returns their result.
     """
     connection.text_factory = str
     try:
@@ -209,8 +209,8 @@ def with_fast_text(connection: Any, statements: Callable[[], T]) -> T:
             raise
     finally:
         connection.text_factory = READABLE
-    connection.execute("ROLLBACK")
-    begin_writing(connection)
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
     return statements()
 
 

@@ -278,15 +278,16 @@ class Database:
     async def _in_one_call(self, verb: Callable[[Transaction], Any], progress: TransactionStage) -> Any:
         async with self._translated(), self._exclusive(), self._statements.checkout(writes=False) as pooled:
 
-            def transaction(file: Any) -> Any:
-                connect.begin_writing(file)
-                progress.stage, tx = "statement", ThreadTransaction(pooled.connection, self.tables, self.dialect, file)
-                result = connect.with_fast_text(file, lambda: completed(verb(tx)))
-                progress.stage = "commit"
-                file.execute("COMMIT")
+            async def transaction(file: Any) -> Any:
+                tx = ThreadTransaction(pooled.connection, self.tables, self.dialect, file, progress)
+                result = await verb(tx)
+                await tx.complete()
                 return result
 
-            return await pooled.in_thread(transaction)
+            def call(file: Any) -> Any:
+                return connect.with_fast_text(file, lambda: completed(transaction(file)))
+
+            return await pooled.in_thread(call)
 
     async def dispose(self) -> None:
         """Close all connections. An open SQLite connection would prevent the process from exiting."""

@@ -127,30 +127,49 @@ class Transaction:
         """Execute the steps of a verb and return its result."""
         return follow_async(steps, self._execute_step)
 
+    async def complete(self) -> None:
+        """Let a verb declare that it has executed its last statement: it may commit before the verb returns."""
+
     def _execute_step(self, step: Step) -> Coroutine[Any, Any, list[Any]]:
         return self.run(step.prepared, step.parameters)
 
 
 class ThreadTransaction(Transaction):
-    """An open transaction of SQLite in the thread of its connection: its statements wait for no event loop.
+    """A writing transaction of SQLite in the thread of its connection: its statements wait for no event loop.
 
-    A verb that executes only prepared statements therefore never suspends; see `completed`.
+    A verb that executes only prepared statements therefore never suspends; see `completed`. The file is locked from the
+    first statement until `complete`, and not while the verb computes parameters and results.
 
     Args:
         connection: the connection, for its dialect.
         tables: the tables of the installation.
         dialect: the dialect of the database.
-        file: the `sqlite3.Connection`.
+        file: the `sqlite3.Connection`, in autocommit mode.
+        progress: receives the stage of the transaction.
     """
 
-    __slots__ = ()
+    __slots__ = ("_progress",)
 
-    def __init__(self, connection: AsyncCoreConnection, tables: Tables, dialect: Dialect, file: Any) -> None:
+    def __init__(
+        self, connection: AsyncCoreConnection, tables: Tables, dialect: Dialect, file: Any, progress: "TransactionStage"
+    ) -> None:
         super().__init__(connection, tables, dialect, file)
+        self._progress = progress
 
     async def run(self, prepared: Prepared, parameters: dict[str, Any]) -> list[Any]:
         """Execute a prepared statement and return its rows as plain tuples."""
-        return list(self._driver.execute(prepared.sql, prepared.arguments(parameters)).fetchall())
+        arguments = prepared.arguments(parameters)
+        if not self._driver.in_transaction:
+            connect.begin_writing(self._driver)
+            self._progress.stage = "statement"
+        rows: list[Any] = self._driver.execute(prepared.sql, arguments).fetchall()
+        return rows
+
+    async def complete(self) -> None:
+        """Commit."""
+        if self._driver.in_transaction:
+            self._progress.stage = "commit"
+            self._driver.execute("COMMIT")
 
 
 def completed(work: Coroutine[Any, Any, T]) -> T:

@@ -9,8 +9,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from runner.db.schema import is_state, state_literal
 from runner.db.transaction import Transaction, clock
-from runner.db.types import LATEST
+from runner.db.types import LATEST, db_now, next_version
 from runner.errors import InvalidEdit
 from runner.model.duration import LONGEST_SECONDS
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, MOVES
@@ -114,7 +115,7 @@ async def _retry(
     fence = random.randrange(*RESTARTS)  # noqa: S311 - avoids the fences of earlier claims, guards nothing
     await _shelve(tx, [task for task in tasks if _stuck(task)])
     if moved := [task.id for task in tasks if task.state.final or _stuck(task)]:
-        await history.requeue(tx, moved, fence)
+        await _move_back(tx, moved, fence)
     now = await clock(tx)
     delays = {task.id: timedelta(seconds=random.uniform(0, spread)) for task in tasks}  # noqa: S311 - guards nothing
     times = await reschedule(tx, {id: now + delay for id, delay in delays.items()}, rescues=0)
@@ -220,3 +221,35 @@ async def copy_checkpoint(
         await change(tx, [task.id])
     result.changed.append(task.id)
     return AuditEntry("rewind", {"checkpoint": last}, {"checkpoint": last + 1, "copy_of": number}, task.id)
+
+
+async def _move_back(tx: Transaction, ids: list[int], restart: int) -> set[int]:
+    """Move tasks from the history back to the live table, due now and with all their attempts.
+
+    Args:
+        tx: an open transaction.
+        ids: ids of tasks; tasks in other states than MOVES allows stay in the history. The caller ensures that no other
+            tasks hold their unique keys.
+        restart: the new fence of tasks whose fence has the highest possible value; the others keep theirs.
+
+    Returns:
+        The ids of the moved tasks.
+    """
+    task, past = tx.tables.task, tx.tables.history
+    move = MOVES["requeue"]
+    old = {name: past.c[name] for name in history.shared(tx.tables)} | {"error": past.c.error}
+    cleared = {"runner_id": sa.null(), "claimed_at": sa.null(), "attempt": sa.literal_column("0")}
+    new = {"state": state_literal(move.target), "run_at": db_now(), "rescues": sa.literal_column("0")}
+    new["interruptions"] = sa.literal_column("0")
+    fence = sa.case((past.c.fence < HIGHEST_FENCE, past.c.fence), else_=restart)
+    # An operator who runs an expired task again wants it to start.
+    expiry = sa.case((past.c.expires_at > db_now(), past.c.expires_at))
+    values: dict[str, Any] = old | cleared | new
+    values |= {"fence": fence, "version": next_version(past.c.version), "expires_at": expiry}
+    is_selected = past.c.id.in_(ids) & is_state(past.c.state, *(state for state in move.sources if state))
+    copy = (
+        sa.insert(task).from_select(list(values), sa.select(*values.values()).where(is_selected)).returning(task.c.id)
+    )
+    moved = {row[0] for row in await tx.rows(copy)}
+    await tx.execute(sa.delete(past).where(past.c.id.in_(moved)))
+    return moved

@@ -150,8 +150,10 @@ def claim_values(who: Claimant, limit: int, *, starts: bool) -> dict[str, Any]:
 async def claim_rows(
     tx: Transaction, prepared: Prepared, parameters: dict[str, Any], order: ClaimOrder = STRICT
 ) -> list[Claimed]:
-    """Execute a claim, and return the tasks in the order in which to start them."""
-    claimed = [Claimed._make(row) for row in await tx.run(prepared, parameters)]
+    """Execute a claim, the last statement of its verb, and return the tasks in the order in which to start them."""
+    rows = await tx.run(prepared, parameters)
+    await tx.complete()
+    claimed = [Claimed._make(row) for row in rows]
     claimed.sort(key=order.sort_key)
     return claimed
 

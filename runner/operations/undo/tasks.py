@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from runner.db.dialects import by_column, same_id
 from runner.db.schema import is_state, state_literal
 from runner.db.transaction import Transaction
-from runner.db.types import next_version
+from runner.db.types import Instant, next_version
 from runner.model.task import FINAL, MOVES, State
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.reschedule import copy_checkpoint
@@ -20,7 +20,7 @@ from runner.operations.undo.entries import UndoableChange, edited_columns, forme
 from runner.operations.unique_keys import Locked, assign_keys
 from runner.store import history
 from runner.store.dependencies.parents import is_open
-from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish, restore_endings
+from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish
 from runner.store.minute_statistics import NO_RUNNER, count_unclaimed
 
 NO_DEPENDENCIES = "its dependencies no longer exist"
@@ -187,7 +187,7 @@ async def undo_requeue(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Lo
         endings = [FinishedTask(task.id, task.fence) for retry, task in pairs if retry.before["state"] == state]
         if endings:
             await finish(tx, verb, NO_RUNNER, endings)
-    await restore_endings(tx, [_ending(retry, task) for retry, task in pairs])
+    await _restore_endings(tx, [_ending(retry, task) for retry, task in pairs])
     await record(tx, by, [_requeue_entry(retry, task) for retry, task in pairs])
     return Result([task.id for _, task in pairs])
 
@@ -294,3 +294,29 @@ async def withdraw(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Locked
         ],
     )
     return Result([task.id for _, task in pairs])
+
+
+RESTORED_COLUMNS: dict[str, Any] = {
+    "id": sa.BigInteger,
+    "run_at": Instant,
+    "finished_at": Instant,
+    "claimed_at": Instant,
+    "runner_id": sa.BigInteger,
+    "duration": sa.Float,
+}
+"""The id of a task, and the values of its former ending."""
+
+
+async def _restore_endings(tx: Transaction, endings: Sequence[tuple[Any, ...]]) -> None:
+    """Write the former endings of tasks that returned to the history.
+
+    Args:
+        tx: the transaction that returned them.
+        endings: the values as in RESTORED_COLUMNS; without a `finished_at`, the task keeps the present one.
+    """
+    history = tx.tables.history
+    ending, match = tx.dialect.one_by_one(tx.dialect.rows("ending", RESTORED_COLUMNS), history, same_id)
+    values: dict[str, Any] = {name: ending.c[name] for name in RESTORED_COLUMNS if name not in ("id", "finished_at")}
+    values["finished_at"] = sa.func.coalesce(ending.c.finished_at, history.c.finished_at)
+    statement = sa.update(history).where(match).values(values)
+    await tx.execute(statement, tx.dialect.parameters("ending", by_column(RESTORED_COLUMNS, endings)))

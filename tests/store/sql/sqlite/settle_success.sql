@@ -1,3 +1,9 @@
+SELECT json_group_array(task.id) AS json_group_array_1
+FROM (
+    SELECT CAST(fences_row."key" AS INTEGER) AS id, fences_row.value AS fence
+    FROM json_each(:fences) AS fences_row
+) AS ending
+JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder;
 WITH run_group AS (
     SELECT
         run.queue AS queue,
@@ -15,16 +21,11 @@ WITH run_group AS (
             task.attempt AS attempt,
             task.fence AS fence,
             task.submitted_at AS submitted_at
-        FROM (
-            SELECT
-                json_extract(ending_row.value, :json_extract_1) AS id,
-                json_extract(ending_row.value, :json_extract_2) AS fence,
-                json_extract(ending_row.value, :json_extract_3) AS duration,
-                json_extract(ending_row.value, :json_extract_4) AS result,
-                json_extract(ending_row.value, :json_extract_5) AS error
-            FROM json_each(:ending) AS ending_row
-        ) AS ending
-        JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder
+        FROM task
+        WHERE task.id IN (
+            SELECT ids_row.value
+            FROM json_each(:ids) AS ids_row
+        )
     ) AS run
     GROUP BY queue, handler, early, submitted
 )
@@ -150,32 +151,17 @@ SELECT
     task.claimed_at,
     task.parents,
     'succeeded',
-    coalesce(ending.error, task.error) AS coalesce_1,
-    ending.duration,
-    CAST(ending.result AS TEXT) AS result,
-    strftime('%Y-%m-%d %H:%M:%f', 'now') AS anon_2
-FROM (
-    SELECT
-        json_extract(ending_row.value, :json_extract_1) AS id,
-        json_extract(ending_row.value, :json_extract_2) AS fence,
-        json_extract(ending_row.value, :json_extract_3) AS duration,
-        json_extract(ending_row.value, :json_extract_4) AS result,
-        json_extract(ending_row.value, :json_extract_5) AS error
-    FROM json_each(:ending) AS ending_row
-) AS ending
-JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder;
+    coalesce(
+        CASE WHEN (results_row.type = 'array') THEN json_extract(results_row.value, '$[2]') END,
+        task.error
+    ) AS coalesce_1,
+    CASE WHEN (results_row.type = 'array') THEN json_extract(results_row.value, '$[0]') ELSE results_row.value END AS anon_2,
+    CAST(CASE WHEN (results_row.type = 'array') THEN json_extract(results_row.value, '$[1]') END AS TEXT) AS anon_3,
+    strftime('%Y-%m-%d %H:%M:%f', 'now') AS anon_4
+FROM json_each(:results) AS results_row
+JOIN task ON task.id = CAST(results_row."key" AS INTEGER);
 DELETE FROM task
 WHERE task.id IN (
-    SELECT task.id
-    FROM (
-        SELECT
-            json_extract(ending_row.value, :json_extract_1) AS id,
-            json_extract(ending_row.value, :json_extract_2) AS fence,
-            json_extract(ending_row.value, :json_extract_3) AS duration,
-            json_extract(ending_row.value, :json_extract_4) AS result,
-            json_extract(ending_row.value, :json_extract_5) AS error
-        FROM json_each(:ending) AS ending_row
-    ) AS ending
-    JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder
-)
-RETURNING id;
+    SELECT ids_row.value
+    FROM json_each(:ids) AS ids_row
+);
