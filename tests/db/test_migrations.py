@@ -44,6 +44,11 @@ if TYPE_CHECKING:
 Open = Callable[..., Database]
 Described = dict[str, list[Any]]
 
+SCRIPT = ScriptDirectory(str(revisions.FOLDER))
+
+COMPATIBLE_SINCE = max(number for number in REVISIONS if not SCRIPT.get_revision(number).module.additive)
+"""The oldest release that can use the tables of this one: the revisions after it are additive."""
+
 PLACES: list[dict[str, Any]] = [{}, {"prefix": "jobs_"}, {"prefix": "jobs_", "schema": "user"}]
 """Locations of an installation: default, with a prefix, and in a schema whose name needs quotes."""
 
@@ -312,7 +317,7 @@ async def test_a_failed_revision_leaves_nothing_behind(open_database: Open, next
     next_release(then="op.plain.execute('INSERT INTO nowhere VALUES (1)')")
     with pytest.raises(DatabaseRefused, match="nowhere"):
         await upgrade(database)
-    assert await current_revision(database) == StoredRevision(HEAD, HEAD)
+    assert await current_revision(database) == StoredRevision(HEAD, COMPATIBLE_SINCE)
     assert await described(database) == before
 
 
@@ -340,7 +345,7 @@ async def test_a_program_uses_the_tables_after_an_additive_migration(
     with monkeypatch.context() as next_release:
         install_next(tmp_path, next_release, additive=True)
         await upgrade(database)
-    assert await current_revision(database) == StoredRevision(NEXT, HEAD)
+    assert await current_revision(database) == StoredRevision(NEXT, COMPATIBLE_SINCE)
     assert await check(database) == NEXT
     assert (await upgrade(database), await ensure(database)) == ([], [])
     messages = [record.getMessage() for record in caplog.records]
@@ -378,15 +383,13 @@ async def test_a_version_table_without_compatibility_supports_only_its_own_relea
 
 
 def test_the_sql_script_stores_the_compatibility() -> None:
-    assert f"UPDATE jobs_task_schema SET compatible_since='{HEAD}'" in sql("sqlite:///x.db", "jobs_")
+    assert f"UPDATE jobs_task_schema SET compatible_since='{COMPATIBLE_SINCE}'" in sql("sqlite:///x.db", "jobs_")
 
 
 def test_every_revision_declares_whether_it_is_additive() -> None:
-    script = ScriptDirectory(str(revisions.FOLDER))
     for number in REVISIONS:
-        revision = script.get_revision(number)
-        assert isinstance(revision.module.additive, bool), number
-    assert script.get_revision(REVISIONS[0]).module.additive is False
+        assert isinstance(SCRIPT.get_revision(number).module.additive, bool), number
+    assert SCRIPT.get_revision(REVISIONS[0]).module.additive is False
 
 
 @on_sqlite
