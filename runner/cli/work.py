@@ -26,7 +26,7 @@ from runner.text.sanitize import one_line
 EVERY = 0.3
 """Seconds between two looks at the files."""
 
-PATIENCE = 5.0
+KILL_AFTER = 5.0
 """Seconds that the old runner has to stop; its tasks then run again on the next one."""
 
 SKIPPED = {"__pycache__", "node_modules", "site-packages"}
@@ -98,10 +98,10 @@ def _wait(child: subprocess.Popen[bytes], seconds: float) -> int | None:
 
 
 def _stop(child: subprocess.Popen[bytes]) -> int:
-    """Drain the runner; kill it after PATIENCE."""
+    """Drain the runner; kill it after KILL_AFTER."""
     child.terminate()
     try:
-        return child.wait(PATIENCE)
+        return child.wait(KILL_AFTER)
     except subprocess.TimeoutExpired:
         child.kill()
         return child.wait()

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("runner")
 
-FAREWELL = 10.0
+CLOSE_TIMEOUT = 10.0
 """Seconds allowed for unfinished work when the client closes."""
 
 
@@ -250,12 +250,12 @@ class Client:
         """Close the connections and end the thread."""
         if self._loop.is_closed() or os.getpid() != self.pid:
             return
-        self._threads.close(FAREWELL)
+        self._threads.close(CLOSE_TIMEOUT)
         if self._opened_database is not None and self._opened_database.loops is not None:
             self._opened_database.loops.close_own()
-        asyncio.run_coroutine_threadsafe(self._dispose(), self._loop).result(timeout=FAREWELL)
+        asyncio.run_coroutine_threadsafe(self._dispose(), self._loop).result(timeout=CLOSE_TIMEOUT)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=FAREWELL)
+        self._thread.join(timeout=CLOSE_TIMEOUT)
         self._loop.close()
 
     async def _dispose(self) -> None:
@@ -264,7 +264,7 @@ class Client:
         await self.waiting.end(DatabaseUnavailable(url=self.settings.url, why="this program has disconnected from it"))
         unfinished = asyncio.all_tasks() - {asyncio.current_task()}
         if unfinished:
-            await asyncio.wait(unfinished, timeout=FAREWELL / 2)
+            await asyncio.wait(unfinished, timeout=CLOSE_TIMEOUT / 2)
         if self._database is not None:
             with contextlib.suppress(Exception):  # opening it failed, and its callers received the error
                 await (await self._database).dispose()

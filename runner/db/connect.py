@@ -44,7 +44,7 @@ BUSY_SECONDS = 10.0
 is not retried."""
 
 BUSY_PAUSES = ((0.02, 0.0005), (1.0, 0.002), (BUSY_SECONDS, 0.01))
-"""Pauses between two tries to begin a writing transaction: the first until 20 ms have passed; all in seconds."""
+"""Pauses between two attempts to begin a writing transaction: the first until 20 ms have passed; all in seconds."""
 
 
 POSTGRESQL_OPTIONS: dict[str, Any] = {

@@ -18,7 +18,7 @@ from runner.db.errors import lost_prepared, raise_translated, retries, retry_pau
 from runner.db.statement import SingleInsert
 from runner.db.thread_connections import ThreadConnection, ThreadConnections
 
-FAREWELL = 5.0
+CLOSE_TIMEOUT = 5.0
 """Seconds allowed for the statements of event loops in other threads when the connections close."""
 
 
@@ -301,4 +301,4 @@ class LoopConnections:
                 others.append(asyncio.run_coroutine_threadsafe(pool.finish(), loop))
             else:
                 pool.close()
-        wait(others, FAREWELL)
+        wait(others, CLOSE_TIMEOUT)

@@ -132,9 +132,9 @@ class Lease:
             usage: the resources in use.
         """
         started, own = elapsed(), self.id
-        beat = (running, self._gap, abandoned, usage)
+        report = (running, self._gap, abandoned, usage)
         try:
-            reply = await self._database.write_single(heartbeat, own, self._seconds, *beat)
+            reply = await self._database.write_single(heartbeat, own, self._seconds, *report)
         except StoreError as error:
             log.warning("could not renew the lease: %s", error)
             return

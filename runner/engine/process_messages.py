@@ -56,7 +56,7 @@ class ProcessCall(NamedTuple):
     Args:
         number: its number, rising.
         offered_until: the latest start in seconds of the monotonic clock, for a call that arrives before the task
-            before it has ended and that needs its ticket; None for a call that starts when it arrives.
+            before it has ended and that needs its start token; None for a call that starts when it arrives.
         task: the claimed task.
         module: the module that registers its handler.
         state: the state of the last checkpoint, as JSON text; None without one.
@@ -91,7 +91,7 @@ class ProcessEnd(NamedTuple):
     reusable: bool
 
 
-class Tickets:
+class StartTokens:
     """The permission to start an offered call, which either the worker takes or the runner takes back.
 
     A pipe holds the number of the call. Both processes have its reading end, and the system gives each number to one
@@ -108,7 +108,7 @@ class Tickets:
         self._taken = 0
 
     def take(self, number: int) -> bool:
-        """Take the ticket of a call; False if the other process has taken it."""
+        """Take the start token of a call; False if the other process has taken it."""
         while self._taken < number:
             try:
                 (self._taken,) = self.SIZE.unpack(os.read(self._reading, self.SIZE.size))

@@ -26,7 +26,7 @@ from runner.engine.process_messages import (
     ProcessCrashed,
     ProcessNotStarted,
     RemoteAttempt,
-    Tickets,
+    StartTokens,
     WorkerSetup,
     end_text,
     forward,
@@ -48,13 +48,13 @@ class WorkerProcess(asyncio.Protocol):
 
     Args:
         process: the process.
-        tickets: file descriptors of the pipe with the tickets: the reading end and the writing end.
+        start_tokens: file descriptors of the pipe with the start tokens: the reading end and the writing end.
         crash_file: receives its stack at a crash.
         most: number of tasks after which it ends.
     """
 
     def __init__(
-        self, process: asyncio.subprocess.Process, tickets: tuple[int, int], crash_file: IO[bytes], most: int
+        self, process: asyncio.subprocess.Process, start_tokens: tuple[int, int], crash_file: IO[bytes], most: int
     ) -> None:
         self.pid = process.pid
         self.tasks = 0
@@ -70,8 +70,8 @@ class WorkerProcess(asyncio.Protocol):
         self.end: asyncio.Task[None] | None = None
         """Waits for its end."""
         self._process, self._crash_file, self._most = process, crash_file, most
-        self._reading, self._writing = tickets
-        self._tickets = Tickets(self._reading)
+        self._reading, self._writing = start_tokens
+        self._start_tokens = StartTokens(self._reading)
         self._transport: asyncio.Transport | None = None
         self._input = bytearray()
         self._lost = False
@@ -129,13 +129,13 @@ class WorkerProcess(asyncio.Protocol):
     def offer(self, attempt: RemoteAttempt) -> None:
         """Send a task that starts when the current one has ended, unless it is withdrawn before."""
         self.offered = attempt
-        os.write(self._writing, Tickets.SIZE.pack(attempt.call.number))
+        os.write(self._writing, StartTokens.SIZE.pack(attempt.call.number))
         self.send("call", attempt.call)
 
     def withdraw(self) -> bool:
         """Take back the offered task; False if it has started, or starts now: then the task before it has ended."""
         attempt = self.offered
-        if attempt is None or not self._tickets.take(attempt.call.number):
+        if attempt is None or not self._start_tokens.take(attempt.call.number):
             return False
         self.offered = None
         attempt.withdrawn()
@@ -315,10 +315,10 @@ class ProcessPool:
         """Start a worker."""
         self._reaper.start(self.process_ids)
         ours, theirs = socket.socketpair()
-        tickets = os.pipe()
-        os.set_blocking(tickets[0], False)
+        start_tokens = os.pipe()
+        os.set_blocking(start_tokens[0], False)
         crash_file = tempfile.TemporaryFile()  # noqa: SIM115 - the worker closes it
-        descriptors = (theirs.fileno(), crash_file.fileno(), tickets[0])
+        descriptors = (theirs.fileno(), crash_file.fileno(), start_tokens[0])
         try:
             # A new session is a new process group; ctrl-c does not reach it.
             process = await asyncio.create_subprocess_exec(
@@ -330,13 +330,13 @@ class ProcessPool:
         except BaseException:
             ours.close()
             crash_file.close()
-            for descriptor in tickets:
+            for descriptor in start_tokens:
                 os.close(descriptor)
             raise
         finally:
             theirs.close()
         self._reaper.write("+", process.pid)
-        worker = WorkerProcess(process, tickets, crash_file, self._settings.tasks_per_process)
+        worker = WorkerProcess(process, start_tokens, crash_file, self._settings.tasks_per_process)
         self._all.add(worker)
         # The package's folder too, because an editable install may find it through an import hook.
         path = [*sys.path, str(Path(runner.__file__).parent.parent)]

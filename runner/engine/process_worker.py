@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from runner.engine.executor import Executor
-    from runner.engine.process_messages import Channel, ProcessCall, Tickets, WorkerSetup
+    from runner.engine.process_messages import Channel, ProcessCall, StartTokens, WorkerSetup
     from runner.engine.slots import Running
     from runner.model.outcome import Outcome
 
@@ -44,11 +44,11 @@ class ProcessWorker:
     Args:
         channel: the channel to the runner.
         setup: the settings of the runner.
-        tickets: the tickets of the calls that arrive before the task before them has ended.
+        start_tokens: the start tokens of the calls that arrive before the task before them has ended.
     """
 
-    def __init__(self, channel: "Channel", setup: "WorkerSetup", tickets: "Tickets") -> None:
-        self._channel, self._setup, self._tickets = channel, setup, tickets
+    def __init__(self, channel: "Channel", setup: "WorkerSetup", start_tokens: "StartTokens") -> None:
+        self._channel, self._setup, self._start_tokens = channel, setup, start_tokens
         self._loop = asyncio.get_running_loop()
         from runner.engine.process_remote import Requests  # after the search path is set
         from runner.engine.resources import OpenResources
@@ -114,13 +114,16 @@ class ProcessWorker:
         await self._resources.close()
 
     def _may_start(self, call: "ProcessCall") -> bool:
-        """Take the ticket of a call that arrived early. A runner that was stopped since then may have lost the task."""
+        """Take the start token of a call that arrived early.
+
+        A runner that was stopped since then may have lost the task.
+        """
         if call.offered_until is None:
             return True
         if time.monotonic() > call.offered_until:
             self._channel.send("late", call.number)
             return False
-        return self._tickets.take(call.number)
+        return self._start_tokens.take(call.number)
 
     def _prepared(self, call: "ProcessCall") -> "Running":
         from runner.engine.slots import Running, Slots
@@ -233,30 +236,30 @@ def _set_up(setup: "WorkerSetup", channel: "Channel", crash_file: int) -> None:
     connect(setup.settings)  # handlers submit tasks to the database of the runner
 
 
-async def _main(channel: "Channel", setup: "WorkerSetup", tickets: "Tickets") -> None:
-    worker = ProcessWorker(channel, setup, tickets)
+async def _main(channel: "Channel", setup: "WorkerSetup", start_tokens: "StartTokens") -> None:
+    worker = ProcessWorker(channel, setup, start_tokens)
     threading.Thread(target=worker.listen, name="runner-process", daemon=True).start()
     await worker.run()
 
 
-def main(connection: int, crash_file: int, tickets: int) -> None:
+def main(connection: int, crash_file: int, start_tokens: int) -> None:
     """Run a worker process.
 
     Args:
         connection: file descriptor of the socket. The first line is the module search path of the runner as JSON.
         crash_file: file descriptor for the stack at a crash.
-        tickets: file descriptor of the reading end of the pipe with the tickets.
+        start_tokens: file descriptor of the reading end of the pipe with the start tokens.
     """
     receiver, line = socket.socket(fileno=connection), bytearray()
     while not line.endswith(b"\n"):
         line += receiver.recv(1) or sys.exit()
     sys.path[:] = json.loads(line)
-    from runner.engine.process_messages import Channel, Tickets
+    from runner.engine.process_messages import Channel, StartTokens
 
     channel = Channel(receiver)
     (setup,) = channel.receive()
     _set_up(setup, channel, crash_file)
-    asyncio.run(_main(channel, setup, Tickets(tickets)))
+    asyncio.run(_main(channel, setup, StartTokens(start_tokens)))
 
 
 if __name__ == "__main__":

@@ -90,8 +90,8 @@ class Engine:
         in_flight = self.worker.in_flight
         self.scheduler = Scheduler(self.database, handlers, settings, self._on_submit)
         own_identity = identity(handlers, settings, in_flight)._replace(schedules=self.scheduler.fingerprints)
-        lease, beat = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
-        self.lease = Lease(self.database, lease, own_identity, beat)
+        lease, interval = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
+        self.lease = Lease(self.database, lease, own_identity, interval)
         self.rescue_loop = RescueLoop(
             self.database,
             self.lease,
@@ -127,7 +127,7 @@ class Engine:
 
     def _make_claimer(self) -> Claimer:
         settings, handlers = self.settings, self.handlers
-        lease, beat = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
+        lease, interval = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
         return Claimer(
             self.database,
             self.resources.claimable,
@@ -136,7 +136,7 @@ class Engine:
             self.worker.in_flight,
             settings.claim_batch_size,
             parse_order(settings.claim_order),
-            Proof(group=beat, alone=lease),
+            Proof(group=interval, alone=lease),
             may_claim_suspects=lambda: self.rescue_loop.done,
             on_start=self.worker.start,
             on_duplicate=lambda task: self.worker.snooze_duplicate(task, handlers[task.handler]),

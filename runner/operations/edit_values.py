@@ -52,7 +52,7 @@ class Changes:
     expires_at: datetime | Unset | None = KEEP
     hosts: str | Unset = KEEP
 
-    def given(self) -> dict[str, Any]:
+    def edited(self) -> dict[str, Any]:
         """The values that are set, by column."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not KEEP}
@@ -77,7 +77,7 @@ def check_values(changes: Changes, payload_limit: int = PAYLOAD_LIMIT) -> dict[s
         InvalidRetryPlan: the retry plan is invalid.
         PayloadTooLarge: the payload exceeds the limit.
     """
-    values = changes.given()
+    values = changes.edited()
     if not values:
         raise InvalidEdit(field="a task", value="nothing", why="name at least one change")
     for name in ("run_at", "priority", "payload", "hosts"):

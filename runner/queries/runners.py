@@ -221,7 +221,7 @@ def _statement(tables: Tables, dialect: Dialect) -> sa.Select[Any]:
     running = sa.select(sa.func.count()).where(task.runner_id == runner.c.id, is_state(task.state, State.RUNNING))
     columns = [
         *readable(dialect, runner.c),
-        seconds_until(runner.c.heartbeat_at).label("beat"),
+        seconds_until(runner.c.heartbeat_at).label("heartbeat"),
         seconds_until(runner.c.lease_until).label("lease"),
         running.correlate(runner).scalar_subquery().label("running_tasks"),
     ]
@@ -239,7 +239,7 @@ def _runner(row: sa.RowMapping) -> RunnerRow:
         pid=as_int(row["pid"]),
         version=as_text(row["version"]),
         started_at=moment(row["started_at"]),
-        heartbeat_age=-(row["beat"] or 0.0),
+        heartbeat_age=-(row["heartbeat"] or 0.0),
         lease=row["lease"] or 0.0,
         handlers=texts(row["handlers"]),
         queues=texts(row["queues"]),

@@ -31,7 +31,7 @@ BREAKER_COLUMNS: dict[str, Any] = {
 }
 """The state of an open breaker; the registry of queues has none of them."""
 
-PATIENCE = "50ms"
+LIMITS_TIMEOUT = "50ms"
 """Longest wait for limits that other claims hold. A claim takes milliseconds; a frozen runner holds them longer."""
 
 Key: TypeAlias = tuple[str, str]
@@ -120,7 +120,7 @@ async def hold(tx: Transaction, lanes: Sequence[Lane], patient: bool = False, co
     Args:
         tx: a writing transaction, which holds them until its end.
         lanes: the lanes.
-        patient: if other claims hold all these limits, wait for them up to PATIENCE.
+        patient: if other claims hold all these limits, wait for them up to LIMITS_TIMEOUT.
         counts: True if some of these limits probably count running tasks; then one round trip locks and counts.
     """
     names = {"queue": sorted({lane.queue for lane in lanes}), "handler": sorted({lane.handler for lane in lanes})}
@@ -131,7 +131,7 @@ async def hold(tx: Transaction, lanes: Sequence[Lane], patient: bool = False, co
     # In a statement of its own: its snapshot begins after the lock, and has the tasks of every earlier claim.
     rows, *counted = await tx.run_all((lock, count) if counts else (lock,), parameters)
     waits = patient and rows and not any(row[3] for row in rows)
-    if waits and await tx.await_locks(wait, parameters, PATIENCE):
+    if waits and await tx.await_locks(wait, parameters, LIMITS_TIMEOUT):
         # Once more, although they are locked: the time of a rate is that of the statement.
         rows, *counted = await tx.run_all((lock, count), parameters)
     held: dict[Key, LimitUsage] = {}

@@ -168,7 +168,7 @@ def outlook(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> Outlo
         RunnerError: a text cannot be parsed.
     """
     parsed, task = changes(typed, detail, zone), detail.task
-    values, running = parsed.given(), task.state is State.RUNNING
+    values, running = parsed.edited(), task.state is State.RUNNING
     before, first_before = forecast(task, detail.retry or detail.handler_retry, detail.at), task.attempt + 1 + running
     if requeues(detail):
         task = replace(task, shown=Shown.READY, attempt=0, run_at=detail.at)
@@ -191,7 +191,7 @@ def preview(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> list[
         zone: time zone for display.
     """
     try:
-        values, runs = changes(typed, detail, zone).given(), outlook(typed, detail, zone)
+        values, runs = changes(typed, detail, zone).edited(), outlook(typed, detail, zone)
     except RunnerError as error:
         return [str(error)]
     if not values:

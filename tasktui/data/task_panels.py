@@ -63,7 +63,7 @@ def sentence(detail: TaskDetail) -> list[Part]:
     return [(main, "strong"), (more, "muted")]
 
 
-def said(detail: TaskDetail, width: int) -> list[Row]:
+def summary(detail: TaskDetail, width: int) -> list[Row]:
     """The sentence in one row, or the cause in rows of its own."""
     main, (cause, role) = sentence(detail)
     if width_of([main, (cause, role)]) + 2 <= width:

@@ -192,7 +192,7 @@ def columns_for(data: Workforce, width: int, *, grouped: bool) -> tuple[ListColu
     """The columns: as wide as their texts, and without figures that no runner has or that the hosts show."""
     measured = any(runner.cpu is not None or runner.memory is not None for runner in data.runners)
     names = [cell_len(line(runner.host)) + len(f"● :{runner.pid}") for runner in data.runners]
-    remarks = [cell_len(seen(runner).text) for runner in data.runners]
+    remarks = [cell_len(liveness(runner).text) for runner in data.runners]
     most_slots = max((runner.capacity for runner in data.runners), default=0)
     versions = [cell_len(line(runner.version)) for runner in data.runners]
     texts = {
@@ -274,7 +274,7 @@ def runner_line(
         "MEMORY": Cell(formatting.size(runner.memory), "muted" if runner.alive else "faint"),
         "/MIN": Cell(compact(flow.ended / 10), "text" if flow.ended else "faint"),
         "FAILED": Cell(failed, "bold dead" if failing else "muted" if flow.failed else "faint"),
-        "SEEN": seen(runner),
+        "SEEN": liveness(runner),
     }
     if hour := room.get(" DONE, LAST HOUR"):
         plotted = [(" ", ""), *sparkline(data.hours.done.get(runner.id, (0.0,)), hour - 1)]
@@ -282,7 +282,7 @@ def runner_line(
     return RenderedRow(tuple(cells.get(column.title, Cell("")) for column in columns))
 
 
-def seen(runner: RunnerRow) -> Cell:
+def liveness(runner: RunnerRow) -> Cell:
     """The last sign of life of a runner, or the reason why there is none; else its remarks."""
     age = formatting.age(runner.heartbeat_age)
     if not runner.alive:

@@ -209,7 +209,7 @@ class TaskScreen(LiveScreen):
 
 def task_rows(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool, unfold: bool) -> list[Row]:
     """Everything about a task: in one column, in two below the attempts, or in two with the timeline at the right."""
-    top: list[Row] = [panels.headline(detail, width), *panels.said(detail, width), *panels.progress(detail, width)]
+    top: list[Row] = [panels.headline(detail, width), *panels.summary(detail, width), *panels.progress(detail, width)]
     fields = panels.facts(detail, zone, width)
     top += [BLANK, *([panels.line_of_facts(detail, width)] if width < NORMAL else fields)]
     chart = panels.attempts(detail, zone, width) if width >= LEAST_CHART else []

@@ -9,7 +9,7 @@ from tasktui.session.session import Alarm, Job, Session
 ALARMS_EVERY = 10.0
 """Seconds between reads of the databases behind the one in front."""
 
-PATIENCE = 3.0
+OPEN_TIMEOUT = 3.0
 """Seconds that the start waits for further databases once one has answered."""
 
 
@@ -114,13 +114,13 @@ async def reached(sessions: Sequence[Session]) -> list[Session]:
     while pending and not any(_is_open(task) for task in opening):
         _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
     if pending:
-        _, pending = await asyncio.wait(pending, timeout=PATIENCE)
+        _, pending = await asyncio.wait(pending, timeout=OPEN_TIMEOUT)
     for task in pending:
         task.cancel()  # The session lets the transaction end.
     first = next((place for place, task in enumerate(opening) if _is_open(task)), None)
     for session, task in zip(sessions, opening, strict=True):
         if task in pending:
-            why = f"no answer for {PATIENCE:g} seconds"
+            why = f"no answer for {OPEN_TIMEOUT:g} seconds"
             session.alarm = Alarm.of(DatabaseUnavailable(url=session.database.url, why=why))
         elif isinstance(error := task.exception(), RunnerError) and first is not None:
             session.alarm = Alarm.of(error)

@@ -265,7 +265,7 @@ async def test_progress_and_log_lines_are_written_while_it_runs(
     assert detail.progress is not None
     assert detail.progress.describe(detail.at).startswith("42 of 105 files (40%), ")
     assert (detail.progress.rate or 0) > 0
-    assert detail.progress.left is not None
+    assert detail.progress.remaining is not None
     lines = [(row.number, row.attempt, row.level, row.line) for row in detail.log]
     assert lines[0] == (1, 1, "info", "login with ***")
     assert [line[2] for line in lines] == ["info", "warning", "warning", "warning"]

@@ -12,7 +12,7 @@ import pytest
 from runner.engine import process_attempt
 from runner.engine import runner as engine_runner
 from runner.engine.executor import NO_MIDDLEWARE
-from runner.engine.process_messages import Tickets
+from runner.engine.process_messages import StartTokens
 from runner.engine.process_pool import WorkerProcess
 from runner.engine.runner import Engine
 from runner.engine.slots import ProcessSlots, Running
@@ -186,12 +186,12 @@ async def test_each_task_runs_once_whether_its_offer_is_in_time_or_late(
     assert len({await result(harness, id) for id in tasks}) <= 2
 
 
-def test_a_ticket_goes_to_one_of_its_two_ends() -> None:
+def test_a_start_token_goes_to_one_of_its_two_ends() -> None:
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
-    ours, theirs = Tickets(reading), Tickets(reading)
+    ours, theirs = StartTokens(reading), StartTokens(reading)
     for number in (1, 2, 3):
-        os.write(writing, Tickets.SIZE.pack(number))
+        os.write(writing, StartTokens.SIZE.pack(number))
     assert ours.take(1)
     assert not theirs.take(1)  # it has read the next one
     assert theirs.take(2)
@@ -214,14 +214,14 @@ async def test_a_process_that_has_begun_its_next_task_is_not_killed_for_the_one_
         process_attempt._Attempt(attempts, Running(task(number), HANDLERS["process.pid"], ProcessSlots("processes", 1)))
         for number in (1, 2)
     )
-    tickets = os.pipe()
-    os.set_blocking(tickets[0], False)
+    start_tokens = os.pipe()
+    os.set_blocking(start_tokens[0], False)
     program = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
-    worker = WorkerProcess(program, tickets, TemporaryFile(), most=10)  # noqa: SIM115 - the worker closes it
+    worker = WorkerProcess(program, start_tokens, TemporaryFile(), most=10)  # noqa: SIM115 - the worker closes it
     first.began(worker)
     first._worker, worker.current = worker, first
     second.offer(worker, [])
-    assert not ended or Tickets(tickets[0]).take(second.call.number)  # as the process does when the first one has ended
+    assert not ended or StartTokens(start_tokens[0]).take(second.call.number)  # as the process does then
     first.kill()
     assert worker.broken is not ended
     assert (worker.offered is second) is ended

@@ -258,7 +258,7 @@ class TestEdit:
             Changes(payload=""),
             Changes(payload='{"a":' * 10_000 + "1" + "}" * 10_000),
         ],
-        ids=lambda changes: str(changes.given())[:40].encode("unicode_escape").decode(),
+        ids=lambda changes: str(changes.edited())[:40].encode("unicode_escape").decode(),
     )
     async def test_invalid_values_are_rejected(self, database: Database, changes: Changes) -> None:
         id = await add_live(database)
@@ -356,7 +356,7 @@ class TestEdit:
             assert (await database.write(edit, other, None, Changes(priority=5), ANA, requeue=True)).skipped
 
     def test_unset_values_are_kept(self) -> None:
-        assert Changes(key=None).given() == {"key": None}
+        assert Changes(key=None).edited() == {"key": None}
         assert Changes().key is KEEP
 
 

@@ -357,7 +357,7 @@ async def test_a_long_transaction_does_not_prevent_a_first_limit(
 async def test_a_patient_claim_follows_the_one_that_holds_its_limit(
     database: Database, rival: Database, runner: Runner, monkeypatch: pytest.MonkeyPatch, room: str
 ) -> None:
-    monkeypatch.setattr("runner.store.limits.PATIENCE", "20s")
+    monkeypatch.setattr("runner.store.limits.LIMITS_TIMEOUT", "20s")
     await put_many(database, 10, queue="mail")
     await limit(database, "queue", "mail", concurrency=room)
     await runner.survey()

@@ -167,9 +167,9 @@ def test_what_was_taken_back_is_not_taken_back_again() -> None:
 
 def test_only_edited_entries_change() -> None:
     shown = {line.name: line.value for line in entries(story(row()))}
-    assert changes(shown, story(row()), UTC).given() == {}
+    assert changes(shown, story(row()), UTC).edited() == {}
     typed = shown | {"run_at": "+15m", "timeout": "1m30s", "retry": "none", "priority": "9"}
-    assert changes(typed, story(row()), UTC).given() == {
+    assert changes(typed, story(row()), UTC).edited() == {
         "run_at": NOW + timedelta(minutes=15),
         "timeout": 90.0,
         "retry": None,
@@ -216,11 +216,11 @@ def test_the_plan_of_the_handler_is_not_called_none() -> None:
     task = replace(story(row(max_attempts=None), retry=None), handler_retry="2m,8m\x1b")
     values = {entry.name: entry.value for entry in entries(task)}
     assert [values[name] for name in ("retry", "max_attempts", "timeout")] == ["handler's"] * 3
-    assert changes(values | {"retry": "none", "timeout": "handler's"}, task, UTC).given() == {}
+    assert changes(values | {"retry": "none", "timeout": "handler's"}, task, UTC).edited() == {}
     assert meanings({}, task, UTC)["retry"].text == "the handler's own: 2m,8m␛"
     assert meanings({"retry": "5m"}, task, UTC)["retry"].text == "was handler's"
     own = story(row(), retry="1h")
-    assert changes({"retry": "handler's", "max_attempts": "none"}, own, UTC).given() == {
+    assert changes({"retry": "handler's", "max_attempts": "none"}, own, UTC).edited() == {
         "retry": None,
         "max_attempts": None,
     }
@@ -294,7 +294,7 @@ def test_a_payload_that_cannot_be_shown_as_it_is_is_not_edited(payload: str) -> 
     (line,) = [line for line in entries(story(row(), payload)) if line.name == "payload"]
     assert line.lock_reason
     assert "hunter2" not in line.value
-    assert changes({"payload": '{"new": 1}'}, story(row(), payload), UTC).given() == {}
+    assert changes({"payload": '{"new": 1}'}, story(row(), payload), UTC).edited() == {}
 
 
 def test_a_lock_opens_for_a_time_and_closes_by_itself() -> None:

@@ -134,7 +134,7 @@ async def test_the_start_needs_one_of_several_databases(
     assert eu.alarm.error == ""
     with pytest.raises(SchemaMissing):
         await databases.reached([us])
-    monkeypatch.setattr(databases, "PATIENCE", 0.01)
+    monkeypatch.setattr(databases, "OPEN_TIMEOUT", 0.01)
     answer = asyncio.Event()
     monkeypatch.setattr(Session, "_open", lambda self: answer.wait() if self is us else asyncio.sleep(0))
     assert await databases.reached([us, eu]) == [eu, us]

@@ -134,7 +134,7 @@ class TaskProgress:
     at: datetime | None
 
     @property
-    def left(self) -> timedelta | None:
+    def remaining(self) -> timedelta | None:
         """The time left at the current rate; None if unknown."""
         if not self.rate or self.total is None or self.total < self.done:
             return None
@@ -153,7 +153,7 @@ class TaskProgress:
         parts = [f"{_amount(self.done)}{of}{f' {self.unit}' if self.unit else ''}{share}"]
         if running:
             parts += [f"{_amount(self.rate)}/s"] if self.rate else []
-            parts += [f"{format_age(self.left)} left"] if self.left else []
+            parts += [f"{format_age(self.remaining)} left"] if self.remaining else []
         parts += [f"reported {formatting.distance(self.at, now)}"] if self.at else []
         return ", ".join(parts)
 
