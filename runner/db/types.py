@@ -79,6 +79,9 @@ Name = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 BigId = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
+PositionTime = sa.BigInteger().with_variant(sa.Text(), "sqlite")
+"""Microseconds since 1970; on SQLite the stored text. A driver takes long to make an object with a time zone."""
+
 
 class DbNow(sa.sql.functions.FunctionElement[datetime]):
     """The database's clock, constant within a statement so that it can search an index."""
@@ -105,6 +108,20 @@ class SecondsUntil(sa.sql.functions.FunctionElement[float]):
     """Seconds from now until a time: `SecondsUntil(time)`."""
 
     type = sa.Float()
+    inherit_cache = True
+
+
+class ToPosition(sa.sql.functions.FunctionElement[Any]):
+    """A time as PositionTime: `ToPosition(time)`."""
+
+    type = PositionTime
+    inherit_cache = True
+
+
+class FromPosition(sa.sql.functions.FunctionElement[datetime]):
+    """The time of a PositionTime: `FromPosition(value)`."""
+
+    type = Instant()
     inherit_cache = True
 
 
@@ -193,6 +210,22 @@ def _until_postgresql(element: SecondsUntil, compiler: SQLCompiler, **kw: Any) -
 @compiles(SecondsUntil, "sqlite")
 def _until_sqlite(element: SecondsUntil, compiler: SQLCompiler, **kw: Any) -> str:
     return f"((julianday({compiler.process(element.clauses, **kw)}) - julianday('now')) * 86400.0)"
+
+
+@compiles(ToPosition, "postgresql")
+def _to_position_postgresql(element: ToPosition, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"(date_part('epoch', {compiler.process(element.clauses, **kw)}) * 1000000)::bigint"
+
+
+@compiles(FromPosition, "postgresql")
+def _from_position_postgresql(element: FromPosition, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"('epoch'::timestamptz + {compiler.process(element.clauses, **kw)} * interval '1 microsecond')"
+
+
+@compiles(ToPosition, "sqlite")
+@compiles(FromPosition, "sqlite")
+def _position_sqlite(element: ToPosition | FromPosition, compiler: SQLCompiler, **kw: Any) -> str:
+    return compiler.process(element.clauses, **kw)
 
 
 @compiles(MinuteNumber, "postgresql")
@@ -299,11 +332,7 @@ class RowAddress(sa.types.UserDefinedType[str]):
 
 
 def ctid(table: sa.FromClause) -> sa.ColumnClause[Any]:
-    """The physical address of a row's current version on PostgreSQL: the fastest access to a row that was just read.
-
-    Args:
-        table: table of the row, or its alias.
-    """
+    """The address of a version of a row on PostgreSQL, given its table or an alias: the fastest access to it."""
     address: sa.ColumnClause[Any] = sa.column("ctid", RowAddress())
     address.table = table
     return address

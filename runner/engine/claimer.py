@@ -77,7 +77,7 @@ class Claimer:
         self._batch = batch
         self._on_start = on_start
         self._on_duplicate = on_duplicate
-        self.lanes = Lanes(scope.accepts, LanePosition(database.dialect.instant(EARLIEST), 0), order)
+        self.lanes = Lanes(scope.accepts, LanePosition(database.dialect.position(EARLIEST), 0), order)
         self.limited = LimitedClaims(database, self.lanes, defaults, self._slots, self._room_of)
         self.suspects = SuspectClaims(self._claim_group, in_flight, batch, proof, may_claim_suspects)
         self._shares = QueueShares(order.weight) if isinstance(order, WeightedOrder) else None

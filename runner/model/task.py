@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 
 class State(StrEnum):
@@ -140,7 +140,7 @@ class Claimed(NamedTuple):
     """JSON text as submitted; None if it exceeds the limit of the runner."""
     priority: int
     run_at: object
-    """The time in the database's own form. With `id` it is the task's position in its lane."""
+    """Its due time as runner.db.types.PositionTime. With `id` it is the task's position in its lane."""
     attempt: int
     """Number of this attempt, from 1."""
     max_attempts: int
@@ -155,7 +155,7 @@ class Claimed(NamedTuple):
     expires_in: float | None = None
     """Seconds from the claim after which the task may not start; None if it does not expire."""
     claimed_at: object = None
-    """The time of the claim in the database's own form."""
+    """The time of the claim as PositionTime."""
     hosts: str = ""
     """The hosts that may take it; empty for all."""
     place: str | None = None
@@ -165,16 +165,12 @@ class Claimed(NamedTuple):
     def late(self) -> float | None:
         """Seconds from the due time to the claim, by the database's clock; None if a plain insert's time is odd."""
         try:
-            if isinstance(self.run_at, str):
-                return (_moment(self.claimed_at) - _moment(self.run_at)).total_seconds()
-            return (self.claimed_at - self.run_at).total_seconds()  # type: ignore[operator, no-any-return]
+            if isinstance(self.run_at, int):
+                return (self.claimed_at - self.run_at) / 1_000_000  # type: ignore[operator]
+            claimed_at, run_at = self.claimed_at, self.run_at
+            return (datetime.fromisoformat(claimed_at) - datetime.fromisoformat(run_at)).total_seconds()  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
             return None
-
-
-def _moment(value: Any) -> datetime:
-    """A time in the form of either database."""
-    return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 
 BUCKETS = 1_000

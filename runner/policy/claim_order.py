@@ -74,6 +74,8 @@ class OwnClass(NamedTuple):
         raise InvalidSettings(where=self.setting, why=f"{text!r}: {why}; use {self.choices}")
 
 
+MICROSECOND = timedelta(microseconds=1)
+
 STEP = timedelta(minutes=1)
 """The default time in which a waiting task rises by one priority."""
 
@@ -234,8 +236,9 @@ class AgedOrder(StrictOrder):
 
     def sort_key(self, task: Any) -> Any:
         """By virtual due time and id."""
-        run_at = datetime.fromisoformat(task.run_at) if isinstance(task.run_at, str) else task.run_at
-        return run_at - task.priority * self.step, task.id
+        if isinstance(task.run_at, str):
+            return datetime.fromisoformat(task.run_at) - task.priority * self.step, task.id
+        return task.run_at - task.priority * self.step // MICROSECOND, task.id
 
 
 OTHERS = 1.0

@@ -14,7 +14,9 @@ from runner.db.transaction import Transaction
 from runner.db.types import (
     NO_JOIN,
     ByteCount,
-    Instant,
+    FromPosition,
+    PositionTime,
+    ToPosition,
     ctid,
     db_later,
     db_now,
@@ -35,7 +37,7 @@ LANE_COLUMNS: dict[str, Any] = {
     "handler": sa.Text,
     "priority": sa.SmallInteger,
     "hosts": sa.Text,
-    "since": Instant,
+    "since": PositionTime,
     "since_id": sa.BigInteger,
     "max_attempts": sa.Integer,
     "timeout": sa.Float,
@@ -244,6 +246,8 @@ def _handed_out(task: sa.Table, place: sa.ColumnElement[Any]) -> list[sa.ColumnE
         "oversize": sa.case((size > PAYLOAD_LIMIT, size)),
         "expires_in": seconds_until(task.c.expires_at),
         "place": place,
+        "run_at": ToPosition(task.c.run_at),
+        "claimed_at": ToPosition(task.c.claimed_at),
     }
     return [made[name] if name in made else task.c[name] for name in Claimed._fields]
 
@@ -251,7 +255,8 @@ def _handed_out(task: sa.Table, place: sa.ColumnElement[Any]) -> list[sa.ColumnE
 def open_lanes(lane: sa.FromClause, scope: ClaimScope) -> sa.CTE:
     """The requested lanes, except lanes that were paused or limited after the survey."""
     # MATERIALIZED by being used more than once: the lanes are unpacked once.
-    return sa.select(lane).where(*CLAIM_POLICY.of_lane(lane.c, scope)).cte("lane")
+    columns = [FromPosition(column).label("since") if column.name == "since" else column for column in lane.c]
+    return sa.select(*columns).where(*CLAIM_POLICY.of_lane(lane.c, scope)).cte("lane")
 
 
 def first_of_lane(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:

@@ -138,7 +138,7 @@ class Drain:
         return ran
 
     async def _lanes(self) -> Lanes:
-        start = LanePosition(self.database.dialect.instant(EARLIEST), 0)
+        start = LanePosition(self.database.dialect.position(EARLIEST), 0)
         lanes = Lanes(lambda lane: lane.handler in self.handlers, start)
         lanes.survey(await self.database.read_single(survey))
         return lanes

@@ -5,9 +5,12 @@ from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 
+from runner.db.database import Database
 from runner.db.dialects import DIALECTS
 from runner.db.dialects.postgresql import PostgreSQL, array_text
+from runner.db.types import EARLIEST, FromPosition, Instant, PositionTime, ToPosition
 from tests.postgres import Cluster
 
 TEXTS = ["", "NULL", "a,b", "{x}", ' "q" ', "back\\slash", '\\"', "tab\tline\nend", "snöw ☃", "%s $1 %(a)s", "'"]
@@ -42,3 +45,25 @@ async def test_a_statement_keeps_percent_signs_and_parameters_that_occur_twice(p
         sql = "SELECT %(b)s::int, %(a)s::text, '100%%', %(b)s::int, %(c)b::text[]"
         rows = await dialect.fetch(connection, sql, {"a": "x%y", "b": 2, "c": ["1", "2"]})
     assert rows == [(2, "x%y", "100%", 2, ["1", "2"])]
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        EARLIEST,
+        datetime(1970, 1, 1, 0, 0, 0, 1, UTC),
+        datetime(2026, 11, 23, 17, 8, 29, 123457, UTC),
+        datetime(2026, 11, 23, 17, 8, 29, 999999, UTC),
+        datetime(2199, 12, 31, 23, 59, 59, 999999, UTC),
+    ],
+)
+async def test_a_position_keeps_each_microsecond(database: Database, moment: datetime) -> None:
+    """A claim that started a microsecond later would skip tasks, and one that started earlier would repeat them."""
+    stored, position = sa.literal(moment, Instant), database.dialect.position(moment)
+    async with database.writing() as tx:
+        ((passed, kept),) = await tx.rows(
+            sa.select(ToPosition(stored), FromPosition(sa.literal(position, PositionTime)))
+        )
+    assert passed == position
+    if database.dialect.name == "postgresql":
+        assert kept == moment

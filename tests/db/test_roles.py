@@ -122,7 +122,7 @@ async def submits_after(tx: Transaction) -> None:
 
 
 async def claims(tx: Transaction) -> None:
-    lanes = {Lane("mail", "h", 1): LanePosition(tx.dialect.instant(EARLIEST), 0)}
+    lanes = {Lane("mail", "h", 1): LanePosition(tx.dialect.position(EARLIEST), 0)}
     assert await claim(tx, Claimant(RUNNER, "here"), lanes, {"h": HandlerDefaults(3, None)}, 1)
 
 

@@ -48,7 +48,7 @@ BEN = Actor("ben", "desk-2")
 async def take(database: Database, handler: str = "h", max_attempts: int = 3) -> Claimed:
     """Claim one task with its own runner."""
     runner_id = await database.write(register, Identity("web-1", 1, "1", [handler], 4), 60.0)
-    start = Start(database.dialect.instant(datetime(1970, 1, 1, tzinfo=UTC)), 0)
+    start = Start(database.dialect.position(datetime(1970, 1, 1, tzinfo=UTC)), 0)
     lanes = {head.lane: start for head in await database.read(survey) if head.lane.handler == handler}
     terms = {handler: HandlerDefaults(max_attempts, None)}
     claimed: list[Claimed] = []

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from runner.db.dialects import DIALECTS
 from runner.errors import InvalidSettings
 from runner.policy.claim_order import AgedOrder, StrictOrder, known_order, longest_wait, parse_order
 
@@ -50,8 +51,9 @@ def test_a_bad_order_is_refused_with_the_choices(text: str, why: str) -> None:
 
 
 def at(seconds: float, priority: int, as_text: bool) -> Any:
-    moment = NOW + timedelta(seconds=seconds)
-    return SimpleNamespace(id=1, priority=priority, run_at=f"{moment:%Y-%m-%d %H:%M:%S.%f}" if as_text else moment)
+    """A claimed task of SQLite, or of PostgreSQL."""
+    dialect = DIALECTS["sqlite" if as_text else "postgresql"]
+    return SimpleNamespace(id=1, priority=priority, run_at=dialect.position(NOW + timedelta(seconds=seconds)))
 
 
 @pytest.mark.parametrize("as_text", [True, False])

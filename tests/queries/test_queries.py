@@ -487,7 +487,7 @@ class TestReports:
 def _place(database: Database) -> Any:
     from runner.policy.lanes import LanePosition
 
-    return LanePosition(database.dialect.instant(datetime(1970, 1, 1, tzinfo=UTC)), 0)
+    return LanePosition(database.dialect.position(datetime(1970, 1, 1, tzinfo=UTC)), 0)
 
 
 async def test_the_audit_is_listed_from_its_end(database: Database) -> None:

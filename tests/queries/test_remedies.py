@@ -93,7 +93,7 @@ async def claimed(tx: Transaction, runner_id: int, sizes: Mapping[int, int]) -> 
     for threads, held in ((False, len(found) - in_threads), (True, in_threads)):
         size = sizes.get(runner.id, runner.threads if threads else runner.capacity - runner.threads)
         mine = {
-            lane: LanePosition(tx.dialect.instant(EARLIEST), 0)
+            lane: LanePosition(tx.dialect.position(EARLIEST), 0)
             for lane in lanes
             if runner.takes(lane.queue, lane.handler) and (lane.handler in runner.threaded) is threads
         }

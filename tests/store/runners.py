@@ -28,7 +28,7 @@ class Runner:
         self.database = database
         self.who = who
         self.terms = terms
-        self.start = LanePosition(database.dialect.instant(EARLIEST), 0)
+        self.start = LanePosition(database.dialect.position(EARLIEST), 0)
         self.lanes = Lanes(lambda lane: lane.handler in terms and admits(lane.hosts, who.host), self.start)
 
     @classmethod

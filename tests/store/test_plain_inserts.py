@@ -178,7 +178,7 @@ async def take(database: Database, **limits: Any) -> tuple[int, list[Claimed]]:
     """Claim everything due for a runner with one handler."""
     me = await database.write(register, Identity("here", 1, "1", sorted(KNOWN), 9), 60.0)
     heads = await database.read(survey)
-    start = LanePosition(database.dialect.instant(EARLIEST), 0)
+    start = LanePosition(database.dialect.position(EARLIEST), 0)
     lanes = {head.lane: start for head in heads if head.lane.handler in KNOWN}
     return me, await database.write(claim, Claimant(me, "here", **limits), lanes, KNOWN, 100)
 
@@ -199,7 +199,7 @@ async def test_a_payload_that_is_no_utf8_is_claimed_with_the_others_by_one_call(
     shell("""INSERT INTO task(handler, payload) VALUES ('mail', '{"a": 1}')""")
     me = await database.write(register, Identity("here", 1, "1", sorted(KNOWN), 9), 60.0)
     heads = await database.read(survey)
-    lanes = {head.lane: LanePosition(database.dialect.instant(EARLIEST), 0) for head in heads}
+    lanes = {head.lane: LanePosition(database.dialect.position(EARLIEST), 0) for head in heads}
     claimed = await database.write_single(claim, Claimant(me, "here"), lanes, KNOWN, 100)
     assert {(task.payload, task.attempt) for task in claimed} == {('{"a": 1}', 1), ('{"a": "\ufffd"}', 1)}
     assert shell("SELECT attempt, fence FROM task") == "1|1\n1|1"

@@ -10,6 +10,7 @@ import pytest
 
 from runner.db.database import Database
 from runner.db.sql_text import Recording
+from runner.db.types import EARLIEST
 from runner.filter.fields import parse_sort
 from runner.model.outcome import Dead, Retry, Snooze
 from runner.model.task import NewTask
@@ -86,7 +87,7 @@ async def _claim(statements: Statements, runner: Runner) -> None:
     await statements.of("survey", survey)
     lanes = dict(await runner.survey())
     lane, *_ = lanes
-    run_at = runner.start.run_at
+    run_at = database.dialect.instant(EARLIEST)
     await statements.of("position", ahead, task_id, run_at, lane.priority, [Lane("mail", "work", 9), *lanes], 10)
     await statements.of("position_when_due", ahead, task_id, None, lane.priority, [*lanes], 10)
     await statements.of("position_of_suspect", suspects_ahead, suspect, 10)

@@ -128,7 +128,7 @@ class ExplainTransaction(Transaction):
 async def _explain(tx: Transaction, batch: int) -> list[Cost]:
     """Claim and settle batches; the first execution of a statement on a connection does not count."""
     claimant = Claimant(await register(tx, Identity("bench", 0, "", [HANDLER], batch), LEASE), "bench")
-    lanes = {Lane("default", HANDLER, Priority.DEFAULT): LanePosition(EARLIEST, 0)}
+    lanes = {Lane("default", HANDLER, Priority.DEFAULT): LanePosition(tx.dialect.position(EARLIEST), 0)}
     claims, settles = ExplainTransaction(tx), ExplainTransaction(tx)
     for _ in range(ROUNDS):
         claimed = await claim(claims, claimant, lanes, {HANDLER: HandlerDefaults(1, None)}, batch)

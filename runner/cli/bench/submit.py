@@ -86,7 +86,7 @@ async def checkpoint(context: BenchContext) -> Measurement:
 async def _claim_one(tx: Transaction) -> tuple[int, int, int]:
     """Claim the only task; returns the runner, the task and its fence."""
     runner_id = await register(tx, Identity("bench", 0, "", [HANDLER], 1), LEASE)
-    lanes = {Lane("default", HANDLER, Priority.DEFAULT): LanePosition(EARLIEST, 0)}
+    lanes = {Lane("default", HANDLER, Priority.DEFAULT): LanePosition(tx.dialect.position(EARLIEST), 0)}
     (task,) = await claim(tx, Claimant(runner_id, "bench"), lanes, {HANDLER: HandlerDefaults(1, None)}, 1)
     return runner_id, task.id, task.fence
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -83,6 +84,10 @@ class Dialect(Protocol):
         Returns:
             The batch for use in the statement, with its columns, and the condition that selects the rows.
         """
+        ...
+
+    def position(self, moment: datetime) -> Any:
+        """Return a time as runner.db.types.PositionTime."""
         ...
 
     def instant(self, value: Any) -> Any:

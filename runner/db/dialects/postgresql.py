@@ -6,6 +6,7 @@ SQLAlchemy's own dialect is imported where it is used, since most processes need
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -75,9 +76,7 @@ SELECT relname::text, n_live_tup, n_dead_tup,
 FROM pg_stat_user_tables JOIN own ON oid = relid
 ORDER BY n_dead_tup DESC, relname
 """
-_SIZE = """
-SELECT sum(pg_total_relation_size(oid))::bigint, CAST(NULL AS bigint), CAST(NULL AS text) FROM own
-"""
+_SIZE = "SELECT sum(pg_total_relation_size(oid))::bigint, CAST(NULL AS bigint), CAST(NULL AS text) FROM own"
 
 
 class PostgreSQL:
@@ -130,6 +129,10 @@ class PostgreSQL:
         place = sa.select(ctid(row)).where(same(row, batch)).offset(NO_JOIN).lateral("place")
         found = sa.select(place.c.ctid, *batch.c).select_from(batch.join(place, sa.true())).subquery("found")
         return found, ctid(table) == found.c.ctid
+
+    def position(self, moment: datetime) -> Any:
+        """Microseconds since 1970."""
+        return (moment - EARLIEST) // timedelta(microseconds=1)
 
     def instant(self, value: Any) -> Any:
         """Times need no conversion."""
@@ -332,11 +335,8 @@ def array_text(items: Sequence[Any]) -> str:
     return f"{{{','.join(map(_item_text, items))}}}"
 
 
-SPECIAL = re.compile(r'[\\"]')
-
-
 def _item_text(item: Any) -> str:
-    return "NULL" if item is None else '"' + SPECIAL.sub(r"\\\g<0>", str(item)) + '"'
+    return "NULL" if item is None else '"' + re.sub(r'[\\"]', r"\\\g<0>", str(item)) + '"'
 
 
 def _array(kind: Any) -> Any:

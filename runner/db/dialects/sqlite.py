@@ -83,6 +83,10 @@ class SQLite:
         """Join them: SQLite always reads the batch first, because its size is unknown."""
         return batch, same(table, batch)
 
+    def position(self, moment: datetime) -> Any:
+        """The stored text."""
+        return instant_to_text(moment)
+
     def instant(self, value: Any) -> Any:
         """Times are sent as the text in which they are stored."""
         return instant_to_text(value) if isinstance(value, datetime) else value

@@ -18,9 +18,8 @@ from runner.operations.results import Actor, Result, Skipped
 from runner.operations.targets import LockedTask, change, reschedule
 from runner.operations.undo.entries import UndoableChange, edited_columns, former_values
 from runner.operations.unique_keys import Locked, assign_keys
-from runner.store import history
 from runner.store.dependencies.parents import is_open
-from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish
+from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish, shared
 from runner.store.minute_statistics import NO_RUNNER, count_unclaimed
 
 NO_DEPENDENCIES = "its dependencies no longer exist"
@@ -110,7 +109,7 @@ async def restore(tx: Transaction, restored: Restored, by: Actor) -> Result:
     tasks = await assign_keys(tx, restored.keys, [task for _, task in restored.pairs], result)
     ids = [task.id for task in tasks]
     if ids:
-        await history.restore(tx, [(id, changes[id].before.get("error")) for id in ids])
+        await _move_back(tx, [(id, changes[id].before.get("error")) for id in ids])
         await count_unclaimed(tx, ids, times=-1)
         blocked = [id for id in ids if changes[id].before["state"] == State.BLOCKED]
         await _reopen(tx, blocked)
@@ -118,6 +117,26 @@ async def restore(tx: Transaction, restored: Restored, by: Actor) -> Result:
     await record(tx, by, [_restore_entry(changes[task.id], task) for task in tasks])
     result.changed = ids
     return result
+
+
+BACK_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "error": sa.Text}
+"""The id of a task, and its error before it was cancelled, which the history does not keep."""
+
+
+async def _move_back(tx: Transaction, back: Sequence[tuple[Any, ...]]) -> None:
+    """Move cancelled tasks with locks from the history to the live table; see BACK_COLUMNS."""
+    task, history, lost = tx.tables.task, tx.tables.history, tx.dialect.rows("back", BACK_COLUMNS)
+    target = MOVES["restore"]
+    values: dict[str, Any] = {name: history.c[name] for name in shared(tx.tables)} | {
+        "state": state_literal(target.target),
+        "error": lost.c.error,
+        "version": next_version(history.c.version),
+    }
+    is_selected = (history.c.id == lost.c.id) & is_state(history.c.state, *(state for state in target.sources if state))
+    rows = sa.select(*values.values()).select_from(history.join(lost, is_selected))
+    parameters = tx.dialect.parameters("back", by_column(BACK_COLUMNS, back))
+    moved = await tx.rows(sa.insert(task).from_select(list(values), rows).returning(task.c.id), parameters)
+    await tx.execute(sa.delete(history).where(tx.dialect.one_of(history.c.id, [row.id for row in moved])))
 
 
 async def consequences(tx: Transaction, ends: Iterable[UndoableChange]) -> dict[int, int]:

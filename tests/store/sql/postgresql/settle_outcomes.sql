@@ -76,7 +76,7 @@ WITH gone AS (
         FROM unnest(
             :ending_id::BIGINT[],
             :ending_fence::BIGINT[],
-            :ending_duration::FLOAT[],
+            :ending_duration::BIGINT[],
             :ending_result::TEXT[],
             :ending_error::TEXT[]
         ) AS ending(id, fence, duration, result, error)
@@ -201,9 +201,9 @@ SELECT
     gone.parents,
     'dead',
     coalesce(gone.new_error, gone.error) AS coalesce_1,
-    gone.new_duration,
+    CAST(gone.new_duration AS FLOAT) / 1000000 AS anon_2,
     CAST(gone.new_result AS JSON) AS new_result,
-    statement_timestamp() AS anon_2
+    statement_timestamp() AS anon_3
 FROM gone
 RETURNING task_history.id, task_history.order_key;
 UPDATE task

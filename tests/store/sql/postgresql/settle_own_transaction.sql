@@ -17,7 +17,7 @@ WITH
             FROM unnest(
                 :ending_id::BIGINT[],
                 :ending_fence::BIGINT[],
-                :ending_duration::FLOAT[],
+                :ending_duration::BIGINT[],
                 :ending_result::TEXT[],
                 :ending_error::TEXT[]
             ) AS ending(id, fence, duration, result, error)
@@ -201,8 +201,8 @@ SELECT
     gone.parents,
     'succeeded',
     coalesce(gone.new_error, gone.error) AS coalesce_1,
-    gone.new_duration,
+    CAST(gone.new_duration AS FLOAT) / 1000000 AS anon_5,
     CAST(gone.new_result AS JSON) AS new_result,
-    statement_timestamp() AS anon_5
+    statement_timestamp() AS anon_6
 FROM gone
 RETURNING task_history.id;

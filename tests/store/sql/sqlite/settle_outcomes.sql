@@ -142,9 +142,9 @@ SELECT
     task.parents,
     'dead',
     coalesce(ending.error, task.error) AS coalesce_1,
-    ending.duration,
+    CAST(ending.duration AS FLOAT) / 1000000 AS anon_2,
     CAST(ending.result AS TEXT) AS result,
-    strftime('%Y-%m-%d %H:%M:%f', 'now') AS anon_2
+    strftime('%Y-%m-%d %H:%M:%f', 'now') AS anon_3
 FROM (
     SELECT
         json_extract(ending_row.value, :json_extract_1) AS id,

@@ -160,7 +160,9 @@ SELECT
         CASE WHEN (results_row.type = 'array') THEN json_extract(results_row.value, '$[2]') END,
         task.error
     ) AS coalesce_1,
-    CASE WHEN (results_row.type = 'array') THEN json_extract(results_row.value, '$[0]') ELSE results_row.value END AS anon_2,
+    CAST(
+        CASE WHEN (results_row.type = 'array') THEN json_extract(results_row.value, '$[0]') ELSE results_row.value END AS FLOAT
+    ) / 1000000 AS anon_2,
     CAST(CASE WHEN (results_row.type = 'array') THEN json_extract(results_row.value, '$[1]') END AS TEXT) AS anon_3,
     strftime('%Y-%m-%d %H:%M:%f', 'now') AS anon_4
 FROM json_each(:results) AS results_row
