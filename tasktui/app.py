@@ -29,7 +29,7 @@ from runner.text.sanitize import crash_text
 from tasktui.commands.run import run_command, write_incident
 from tasktui.commands.syntax import parse_command
 from tasktui.data.alerts import read_alarm
-from tasktui.messages import Notice, ReadFailed, SnapshotRead
+from tasktui.messages import Notice, ReadFailed, SnapshotRead, Tone
 from tasktui.render import theme
 from tasktui.render.theme import THEMES, Ascii, suitable
 from tasktui.screens import MODES as SCREENS
@@ -222,7 +222,7 @@ class Console(KeyBuffer):
         elif not self._quit_requested:
             self._quit_requested = True
             text = f"{work.label(time.monotonic())}. Nothing was stopped: q again stops it and quits."
-            self.show_notice(text, bad=True)
+            self.show_notice(text, tone=Tone.PARTIAL)
         else:
             self.run_worker(self._stop_all(), group="quit")
 
@@ -278,7 +278,7 @@ class Console(KeyBuffer):
                     screen.frame.clear_error()
             run_command(self, command)
         except RunnerError as error:
-            self.show_notice(str(error), bad=True)
+            self.show_notice(str(error), tone=Tone.ERROR)
         self.call_later(self.release)
 
     def ask_pause(self, place: PauseTarget, length: str, reason: str, *, resume: bool) -> None:
@@ -318,14 +318,14 @@ class Console(KeyBuffer):
     def _show_notice(self, message: Notice) -> None:
         elsewhere = message.database not in ("", self.session.name)
         text = f"{message.database}: {message.text}" if elsewhere else message.text
-        self.show_notice(text, bad=message.bad)
+        self.show_notice(text, tone=message.tone)
 
-    def show_notice(self, text: str, *, bad: bool = False) -> None:
+    def show_notice(self, text: str, *, tone: Tone = Tone.DONE) -> None:
         """Show a notice on the screen in front, and on the one below a dialog."""
         self.notices = [*self.notices, text][-MOST_NOTICES:]
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):
-                screen.frame.show_message(text, bad=bad)
+                screen.frame.show_message(text, tone)
 
     def _fatal_error(self) -> None:
         """Exit with our own message: the default one prints local variables, and so passwords and payloads."""

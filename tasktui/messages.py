@@ -1,6 +1,7 @@
 """Messages from workers to screens: frozen snapshots and results. Only message handlers touch widgets."""
 
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, Self
 
 from textual.message import Message
 
@@ -90,18 +91,49 @@ class TaskChanged(Message):
         super().__init__()
 
 
+class Tone(Enum):
+    """The sign and the colour of a notice: all was done, only a part of it, or nothing because of an error."""
+
+    DONE = ("✓", "succeeded")
+    PARTIAL = ("!", "retrying")
+    ERROR = ("✗", "dead")
+
+    @property
+    def sign(self) -> str:
+        """The sign before the text."""
+        return self.value[0]
+
+    @property
+    def role(self) -> str:
+        """The role of the sign."""
+        return self.value[1]
+
+    @classmethod
+    def of(cls, *, changed: int, left: int) -> Self:
+        """The tone of a result.
+
+        Args:
+            changed: number of things that were changed.
+            left: number of things that were to be changed, and were not.
+        """
+        if not left:
+            return cls.DONE
+        return cls.PARTIAL if changed else cls.ERROR
+
+
 class Notice(Message):
     """A notice for the operator.
 
     Args:
         text: any text; the widget that shows it sanitizes it.
         bad: True for an error.
+        tone: its tone, if it is not just an error or not.
         database: the name of the database that it is about; empty for the one in front.
     """
 
     database = ""
 
-    def __init__(self, text: str, *, bad: bool = False) -> None:
+    def __init__(self, text: str, *, bad: bool = False, tone: Tone | None = None) -> None:
         self.text = text
-        self.bad = bad
+        self.tone = tone or (Tone.ERROR if bad else Tone.DONE)
         super().__init__()

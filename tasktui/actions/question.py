@@ -12,7 +12,7 @@ from runner.operations.results import Result
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import ConsentSql, plan_words
 from tasktui.actions.plan import ActionPlan, plan, plan_rows
-from tasktui.messages import Notice
+from tasktui.messages import Notice, Tone
 from tasktui.render.render import content, line
 from tasktui.render.rows import Row
 from tasktui.session.session import Job, Session
@@ -87,7 +87,8 @@ def result_notice(label: str, result: Result) -> Notice:
     """Describe the result of an operation, with the first skipped tasks."""
     skipped, undo = result.reasons(), "; 8 Z undoes" if result.changed and not label.startswith("Undo") else ""
     more = [f"and {len(skipped) - MOST_SKIPPED:,} more"] if len(skipped) > MOST_SKIPPED else []
-    return Notice("\n".join([f"{label}: {result}{undo}", *skipped[:MOST_SKIPPED], *more]), bad=bool(skipped))
+    tone = Tone.of(changed=len(result.changed), left=len(skipped))
+    return Notice("\n".join([f"{label}: {result}{undo}", *skipped[:MOST_SKIPPED], *more]), tone=tone)
 
 
 class FormField(NamedTuple):

@@ -11,6 +11,7 @@ from runner.filter import saved
 from runner.filter.fields import parse_sort
 from runner.operations.pause import PauseTarget
 from tasktui.commands.syntax import Command, place_of
+from tasktui.messages import Tone
 from tasktui.session.databases import Databases
 from tasktui.session.session import Session
 from tasktui.session.write_lock import ReadOnly
@@ -85,7 +86,7 @@ class CommandTarget(Protocol):
         """The saved filters by name."""
         ...
 
-    def show_notice(self, text: str, *, bad: bool = False) -> None:
+    def show_notice(self, text: str, *, tone: Tone = Tone.DONE) -> None:
         """Show a notice."""
         ...
 
@@ -154,7 +155,7 @@ async def _go_to(console: CommandTarget, typed: str) -> None:
     try:
         await console.session.go_to(typed)
     except RunnerError as error:
-        console.show_notice(str(error), bad=True)
+        console.show_notice(str(error), tone=Tone.ERROR)
     else:
         await console.switch_mode("overview")
 

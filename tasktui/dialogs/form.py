@@ -22,7 +22,7 @@ from tasktui.actions.edit_form import edit_conflict, entries, indented, on_one_l
 from tasktui.actions.edit_preview import RIGHT, EntryMeaning, meanings, outlook, preview, ruler
 from tasktui.actions.question import Dialog, Form
 from tasktui.dialogs.ask import BREAKPOINTS, LOW, SHORT, entry
-from tasktui.messages import Notice, OperationDone, TaskChanged
+from tasktui.messages import Notice, OperationDone, TaskChanged, Tone
 from tasktui.render.render import block, content, line, lines
 from tasktui.render.rows import BLANK, Row, ends, handler, heading, rule
 from tasktui.session.session import Session
@@ -115,7 +115,7 @@ class FormScreen(ModalScreen[Dialog | None]):
     @on(Answered)
     def _continue(self, message: Answered) -> None:
         message.stop()
-        if isinstance(message.dialog, Notice) and message.dialog.bad:
+        if isinstance(message.dialog, Notice) and message.dialog.tone is Tone.ERROR:
             self._show(message.dialog.text, "bold dead")
         else:
             self.dismiss(message.dialog)

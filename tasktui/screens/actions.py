@@ -15,7 +15,7 @@ from tasktui.actions.action import ActionTarget, Confirmation, Targets
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import command_line
 from tasktui.actions.question import BulkChange, Dialog, Form, Question, result_notice
-from tasktui.messages import Notice
+from tasktui.messages import Notice, Tone
 from tasktui.session.session import Job
 from tasktui.session.write_lock import ReadOnly
 from tasktui.terminal.keyboard import key_buffer
@@ -42,6 +42,13 @@ def action_bindings(*targets: ActionTarget) -> list[BindingType]:
         Binding(action.key, f"act('{action.name}')", action.label, show=action.in_footer, priority=True)
         for action in actions
     ]
+
+
+def job_notice(work: Job, result: Result) -> Notice:
+    """Describe the result of an operation that was stopped, ended early, or is complete."""
+    notice = result_notice(f"{work.what} (stopped)" if work.stopping else work.what, result)
+    tone = Tone.PARTIAL if work.stopping or work.note else notice.tone
+    return Notice(f"{work.note}\n{notice.text}" if work.note else notice.text, tone=tone)
 
 
 class Actions:
@@ -218,8 +225,7 @@ class Actions:
             except RunnerError as error:
                 self._report(Notice(f"{work.what} failed after {work.done:,} changes. {error}", bad=True))
             else:
-                notice = result_notice(f"{work.what} (stopped)" if work.stopping else work.what, result)
-                self._report(Notice(f"{work.note}\n{notice.text}", bad=True) if work.note else notice)
+                self._report(job_notice(work, result))
             finally:
                 session.work = None
                 screen.feed.hurry()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from textual import events
 from textual.screen import ModalScreen
 
+from tasktui.messages import Tone
 from tasktui.render.render import block, line
 from tasktui.render.rows import Part, Row, cap, fit, width_of
 from tasktui.screens import MODES
@@ -30,7 +31,7 @@ BRIEF = 6.0
 """Seconds that a message of success stays."""
 
 LONG = 20.0
-"""Seconds that an error stays: the operator may be reading another screen."""
+"""Seconds that another message stays: the operator may be reading another screen."""
 
 MOST_LINES = 6
 """Maximum number of lines of a message."""
@@ -138,20 +139,21 @@ class MessageLine(Canvas):
         """Start without a message."""
         self.display = False
 
-    def show(self, text: str, *, bad: bool) -> None:
+    def show(self, text: str, tone: Tone) -> None:
         """Show a message.
 
         Args:
             text: any text; it is sanitized here.
-            bad: True for an error.
+            tone: its sign and its colour.
         """
         width = max(20, self.app.size.width - 4)
         lines = [part for line in block(text).splitlines() for part in wrap(line, width) or [""]]
         if len(lines) > MOST_LINES:
             lines = [*lines[: MOST_LINES - 1], f"and {len(lines) - MOST_LINES + 1} more lines"]
-        role, sign = ("dead", "✗") if bad else ("succeeded", "✓")
-        signs = [sign, *" " * (len(lines) - 1)]
-        self.draw([[(f" {mark} ", f"bold {role}"), (line, "text")] for mark, line in zip(signs, lines, strict=True)])
+        signs = [tone.sign, *" " * (len(lines) - 1)]
+        self.draw(
+            [[(f" {mark} ", f"bold {tone.role}"), (line, "text")] for mark, line in zip(signs, lines, strict=True)]
+        )
         self.display = bool(lines)
 
     def hide(self) -> None:
@@ -164,12 +166,12 @@ class FooterMessage(NamedTuple):
 
     Args:
         text: any text.
-        bad: True for an error.
+        tone: its sign and its colour.
         until: end of its display on the monotonic clock, in seconds.
     """
 
     text: str
-    bad: bool
+    tone: Tone
     until: float
 
 
@@ -220,15 +222,15 @@ class ScreenFrame:
         self._drawn = self._shown = None
         self.update()
 
-    def show_message(self, text: str, *, bad: bool) -> None:
-        """Show a message in the footer, or above it if it is an error or has no room."""
-        self._message = FooterMessage(text, bad, time.monotonic() + (LONG if bad else BRIEF))
+    def show_message(self, text: str, tone: Tone) -> None:
+        """Show a message in the footer, or above it if not all was done or it has no room."""
+        self._message = FooterMessage(text, tone, time.monotonic() + (BRIEF if tone is Tone.DONE else LONG))
         self._drawn = None
         self.update_keys()
 
     def clear_error(self) -> None:
         """Hide an error, because the operator has done the same thing right since."""
-        if self._message is not None and self._message.bad:
+        if self._message is not None and self._message.tone is Tone.ERROR:
             self._message = self._drawn = None
             self.update_keys()
 
@@ -247,11 +249,11 @@ class ScreenFrame:
         short: Part | None = None
         if message is None:
             self.message_line.hide()
-        elif message.bad or "\n" in message.text or len(message.text) > self._screen.size.width // 2:
-            self.message_line.show(message.text, bad=message.bad)
+        elif message.tone is not Tone.DONE or "\n" in message.text or len(message.text) > self._screen.size.width // 2:
+            self.message_line.show(message.text, message.tone)
         else:
             self.message_line.hide()
-            short = (f"✓ {line(message.text)}", "bold strong")
+            short = (f"{message.tone.sign} {line(message.text)}", "bold strong")
         self.keys.show(groups, short)
 
     def _status(self) -> Status:

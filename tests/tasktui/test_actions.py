@@ -118,6 +118,7 @@ async def test_a_task_that_has_changed_is_skipped_and_listed(database: Database,
         before = await stored(database, id)
         await confirm(operator)
         await operator.is_told(f"task {id} has changed: it is now waiting, version 1")
+        await operator.sees(" ✗ Delay: 0 changed, 1 conflict")
     assert await stored(database, id) == before
 
 

@@ -62,6 +62,7 @@ async def test_all_that_match_are_counted_previewed_and_changed(database: Databa
         await operator.sees("1  it is succeeded", "○ 12 ready   ⊘ 1 skipped")
         await confirm(operator)
         await operator.is_told("Terminate: 12 changed, 1 skipped; 8 Z undoes")
+        await operator.sees(" ! Terminate: 12 changed, 1 skipped")
         await operator.press("backslash")
         await operator.until(lambda: "marked" not in operator.text)
     assert await states(database) == {State.WAITING: 3, State.CANCELLED: 12, State.SUCCEEDED: 1}
@@ -183,7 +184,7 @@ async def test_a_bulk_operation_stops_midway_and_the_next_one_must_wait(
         await operator.press("ctrl+x")
         await operator.sees("stopping")
         go_on.set()
-        await operator.is_told("Terminate (stopped): 2 changed")
+        await operator.sees(" ! Terminate (stopped): 2 changed")
         await operator.until(lambda: "stops it" not in operator.text)
     assert (await states(database))[State.CANCELLED] == 2
 

@@ -6,6 +6,7 @@ from textual.strip import Strip
 from runner.db.database import Database
 from runner.queries.audit import audit
 from tasktui.dialogs.ask import ConfirmScreen
+from tasktui.messages import Tone
 from tasktui.screens import MODES
 from tests.store.rows import add_live
 from tests.tasktui.conftest import ON_ONE_DATABASE, WIDE, Operator, Watch
@@ -72,7 +73,7 @@ async def test_hostile_text_does_nothing_in_a_form(task_id: int, watch: Watch) -
 @ON_ONE_DATABASE
 async def test_hostile_text_does_nothing_in_a_notice(watch: Watch) -> None:
     async with watch() as operator:
-        operator.screen.app.show_notice(HOSTILE, bad=True)
+        operator.screen.app.show_notice(HOSTILE, tone=Tone.ERROR)
         await operator.sees("press")
         assert_harmless(operator)
 
