@@ -201,7 +201,7 @@ async def test_a_whole_failure_group_is_retried_spread_over_time(database: Datab
     await database.write(open_by_hand, "h", Actor("ana", "web-1"))
     await database.write(pause, PauseTarget(PauseKind.QUEUE, "default"), Actor("ana", "web-1"))
     async with watch("tasks", wanted="id:120") as operator:
-        await operator.sees("120 ✗ dead")
+        await operator.sees("120  ✗ dead")
         await operator.press("R")
         await operator.sees("Retry 1 task?", "The breaker of h is open", "Queue default is paused: its tasks wait.")
     async with watch("failures") as operator:
