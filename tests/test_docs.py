@@ -4,21 +4,26 @@ import inspect
 import re
 import shlex
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+import runner
 from runner import Context, errors, handler
-from runner.cli.app import CLI_COMMANDS, build
+from runner.cli.app import ALONE, CLI_COMMANDS, build
 from runner.cli.bench.plan import PARTS
 from runner.cli.exit_codes import MEANINGS
+from runner.client.submission import Submitter
 from runner.db.migrations.roles import ROLES
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, tables
 from runner.filter.fields import FIELDS, SORTS
 from runner.filter.parse import parse_filter
+from runner.handlers.life_cycle import HOOKS
 from runner.handlers.options import SETTABLE
 from runner.model.duration import format_duration
 from runner.model.task import MOVES
@@ -183,6 +188,40 @@ def test_every_documented_error_of_a_result_exists() -> None:
         assert issubclass(getattr(errors, row[0].strip("`")), Exception)
 
 
+def test_every_error_of_a_submit_is_listed() -> None:
+    raised = re.findall(r"\b([A-Z][a-z]+[A-Z]\w+)\b", inspect.getdoc(Submitter.submit).partition("Raises:")[2])
+    listed = [word for row in table("error", "A submit raises an error", HANDLERS) for word in words(row[0])]
+    assert sorted(listed) == sorted({*raised, "InvalidTask"})
+    assert all(issubclass(getattr(errors, name), errors.RunnerError) for name in listed)
+
+
+def test_every_public_name_is_on_a_page() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+    assert [name for name in runner.__all__ if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_every_attribute_of_the_end_of_an_attempt_is_listed() -> None:
+    page = DOCS / "inside-your-application.md"
+    listed = [word for row in table("attribute", "## Hooks", page) for word in words(row[0])]
+    assert sorted(listed) == sorted(f"end.{field.name}" for field in fields(runner.AttemptEnd))
+
+
+def test_every_hook_is_listed() -> None:
+    page = DOCS / "inside-your-application.md"
+    listed = [word for row in table("decorator", "## Hooks", page) for word in words(row[0])]
+    assert sorted(listed) == sorted({event for events in HOOKS.values() for event in events})
+
+
+def test_every_option_of_a_command_within_a_sentence_exists() -> None:
+    used: dict[str, set[str]] = defaultdict(set)
+    for page in PAGES:
+        for verb, rest in re.findall(r"`runner ([a-z]+)( [^`]+)`", page.read_text()):
+            used[verb].update(re.findall(r"(?<![\w-])--[a-z][a-z-]+", rest))
+    for verb, options in used.items():
+        arguments = build(verb)[verb].assemble_argument_collection()
+        assert options <= {name for argument in arguments for name in argument.names}.union(ALONE), verb
+
+
 def test_every_documented_name_of_the_context_exists() -> None:
     listed = {
         word.removeprefix("ctx.").removesuffix("()")
@@ -300,6 +339,7 @@ async def documented() -> None:
         handle = await notify.submit_async(url="https://example.org")
         assert await handle.wait(timeout="30s") is None
         assert DURATIONS.keys() == {"shop.notify"}
+    assert ENDED == {("default", "shop.notify", "succeed"): 1}
     await main()
     await scan_apart()
 
