@@ -50,6 +50,7 @@ from tests.test_readme import (
 __all__ = ["shell_environment"]
 
 PAGES = (README, *sorted(DOCS.glob("*.md")))
+CONTRIBUTING = DOCS.parent / "CONTRIBUTING.md"
 CONSOLE, HANDLERS, OPERATING, SQL = (DOCS / f"{name}.md" for name in ("console", "handlers", "operating", "sql"))
 
 WITH_FILTER = ("tasks", "retry", "terminate", "delay")
@@ -188,8 +189,24 @@ def test_every_documented_error_of_a_result_exists() -> None:
         assert issubclass(getattr(errors, row[0].strip("`")), Exception)
 
 
+def test_the_places_to_change_exist_and_cover_every_package() -> None:
+    rows = table("to add or change", "## Where things are", CONTRIBUTING)
+    paths = {word for _, cell in rows for word in words(cell) if "/" in word}
+    assert [path for path in sorted(paths) if not (DOCS.parent / path).exists()] == []
+    for _, cell in rows:
+        for name, path in re.findall(r"`([A-Z_]+)` in `([^`]+\.py)`", cell):
+            assert re.search(rf"^{name}\b", (DOCS.parent / path).read_text(), re.MULTILINE), f"{name} in {path}"
+    packages = {file.parent for top in ("runner", "tasktui") for file in (DOCS.parent / top).glob("*/__init__.py")}
+    missing = [package.name for package in packages if not any(f"/{package.name}" in path for path in paths)]
+    assert sorted(missing) == sorted(UNLISTED)
+
+
+UNLISTED = {"dialogs", "model", "session", "startup", "terminal", "testing", "text", "widgets"}
+"""The packages of which CONTRIBUTING names no place: nothing new begins there."""
+
+
 def test_every_error_of_a_submit_is_listed() -> None:
-    raised = re.findall(r"\b([A-Z][a-z]+[A-Z]\w+)\b", inspect.getdoc(Submitter.submit).partition("Raises:")[2])
+    raised = re.findall(r"\b([A-Z][a-z]+[A-Z]\w+)\b", (inspect.getdoc(Submitter.submit) or "").partition("Raises:")[2])
     listed = [word for row in table("error", "A submit raises an error", HANDLERS) for word in words(row[0])]
     assert sorted(listed) == sorted({*raised, "InvalidTask"})
     assert all(issubclass(getattr(errors, name), errors.RunnerError) for name in listed)

@@ -21,7 +21,7 @@ from runner.db.migrations.revisions import check as check_schema
 from runner.db.migrations.roles import missing_guards
 from runner.db.transaction import clock
 from runner.errors import ConfigurationError, StoreError
-from runner.handlers.unexpected import OutcomeRules
+from runner.handlers.outcome_rules import OutcomeRules
 from runner.operations.schedule import VANISHED_BY
 from runner.queries.counting import Count, lane_heads, long_order_keys
 from runner.queries.health import health, health_issues, ping

@@ -15,9 +15,9 @@ from runner.handlers.dependencies import Parent
 from runner.handlers.derived import Bucket, Tenant
 from runner.handlers.keys import Duplicate, OrderKey, UniqueKey
 from runner.handlers.options import convert
+from runner.handlers.outcome_rules import OnError, OnNone
 from runner.handlers.registry import REGISTRY, ExecutorKind, Handler, Options, parse_memory
 from runner.handlers.rules import NO_RULES, Rules
-from runner.handlers.unexpected import OnError, OnNone
 from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
 from runner.model.task import NewTask, OnFailure

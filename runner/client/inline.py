@@ -9,8 +9,8 @@ from runner.client.client import get_client, refuse_event_loop
 from runner.client.results import TaskHandle
 from runner.errors import InvalidInline, InvalidInput
 from runner.handlers.context import AttemptLogger, Context, MemoryNotes
+from runner.handlers.outcome_rules import OutcomeRules
 from runner.handlers.registry import Handler
-from runner.handlers.unexpected import OutcomeRules
 from runner.model.outcome import Dead, Delay, HandlerOutcome, Outcome, Retry, Snooze
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from pydantic_core import to_json
 
 from runner.engine.slots import Running
 from runner.errors import InvalidCheckpoint, TransactionUnavailable
+from runner.handlers.outcome_rules import DEFAULT_RULES, OutcomeRules
 from runner.handlers.signature import HIDDEN, require_faithful, require_shown
-from runner.handlers.unexpected import DEFAULT_RULES, OutcomeRules
 from runner.model.duration import format_duration
 from runner.model.outcome import (
     RESULT_NOT_KEPT,

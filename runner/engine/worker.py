@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runner.db.database import Database
-from runner.engine.attempt_notes import AttemptNotes, NotesWriter
 from runner.engine.attempt_outcome import AttemptLimits, done, failure_of
 from runner.engine.attempt_reports import OPEN, BreakerReports, Starts
+from runner.engine.checkpoints import AttemptNotes, NotesWriter
 from runner.engine.executor import Executor
 from runner.engine.handler_context import HandlerTransaction, StoredParentResults
 from runner.engine.hooks import attempt_end

@@ -20,10 +20,10 @@ from runner.errors import (
 )
 from runner.handlers.context import Context, context_parameter
 from runner.handlers.options import TASK_OPTIONS
+from runner.handlers.outcome_rules import OnError, OnNone, OutcomeRule
 from runner.handlers.resources import RESOURCES, InvalidResource
 from runner.handlers.rules import NO_RULES, BreakerRule, Rules
 from runner.handlers.signature import Returned, Signature
-from runner.handlers.unexpected import OnError, OnNone, OutcomeRule
 from runner.model.outcome import ON_ERROR, ON_NONE
 
 log = logging.getLogger("runner")

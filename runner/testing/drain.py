@@ -14,8 +14,8 @@ from runner.db.database import Database
 from runner.db.schema import Tables
 from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST, Instant, db_later
-from runner.engine.attempt_notes import NotesWriter
 from runner.engine.attempt_outcome import AttemptLimits, done
+from runner.engine.checkpoints import NotesWriter
 from runner.engine.claimer import handler_defaults
 from runner.engine.dependency_resolver import DependencyResolver
 from runner.engine.executor import Executor

@@ -1,4 +1,4 @@
-"""Unexpected results: the outcome of an exception, a timeout, or None where a handler declares a result.
+"""Outcome rules: the outcome of an exception, a timeout, or None where a handler declares a result.
 
 A handler has rules of its own (`on_error`, `on_none`), and the settings have one for all other handlers. The words and
 the functions that a rule takes are described once, in runner.model.outcome.

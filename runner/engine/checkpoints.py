@@ -1,4 +1,4 @@
-"""Attempt notes: collect the checkpoints, the progress and the log of attempts, and write them in batches."""
+"""Checkpoints, progress and log lines of attempts: collected while a handler runs, and written in batches."""
 
 import asyncio
 import json
