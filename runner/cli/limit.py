@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
-from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.options import DEFAULT_CONNECTION, SINGLE_CHANGE, Connection, SingleChangeOptions, open_database
 from runner.cli.output import TableColumn, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.filter.fields import suggestion
@@ -53,10 +53,7 @@ async def limit(  # noqa: PLR0913 - one argument per option
     rate: Value = None,
     default: bool = False,
     new: bool = False,
-    dry_run: bool = False,
-    sql: bool = False,
-    reason: str | None = None,
-    json: bool = False,
+    options: SingleChangeOptions = SINGLE_CHANGE,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
     """Limit the tasks of a queue or a handler over all runners; without a name, list the limits.
@@ -73,32 +70,29 @@ async def limit(  # noqa: PLR0913 - one argument per option
             together.
         default: Return to the limits of the handler's code.
         new: Accept a name that no task, runner or limit has used.
-        dry_run: Only show the change.
-        sql: Only print equivalent SQL for psql or sqlite3.
-        reason: The reason; recorded with the change.
-        json: Print one JSON document.
+        options: How the change is shown and recorded.
         connection: The database.
     """
-    options = {"concurrency": concurrency, "per-tenant": per_tenant, "rate": rate}
-    values = {option: value for option, value in options.items() if value is not None}
+    limits = {"concurrency": concurrency, "per-tenant": per_tenant, "rate": rate}
+    values = {option: value for option, value in limits.items() if value is not None}
     if default and values:
         raise InvalidInput(why=f"--{DEFAULT} excludes {', '.join(f'--{option}' for option in values)}")
-    changes, edit, by = bool(values) or default, LimitEdit(values, default, new), local_actor(reason)
+    changes, edit, by = bool(values) or default, LimitEdit(values, default, new), local_actor(options.reason)
     async with open_database(connection.settings()) as database:
         if not changes:
             place = None if kind is None else _place(kind, name)
-            _show(await database.read(limit_usages), place, json=json)
+            _show(await database.read(limit_usages), place, json=options.json)
             return Exit.OK
         place = _place(kind, name)
-        if sql:
+        if options.sql:
             print(await database.write(limit_script, place, edit, by), end="")
             return Exit.OK
-        apply = partial(preview_limits, place=place, edit=edit) if dry_run else None
+        apply = partial(preview_limits, place=place, edit=edit) if options.dry_run else None
         result = await (database.read(apply) if apply else database.write(set_limits, place, edit, by))
-    if json:
-        print_json(_document(place, result) | {"dry_run": dry_run})
+    if options.json:
+        print_json(_document(place, result) | {"dry_run": options.dry_run})
     else:
-        print_line(f"{place}: {'would have ' if dry_run else ''}{result.after} (before: {result.before})")
+        print_line(f"{place}: {'would have ' if options.dry_run else ''}{result.after} (before: {result.before})")
     return Exit.OK
 
 
@@ -161,10 +155,7 @@ async def breaker(
     /,
     *,
     wait: Annotated[str | None, Parameter(name="--for")] = None,
-    dry_run: bool = False,
-    sql: bool = False,
-    reason: str | None = None,
-    json: bool = False,
+    options: SingleChangeOptions = SINGLE_CHANGE,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
     """List, open or close the breakers of handlers.
@@ -179,10 +170,7 @@ async def breaker(
         action: show, open or close.
         name: The handler.
         wait: Time until the first probe: 30s, 10m; by default that of the handler's code.
-        dry_run: Only show the change.
-        sql: Only print equivalent SQL for psql or sqlite3.
-        reason: The reason; recorded with the change.
-        json: Print one JSON document.
+        options: How the change is shown and recorded.
         connection: The database.
     """
     if wait is not None and action != "open":
@@ -191,29 +179,29 @@ async def breaker(
     async with open_database(connection.settings()) as database:
         if action == "show":
             rows = [await database.read(breaker_of, name)] if name else await database.read(breakers)
-            _show_breakers(rows, as_json=json)
+            _show_breakers(rows, as_json=options.json)
             return Exit.OK
         if not name:
             raise InvalidInput(why=f"name the handler: runner breaker {action} sms.send")
-        by = local_actor(reason)
+        by = local_actor(options.reason)
         if action == "open":
             change = partial(open_by_hand, handler=name, by=by, wait=length)
         else:
             change = partial(close_by_hand, handler=name, by=by)
-        if sql:
+        if options.sql:
             await database.read(breaker_of, name)
             print(await database.write(breaker_script, name, change), end="")
             return Exit.OK
-        if dry_run:
+        if options.dry_run:
             row = await database.read(breaker_of, name)
             result = BreakerResult((row.state is None) == (action == "open"), row)
         else:
             result = await database.write(change)
-    if json:
+    if options.json:
         verb = f"breaker {action}"
-        print_json({"verb": verb, "changed": result.changed, "dry_run": dry_run} | breaker_document(result.row))
+        print_json({"verb": verb, "changed": result.changed, "dry_run": options.dry_run} | breaker_document(result.row))
     else:
-        print_line(_sentence(action, result, dry_run=dry_run))
+        print_line(_sentence(action, result, dry_run=options.dry_run))
     return Exit.OK if result.changed else Exit.CONFLICT
 
 

@@ -154,6 +154,28 @@ def _id(word: str) -> int:
     return int(word)
 
 
+@Parameter(name="*", group=Group("Confirm", sort_key=50))
+@dataclass(frozen=True, slots=True)
+class SingleChangeOptions:
+    """How a change of one queue, handler or runner is shown and recorded.
+
+    Args:
+        dry_run: Only show the change.
+        sql: Only print equivalent SQL for psql or sqlite3.
+        reason: The reason; recorded with the change.
+        json: Print one JSON document.
+    """
+
+    dry_run: bool = False
+    sql: bool = False
+    reason: str | None = None
+    json: bool = False
+
+
+SINGLE_CHANGE = SingleChangeOptions()
+"""No option: the change is applied, without a reason."""
+
+
 @Parameter(name="*", group=Group("Waiting", sort_key=60))
 @dataclass(frozen=True, slots=True)
 class WaitOptions:

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit, print_stderr
-from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.options import DEFAULT_CONNECTION, SINGLE_CHANGE, Connection, SingleChangeOptions, open_database
 from runner.cli.output import print_json, print_line
 from runner.db.database import Database
 from runner.db.transaction import clock
@@ -31,10 +31,7 @@ async def pause(
     *,
     handler: Handler = None,
     until: str | None = None,
-    dry_run: bool = False,
-    sql: bool = False,
-    reason: str | None = None,
-    json: bool = False,
+    options: SingleChangeOptions = SINGLE_CHANGE,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
     """Stop starting the tasks of a queue or a handler; running tasks continue.
@@ -42,31 +39,29 @@ async def pause(
     Args:
         queue: The queue's name.
         handler: A handler's name, instead of a queue.
-        until: End of the pause: 30m, 14:30; without it the pause lasts until
-            runner resume. A second pause keeps the end and the reason it omits.
-        dry_run: Only show the pause.
-        sql: Only print equivalent SQL for psql or sqlite3.
-        reason: The reason; shown with the pause.
-        json: Print one JSON document.
+        until: End of the pause: 30m, 14:30; without it, runner resume ends
+            it. A second pause keeps the end and the reason it omits.
+        options: How the change is shown and recorded.
         connection: The database.
     """
     place = _place(queue, handler)
     async with open_database(connection.settings()) as database:
         at = await database.read(clock)
         end = parse_moment(until, at, local_zone()) if until is not None else None
-        if sql:
-            await _print_script(database, place, partial(apply_pause, place=place, by=local_actor(reason), until=end))
+        by = local_actor(options.reason)
+        if options.sql:
+            await _print_script(database, place, partial(apply_pause, place=place, by=by, until=end))
             return Exit.OK
         warning = await database.read(name_warning, place)
-        if dry_run:
-            pause_row = await database.read(preview_pause, place, local_actor(reason), end)
+        if options.dry_run:
+            pause_row = await database.read(preview_pause, place, by, end)
         else:
-            pause_row = await database.write(apply_pause, place, local_actor(reason), end)
-    if json:
-        result = {"until": pause_row.until, "why": pause_row.why, "replaced": pause_row.again, "dry_run": dry_run}
-        print_json({"verb": "pause", "place": str(place)} | result)
+            pause_row = await database.write(apply_pause, place, by, end)
+    if options.json:
+        result = {"until": pause_row.until, "why": pause_row.why, "replaced": pause_row.again}
+        print_json({"verb": "pause", "place": str(place)} | result | {"dry_run": options.dry_run})
     else:
-        print_line(_sentence(place, pause_row, at, dry_run=dry_run))
+        print_line(_sentence(place, pause_row, at, dry_run=options.dry_run))
     if warning:
         print_stderr(f"runner: {warning}")
     return Exit.OK
@@ -77,10 +72,7 @@ async def resume(
     /,
     *,
     handler: Handler = None,
-    dry_run: bool = False,
-    sql: bool = False,
-    reason: str | None = None,
-    json: bool = False,
+    options: SingleChangeOptions = SINGLE_CHANGE,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
     """End a pause.
@@ -88,27 +80,24 @@ async def resume(
     Args:
         queue: The queue's name.
         handler: A handler's name, instead of a queue.
-        dry_run: Only show whether there is a pause to end.
-        sql: Only print equivalent SQL for psql or sqlite3.
-        reason: The reason; recorded with the change.
-        json: Print one JSON document.
+        options: How the change is shown and recorded.
         connection: The database.
     """
     place = _place(queue, handler)
     async with open_database(connection.settings()) as database:
-        if sql:
-            await _print_script(database, place, partial(apply_resume, place=place, by=local_actor(reason)))
+        if options.sql:
+            await _print_script(database, place, partial(apply_resume, place=place, by=local_actor(options.reason)))
             return Exit.OK
-        if dry_run:
+        if options.dry_run:
             changed = bool(await database.read(pause_of, place, locked=False))
         else:
-            changed = await database.write(apply_resume, place, local_actor(reason))
-    if json:
-        print_json({"verb": "resume", "place": str(place), "changed": changed, "dry_run": dry_run})
+            changed = await database.write(apply_resume, place, local_actor(options.reason))
+    if options.json:
+        print_json({"verb": "resume", "place": str(place), "changed": changed, "dry_run": options.dry_run})
     elif changed:
-        print_line(f"{place} {'would resume' if dry_run else 'resumed'}")
+        print_line(f"{place} {'would resume' if options.dry_run else 'resumed'}")
     else:
-        print_line(f"{place} {'is' if dry_run else 'was'} not paused")
+        print_line(f"{place} {'is' if options.dry_run else 'was'} not paused")
     return Exit.OK if changed else Exit.CONFLICT
 
 

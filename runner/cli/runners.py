@@ -6,7 +6,14 @@ A runner receives a command with its next heartbeat.
 from datetime import datetime
 
 from runner.cli.exit_codes import Exit, print_stderr
-from runner.cli.options import DEFAULT_CONNECTION, Connection, RunnerId, open_database
+from runner.cli.options import (
+    DEFAULT_CONNECTION,
+    SINGLE_CHANGE,
+    Connection,
+    RunnerId,
+    SingleChangeOptions,
+    open_database,
+)
 from runner.cli.output import TableColumn, plain, print_json, print_line, print_table
 from runner.db.database import Database
 from runner.db.transaction import clock
@@ -80,39 +87,28 @@ async def drain(
     runner: RunnerId,
     /,
     *,
-    dry_run: bool = False,
-    sql: bool = False,
-    reason: str | None = None,
-    json: bool = False,
+    options: SingleChangeOptions = SINGLE_CHANGE,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
     """Ask a runner to claim no more tasks, finish the running ones and exit, as after SIGTERM.
 
     Args:
         runner: Id of the runner; see runner runners.
-        dry_run: Only show the request.
-        sql: Only print equivalent SQL for psql or sqlite3.
-        reason: The reason; recorded with the change.
-        json: Print one JSON document.
+        options: How the change is shown and recorded.
         connection: The database.
     """
     async with open_database(connection.settings()) as database:
-        if sql:
-            return await _print_script(database, runner, RunnerCommand(drain=True), reason)
-        return await _ask(database, "drain", runner, RunnerCommand(drain=True), reason, dry_run=dry_run, json=json)
+        return await _send(database, "drain", runner, RunnerCommand(drain=True), options)
 
 
-async def resize(  # noqa: PLR0913 - one argument per option
+async def resize(
     runner: RunnerId,
     /,
     *,
     concurrency: int | None = None,
     threads: int | None = None,
     processes: int | None = None,
-    dry_run: bool = False,
-    sql: bool = False,
-    reason: str | None = None,
-    json: bool = False,
+    options: SingleChangeOptions = SINGLE_CHANGE,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
     """Ask a runner to run more or fewer tasks in parallel, until it exits.
@@ -122,46 +118,34 @@ async def resize(  # noqa: PLR0913 - one argument per option
         concurrency: Number of async handlers to run in parallel.
         threads: Number of plain functions to run in parallel.
         processes: Number of process handlers to run in parallel.
-        dry_run: Only show the request.
-        sql: Only print equivalent SQL for psql or sqlite3.
-        reason: The reason; recorded with the change.
-        json: Print one JSON document.
+        options: How the change is shown and recorded.
         connection: The database.
     """
     if concurrency is None and threads is None and processes is None:
         raise InvalidInput(why="set --concurrency, --threads or --processes: --concurrency 50 --threads 4")
     async with open_database(connection.settings()) as database:
         command = RunnerCommand(concurrency=concurrency, threads=threads, processes=processes)
-        if sql:
-            return await _print_script(database, runner, command, reason)
-        return await _ask(database, "resize", runner, command, reason, dry_run=dry_run, json=json)
+        return await _send(database, "resize", runner, command, options)
 
 
-async def _print_script(database: Database, runner_id: int, command: RunnerCommand, reason: str | None) -> int:
-    print(await database.write(command_script, runner_id, str(command), local_actor(reason)), end="")
-    return Exit.OK
-
-
-async def _ask(
-    database: Database,
-    verb: str,
-    runner_id: int,
-    command: RunnerCommand,
-    reason: str | None,
-    *,
-    dry_run: bool,
-    json: bool,
+async def _send(
+    database: Database, verb: str, runner_id: int, command: RunnerCommand, options: SingleChangeOptions
 ) -> int:
+    by = local_actor(options.reason)
+    if options.sql:
+        print(await database.write(command_script, runner_id, str(command), by), end="")
+        return Exit.OK
     row = await database.read(runner_of, runner_id)
     if row is None:
         print_stderr(f"runner {runner_id} does not exist; see runner runners")
         return Exit.NOT_FOUND
-    if not dry_run:
-        await database.write(send_command, runner_id, str(command), local_actor(reason))
-    if json:
-        print_json({"verb": verb, "runner": runner_id, "command": str(command), "alive": row.alive, "dry_run": dry_run})
+    if not options.dry_run:
+        await database.write(send_command, runner_id, str(command), by)
+    if options.json:
+        request = {"verb": verb, "runner": runner_id, "command": str(command)}
+        print_json(request | {"alive": row.alive, "dry_run": options.dry_run})
     else:
-        print_line(_sentence(row, command, dry_run))
+        print_line(_sentence(row, command, options.dry_run))
     if not row.alive:
         print_stderr(
             f"runner {runner_id} has sent no heartbeat for {formatting.age(row.heartbeat_age)}; it may be lost"
