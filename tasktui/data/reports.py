@@ -4,8 +4,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
@@ -14,12 +15,20 @@ from runner.queries.reports import Flow, MinuteFlow, per_minute, per_step, times
 from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
 from runner.queries.summary import summary as read_summary
 from runner.text import formatting
+from tasktui.render import plot
+from tasktui.render.render import Cell, RenderedRow, handler_cell, line
+from tasktui.render.rows import BLANK, Row
 
 ALL = ""
 """Key of the total row; handlers and queues never have an empty name."""
 
 OTHERS = " "
 """Key of the row of the handlers or queues that are not listed; no name is a space."""
+
+DAY = timedelta(days=1)
+
+RANGE, BAR = 22, 9
+"""Cells of the range of run times, and of the share of successes."""
 
 MOST_PULSES = 40
 """Maximum number of handlers or queues whose counts over time are read."""
@@ -56,12 +65,14 @@ class Comparison:
     """The figures beside a report.
 
     Args:
-        before: the results of the span before, by name.
+        before: the results of the period to compare with, by name.
         pulses: the counts over time of the first MOST_PULSES handlers or queues.
+        base: that period in words; empty without data.
     """
 
     before: Mapping[str, SummaryLine]
     pulses: Mapping[str, Sequence[MinuteFlow]]
+    base: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +109,27 @@ class ReportData:
         return [(self.waits if waits else self.times).get(step) for step in range(first, last + 1)]
 
 
-def rows_by_key(summary: Summary) -> dict[str, SummaryLine]:
-    """The rows of a report by their keys, the total first."""
-    return {ALL: summary.total} | {row.name or OTHERS: row for row in summary.rows}
+ORDERS: Mapping[str, Callable[[SummaryLine], Any]] = {
+    "volume": lambda row: -row.flow.ended,
+    "success": lambda row: 2.0 if row.flow.success_rate is None else row.flow.success_rate,
+    "run time": lambda row: -(row.p95 or 0.0),
+    "wait": lambda row: -(row.wait95 or 0.0),
+    "name": attrgetter("name"),
+}
+"""The orders of the rows, the worst first."""
+
+
+def rows_by_key(summary: Summary, order: str = "volume") -> dict[str, SummaryLine]:
+    """The rows of a report by their keys: the total, the rows in an order, and the others together."""
+    others = {OTHERS: summary.others} if summary.others is not None else {}
+    return {ALL: summary.total} | {row.name: row for row in sorted(summary.lines, key=ORDERS[order])} | others
 
 
 GOOD, FAIR = 0.99, 0.95
 """Shares of successes below which a handler is amber, and red."""
+
+WORSE, SLOWER, MANY = 0.1, 1.5, 10.0
+"""Percentage points less success, and the ratio of durations, that have a colour; a ratio that is written as such."""
 
 
 def rated(share: float | None, good: float = GOOD, fair: float = FAIR) -> str:
@@ -114,29 +139,86 @@ def rated(share: float | None, good: float = GOOD, fair: float = FAIR) -> str:
     return "retrying" if share >= fair else "dead"
 
 
-def figures_of(row: SummaryLine, before: SummaryLine | None) -> list[tuple[str, str, str, str]]:
-    """The figures of a row: label, value, role, and the value of the span before."""
+class Figure(NamedTuple):
+    """A figure of a report.
+
+    Args:
+        label: its name.
+        value: its value.
+        role: the role of the value.
+        change: the change since the period before; empty if it is unknown or rounds to nothing.
+        change_role: the role of the change: a colour only in the bad direction.
+    """
+
+    label: str
+    value: str
+    role: str
+    change: str = ""
+    change_role: str = "muted"
+
+
+def figures_of(row: SummaryLine, before: SummaryLine | None) -> list[Figure]:
+    """The figures of a row, compared with the same row of the period before."""
     flow, success, first = row.flow, row.flow.success_rate, row.first_try_rate
-    figures = [
+    past = before if before is not None and before.flow.ended else None
+    changes = _changes(row, past) if past is not None else [("", "muted")] * 6
+    figures = (
         ("DONE", f"{flow.succeeded:,}", "bold strong"),
         ("SUCCESS", formatting.share(success), f"bold {rated(success)}"),
         ("1ST ATTEMPT", formatting.share(first), f"bold {rated(first, FAIR, 0.0)}"),
         ("RUN TIME P95", formatting.duration(row.p95), "bold strong"),
         ("WAIT P95", formatting.duration(row.wait95), "bold strong"),
         ("DEAD", f"{flow.died:,}", "bold dead" if flow.died else "bold strong"),
-    ]
-    past = [value for _, value, *_ in figures_of(before, None)] if before is not None and before.flow.ended else []
-    unknown = formatting.NOTHING
+    )
+    return [Figure(*figure, *change) for figure, change in zip(figures, changes, strict=True)]
+
+
+def _changes(row: SummaryLine, past: SummaryLine) -> list[tuple[str, str]]:
+    """The changes of the figures of a row, with the role of each."""
+    died = row.flow.died - past.flow.died
     return [
-        (*figure, f"was {past[place]}" if past and past[place] not in (figure[1], unknown) else "")
-        for place, figure in enumerate(figures)
+        (_grown(row.flow.succeeded, past.flow.succeeded), "muted"),
+        _points(row.flow.success_rate, past.flow.success_rate, "dead"),
+        _points(row.first_try_rate, past.first_try_rate, "retrying"),
+        _slower(row.p95, past.p95),
+        _slower(row.wait95, past.wait95),
+        (_arrow(died, f"{abs(died):,}"), "dead" if died > 0 else "muted"),
     ]
+
+
+def _arrow(change: float, text: str) -> str:
+    return f"{'▲' if change > 0 else '▼'} {text}" if change else ""
+
+
+def _grown(now: float, before: float) -> str:
+    """A ratio as a change: `▲ 3 %`, `▲ 12 times`; empty if it rounds to nothing or has no base."""
+    if not before:
+        return ""
+    change = round((now / before - 1) * 100)
+    return _arrow(change, f"{now / before:,.0f} times" if now / before >= MANY else f"{abs(change)} %")
+
+
+def _points(now: float | None, before: float | None, role: str) -> tuple[str, str]:
+    """The change of a share in percentage points, with a role if it fell."""
+    if now is None or before is None:
+        return "", "muted"
+    change = round((now - before) * 100, 2)
+    text = f"{abs(change):.2f}" if abs(change) < 1 else f"{abs(change):.1f}"
+    return _arrow(change, text), role if change <= -WORSE else "muted"
+
+
+def _slower(now: float | None, before: float | None) -> tuple[str, str]:
+    if now is None or not before:
+        return "", "muted"
+    return _grown(now, before), "retrying" if now > SLOWER * before else "muted"
 
 
 def plot_values(
     flows: Sequence[MinuteFlow], since: datetime, until: datetime, step: int, value: Callable[[Flow], float]
 ) -> list[float]:
     """Return values for a plot, the mean per minute over each step; steps without data are zero.
+
+    The step that is not over yet has the mean of its minutes so far, and is left out in its first minute.
 
     Args:
         flows: sums by step.
@@ -147,7 +229,9 @@ def plot_values(
     """
     first, last = _steps(since, until, step)
     sums = {int(flow.minute.timestamp() // 60) // step: value(flow.flow) for flow in flows}
-    return [sums.get(index, 0) / step for index in range(first, last + 1)]
+    values = [sums.get(index, 0) / step for index in range(first, last)]
+    over = until.timestamp() / 60 - last * step
+    return [*values, sums.get(last, 0) / over] if over >= 1 else values
 
 
 def _steps(since: datetime, until: datetime, step: int) -> tuple[int, int]:
@@ -172,12 +256,22 @@ async def read_report(tx: Transaction, span: ReportSpan, by: GroupBy, name: str)
 
 
 async def read_beside(tx: Transaction, span: ReportSpan, by: GroupBy, names: Sequence[str]) -> Comparison:
-    """Read the span before a report, and the counts over time of its first rows."""
+    """Read the period to compare a report with, and the counts over time of its first rows."""
     now = await clock(tx)
     since = now - span.length
-    before = await read_summary(tx, since - span.length, since, by)
+    before, base = await _before(tx, span, by, since)
     pulses = await per_step(tx, str(by), names[:MOST_PULSES], since, now, span.step)
-    return Comparison(rows_by_key(before), pulses)
+    return Comparison(rows_by_key(before), pulses, base if before.total.flow.ended else "")
+
+
+async def _before(tx: Transaction, span: ReportSpan, by: GroupBy, since: datetime) -> tuple[Summary, str]:
+    """The same hour of yesterday if it has data, because a day has its own rhythm; else the span before."""
+    if span.length < DAY:
+        yesterday = await read_summary(tx, since - DAY, since - DAY + span.length, by)
+        if yesterday.total.flow.ended:
+            return yesterday, "yesterday"
+    before = await read_summary(tx, since - span.length, since, by)
+    return before, "yesterday" if span.length == DAY else f"the {span.label} before"
 
 
 def usual_name(summary: Summary) -> str:
@@ -211,3 +305,38 @@ def export(summary: Summary, name: str) -> Path:
 
 def _plain(value: object) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def report_line(row: SummaryLine, summary: Summary, volume: Row = BLANK) -> RenderedRow:
+    """Render a row of the table; the total is bold.
+
+    Args:
+        row: the row.
+        summary: the report.
+        volume: its tasks over time.
+    """
+    flow, rate = row.flow, row.flow.success_rate
+    bar = plot.gauge([(rate or 0.0, "spark" if rated(rate) == "text" else rated(rate))], BAR)
+    times = plot.log_range(row.p50, row.p95, RANGE)
+    success = f"bold {rated(rate)}" if rated(rate) == "dead" else rated(rate)
+    name = Cell(f"(other {summary.by}s)", "muted") if row is summary.others else handler_cell(line(row.name))
+    return RenderedRow(
+        (
+            Cell("all", "bold strong") if row is summary.total else name,
+            Cell(str(row.submitted), "muted"),
+            Cell(f"{flow.succeeded:,}", "text" if flow.succeeded else "faint"),
+            Cell("".join(text for text, _ in bar), "spark", tuple(bar)),
+            Cell(formatting.share(rate), success),
+            Cell(formatting.share(row.first_try_rate), rated(row.first_try_rate, FAIR, 0.0)),
+            Cell(formatting.share(row.second_try_rate), "muted"),
+            Cell(f"{flow.died:,}", "dead" if flow.died else "faint"),
+            Cell(formatting.duration(row.p50), "text"),
+            Cell(formatting.duration(row.p95), "retrying" if (row.p95 or 0) >= 30 else "text"),
+            Cell(formatting.duration(row.wait95), "text"),
+            Cell("".join(text for text, _ in times), "spark", tuple(times)),
+            Cell("".join(text for text, _ in volume), "spark", tuple(volume)),
+            Cell(f"{flow.retried:,}", "muted" if flow.retried else "faint"),
+            Cell(f"{flow.cancelled:,}", "muted" if flow.cancelled else "faint"),
+            Cell(f"{flow.rescued:,}", "muted" if flow.rescued else "faint"),
+        )
+    )

@@ -16,11 +16,13 @@ from textual.widgets import Static
 
 from runner.filter.fields import FIELDS
 from runner.model.task import Shown
+from runner.settings import Settings
 from runner.text.sanitize import SIGNS
 from tasktui.actions.actions import ACTIONS
+from tasktui.actions.as_command import command_line
 from tasktui.commands.syntax import COMMANDS
 from tasktui.render.render import content, fitted, line, lines
-from tasktui.render.rows import BLANK, Row, beside
+from tasktui.render.rows import BLANK, Row, beside, fit, heading, rule
 from tasktui.render.theme import key_sign
 from tasktui.screens import MODES
 from tasktui.screens.live import LiveScreen
@@ -195,3 +197,24 @@ def _actions(screen: LiveScreen) -> Iterator[Choice]:
         if f"act('{action.name}')" in enabled:
             name = f"{action.label}  {action.key}"
             yield Choice(name, f"for {action.target.word}", partial(screen.action_act, action.name))
+
+
+STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Watch sample tasks run, fail and retry", ("demo", "--keep-running")),
+    ("Run the handlers of your module", ("work", "-H", "package.module")),
+    ("Submit a task; :submit HANDLER does it from here", ("submit", "mail.send", '{"to": "ana"}')),
+)
+"""The first steps with an empty database, each with its command line."""
+
+
+def start_here(settings: Settings, width: int) -> list[Row]:
+    """The first steps with an empty database; production gets no sample tasks."""
+    rows: list[Row] = [BLANK, rule([heading("START HERE")], width, [("this screen fills by itself", "muted")])]
+    for number, (text, words) in enumerate(STEPS[settings.production :], 1):
+        command = command_line(words, settings) or command_line(words[:1], settings) or "runner --help"
+        rows += [
+            [(f"  {number}  ", "bold accent"), (text, "text")],
+            fit([("     ", ""), (command, "strong")], width),
+            BLANK,
+        ]
+    return rows

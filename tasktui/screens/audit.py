@@ -1,10 +1,12 @@
 """AuditScreen: the operations of operators, and undo."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.cells import cell_len
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -24,7 +26,7 @@ from runner.text.times import format_moment
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.messages import Notice
 from tasktui.render.plot import gauge
-from tasktui.render.render import Cell, ListColumn, RenderedRow, content, line, lines
+from tasktui.render.render import Cell, ListColumn, RenderedRow, content, fitted, line, lines
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
 from tasktui.widgets.canvas import TextBlock
@@ -38,6 +40,9 @@ BAR = 40
 
 MOST = 200
 """Maximum number of operations to list, latest first."""
+
+RECORDED = ("_at", "_by", "_why")
+"""Ends of the names of values that repeat the time, the operator and the reason of a change."""
 
 COLUMNS = (
     ListColumn("ID", 7, right=True),
@@ -110,6 +115,7 @@ class AuditScreen(LiveScreen):
         self._table.show(
             tuple(rows), lambda id: operation_line(rows[id], snapshot.at, self.session.zone, undone=id in undone)
         )
+        self._table.styles.height = max(4, min(len(rows) + 1, self.size.height * 3 // 5))
         self._move_to_target()
         self._show_group()
         self._show_entry()
@@ -198,20 +204,27 @@ def operation_line(operation: ChangeGroup, at: datetime, zone: tzinfo, *, undone
     target = f"{operation.number} tasks" if group and entry.task_id is not None else target
     undo = "undo" if group else f"undo of {entry.undo_of}"
     verb = undo if entry.undo_of else formatting.verb(entry.verb)
-    changed = "enter lists changes" if group else "; ".join(differences(entry.before, entry.after, zone=zone))
+    changed = "enter lists changes" if group else "; ".join(brief_changes(entry, zone))
     return RenderedRow(
         (
-            Cell(str(entry.id)),
-            Cell(formatting.since(entry.at, at)),
-            Cell(line(entry.operator)),
-            Cell(line(entry.host)),
-            Cell(line(verb)),
-            Cell(line(target)),
-            Cell(line(changed), "muted" if group else ""),
-            Cell(line(entry.reason) if entry.reason else ""),
+            Cell(str(entry.id), "muted"),
+            Cell(formatting.since(entry.at, at), "muted"),
+            Cell(line(entry.operator), "accent"),
+            Cell(line(entry.host), "muted"),
+            Cell(line(verb), "strong"),
+            Cell(line(target), "text"),
+            Cell(line(changed), "muted"),
+            Cell(line(entry.reason) if entry.reason else "", "text"),
         ),
         struck=undone and not group,
     )
+
+
+def brief_changes(entry: AuditRecord, zone: tzinfo) -> list[str]:
+    """The changed values in few words, without those that the other columns of the list show."""
+    changed = list(differences(entry.before, entry.after, zone=zone))
+    beside = [text for text in changed if not text.partition(":")[0].endswith(RECORDED)]
+    return [re.sub(r": (?:-|null) -> ", " ", text, count=1) for text in beside or changed]
 
 
 async def _operations(tx: Transaction, change_group: str | None, cursor: str | None) -> RecentOperations:
@@ -241,6 +254,8 @@ def change(entry: AuditRecord, at: datetime, zone: tzinfo) -> Iterator[Content]:
     when = f"{format_moment(entry.at, zone)}, {formatting.distance(entry.at, at)}" if entry.at else formatting.NOTHING
     yield content((f"  {line(format_entry(entry))}", "bold strong"), (f"   {when}", "muted"))
     yield content("")
-    for difference in differences(entry.before, entry.after, zone=zone):
-        name, colon, value = line(difference).partition(": ")
-        yield content((f"  {name}{colon}", "muted"), (value, "text"))
+    values = [line(text).partition(": ") for text in differences(entry.before, entry.after, zone=zone)]
+    wide = max((cell_len(name) for name, *_ in values), default=0)
+    for name, _, value in values:
+        before, arrow, after = value.partition(" -> ")
+        yield content((f"  {fitted(name, wide)}  ", "muted"), (f"{before}{arrow}", "muted"), (after, "strong"))

@@ -1,6 +1,6 @@
 """FailuresScreen: failed attempts, grouped by fingerprint."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from typing import Any, ClassVar
@@ -55,6 +55,15 @@ COLUMNS = (
     ListColumn(" HANDLER AND ERROR", 33, grow=1),
 )
 
+ORDERS: Mapping[str, Callable[[Failures], Any]] = {
+    "count": lambda group: -group.count.number,
+    "rate": lambda group: -group.rate,
+    "dead": lambda group: -group.dead,
+    "last seen": lambda group: -group.last.timestamp() if group.last else 0.0,
+    "first seen": lambda group: -group.first.timestamp() if group.first else 0.0,
+}
+"""The orders of the groups: the largest, fastest, deadliest, latest or newest first."""
+
 DETAIL_EVERY = 5.0
 """Seconds to cache the shares and the tasks of a group."""
 
@@ -67,9 +76,9 @@ class FailuresScreen(LiveScreen):
 
     ABOUT = (
         "Failed attempts grouped by handler and error, with numbers, ids and quoted values masked. The most frequent "
-        "group is first. /MIN is the rate per minute over the last two minutes, DEAD the attempts that left their "
-        "task dead. Enter lists the tasks of a group. R, T and D act on all its tasks, H pauses its handler. "
-        ":incident writes a report as Markdown, and Z on screen 8 undoes a change."
+        "group is first; o sorts by rate, dead, last seen or first seen. /MIN is the rate per minute over the last two "
+        "minutes, DEAD the attempts that left their task dead. Enter lists the tasks of a group. R, T and D act on all "
+        "its tasks, H pauses its handler. :incident writes a report as Markdown, and Z on screen 8 undoes a change."
     )
     OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -77,6 +86,7 @@ class FailuresScreen(LiveScreen):
         Binding("w", "why", "Why"),
         Binding("s", "span", "Span"),
         Binding("f", "unfold", "Unfold"),
+        Binding("o", "order", "Order"),
     ]
 
     def __init__(self) -> None:
@@ -87,6 +97,7 @@ class FailuresScreen(LiveScreen):
         self._details: dict[str, GroupDetail] = {}
         self._detail_cache = TtlCache[GroupDetail](DETAIL_EVERY)
         self._unfold = False
+        self._order = next(iter(ORDERS))
         self._room = 0
 
     def parts(self) -> Iterable[Widget]:
@@ -111,10 +122,11 @@ class FailuresScreen(LiveScreen):
 
     def show(self, snapshot: Any) -> None:
         """Show the groups."""
-        self._groups = {group.fingerprint: group for group in snapshot.groups}
+        ordered = sorted(snapshot.groups, key=ORDERS[self._order])
+        self._groups = {group.fingerprint: group for group in ordered}
         groups, width, height = self._groups, self.size.width, self.size.height
         count = sum(group.count.number for group in groups.values())
-        upper = _upper(snapshot, self._span, self.session.zone, width, height)
+        upper = _upper(snapshot, self._span, self.session.zone, width, height, self._order)
         self.query_one("#plot", Canvas).draw(upper)
         table = self._table
         listed = max(3, min(len(groups) + 1, height // 3))
@@ -138,6 +150,12 @@ class FailuresScreen(LiveScreen):
         """Switch to the next time span."""
         self._span = (self._span + 1) % len(SPANS)
         self.feed.hurry()
+
+    def action_order(self) -> None:
+        """Sort the groups by the next figure, the worst first."""
+        orders = list(ORDERS)
+        self._order = orders[(orders.index(self._order) + 1) % len(orders)]
+        self.redraw()
 
     @on(Table.Selected)
     def _open_tasks(self, event: Table.Selected) -> None:
@@ -193,7 +211,7 @@ def _failed(data: FailureGroups, length: timedelta, end: datetime) -> list[float
     return [sum(minutes[place : place + step]) / step for place in range(0, len(minutes), step)]
 
 
-def _upper(data: FailureGroups, span: int, zone: tzinfo, width: int, height: int) -> list[Row]:
+def _upper(data: FailureGroups, span: int, zone: tzinfo, width: int, height: int, order: str) -> list[Row]:
     """The plot of failed attempts, where there is room, and the title of the groups."""
     count = sum(group.count.number for group in data.groups)
     end = data.at.replace(second=0, microsecond=0)
@@ -213,5 +231,5 @@ def _upper(data: FailureGroups, span: int, zone: tzinfo, width: int, height: int
         width,
         14 if height >= TALL else 6,
     )
-    order: list[Part] = [("by count, same cause together", "muted")]
-    return [title, *plot, BLANK, rule([heading("GROUPS")], width, order)]
+    sorts: list[Part] = [(f"by {order}, same cause together, ", "muted"), ("o", "bold accent"), (" sorts", "muted")]
+    return [title, *plot, BLANK, rule([heading("GROUPS")], width, sorts)]

@@ -170,6 +170,11 @@ class OverviewScreen(LiveScreen):
         lower = self._lower(view, left, room, len(queues))
         table = self.query_one("#queues", Table)
         table.styles.height = max(2, min(len(queues) + 1, room - len(lower)))
+        if view.is_empty:
+            from tasktui.dialogs.help import start_here  # not needed for the first data
+
+            middle, lower, wide = start_here(self.session.settings, width), [], False
+            table.styles.height = 0
         self.query_one("#attention", Canvas).draw(upper)
         self.query_one("#figures", Canvas).draw(middle)
         hours = {queue.queue: finished_per_minute(view.data, queue.queue) for queue in queues}

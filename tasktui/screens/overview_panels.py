@@ -65,6 +65,11 @@ class View:
     span: tuple[str, int]
     writable: bool
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no task, runner or schedule is known."""
+        return not (self.data.queues or self.data.runners or (self.slow and self.slow.schedules))
+
     def minutes(self, name: str) -> list[float]:
         """A count per minute over the span, up to the last full minute."""
         flows = self.data.flows or self.data.hour
@@ -127,9 +132,9 @@ def _alert(alert: Alert, width: int, writable: bool, *, first: bool) -> Row:
 
 def _quiet(view: View, width: int) -> list[Row]:
     data = view.data
-    if not data.queues and not data.runners:
-        text = "Nothing yet. No queue has a task, and no runner is registered: runner demo shows how it looks."
-        return [fit([("  ○ ", "muted"), (text, "text")], width)]
+    if view.is_empty:
+        text = "No queue has a task, and no runner is registered."
+        return [fit([("  ○ ", "muted"), ("Nothing yet. ", "bold strong"), (text, "text")], width)]
     alive = count_noun(len(data.alive), "runner")
     text = f"{alive} alive, no queue falls behind, nothing died in 1 h."
     return [fit([("  ✓ ", "bold succeeded"), ("Nothing. ", "bold strong"), (text, "text")], width)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta, tzinfo
+from datetime import timedelta, tzinfo
 from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -14,27 +14,28 @@ from textual.widget import Widget
 
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
-from runner.queries.summary import GroupBy, Summary, SummaryLine
-from runner.text import formatting
+from runner.queries.summary import GroupBy, Summary
 from tasktui.commands.syntax import filter_of
 from tasktui.data.reports import (
     ALL,
-    FAIR,
+    BAR,
+    ORDERS,
+    RANGE,
     SPANS,
     Comparison,
     ReportData,
     ReportSpan,
     export,
     figures_of,
-    rated,
     read_beside,
     read_report,
+    report_line,
     rows_by_key,
     usual_name,
 )
 from tasktui.messages import Notice
 from tasktui.render import plot
-from tasktui.render.render import Cell, ListColumn, RenderedRow, handler_cell, line
+from tasktui.render.render import ListColumn, line
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, heading, rule
 from tasktui.screens.failure_panels import in_front
 from tasktui.screens.live import LiveScreen
@@ -50,8 +51,8 @@ NORMAL, WIDE = 100, 180
 RUNS, WAITS = (30.0, 60.0), (60.0, 3600.0)
 """Seconds from which a column of the plot is red, and at its upper edge."""
 
-RANGE, BAR, VOLUME = 22, 9, 12
-"""Cells of the range of run times, of the share of successes, and of the tasks over time."""
+VOLUME = 12
+"""Cells of the tasks over time."""
 
 COLUMNS = (
     ListColumn("NAME", 16, grow=1),
@@ -86,15 +87,16 @@ class ReportsScreen(LiveScreen):
         "IN counts tasks by submit time, the other columns by end time. SUCCESS is the share of succeeded tasks among "
         "succeeded and dead ones. 1ST ATT and 2ND are the shares that succeeded at the first and second attempt. P50 "
         "and P95 are of the run time, WAIT95 is of the wait from the due time to the start. VOLUME is the number of "
-        "succeeded tasks over time. The plots show the row under the cursor, the figures the span before. WAIT is from "
-        "the due time to the start; p shows it in place of RUN TIME where three plots have no room. "
-        "Enter lists its tasks, b switches between handlers and queues, x exports the table."
+        "succeeded tasks over time. The plots and figures show the row under the cursor. The arrows compare an hour "
+        "with the same hour of yesterday, a longer span with the one before. p shows WAIT in place of RUN TIME where "
+        "three plots have no room. Enter lists its tasks, b switches between handlers and queues, o sorts, x exports."
     )
     OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "span", "Span"),
         Binding("c", "app.capacity", "Capacity"),
         Binding("b", "by", "Handler/queue"),
+        Binding("o", "order", "Order"),
         Binding("p", "plot", "Wait/run time"),
         Binding("x", "export", "Export"),
     ]
@@ -104,6 +106,7 @@ class ReportsScreen(LiveScreen):
         self._table = Table[str](COLUMNS, id="lines")
         self._span = 0
         self._by = GroupBy.HANDLER
+        self._order = next(iter(ORDERS))
         self._waits = False
         self._report: ReportData | None = None
         self._caches = [TtlCache[ReportData](span.cache_seconds) for span in SPANS]
@@ -135,10 +138,10 @@ class ReportsScreen(LiveScreen):
         """Show the table and the plots."""
         self._report = report = snapshot
         summary, span = report.summary, SPANS[self._span]
-        rows = rows_by_key(summary)
+        rows = rows_by_key(summary, self._order)
         self._table.show(tuple(rows), lambda key: report_line(rows[key], summary, _volume(report, span, key)))
         self.query_one("#about", Canvas).draw(self._upper(report))
-        order = [("s", "bold accent"), (" span, ", "muted"), ("b", "bold accent"), (" by queue or handler", "muted")]
+        order: list[Part] = [(f"by {self._order}, ", "muted"), ("o", "bold accent"), (" sorts", "muted")]
         title = heading("HANDLERS" if self._by is GroupBy.HANDLER else "QUEUES")
         self.query_one("#title", Canvas).draw([BLANK, rule([title], self.size.width, order)])
         _draw_plots(self, report, span, waits=self._waits)
@@ -149,25 +152,27 @@ class ReportsScreen(LiveScreen):
     def _upper(self, report: ReportData) -> list[Row]:
         """The span and the grouping as chips, and the figures of the row under the cursor."""
         summary = report.summary
-        since, until = (self._local(moment, "%d %b %H:%M") for moment in (summary.since, summary.until))
+        local = [moment.astimezone(self.session.zone) for moment in (summary.since, summary.until)]
+        since, until = (f"{moment:%d %b %H:%M}" for moment in local)
         chips: list[Part] = [(" ", "")]
         for name, value in (("span", SPANS[self._span].label), ("by", str(self._by)), ("row", self._row_name)):
             chips += [(f" {name}:", "muted on raised"), (f"{value} ", "bold strong on raised"), ("  ", "")]
         width = self.size.width
-        head = ends(chips, [(f"{since} to {until} {summary.until.astimezone(self.session.zone):%Z} ", "muted")], width)
+        against = f", against {report.background.base}" if report.background.base and width >= NORMAL else ""
+        head = ends(chips, [(f"{since} to {until} {local[1]:%Z}{against} ", "muted")], width)
         figures = figures_of(report.line(self._selected_name), report.background.before.get(self._selected_name))
         if width < NORMAL:
             parts = [
-                part for label, value, spec, _ in figures[:2] + figures[-1:] for part in _short(label, value, spec)
+                part for label, value, spec, *_ in figures[:2] + figures[-1:] for part in _short(label, value, spec)
             ]
             return [head, [("  ", ""), *parts], *_lines(report, SPANS[self._span], width)]
         each = width // len(figures)
         above: list[Part] = []
         below: list[Part] = []
-        for index, (label, value, spec, was) in enumerate(figures):
+        for index, (label, value, spec, change, role) in enumerate(figures):
             border: Part = ("│ " if index else "  ", "line")
             above += fit([border, (label, "muted")], each)
-            compared = (f"  {was}", "muted") if was and len(f"{value}{was}") + 5 <= each else ("", "")
+            compared = (f"  {change}", role) if change and len(f"{value}{change}") + 5 <= each else ("", "")
             below += fit([border, (value, spec), compared], each)
         return [head, BLANK, above, below, BLANK]
 
@@ -201,6 +206,12 @@ class ReportsScreen(LiveScreen):
         self._table.cursor = ALL
         self.action_reload()
 
+    def action_order(self) -> None:
+        """Sort the rows by the next figure, the worst first."""
+        orders = list(ORDERS)
+        self._order = orders[(orders.index(self._order) + 1) % len(orders)]
+        self.redraw()
+
     def action_export(self) -> None:
         """Ask for a file to export the table to."""
         if self._report is not None:
@@ -232,9 +243,6 @@ class ReportsScreen(LiveScreen):
         named = {str(self._by): event.key} if event.key != ALL else {}
         self.session.filter_text = filter_of(**named, **since)
         self.app.switch_mode("tasks")
-
-    def _local(self, at: datetime, time_format: str) -> str:
-        return at.astimezone(self.session.zone).strftime(time_format)
 
 
 def _draw_plots(screen: LiveScreen, report: ReportData, span: ReportSpan, *, waits: bool) -> None:
@@ -311,38 +319,3 @@ def _lines(report: ReportData, span: ReportSpan, width: int) -> list[Row]:
         plotted = plot.sparkline(values, width - 32, role)
         rows.append([(f"  {label:<9}", "muted"), *plotted, ("  ", ""), (peak, "faint")])
     return rows
-
-
-def report_line(row: SummaryLine, summary: Summary, volume: Row = BLANK) -> RenderedRow:
-    """Render a row of the table; the total is bold.
-
-    Args:
-        row: the row.
-        summary: the report.
-        volume: its tasks over time.
-    """
-    flow, rate = row.flow, row.flow.success_rate
-    bar = plot.gauge([(rate or 0.0, "spark" if rated(rate) == "text" else rated(rate))], BAR)
-    times = plot.log_range(row.p50, row.p95, RANGE)
-    success = f"bold {rated(rate)}" if rated(rate) == "dead" else rated(rate)
-    name = Cell(f"(other {summary.by}s)", "muted") if row is summary.others else handler_cell(line(row.name))
-    return RenderedRow(
-        (
-            Cell("all", "bold strong") if row is summary.total else name,
-            Cell(str(row.submitted), "muted"),
-            Cell(f"{flow.succeeded:,}", "text" if flow.succeeded else "faint"),
-            Cell("".join(text for text, _ in bar), "spark", tuple(bar)),
-            Cell(formatting.share(rate), success),
-            Cell(formatting.share(row.first_try_rate), rated(row.first_try_rate, FAIR, 0.0)),
-            Cell(formatting.share(row.second_try_rate), "muted"),
-            Cell(f"{flow.died:,}", "dead" if flow.died else "faint"),
-            Cell(formatting.duration(row.p50), "text"),
-            Cell(formatting.duration(row.p95), "retrying" if (row.p95 or 0) >= 30 else "text"),
-            Cell(formatting.duration(row.wait95), "text"),
-            Cell("".join(text for text, _ in times), "spark", tuple(times)),
-            Cell("".join(text for text, _ in volume), "spark", tuple(volume)),
-            Cell(f"{flow.retried:,}", "muted" if flow.retried else "faint"),
-            Cell(f"{flow.cancelled:,}", "muted" if flow.cancelled else "faint"),
-            Cell(f"{flow.rescued:,}", "muted" if flow.rescued else "faint"),
-        )
-    )

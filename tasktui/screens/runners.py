@@ -128,7 +128,7 @@ class RunnersScreen(LiveScreen):
         table = self._table
         most = height - 14 if height > 30 else height // 2
         busy = busy_rows(data, self.session.zone, width) if height >= TALL else []
-        heads = host_heads(data.runners, width, most - len(busy) if height >= HIGH else 0)
+        heads = host_heads(data, width, most - len(busy) if height >= HIGH else 0)
         keys = tuple(heads) or tuple(runners)
         table.columns = columns_for(data, width, grouped=bool(heads))
         table.styles.height = max(3, min(len(keys) + 1, most))
@@ -169,21 +169,24 @@ class RunnersScreen(LiveScreen):
         self.app.switch_mode("tasks")
 
 
-def host_heads(registered: Sequence[RunnerRow], width: int, room: int) -> dict[int, Row | None]:
+def host_heads(data: Workforce, width: int, room: int) -> dict[int, Row | None]:
     """The rows of the table by host: a blank one and a rule before the runners, which have None; empty without room.
 
     Args:
-        registered: all runners.
+        data: the figures of all runners.
         width: cells.
         room: rows.
     """
-    hosts = by_host(registered)
-    if len(hosts) > MOST_HOSTS or len(registered) + 2 * len(hosts) > room:
+    hosts = by_host(data.runners)
+    if len(hosts) > MOST_HOSTS or len(data.runners) + 2 * len(hosts) > room:
         return {}
     heads: dict[int, Row | None] = {}
     for place, (host, runners) in enumerate(hosts.items()):
         heads |= {-2 * place - 1: BLANK} if place else {}
-        title = rule([heading(line(host, 40))], width, host_figures(runners))
+        ended = sum(data.results.get(runner.id, Flow()).ended for runner in runners)
+        rate: list[Part] = [(compact(ended / 10), "text" if ended else "faint"), (" / min", "muted")]
+        figures = host_figures(runners)
+        title = rule([heading(line(host, 40))], width, [*rate, *([("   ", "")] if figures else []), *figures])
         heads |= {-2 * place - 2: title, **dict.fromkeys((runner.id for runner in runners), None)}
     return heads
 

@@ -101,7 +101,7 @@ async def act_on_what_stands_still(operator: Operator, database: Database) -> No
     before = await acted_upon(database)
     await operator.press("T")
     await confirm(operator)
-    await operator.sees(f"{second} ⊘ cancelled")
+    await operator.sees(f"{second}  ⊘ cancelled")
     assert await acted_upon(database) - before == {second}
 
 

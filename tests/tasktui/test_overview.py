@@ -13,6 +13,7 @@ from runner.queries.queues import QueueCounts
 from runner.queries.registries import Pause
 from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow
+from runner.settings import Settings
 from runner.store.heartbeat import LoopBlock
 from tasktui.data.alerts import alerts
 from tasktui.data.overview import (
@@ -31,6 +32,7 @@ from tasktui.data.overview import (
     per_minute,
     read_overview,
 )
+from tasktui.dialogs.help import start_here
 from tasktui.render import theme
 from tasktui.render.rows import Row, plain
 from tasktui.screens import overview_panels, side_panels
@@ -417,6 +419,30 @@ async def test_most_queues_are_shown_before_the_lower_plots(database: Database, 
         async with watch("overview", size) as operator:
             await operator.sees("queue-00", "20 queues", slots)
             assert sum(line.strip("▌ ").startswith("queue-") for line in operator.text.splitlines()) >= 8
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("size", [NARROW, WIDE, (200, 60)])
+async def test_an_empty_database_gets_the_first_steps(database: Database, watch: Watch, size: tuple[int, int]) -> None:
+    async with watch("overview", size, profile="orders") as operator:
+        await operator.sees(
+            "Nothing yet.", "START HERE", "runner demo --keep-running --profile orders", ":submit HANDLER"
+        )
+        assert "QUEUES" not in operator.text
+        assert "THROUGHPUT" not in operator.text
+        await add_live(database, queue="mail")
+        await operator.sees("QUEUES", "mail")
+        assert "START HERE" not in operator.text
+        await operator.press("enter")
+        await operator.sees("queue:mail")
+
+
+def test_production_is_not_invited_to_run_sample_tasks() -> None:
+    settings = Settings(profile="shop", production=True)
+    text = plain(start_here(settings, 80))
+    assert "runner demo" not in text
+    assert "1  Run the handlers of your module" in text
+    assert "runner demo" in plain(start_here(settings.model_copy(update={"production": False}), 80))
 
 
 @ON_ONE_DATABASE

@@ -1,6 +1,7 @@
 """Reports: the table, its plots and the export."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from runner.errors import InvalidInput
 from runner.queries.counting import Count
 from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.summary import GroupBy, Summary, SummaryLine
-from tasktui.data.reports import ALL, SPANS, ReportData, export, plot_values, read_report, usual_name
+from tasktui.data.reports import ALL, SPANS, ReportData, export, figures_of, plot_values, read_report, usual_name
 from tasktui.render import theme
 from tasktui.render.rows import Row, plain
 from tasktui.render.theme import Ascii
 from tasktui.screens.reports import spread
 from tasktui.screens.side_panels import density
+from tasktui.widgets.table import Table
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_live, add_runner, ahead
 from tests.store.test_limits import limit
@@ -66,7 +68,50 @@ async def test_the_figures_are_compared_with_the_span_before(database: Database,
         minute.counts |= {"succeeded": succeeded, "died": died}
         await database.write(write_statistics, 1, [minute], {})
     async with watch("reports", (200, 60)) as operator:
-        await operator.sees("30  was 300", "75.0 %  was 100 %", "10  was 0", "FAILED ATTEMPTS, SHARE BY TIME")
+        await operator.sees("30  ▼ 90 %", "75.0 %  ▼ 25.0", "10  ▲ 10", "FAILED ATTEMPTS, SHARE BY TIME")
+        await operator.sees("against the 1 h before")
+
+
+@ON_ONE_DATABASE
+async def test_an_hour_is_compared_with_the_same_hour_of_yesterday(database: Database, watch: Watch) -> None:
+    at = (await database.read(clock)).replace(second=0, microsecond=0)
+    for ago, succeeded in ((5, 33), (65, 300), (24 * 60 + 5, 30)):
+        minute = Minute(at - timedelta(minutes=ago), "mail", "smtp.send")
+        minute.counts |= {"succeeded": succeeded}
+        await database.write(write_statistics, 1, [minute], {})
+    async with watch("reports", WIDE) as operator:
+        await operator.sees("33  ▲ 10 %", "against yesterday")
+
+
+def test_only_a_change_for_the_worse_has_a_colour() -> None:
+    better = replace(LINE, flow=Flow(succeeded=90, first_try=80), p95=0.1, wait95=0.4)
+    worse = replace(LINE, flow=Flow(succeeded=1800, first_try=900, died=200), p95=0.31, wait95=0.2)
+    changes = [(figure.change, figure.change_role) for figure in figures_of(worse, better)]
+    assert changes == [
+        ("▲ 20 times", "muted"),
+        ("▼ 10.0", "dead"),
+        ("▼ 43.9", "retrying"),
+        ("▲ 210 %", "retrying"),
+        ("▼ 50 %", "muted"),
+        ("▲ 200", "dead"),
+    ]
+    back = figures_of(better, worse)
+    assert {figure.change_role for figure in back if figure.label != "WAIT P95"} == {"muted"}
+    assert {figure.change for figure in figures_of(worse, None)} == {""}
+    assert {figure.change for figure in figures_of(worse, worse)} == {""}
+
+
+@ON_ONE_DATABASE
+async def test_the_rows_are_sorted_by_the_worst_figure(worked: None, watch: Watch) -> None:
+    async with watch("reports", WIDE) as operator:
+        table = operator.screen.query_one(Table)
+        await operator.until(lambda: table.keys == (ALL, "smtp.send", "report.make"))
+        for order, first in (("success", "smtp.send"), ("run time", "smtp.send"), ("wait", "smtp.send")):
+            await operator.press("o")
+            await operator.sees(f"by {order}, o sorts")
+            assert table.keys[1] == first
+        await operator.press("o")
+        await operator.until(lambda: table.keys == (ALL, "report.make", "smtp.send"))
 
 
 def test_the_share_of_failed_attempts_has_a_shade() -> None:
@@ -229,7 +274,9 @@ def test_a_file_is_csv_or_json_and_nothing_else(tmp_path: Path) -> None:
 
 def test_a_course_has_a_value_for_each_step() -> None:
     flows = [MinuteFlow(NOON, Flow(succeeded=30)), MinuteFlow(NOON + timedelta(minutes=30), Flow(succeeded=15))]
-    assert plot_values(flows, NOON, NOON + timedelta(minutes=40), 15, lambda flow: flow.succeeded) == [2, 0, 1]
+    assert plot_values(flows, NOON, NOON + timedelta(minutes=40), 15, lambda flow: flow.succeeded) == [2, 0, 1.5]
+    late = NOON + timedelta(minutes=30, seconds=40)  # the step that has just begun is left out
+    assert plot_values(flows, NOON, late, 15, lambda flow: flow.succeeded) == [2, 0]
 
 
 @ON_ONE_DATABASE

@@ -134,6 +134,23 @@ async def test_a_failure_leads_to_its_tasks(task_id: int, watch: Watch) -> None:
         await operator.sees("failure:", f"{task_id + 1}  ✗ dead")
 
 
+@ON_ONE_DATABASE
+async def test_the_failure_groups_are_sorted_by_the_next_figure(database: Database, watch: Watch) -> None:
+    for id, (name, number, minutes, verb) in enumerate((("many", 3, 50, "retry"), ("new", 1, 1, "die")), 1):
+        for fence in range(number):
+            ended: dict[str, Any] = {"started_at": ahead(-60 * minutes - 1), "ended_at": ahead(-60 * minutes)}
+            await add_attempt(database, id, fence, fingerprint=name, verb=verb, **ended)
+    async with watch("failures") as operator:
+        table = operator.screen.query_one(Table)
+        await operator.until(lambda: table.keys == ("many", "new"))
+        await operator.press("o")
+        await operator.sees("by rate, same cause together, o sorts")
+        assert table.keys == ("new", "many")
+        assert table.cursor == "many"
+        await operator.press("o", "o", "o", "o")
+        await operator.until(lambda: table.keys == ("many", "new"))
+
+
 async def test_the_rows_of_a_foreign_client_break_no_screen(database: Database, watch: Watch) -> None:
     id = await add_live(database, tags='["x", 3]', error="\ud7ff")
     async with database.writing() as tx:
@@ -189,9 +206,9 @@ async def test_runners_are_summed_by_host_and_a_blocked_one_is_named(database: D
         await operator.until(lambda: "1 GiB" in operator.text)
         heads = [line.replace("─", " ").split() for line in operator.text.splitlines() if line.startswith("─ web-")]
         assert [" ".join(words) for words in heads[:3]] == [
-            "web-1 cpu 60 % memory 256 MiB",
-            "web-2 cpu 150 % memory 1 GiB",
-            "web-3",
+            "web-1 0 / min cpu 60 % memory 256 MiB",
+            "web-2 0 / min cpu 150 % memory 1 GiB",
+            "web-3 0 / min",
         ]
         assert "4 alive, 1 lost" in operator.text
         assert "blocked 1" in operator.text
