@@ -124,10 +124,6 @@ class ClaimPolicy:
         """The SQL that a task waits, and that its time has come."""
         return sa.and_(*self.due.of_task(task, scope))
 
-    def order_by(self, task: Any, forward: bool = True) -> list[Any]:
-        """The ORDER BY columns over all lanes."""
-        return [*self.order.of_lanes(task, forward), *self.order.within_lane(task, forward)]
-
     def walk(self, row: sa.FromClause, lane: Any, scope: ClaimScope) -> sa.Select[Any]:
         """The tasks that a claim takes from a lane, after its position, in order: a walk along the index `ready`.
 

@@ -132,12 +132,6 @@ def handler(name: str, width: int, spec: str = "text") -> list[Part]:
     return [(module + dot, "muted"), (function, spec)] if dot else [(text, spec)]
 
 
-def number(value: int, width: int, spec: str = "text", more: str = "") -> Part:
-    """A right-aligned number; zero is faint."""
-    text = f"{value:,}{more}"
-    return (fitted(text, width, right=True), spec if value else "faint")
-
-
 def strip_of(row: Row, width: int, base: Style) -> Strip:
     """Turn a row into the cells of a line."""
     segments: list[Segment] = []

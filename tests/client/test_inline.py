@@ -33,6 +33,25 @@ def test_a_call_that_succeeds_stores_no_task(store: TaskStore) -> None:
     assert store.tasks() == []
 
 
+def test_a_call_keeps_its_checkpoints_in_memory(store: TaskStore) -> None:
+    @handler("test.checkpoints")
+    def work(ctx: Context, n: int) -> list[Any]:
+        ctx.checkpoint({"line": n})
+        stored = ctx.state
+        ctx.keep({"line": n + 1})
+        return [stored, ctx.state]
+
+    assert work.call_or_submit(n=6) == [{"line": 6}, {"line": 7}]
+
+    @handler("test.awaited")
+    async def awaited(ctx: Context, n: int) -> Any:
+        await ctx.checkpoint({"line": n})
+        return ctx.state
+
+    assert awaited.call_or_submit(n=6) == {"line": 6}
+    assert store.tasks() == []
+
+
 def test_a_call_that_fails_stores_a_task_with_its_arguments(store: TaskStore) -> None:
     @handler("test.fails", on_error=LookupError)
     def work(n: int) -> str | Retry:

@@ -48,3 +48,14 @@ async def test_a_prefetched_task_that_expires_before_its_slot_is_free_does_not_s
         await harness.ended(late)
     assert ran == [1]
     assert await harness.state(late) == "cancelled"
+
+
+async def test_a_runner_takes_a_task_after_its_time_on_other_hosts(harness: Harness) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    id = await harness.submit("work", hosts="elsewhere", hosts_for=0.001)
+    other = await harness.submit("work", hosts="elsewhere", hosts_for=3600.0)
+    async with harness.running():
+        await harness.ended(id)
+    assert [await harness.state(each) for each in (id, other)] == ["succeeded", "waiting"]

@@ -1,0 +1,108 @@
+"""Keys that lead from one screen to another, and those that move within a screen."""
+
+from datetime import timedelta
+
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.db.transaction import clock
+from runner.model.task import State
+from runner.policy.breaker import Breaker
+from runner.policy.histogram import Histogram
+from runner.store.breaker import declare_breakers
+from tasktui.dialogs.ask import ConfirmScreen
+from tests.store.minutes import Minute, write_statistics
+from tests.store.rows import add_attempt, add_live, add_runner, ahead
+from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
+
+
+async def opens(operator: Operator, key: str, title: str, wanted: str) -> None:
+    await operator.press(key)
+    await operator.until(lambda: operator.screen.title == title)
+    await operator.until(lambda: operator.console.session.filter_text == wanted)
+
+
+@ON_ONE_DATABASE
+async def test_enter_lists_the_tasks_of_a_queue_and_of_a_runner(database: Database, watch: Watch) -> None:
+    runner = await add_runner(database)
+    await add_live(database, queue="mail", state=State.RUNNING, runner_id=runner, claimed_at=ahead(-1))
+    async with watch("overview") as operator:
+        await operator.sees("mail")
+        await opens(operator, "enter", "Tasks", "queue:mail")
+        await operator.press("5")
+        await operator.sees("web-1:7")
+        await opens(operator, "enter", "Tasks", f"runner:{runner} state:running")
+        await operator.sees("1 task")
+
+
+@ON_ONE_DATABASE
+async def test_keys_of_the_list_discard_a_typed_filter_turn_pages_and_hide_the_preview(
+    database: Database, watch: Watch
+) -> None:
+    ids = [await add_live(database, run_at=ahead(60), payload='{"colour": 1}') for _ in range(60)]
+    async with watch("tasks", wanted="handler:h") as operator:
+        await operator.sees("scheduled")
+        await operator.press("slash")
+        await operator.type("state:dead")
+        await operator.press("escape")
+        assert operator.console.session.filter_text == "handler:h"
+        first = operator.screen.table.cursor
+        await operator.press("pagedown")
+        await operator.until(lambda: operator.screen.table.cursor != first)
+        await operator.press("pageup")
+        await operator.until(lambda: operator.screen.table.cursor == first)
+        await operator.sees('"colour"')
+        await operator.press("p")
+        await operator.until(lambda: '"colour"' not in operator.text)
+        await operator.press("slash")
+        assert operator.screen.focused.value == "handler:h"
+    assert first in ids
+
+
+@ON_ONE_DATABASE
+async def test_keys_of_a_failure_group_limit_its_handler_and_open_its_breaker(database: Database, watch: Watch) -> None:
+    await add_attempt(database, await add_live(database), started_at=ahead(-2), ended_at=ahead(-1))
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.handler).values(name="h", last_seen_at=ahead(0)))
+    await database.write(declare_breakers, ["h"], {"h": Breaker("10/min").columns})
+    async with watch("failures") as operator:
+        await operator.sees("ValueError")
+        for key, question in (("K", "Limit handler h over all runners"), ("C", "Open the breaker of h")):
+            await operator.press(key)
+            await operator.sees(question)
+            assert isinstance(operator.screen, ConfirmScreen)
+            await operator.press("escape")
+            await operator.until(lambda: operator.screen.title == "Failures")
+
+
+@ON_ONE_DATABASE
+async def test_the_palette_finds_an_action_by_its_words(watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        await operator.press("ctrl+p")
+        await operator.until(lambda: operator.screen.focused is not None)
+        await operator.type("pause handler")
+        await operator.sees("Pause handler")
+        assert "Drain" not in operator.text
+
+
+@ON_ONE_DATABASE
+async def test_a_wide_and_tall_overview_plots_the_run_times_of_the_last_hour(database: Database, watch: Watch) -> None:
+    at = (await database.read(clock)).replace(second=0, microsecond=0)
+    minute = Minute(at - timedelta(minutes=3), "mail", "h", durations=Histogram())
+    minute.counts["succeeded"] = 4
+    minute.durations.add([0.02, 0.02, 0.02, 5.0])
+    await database.write(write_statistics, await add_runner(database), [minute], {})
+    async with watch("overview", (200, 60)) as operator:
+        await operator.sees("RUN TIME", "p50", "p95")
+
+
+@ON_ONE_DATABASE
+async def test_enter_lists_the_tasks_of_a_queue_at_a_past_time(database: Database, watch: Watch) -> None:
+    await add_live(database, queue="mail", run_at=ahead(-900), submitted_at=ahead(-900))
+    async with watch("overview") as operator:
+        await operator.command("at 5m ago")
+        await operator.sees("As of", "mail")
+        await opens(operator, "enter", "Tasks", "queue:mail")
+        await operator.sees("As of", "1 task")
+        await operator.press("r")
+        await operator.sees("1 task")
