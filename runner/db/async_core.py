@@ -262,6 +262,8 @@ class StatementPool:
         self._prepares = prepares
         self._idle: list[PooledConnection] = []
         self._limit = asyncio.Semaphore(MOST)
+        self._shared: PooledConnection | None = None
+        self._opening = asyncio.Lock()
         self._closed = False
 
     @asynccontextmanager
@@ -291,10 +293,27 @@ class StatementPool:
             else:
                 self._idle.append(pooled)
 
+    @asynccontextmanager
+    async def in_turn(self) -> AsyncIterator[PooledConnection]:
+        """Lend the connection whose thread makes all calls in turn, with a valid page cache; replace it on an error."""
+        async with self._opening:
+            pooled = self._shared = self._shared or await self._open()
+        replace = True
+        try:
+            yield pooled
+            replace = self._closed
+        finally:
+            if replace and self._shared is pooled:
+                self._shared = None
+                await _close(pooled)  # after the calls that wait for its thread
+
     async def close(self) -> None:
         """Close the idle connections now, and each other one when its transaction ends."""
         self._closed = True
         await self._close_idle()
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            await _close(shared)
 
     async def _discard(self, pooled: PooledConnection) -> None:
         try:

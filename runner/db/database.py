@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import cached_property, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, cast
 
 import sqlalchemy as sa
 
@@ -16,13 +16,13 @@ from runner.db.errors import translate
 from runner.db.filesystem import refuse_remote
 from runner.db.handler_transactions import HandlerTransactions, Wait
 from runner.db.schema import tables
-from runner.db.thread_connections import FairSemaphore, ThreadConnections
+from runner.db.thread_connections import FairSemaphore, ThreadConnections, granted_in_thread
 from runner.db.transaction import (
     BlockingTransaction,
-    ThreadTransaction,
+    FileRun,
+    FileTransaction,
     Transaction,
     TransactionStage,
-    completed,
     in_block,
     retried,
 )
@@ -276,18 +276,27 @@ class Database:
         return await shielded(retried(partial(in_block, begin, lambda tx: verb(tx, *args, **kwargs))))
 
     async def _in_one_call(self, verb: Callable[[Transaction], Any], progress: TransactionStage) -> Any:
-        async with self._translated(), self._exclusive(), self._statements.checkout(writes=False) as pooled:
+        async with self._translated(), self._statements.in_turn() as pooled:
 
-            async def transaction(file: Any) -> Any:
-                tx = ThreadTransaction(pooled.connection, self.tables, self.dialect, file, progress)
+            async def work() -> Any:
+                tx = FileTransaction(pooled.connection, self.tables, self.dialect)
                 result = await verb(tx)
                 await tx.complete()
                 return result
 
-            def call(file: Any) -> Any:
-                return connect.with_fast_text(file, lambda: completed(transaction(file)))
+            run = FileRun(work, progress)
+            await pooled.in_thread(partial(self._execute, run))
+            return run.result()
 
-            return await pooled.in_thread(call)
+    def _execute(self, run: FileRun[Any], file: Any) -> None:
+        """Wait for the other writers of this process in the thread: the event loop may be busy when they end."""
+        lock = cast("FairSemaphore", self._writer_lock)
+        request = lock.request()
+        try:
+            granted_in_thread(request)
+            run.execute(file)
+        finally:
+            lock.release(request)
 
     async def dispose(self) -> None:
         """Close all connections. An open SQLite connection would prevent the process from exiting."""

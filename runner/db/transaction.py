@@ -1,12 +1,13 @@
 """Transaction: the first parameter of every verb of the store."""
 
 import asyncio
+import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -134,57 +135,121 @@ class Transaction:
         return self.run(step.prepared, step.parameters)
 
 
-class ThreadTransaction(Transaction):
-    """A writing transaction of SQLite in the thread of its connection: its statements wait for no event loop.
-
-    A verb that executes only prepared statements therefore never suspends; see `completed`. The file is locked from the
-    first statement until `complete`, and not while the verb computes parameters and results.
+class FileStatement(NamedTuple):
+    """A statement that waits for the thread of a SQLite connection; awaiting it returns its rows.
 
     Args:
-        connection: the connection, for its dialect.
-        tables: the tables of the installation.
-        dialect: the dialect of the database.
-        file: the `sqlite3.Connection`, in autocommit mode.
-        progress: receives the stage of the transaction.
+        sql: the statement.
+        arguments: its parameters by position.
     """
 
-    __slots__ = ("_progress",)
+    sql: str
+    arguments: tuple[Any, ...] = ()
 
-    def __init__(
-        self, connection: AsyncCoreConnection, tables: Tables, dialect: Dialect, file: Any, progress: "TransactionStage"
-    ) -> None:
-        super().__init__(connection, tables, dialect, file)
-        self._progress = progress
+    def __await__(self) -> Generator["FileStatement", list[Any], list[Any]]:
+        return (yield self)
+
+
+COMMIT = FileStatement("COMMIT")
+
+
+class FileTransaction(Transaction):
+    """A writing transaction of SQLite whose statements a FileRun executes.
+
+    Args:
+        connection: a connection to the file, for its dialect.
+        tables: the tables of the installation.
+        dialect: the dialect of the database.
+    """
+
+    __slots__ = ("_completed",)
+
+    def __init__(self, connection: AsyncCoreConnection, tables: Tables, dialect: Dialect) -> None:
+        super().__init__(connection, tables, dialect)
+        self._completed = False
 
     async def run(self, prepared: Prepared, parameters: dict[str, Any]) -> list[Any]:
         """Execute a prepared statement and return its rows as plain tuples."""
-        arguments = prepared.arguments(parameters)
-        if not self._driver.in_transaction:
-            connect.begin_writing(self._driver)
-            self._progress.stage = "statement"
-        rows: list[Any] = self._driver.execute(prepared.sql, arguments).fetchall()
-        return rows
+        return await FileStatement(prepared.sql, prepared.arguments(parameters))
 
     async def complete(self) -> None:
         """Commit."""
-        if self._driver.in_transaction:
-            self._progress.stage = "commit"
-            self._driver.execute("COMMIT")
+        if not self._completed:
+            self._completed = True
+            await COMMIT
 
 
-def completed(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends, without an event loop.
+class FileRun(Generic[T]):
+    """One execution of a verb of prepared statements on a SQLite file.
+
+    The event loop computes the first parameters and the result, and the thread of a connection executes the statements.
+    The file is locked from the first statement to the commit, and not while a busy event loop holds the interpreter.
+
+    Args:
+        work: starts the verb in a new FileTransaction, which it completes.
+        progress: receives the stage of the transaction.
 
     Raises:
-        RuntimeError: it suspended.
+        RuntimeError: the verb awaits something else than a prepared statement.
     """
-    try:
-        work.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    work.close()
-    raise RuntimeError("a verb of a single statement may execute prepared statements only")
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]], progress: "TransactionStage") -> None:
+        self._work, self._progress = work, progress
+        self._start()
+
+    def execute(self, file: Any) -> None:
+        """Execute the statements and commit; on an error nothing is changed.
+
+        Args:
+            file: a `sqlite3.Connection` in autocommit mode; the call blocks.
+        """
+        try:
+            connect.with_fast_text(file, lambda: self._execute(file))
+        except BaseException:
+            with suppress(sqlite3.Error):
+                file.rollback()
+            raise
+
+    def result(self) -> T:
+        """Return the result of the verb after `execute`."""
+        try:
+            self._running.send([])
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        raise _refused(self._running)
+
+    def _start(self) -> None:
+        self._running = self._work()
+        self._statement: FileStatement | None = self._checked(self._running.send(None))
+
+    def _execute(self, file: Any) -> None:
+        if self._statement is None:  # again, after a text that was no UTF-8
+            self._start()
+        while (statement := self._statement) is not COMMIT and statement is not None:
+            if not file.in_transaction:
+                connect.begin_writing(file)
+                self._progress.stage = "statement"
+            self._statement = None
+            try:
+                rows = file.execute(*statement).fetchall()
+            except BaseException as error:
+                self._statement = self._checked(self._running.throw(error))
+            else:
+                self._statement = self._checked(self._running.send(rows))
+        if file.in_transaction:
+            self._progress.stage = "commit"
+            file.execute("COMMIT")
+
+    def _checked(self, awaited: Any) -> FileStatement:
+        if isinstance(awaited, FileStatement):
+            return awaited
+        raise _refused(self._running)
+
+
+def _refused(running: Coroutine[Any, Any, Any]) -> RuntimeError:
+    running.close()
+    return RuntimeError("a verb of a single statement may execute prepared statements only")
 
 
 EPOCH, NOW = sa.select(epoch_seconds()), sa.select(db_now())

@@ -16,6 +16,7 @@ from runner.errors import DatabaseLocked
 from runner.model.task import NewTask
 from runner.store.submit import submit
 from tests.conftest import on_postgresql, on_sqlite
+from tests.db.test_transactions import begin_now
 
 
 async def test_a_statement_that_outlives_the_database_closes_its_connection(migrated_url: str) -> None:
@@ -141,3 +142,37 @@ async def test_a_failed_transaction_of_one_call_leaves_nothing(database: Databas
     with pytest.raises(RuntimeError, match="prepared statements only"):
         await database.write_single(suspend)
     assert await tasks(database) == 0
+
+
+@on_sqlite
+async def test_a_call_that_fails_leaves_those_behind_it_alone(database: Database) -> None:
+    async def fail(tx: Transaction) -> None:
+        await submit(tx, NewTask("work"))
+        raise ValueError("no")
+
+    calls = [database.write_single(fail), *(database.write_single(submit, NewTask("work")) for _ in range(3))]
+    failed, *ids = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(failed, ValueError)
+    assert len(set(ids)) == await tasks(database) == 3
+    assert await database.write_single(submit, NewTask("work")) not in ids
+
+
+@on_sqlite
+async def test_the_file_is_free_before_the_first_statement_and_after_the_last(database: Database) -> None:
+    def write_elsewhere() -> None:
+        begin_now(database.url)
+        free.append(len(free))
+
+    async def work(tx: Transaction) -> int:
+        write_elsewhere()
+        task_id = await submit(tx, NewTask("work"))
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            write_elsewhere()
+        await tx.complete()
+        write_elsewhere()
+        return task_id
+
+    free: list[int] = []
+    assert await database.write_single(work)
+    assert free == [0, 1]
+    assert await tasks(database) == 1

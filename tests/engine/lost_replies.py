@@ -51,11 +51,14 @@ class LostReplies:
         driver = connection.driver_connection
         execute = driver._execute
 
+        def claimed() -> bool:
+            return bool(driver._conn.execute("SELECT 1 FROM task WHERE state = 'running'").fetchall())
+
         async def executed(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
             statements: list[str] = []
             driver._conn.set_trace_callback(statements.append)
             result = await execute(function, *arguments, **options)
-            if "COMMIT" in statements and any(self._loses(sql) for sql in statements) and result:
+            if "COMMIT" in statements and any(self._loses(sql) for sql in statements) and await execute(claimed):
                 self.lost += 1
                 raise sqlite3.OperationalError("disk I/O error")
             return result
