@@ -75,6 +75,12 @@ READY = {
     "inventory": 64,
     "reports": 9,
 }
+OLDEST = {"payments": 1560, "mail": 48, "images": 22, "search": 10, "reports": 1320}
+"""Seconds since the first ready task of a queue became due, where they are not 4."""
+
+FAILING = {"payments.charge": 73, "payments.refund": 5}
+"""Failed attempts per minute of the outage."""
+
 FIRST_RETRY = 7_603
 """The distance of the last waiting task from the first one that retries."""
 
@@ -193,11 +199,13 @@ async def _minutes(tx: Transaction, runners: list[int]) -> None:
                     continue
                 failing = handler.startswith("payments") and ago <= 26
                 number = int(rate * wave * (0.12 if failing else 1.0) / (3 if queue == "payments" else 1))
-                failed = int(70 * min(1.0, (27 - ago) / 9)) if failing else int(random.random() * 2)
+                outage = FAILING.get(handler, 0) * min(1.0, (27 - ago) / 9)
+                failed = int(outage if failing else random.random() * 2)
                 seconds = 30.0 if failing else 0.84 if queue == "payments" else usual
                 places = _runners_of(handler, runners) if ago <= 60 else runners[:1]
                 for nth, id in enumerate(places):
-                    some = failed // len(places) if failing else 0 if nth else failed
+                    first, last = (failed * part // len(places) for part in (nth, nth + 1))
+                    some = last - first if failing else 0 if nth else failed
                     rows += _minute(at, queue, handler, id, number // len(places), seconds, some, ago)
     await tx.execute(sa.insert(tx.tables.minute), rows)
 
@@ -219,7 +227,8 @@ def _minute(
     sample = min(number, 8)
     for _ in range(sample):
         run.add([usual if failing else usual * random.lognormvariate(-0.2, 0.6)])
-        wait.add([0.4 * random.lognormvariate(0, 0.8)])
+        late = max(0.4, (26 - ago) * 30.0) if failing else OLDEST.get(queue, 0.8) / 2
+        wait.add([late * random.lognormvariate(0, 0.3)])
     scale = number / sample if sample else 1.0
     rows = [
         place | {"bin_ms": bound, names[0]: round(each.number * scale), names[1]: each.seconds * scale}
@@ -235,7 +244,7 @@ def _minute(
         "first_try": int(number * 0.97),
         "second_try": int(number * 0.02),
         "retried": failed,
-        "died": 9 if failing and ago % 2 == 0 and handler == "payments.charge" else 0,
+        "died": 3 if failing and ago % 2 == 0 and handler == "payments.charge" else 0,
     }
     return [*merged.values(), place | counts | {"bin_ms": NO_BIN}]
 
@@ -277,7 +286,7 @@ async def _tasks(tx: Transaction, runners: list[int]) -> int:
                     "handler": handler,
                     "queue": queue,
                     "key": f"order-{90900 + nth}",
-                    "run_at": NOW - timedelta(seconds=(1560 if queue == "payments" else 20) * (1 - nth / number)),
+                    "run_at": NOW - timedelta(seconds=OLDEST.get(queue, 4) * (1 - nth / number)),
                     "submitted_at": NOW - timedelta(minutes=30),
                     "submitted_by": "api@web-1",
                     "payload": json.dumps(payload | {"order": 90900 + nth}),

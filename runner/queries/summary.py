@@ -14,7 +14,7 @@ from runner.policy.histogram import Histogram, Times, merged
 from runner.queries.counting import Count
 from runner.queries.queues import uncounted
 from runner.queries.reports import COUNTS_ROW, OTHERS, Flow, flow_of, histograms, sums, within
-from runner.queries.rows import as_text
+from runner.queries.rows import as_text, moment
 from runner.text.sanitize import csv_text
 
 
@@ -55,6 +55,25 @@ class GroupResult(NamedTuple):
 
 
 NOTHING = GroupResult(Flow(), Times(Histogram(), Histogram()))
+
+
+async def waits_by_queue(tx: Transaction, since: datetime, queues: Sequence[str]) -> dict[str, dict[datetime, float]]:
+    """Read the mean wait of attempts from their due time to their start, in seconds, by queue and minute of their end.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        since: the first minute, aware.
+        queues: names of queues.
+    """
+    minute = tx.tables.minute.c
+    groups, number = (minute.queue, minute.minute), sa.func.sum(minute.waits)
+    conditions = (minute.minute >= since, minute.bin_ms > COUNTS_ROW, tx.dialect.one_of(minute.queue, queues))
+    statement = sa.select(*groups, number, sa.func.sum(minute.wait_time)).where(*conditions).group_by(*groups)
+    waits: dict[str, dict[datetime, float]] = defaultdict(dict)
+    for queue, at, attempts, seconds in await tx.rows(statement.having(number > 0)):
+        if beginning := moment(at):
+            waits[as_text(queue)][beginning] = float(seconds) / int(attempts)
+    return dict(waits)
 
 
 async def totals(

@@ -86,6 +86,7 @@ class Overview:
         diagnoses: diagnoses.
         whole: time when the last hour was last read completely.
         slots: running tasks of each runner by handler, most first.
+        waits: mean seconds from the due time to the start, by queue and minute of the last hour; empty at first.
         flows: minutes of the last day, on request; else empty.
     """
 
@@ -100,6 +101,7 @@ class Overview:
     diagnoses: Diagnoses = Diagnoses()
     flows: tuple[MinuteFlow, ...] = ()
     slots: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    waits: Mapping[str, Mapping[datetime, float]] = field(default_factory=dict)
 
     @property
     def alive(self) -> tuple[RunnerRow, ...]:
@@ -123,6 +125,18 @@ class Overview:
     def hour(self) -> list[MinuteFlow]:
         """The minutes of the last hour, of all queues; a minute may occur several times."""
         return [flow for flows in self.pulses.values() for flow in flows]
+
+    def waits_of(self, queue: QueueCounts) -> list[float]:
+        """Seconds that the tasks of a queue waited for their start, in each full minute of the last hour.
+
+        The first ready task has not started: its wait until each minute counts, even if no attempt ended there.
+        """
+        end, oldest = self.at.replace(second=0, microsecond=0), queue.oldest or 0.0
+        means = self.waits.get(queue.queue, {})
+        minutes = [end - ago * MINUTE for ago in range(60, 0, -1)]
+        return [
+            max(means.get(minute, 0.0), oldest - (self.at - minute - MINUTE).total_seconds(), 0.0) for minute in minutes
+        ]
 
     @property
     def failing(self) -> dict[str, tuple[int, int]]:
@@ -262,6 +276,13 @@ async def diagnoses(tx: Transaction, behind: Sequence[str], failing: Sequence[st
         for group in await failures(tx, Filter((Term("queue", Operator.EQ, queue),)), at - RECENT, limit=1):
             errors[queue] = group.error_type
     return Diagnoses({error: number for error, number in deaths.most_common() if number}, slow, errors)
+
+
+async def waits(tx: Transaction, queues: Sequence[str]) -> dict[str, dict[datetime, float]]:
+    """Read the waits of queues in each minute of the last hour; see `Overview.waits`."""
+    from runner.queries.summary import waits_by_queue  # The first data does not need it.
+
+    return await waits_by_queue(tx, await clock(tx) - HOUR, queues)
 
 
 async def day(tx: Transaction) -> tuple[MinuteFlow, ...]:

@@ -218,17 +218,17 @@ def _write(cells: list[Part], begin: int, text: str, spec: str) -> None:
     cells[begin : begin + len(text)] = [(character, spec) for character in text]
 
 
-def sparkline(values: Sequence[float], width: int, role: str = "spark") -> list[Part]:
+def sparkline(values: Sequence[float], width: int, role: str = "spark", least: float = 0.0) -> list[Part]:
     """Plot values in one row, at most 7/8 high and scaled to their peak; zero is a line.
 
     Args:
         values: not negative; the last one is the latest.
         width: cells.
         role: role of its colour; `trouble` colours it by height.
+        least: the lowest peak that takes the whole height.
     """
-    columns = resampled(values, max(1, width))  # A window may be tiny for a moment.
-    peak = max(columns) or 1.0
-    cells: list[Part] = []
+    columns, cells = resampled(values, max(1, width)), list[Part]()  # A window may be tiny for a moment.
+    peak = max(*columns, least) or 1.0
     for value in columns:
         if value <= 0:
             cells.append(("▁", "line"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from math import isinf
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -19,7 +20,7 @@ from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
 from tasktui.data.alerts import alerts, unavailable_databases
-from tasktui.data.overview import MINUTE, Diagnoses, Overview, day, deepened, diagnoses, per_minute, read_overview
+from tasktui.data.overview import Diagnoses, Overview, day, deepened, diagnoses, read_overview, waits
 from tasktui.render.plot import compact, gauge, sparkline
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line
 from tasktui.render.rows import BLANK, Part, Row, beside, heading, rule
@@ -49,6 +50,9 @@ LEAST_QUEUES = 8
 SPARK, GAUGE = 15, 9
 """Cells of the sparkline and the gauge of a queue."""
 
+SHORT_WAIT, MOST_WAITS = 10.0, 100
+"""Seconds of a wait that looks low in the sparkline of any queue, and queues whose waits are read."""
+
 TROUBLE_EVERY = 10.0
 DAY_EVERY = 60.0
 DEEP_EVERY = 30.0
@@ -68,7 +72,7 @@ COLUMNS = (
     ListColumn("IN/MIN", 6, right=True, drop=4),
     ListColumn("OUT/MIN", 7, right=True, drop=3),
     ListColumn("DRAINED", 8, right=True),
-    ListColumn("DONE, LAST HOUR", SPARK, right=True, drop=1),
+    ListColumn("WAIT, LAST HOUR", SPARK, drop=1),
 )
 
 if TYPE_CHECKING:  # The first screen does not need these.
@@ -85,8 +89,8 @@ class OverviewScreen(LiveScreen):
         "NEEDS ATTENTION lists causes before symptoms. Counts stop at 10,000 (10,000+). SLOTS are the running tasks of "
         "the queue and the slots of the live runners that claim from it, or its limit if that is lower. IN/MIN and "
         "OUT/MIN are the tasks submitted and finished in the last full minute. DRAINED is the time until no task is "
-        "ready at that rate. Enter lists the tasks of a queue, P pauses or resumes it, M limits it, s switches the "
-        "plots to a day."
+        "ready at that rate. WAIT is the time from the due time of tasks to their start. Enter lists the tasks of a "
+        "queue, P pauses or resumes it, M limits it, s switches the plots to a day."
     )
     OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -105,6 +109,7 @@ class OverviewScreen(LiveScreen):
         self._backlog_cache = TtlCache[Mapping[str, WaitingCounts]](DEEP_EVERY)
         self._trouble_cache = TtlCache[Diagnoses](TROUBLE_EVERY)
         self._slow_cache = TtlCache["Background"](TROUBLE_EVERY)
+        self._waits_cache = TtlCache[dict[str, dict[datetime, float]]](DAY_EVERY)
         self._day_cache = TtlCache[tuple[MinuteFlow, ...]](DAY_EVERY)
 
     def parts(self) -> Iterable[Widget]:
@@ -139,6 +144,9 @@ class OverviewScreen(LiveScreen):
 
         slow = partial(self.session.read, read_background, wide=wide)
         self._slow = await self._slow_cache.get(wide, slow)
+        names = tuple(sorted(queue.queue for queue in sorted_queues(snapshot.queues)[:MOST_WAITS]))
+        measured = await self._waits_cache.get(names, partial(self.session.read, waits, names))
+        snapshot = replace(snapshot, waits=measured)
         if self._span:
             snapshot = replace(snapshot, flows=await self._day_cache.get(None, partial(self.session.read, day)))
         return snapshot
@@ -177,7 +185,7 @@ class OverviewScreen(LiveScreen):
             table.styles.height = 0
         self.query_one("#attention", Canvas).draw(upper)
         self.query_one("#figures", Canvas).draw(middle)
-        hours = {queue.queue: finished_per_minute(view.data, queue.queue) for queue in queues}
+        hours = {queue.queue: view.data.waits_of(queue) for queue in queues}
         rows = {queue.queue: queue for queue in queues}
         table.show(tuple(rows), lambda name: queue_line(rows[name], hours[name], slots_of(view.data, name)))
         self.query_one("#lower", Canvas).draw(lower)
@@ -267,17 +275,12 @@ def slots_of(data: Overview, queue: str) -> int:
     return sum(runner.capacity for runner in data.alive if not runner.queues or queue in runner.queues)
 
 
-def finished_per_minute(data: Overview, queue: str) -> list[float]:
-    """Return the finished tasks of a queue in each full minute of the last hour."""
-    return per_minute(data.pulses.get(queue, ()), data.at - MINUTE, lambda flow: flow.ended)
-
-
 def queue_line(queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0) -> RenderedRow:
     """Render a queue as a row.
 
     Args:
         queue: counts of the queue.
-        hour: finished tasks in each minute of the last hour.
+        hour: seconds that tasks waited for their start, in each minute of the last hour.
         slots: slots of the live runners that claim from it.
     """
     more = "+" if queue.arrived.more else ""
@@ -286,7 +289,7 @@ def queue_line(queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0) -
     trouble = queue.falls_behind
     title: tuple[Part, ...] = ((name, "muted" if paused else "strong" if trouble else "text"),)
     title += (((" ‖"), "paused"),) if paused else ()
-    spark = sparkline(hour, SPARK, "paused" if paused else "retrying" if trouble else "spark")
+    spark = sparkline(hour, SPARK, "paused" if paused else "trouble" if trouble else "spark", SHORT_WAIT)
     slots = min((most for most in (slots, queue.limits.running) if most), default=0)
     full = bool(slots) and queue.running.number >= slots
     share = queue.running.number / slots if slots else 0.0

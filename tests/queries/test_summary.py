@@ -9,7 +9,7 @@ import pytest
 from runner.db.database import Database
 from runner.queries.counting import Count
 from runner.queries.reports import per_minute
-from runner.queries.summary import GroupBy, as_csv, as_document, summary
+from runner.queries.summary import GroupBy, as_csv, as_document, summary, waits_by_queue
 from tests.store.minutes import Arrival, Minute, write_statistics
 from tests.store.rows import add_live
 
@@ -48,6 +48,21 @@ async def test_lines_add_up_over_queues_and_over_handlers(worked: Database) -> N
     by_queue = await worked.read(summary, NOON, LATER, GroupBy.QUEUE)
     assert [(line.name, line.flow.ended) for line in by_queue.lines] == [("mail", 24), ("bulk", 1)]
     assert by_queue.total == by_handler.total
+
+
+async def test_the_waits_of_a_queue_are_the_means_of_its_minutes(database: Database) -> None:
+    for queue, handler, ahead, waits in (
+        ("mail", "send", 0, [1.0, 3.0]),
+        ("mail", "draft", 0, [8.0]),
+        ("mail", "send", 2, [60.0]),
+        ("mail", "send", -5, [900.0]),
+        ("bulk", "send", 0, [7.0]),
+    ):
+        minute = Minute(NOON + timedelta(minutes=ahead), queue, handler)
+        minute.waits.add(waits)
+        await database.write(write_statistics, 1, [minute], {})
+    waits_of = await database.read(waits_by_queue, NOON, ["mail", "none"])
+    assert waits_of == {"mail": {NOON: pytest.approx(4.0), NOON + timedelta(minutes=2): pytest.approx(60.0)}}
 
 
 async def test_shares_count_succeeded_and_dead_tasks(worked: Database) -> None:

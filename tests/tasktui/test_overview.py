@@ -311,7 +311,27 @@ def test_a_line_has_both_rates_and_the_last_hour() -> None:
     assert "1.23k+" in cells
     assert "180" in cells
     assert "4/16" in cells
-    assert cells[-1] == "▁▁▁▁▁▄▄▄▄▄▇▇▇▇▇"
+    assert cells[-1] == "▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁"
+    assert queue_line(BEHIND, [0, 10, 20]).cells[-1].text == "▁▁▁▁▁▄▄▄▄▄▇▇▇▇▇"
+
+
+def test_the_wait_of_a_queue_grows_while_nothing_starts() -> None:
+    minute = AT.replace(second=0)
+    measured = {"mail": {minute - 3 * MINUTE: 500.0, minute - 50 * MINUTE: 2.0, minute - 90 * MINUTE: 9.0}}
+    since = (AT - minute).total_seconds()
+    overview = replace(seen(BEHIND), waits=measured)
+    waits = overview.waits_of(replace(BEHIND, oldest=300.0 + since))
+    assert len(waits) == 60
+    assert waits[-6:] == [0.0, 60.0, 120.0, 500.0, 240.0, 300.0]
+    assert (waits[10], sum(waits[:10])) == (2.0, 0)
+    assert overview.waits_of(queue("other")) == [0.0] * 60
+
+
+def test_a_short_wait_is_low_and_a_long_one_has_the_colour_of_trouble() -> None:
+    assert queue_line(queue(), [1.0] * 60).cells[-1].text == "▁" * 15
+    assert queue_line(queue(), [9.0] * 60).cells[-1].text == "▆" * 15
+    specs = [spec for _, spec in queue_line(BEHIND, [60.0] * 60).cells[-1].parts or ()]
+    assert specs == ["trouble@31"]
 
 
 def test_minutes_of_several_queues_add_up() -> None:
