@@ -16,7 +16,7 @@ from runner.db.types import db_now
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, State
 from runner.policy.claim_facts import ClaimFacts, ClaimScope, CommonCause, Explanation, RemedyStep
 from runner.policy.suspicion import FIRST, WIDTHS, describe
-from runner.text.formatting import reason, sentence_of, since, when
+from runner.text.formatting import clock, reason, sentence_of, since, when
 from runner.text.sanitize import count_noun, one_line
 
 
@@ -219,7 +219,8 @@ class NotPaused(ClaimCondition):
             start = f"by {operator} {since(pause.since, facts.at)} ago"
             name = one_line(entry.name)
             text = f"{kind.capitalize()} {name} was paused {start}: {sentence_of(pause.why)} It {end}."
-            common = CommonCause(f"{kind} {name} is paused", command)
+            until = f" until {clock(pause.until, facts.at, zone)}" if pause.until else ""
+            common = CommonCause(f"{kind} {name} is paused{until}", command)
             yield Explanation(self.name, text, command, ("audit", f"{kind} {name}"), common)
 
     def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:

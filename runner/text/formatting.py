@@ -128,6 +128,12 @@ def clock(moment: datetime | None, at: datetime, zone: tzinfo) -> str:
     return f"{local:%H:%M}" if local.date() == at.astimezone(zone).date() else f"{local:%m-%d %H:%M}"
 
 
+def short_clock(moment: datetime, at: datetime, zone: tzinfo) -> str:
+    """A coming time in at most six cells: the time of day within 24 hours, otherwise the date: `06:00`, `24 Nov`."""
+    local = moment.astimezone(zone)
+    return f"{local:%H:%M}" if moment - at < timedelta(days=1) else f"{local.day} {local:%b}"
+
+
 def exact(moment: datetime | None, at: datetime, zone: tzinfo) -> str:
     """A time to the second in the reader's zone, with its distance from `at`."""
     return NOTHING if moment is None else f"{format_moment(moment, zone)}  {distance(moment, at)}"

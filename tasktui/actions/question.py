@@ -14,7 +14,7 @@ from tasktui.actions.as_command import ConsentSql, plan_words
 from tasktui.actions.plan import ActionPlan, plan, plan_rows
 from tasktui.messages import Notice, Tone
 from tasktui.render.render import content, line
-from tasktui.render.rows import Row
+from tasktui.render.rows import Part, Row
 from tasktui.session.session import Job, Session
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class Question:
         title: the question; empty for the label of the action.
         total: number of tasks to spread and to limit; None if counting stopped at the cap.
         reason: initial text of the reason.
+        meaning: returns the meaning of the typed answer and its role, `dead` if it is refused; None for none.
     """
 
     action: Action
@@ -77,6 +78,7 @@ class Question:
     title: str = ""
     total: int | None = None
     reason: str = ""
+    meaning: Callable[[str], Part] | None = None
 
 
 Dialog: TypeAlias = Union[Question, "Form", "TaskDetail", Notice]

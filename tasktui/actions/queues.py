@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from textual.content import Content
 
 from runner.db.transaction import clock
+from runner.errors import InvalidMoment
 from runner.model.task import State
 from runner.operations.pause import PauseKind, PauseTarget, name_warning
 from runner.policy.limits import LimitUsage
@@ -16,11 +17,13 @@ from runner.queries.queues import counts as read_counts
 from runner.queries.registries import Pause
 from runner.queries.runners import RunnerRow
 from runner.text import formatting
+from runner.text.times import parse_moment
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import breaker_words, limit_words, pause_words, runner_command_words, stack_words
 from tasktui.actions.question import Dialog, Question
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
+from tasktui.render.rows import Part
 from tasktui.session.session import Session
 
 MOST_COUNTED = 1_000
@@ -79,7 +82,22 @@ async def _ask_about_pause(action: Action, session: Session, place: PauseTarget,
         title="" if current is None else "Resume?",
         sql=partial(perform.pause_sql, session, place, current),
         reason=reason,
+        meaning=partial(pause_meaning, session),
     )
+
+
+def pause_meaning(session: Session, typed: str) -> Part:
+    """The end of a pause with a typed length, and its role."""
+    if not typed:
+        return "✓ until it is resumed", "muted"
+    now = session.now()
+    try:
+        end = parse_moment(typed, now, session.zone)
+    except InvalidMoment:
+        return "✗ 30m, or an end: 14:30", "dead"
+    if end <= now:
+        return "✗ is over already", "dead"
+    return f"✓ until {formatting.clock(end, now, session.zone)}, {formatting.distance(end, now)}", "muted"
 
 
 async def _about_pause(session: Session, place: PauseTarget, current: Pause | None) -> list[Content]:

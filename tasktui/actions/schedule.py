@@ -17,6 +17,7 @@ from runner.text.times import format_moment
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import new_schedule_words, schedule_words
 from tasktui.actions.question import Dialog, Form, FormField, Question, result_notice
+from tasktui.actions.queues import pause_meaning
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
 from tasktui.render.rows import Row
@@ -119,8 +120,10 @@ def ask_to_pause(action: Action, session: Session, targets: Targets) -> Dialog |
         return None
     if row.pause is None:
         about = [content((f"Pause schedule {line(row.id)}: ticks during the pause are not made up for", "bold"))]
-        return _question(action, row, about, partial(_pause, session, row))
-    until = formatting.text(row.pause.until and f"{row.pause.until:%H:%M} UTC")
+        question = _question(action, row, about, partial(_pause, session, row))
+        return replace(question, meaning=partial(pause_meaning, session))
+    now, end = session.now(), row.pause.until
+    until = f"{formatting.clock(end, now, session.zone)}, {formatting.distance(end, now)}" if end else "it is resumed"
     about = [
         content((f"Resume schedule {line(row.id)}", "bold")),
         content(f"  paused by {line(row.pause.by)} until {until}: {line(row.pause.why)}"),

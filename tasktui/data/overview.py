@@ -312,3 +312,23 @@ def per_minute(
 def _time(total: "Total") -> float:
     """Total duration of all attempts in seconds."""
     return total.durations.seconds
+
+
+def sorted_queues(queues: Sequence[QueueCounts]) -> list[QueueCounts]:
+    """Queues in trouble first, then by name; a queue that only just got into trouble keeps its place for a minute.
+
+    While no task arrives or ends, no queue falls behind: then the one with the most ready tasks comes first, and of
+    equal ones the one that waits longest.
+    """
+    still = not any(queue.arrived.number or queue.minute.ended for queue in queues)
+
+    def place(queue: QueueCounts) -> tuple[bool, int, float, str]:
+        ready, oldest = (queue.ready.number, queue.oldest or 0.0) if still else (0, 0.0)
+        return not (queue.falls_behind or queue.lost.number), -ready, -oldest, queue.queue
+
+    return sorted(queues, key=place)
+
+
+def slots_of(data: Overview, queue: str) -> int:
+    """The slots of the live runners that claim from a queue."""
+    return sum(runner.capacity for runner in data.alive if not runner.queues or queue in runner.queues)

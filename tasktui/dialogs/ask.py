@@ -172,7 +172,8 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
     def on_mount(self) -> None:
         """Start at the first input, or at the word if no other input needs attention."""
         for field in self.query(TextLine):
-            field.on_submit = self._submitted if field.id == "word" else self._next
+            last = field.id == "word"
+            field.on_submit = lambda _, last=last: self.action_submit() if last else self.focus_next()
         more = self._question.action.required or self._required.reason or self._question.many
         (self.query(Input).first() if more else self.query_one("#word")).focus()
 
@@ -208,6 +209,8 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         meanings: dict[str, Part] = {}
         if self._question.many and self._question.action.prompt == SPREAD:
             meanings["answer"] = self._spread(values)
+        elif self._question.meaning is not None and self._question.action.prompt:
+            meanings["answer"] = self._question.meaning(values["answer"])
         if self._question.many:
             meanings["limit"] = self._limit(values["limit"])
         meanings["reason"] = ("✓" if values["reason"] else "", "succeeded")
@@ -296,12 +299,6 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
     def report(self, text: str, *, bad: bool = False) -> None:
         """Show a copied text or an error."""
         self.query_one("#objection", Static).update(content((block(text), "bold dead" if bad else "")))
-
-    def _next(self, _text: str) -> None:
-        self.focus_next()
-
-    def _submitted(self, _text: str) -> None:
-        self.action_submit()
 
     def action_submit(self) -> None:
         """Confirm the change, if the word and the reason are there."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, tzinfo
 from functools import partial
 from math import isinf
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -20,7 +20,17 @@ from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
 from tasktui.data.alerts import alerts, unavailable_databases
-from tasktui.data.overview import Diagnoses, Overview, day, deepened, diagnoses, read_overview, waits
+from tasktui.data.overview import (
+    Diagnoses,
+    Overview,
+    day,
+    deepened,
+    diagnoses,
+    read_overview,
+    slots_of,
+    sorted_queues,
+    waits,
+)
 from tasktui.render.plot import compact, gauge, sparkline
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line
 from tasktui.render.rows import BLANK, Part, Row, beside, heading, rule
@@ -89,8 +99,8 @@ class OverviewScreen(LiveScreen):
         "NEEDS ATTENTION lists causes before symptoms. Counts stop at 10,000 (10,000+). SLOTS are the running tasks of "
         "the queue and the slots of the live runners that claim from it, or its limit if that is lower. IN/MIN and "
         "OUT/MIN are the tasks submitted and finished in the last full minute. DRAINED is the time until no task is "
-        "ready at that rate. WAIT is the time from the due time of tasks to their start. Enter lists the tasks of a "
-        "queue, P pauses or resumes it, M limits it, s switches the plots to a day."
+        "ready at that rate; ‖ 06:00 is the end of a pause. WAIT is the time from the due time of tasks to their "
+        "start. Enter lists the tasks of a queue, P pauses or resumes it, M limits it, s switches the plots to a day."
     )
     OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -187,7 +197,8 @@ class OverviewScreen(LiveScreen):
         self.query_one("#figures", Canvas).draw(middle)
         hours = {queue.queue: view.data.waits_of(queue) for queue in queues}
         rows = {queue.queue: queue for queue in queues}
-        table.show(tuple(rows), lambda name: queue_line(rows[name], hours[name], slots_of(view.data, name)))
+        ends = {name: pause_end(queue, view.data.at, view.zone) for name, queue in rows.items()}
+        table.show(tuple(rows), lambda name: queue_line(rows[name], hours[name], slots_of(view.data, name), ends[name]))
         self.query_one("#lower", Canvas).draw(lower)
         side = self.query_one("#side", Canvas)
         side.display = wide
@@ -265,23 +276,14 @@ def _queues_rule(view: View, width: int) -> Row:
     return rule([heading("QUEUES")], width, figure)
 
 
-def sorted_queues(queues: Sequence[QueueCounts]) -> list[QueueCounts]:
-    """Queues in trouble first, then by name; a queue that only just got into trouble keeps its place for a minute."""
-    return sorted(queues, key=lambda queue: (not (queue.falls_behind or queue.lost.number), queue.queue))
-
-
-def slots_of(data: Overview, queue: str) -> int:
-    """The slots of the live runners that claim from a queue."""
-    return sum(runner.capacity for runner in data.alive if not runner.queues or queue in runner.queues)
-
-
-def queue_line(queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0) -> RenderedRow:
+def queue_line(queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0, end: str = "") -> RenderedRow:
     """Render a queue as a row.
 
     Args:
         queue: counts of the queue.
         hour: seconds that tasks waited for their start, in each minute of the last hour.
         slots: slots of the live runners that claim from it.
+        end: the end of its pause; empty without one.
     """
     more = "+" if queue.arrived.more else ""
     name = line(queue.queue)
@@ -308,7 +310,7 @@ def queue_line(queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0) -
             Cell(formatting.age(queue.oldest) if queue.oldest is not None else "0s", _oldest(queue)),
             Cell(f"{compact(queue.arrived.number)}{more}", "text" if queue.arrived.number else "faint"),
             Cell(compact(queue.minute.ended), _ended(queue)),
-            empty_in(queue),
+            empty_in(queue, end),
             Cell("".join(text for text, _ in spark), "spark", tuple(spark)),
         )
     )
@@ -337,10 +339,16 @@ def _ended(queue: QueueCounts) -> str:
     return "text" if queue.minute.ended else "faint"
 
 
-def empty_in(queue: QueueCounts) -> Cell:
-    """Render the time until no task is ready at the present rate."""
+def pause_end(queue: QueueCounts, at: datetime, zone: tzinfo) -> str:
+    """The end of the pause of a queue; empty without one."""
+    end = queue.paused.until if queue.paused else None
+    return formatting.short_clock(end, at, zone) if end else ""
+
+
+def empty_in(queue: QueueCounts, end: str = "") -> Cell:
+    """Render the time until no task is ready at the present rate, or the end of its pause."""
     if queue.paused:
-        return Cell("paused", "paused")
+        return Cell(f"‖ {end}" if end else "paused", "paused")
     seconds = queue.empty_in
     if seconds is not None and isinf(seconds):
         return Cell("never", "bold dead") if queue.falls_behind else Cell("steady", "muted")

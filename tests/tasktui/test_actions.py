@@ -21,6 +21,7 @@ from runner.operations.results import Actor, Target, with_change_group
 from runner.operations.terminate import terminate
 from runner.policy.breaker import Breaker
 from runner.queries.audit import AuditRecord, audit
+from runner.queries.registries import pauses
 from runner.store.breaker import declare_breakers
 from tasktui.actions.actions import ACTIONS
 from tasktui.app import Console
@@ -304,9 +305,21 @@ async def test_a_queue_is_paused_and_resumed_from_the_overview(database: Databas
     async with watch() as operator:
         await operator.sees("mail")
         await operator.press("P")
+        await operator.until(lambda: isinstance(operator.screen, ConfirmScreen))
+        await operator.sees("✓ until ", ", in 30m")
+        operator.screen.query_one("#answer").value = "soon"
+        await operator.sees("✗ 30m, or an end: 14:30")
+        operator.screen.query_one("#answer").value = ""
+        await operator.sees("✓ until it is resumed")
+        operator.screen.query_one("#answer").value = "9h"
         await confirm(operator, reason="restore of db-2")
         await operator.sees("mail ‖", "restore of db-2")
-        await operator.press("P")
+        end = (await database.read(pauses)).queues["mail"].until
+        assert end is not None
+        await operator.sees(f"‖ {end:%H:%M}")
+        await operator.press("w")
+        await operator.sees("queue mail is paused until ", f"{end:%H:%M}")
+        await operator.press("escape", "P")
         await operator.sees("Resume?", "Resume queue mail", "↵ resume")
         await confirm(operator)
         await operator.is_told("Queue mail resumed")

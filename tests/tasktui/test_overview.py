@@ -31,12 +31,13 @@ from tasktui.data.overview import (
     joined,
     per_minute,
     read_overview,
+    sorted_queues,
 )
 from tasktui.dialogs.help import start_here
 from tasktui.render import theme
 from tasktui.render.rows import Row, plain
 from tasktui.screens import overview_panels, side_panels
-from tasktui.screens.overview import OverviewScreen, empty_in, queue_line
+from tasktui.screens.overview import OverviewScreen, empty_in, pause_end, queue_line
 from tasktui.screens.overview_panels import View
 from tasktui.session.cache import TtlCache
 from tests.store.minutes import Minute, write_statistics
@@ -294,6 +295,11 @@ def test_what_nobody_takes_and_what_is_paused_is_told() -> None:
         "handler a.b is paused: by ana 22m ago, until resumed",
     ]
     assert empty_in(overview.queues[0]).text == "paused"
+    assert (
+        empty_in(overview.queues[0], pause_end(overview.queues[0], AT, UTC)).text
+        == f"‖ {AT + timedelta(hours=1):%H:%M}"
+    )
+    assert pause_end(queue(paused=replace(pause, until=AT + timedelta(days=3))), AT, UTC) == f"{AT.day + 3} {AT:%b}"
 
 
 def test_when_a_queue_is_empty_is_short() -> None:
@@ -490,3 +496,16 @@ async def test_a_quiet_overview_has_no_colour_of_trouble(
             for part in (each.style.color, each.style.bgcolor)
         }
         assert not used & trouble
+
+
+def test_without_traffic_the_queue_with_the_most_waiting_tasks_comes_first() -> None:
+    idle = [
+        queue("a"),
+        queue("b", ready=Count(3), oldest=60.0),
+        queue("c", ready=Count(3), oldest=900.0),
+        queue("d", ready=Count(7), oldest=1.0),
+        queue("e", lost=Count(1)),
+    ]
+    assert [each.queue for each in sorted_queues(idle)] == ["e", "d", "c", "b", "a"]
+    busy = [*idle, queue("f", minute=Flow(succeeded=1))]
+    assert [each.queue for each in sorted_queues(busy)] == ["e", "a", "b", "c", "d", "f"]
