@@ -47,9 +47,10 @@ class Alert(NamedTuple):
     Args:
         role: state whose sign and colour it has: `dead` is broken, `retrying` is worth watching, `lost`, `paused`.
         title: sanitized subject and verb: `mail falls behind`.
-        text: sanitized rest of the sentence, with figures.
+        text: sanitized rest of the sentence; figures come first, because a narrow screen cuts its end.
         key: the key that leads to the cause; empty if there is none.
         label: the view that the key opens.
+        name: the beginning of the title that a narrow screen may shorten; empty for none.
     """
 
     role: str
@@ -57,6 +58,7 @@ class Alert(NamedTuple):
     text: str = ""
     key: str = ""
     label: str = ""
+    name: str = ""
 
     @property
     def sentence(self) -> str:
@@ -81,16 +83,17 @@ def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None 
     yield from _breakers(overview)
     behind = {queue.queue: queue for queue in overview.queues if queue.falls_behind and not outage}
     for name, (failed, attempts) in overview.failing.items():
-        text = _failing(overview, name, zone)
-        text += f"; {failed:,} of {count_noun(attempts, 'attempt')} in ten minutes"
+        text = f"{failed:,} of {count_noun(attempts, 'attempt')} in 10 min, {_failing(overview, name, zone)}"
         if (queue := behind.pop(name, None)) is not None:  # One line: the failures are the cause.
             text += f"; falls behind: {_rates(queue)}"
-        yield Alert("dead", f"{line(name, MAX_TEXT)} is failing", text, "4", "failures")
+        shown = line(name, MAX_TEXT)
+        yield Alert("dead", f"{shown} is failing", text, "4", "failures", shown)
     for runner in overview.runners:
         yield from _silent(runner)
     for name, queue in behind.items():
         text = _behind(queue, overview.diagnoses.slow.get(name))
-        yield Alert("retrying" if held else "dead", f"{line(name, MAX_TEXT)} falls behind", text, "↵", "tasks")
+        shown = line(name, MAX_TEXT)
+        yield Alert("retrying" if held else "dead", f"{shown} falls behind", text, "↵", "tasks", shown)
     if not outage:
         yield from _lost(overview)
     yield from _dead(overview, zone)
@@ -100,7 +103,7 @@ def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None 
         due = f"due for {wait}" if unknown.due >= 0 else f"due in {wait}"
         name = line(unknown.handler, MAX_TEXT)
         name += line(f" on {' or '.join(unknown.hosts)}", MAX_TEXT) if unknown.hosts else ""
-        yield Alert("retrying", f"no live runner takes {name}", f"queue {queues}, {due}", "5", "runners")
+        yield Alert("retrying", f"no live runner takes {name}", f"{due}, queue {queues}", "5", "runners")
     for queue in overview.queues:
         if queue.paused:
             yield _paused(line(queue.queue, MAX_TEXT), queue.paused, overview.at, zone)
@@ -166,7 +169,7 @@ def _no_runner(overview: Overview) -> Iterator[Alert]:
         seen = f"{name} was the last, {formatting.age(silent.heartbeat_age)} ago"
     wait = f"{ready.of('task')} {'waits' if ready == Count(1) else 'wait'}"
     rescue = f", {count_noun(lost, 'lost task')} cannot be rescued" if lost else ""
-    yield Alert("dead", "No runner is alive", f"{seen}; {wait}{rescue}; start one: runner work", "5", "runners")
+    yield Alert("dead", "No runner is alive", f"{wait}{rescue}; start one: runner work; {seen}", "5", "runners")
 
 
 POOLS = {"threads": "thread", "processes": "process", "slots": "async"}
@@ -205,7 +208,7 @@ def _held_pools(overview: Overview) -> Iterator[Alert]:
                 f"{waiting:,} ready {'task waits' if waiting == 1 else 'tasks wait'} in {', '.join(queues[:MAX_KINDS])}"
             )
             title = f"{line(handler, MAX_TEXT)} holds {number} of {slots} {name} slots"
-            yield Alert("dead", title, behind, "5", "runners")
+            yield Alert("dead", title, behind, "5", "runners", line(handler, MAX_TEXT))
 
 
 def _blocked_runners(overview: Overview) -> Iterator[Alert]:
@@ -233,12 +236,12 @@ def _failing_runners(overview: Overview, results: Mapping[int, Flow]) -> Iterato
         if other_attempts >= ENOUGH and other_failed < other_attempts / 2:
             name = f"{line(alive[id].host, MAX_TEXT)}:{alive[id].pid}"
             share = f"on other runners {round(100 * other_failed / other_attempts)} %"
-            text = f"{flow.failed:,} of {attempts:,} attempts in ten minutes; {share}"
-            yield Alert("dead", f"{name} fails nearly everything", text, "5", "runners")
+            text = f"{flow.failed:,} of {attempts:,} attempts in 10 min; {share}"
+            yield Alert("dead", f"{name} fails nearly everything", text, "5", "runners", name)
 
 
 def _rates(queue: QueueCounts) -> str:
-    return f"{queue.arrived} in, {queue.minute.ended:,} out per minute"
+    return f"{queue.arrived} in, {queue.minute.ended:,} out per min"
 
 
 def _behind(queue: QueueCounts, slow: Slowdown | None) -> str:
@@ -251,10 +254,10 @@ def _behind(queue: QueueCounts, slow: Slowdown | None) -> str:
 
 
 def _failing(overview: Overview, queue: str, zone: tzinfo) -> str:
-    """The most frequent error of a queue, since when most of its attempts fail, and the deploy just before."""
+    """Since when most attempts of a queue fail, its most frequent error, and the deploy just before."""
     since, error = overview.failing_since(queue), overview.diagnoses.errors.get(queue)
-    text = f"{line(brief(error), MAX_TEXT)} since" if error else "since"
-    text += f" {since.astimezone(zone):%H:%M}"
+    text = f"since {since.astimezone(zone):%H:%M}"
+    text += f": {line(brief(error), MAX_TEXT)}" if error else ""
     for version, at in list(overview.deploys.items())[1:]:
         if -MINUTE < since - at < DEPLOY_NEAR:
             text += f", {formatting.age(max(0.0, (since - at).total_seconds()))} after deploy {line(version, 20)}"
@@ -276,14 +279,14 @@ def _dead(overview: Overview, zone: tzinfo) -> Iterator[Alert]:
     errors = [f"{largest}{more}"] if largest else []
     dead = Count(sum(queue.dead.number for queue in overview.queues), any(queue.dead.more for queue in overview.queues))
     still = [] if dead == Count(total) else [f"{dead} still dead"]
-    yield Alert("dead", f"{total:,} dead since {since:%H:%M}", "; ".join([*errors, *still]), "4", "failures")
+    yield Alert("dead", f"{total:,} dead since {since:%H:%M}", "; ".join([*still, *errors]), "4", "failures")
 
 
 def _silent(runner: RunnerRow) -> Iterator[Alert]:
     name = f"{line(runner.host, MAX_TEXT)}:{runner.pid}"
     tasks, age = count_noun(runner.running_tasks, "task"), formatting.age(runner.heartbeat_age)
     if not runner.alive:
-        yield Alert("lost", f"{name} is lost", f"no heartbeat for {age}, holds {tasks}", "5", "runners")
+        yield Alert("lost", f"{name} is lost", f"no heartbeat for {age}, holds {tasks}", "5", "runners", name)
     elif runner.silent:
         yield Alert(
             "lost",
@@ -311,4 +314,4 @@ def _paused(place: str, pause: Pause, at: datetime, zone: tzinfo) -> Alert:
         until = f"until {pause.until.astimezone(zone):%Y-%m-%d %H:%M}"
     who, since = line(pause.by, MAX_TEXT), formatting.since(pause.since, at)
     why = f": {line(pause.why, MAX_TEXT)}" if pause.why else ""
-    return Alert("paused", f"{place} is paused", f"by {who} {since} ago, {until}{why}", "P", "resume")
+    return Alert("paused", f"{place} is paused", f"{until}, by {who} {since} ago{why}", "P", "resume", place)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
 from runner.db.transaction import Transaction, clock
@@ -17,6 +17,7 @@ from runner.queries.reports import per_minute as read_per_minute
 from runner.queries.reports import pulses as read_pulses
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow, busy_slots, unknown_handlers
 from runner.queries.runners import runners as read_runners
+from runner.text import formatting
 
 if TYPE_CHECKING:
     from runner.queries.summary import Total
@@ -332,3 +333,9 @@ def sorted_queues(queues: Sequence[QueueCounts]) -> list[QueueCounts]:
 def slots_of(data: Overview, queue: str) -> int:
     """The slots of the live runners that claim from a queue."""
     return sum(runner.capacity for runner in data.alive if not runner.queues or queue in runner.queues)
+
+
+def pause_end(queue: QueueCounts, at: datetime, zone: tzinfo) -> str:
+    """The end of the pause of a queue; empty without one."""
+    end = queue.paused.until if queue.paused else None
+    return formatting.short_clock(end, at, zone) if end else ""

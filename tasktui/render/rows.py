@@ -58,6 +58,20 @@ def wrapped(row: Row, width: int) -> list[Row]:
     return list(rows)
 
 
+CLAUSE = re.compile("[;:,] ")
+"""The end of a clause of a sentence."""
+
+
+def collapsed(text: str, room: int) -> str:
+    """Leave out the last clauses of a text that has no room, with a sign; the last one left may be cut."""
+    if cell_len(text) <= room:
+        return text
+    cut = fitted(text, max(1, room)).removesuffix("…")
+    ends_at = [each.start() for each in CLAUSE.finditer(cut)]
+    kept = cut[: ends_at[-1]] if ends_at and 5 * ends_at[-1] > 4 * room else cut
+    return f"{kept.rstrip()}…"
+
+
 def ends(left: Row, right: Row, width: int) -> list[Part]:
     """A row with a text at both ends; the left one is cut to fit."""
     taken = width_of(right)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, tzinfo
 from functools import partial
 from math import isinf
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -26,6 +25,7 @@ from tasktui.data.overview import (
     day,
     deepened,
     diagnoses,
+    pause_end,
     read_overview,
     slots_of,
     sorted_queues,
@@ -337,12 +337,6 @@ def _ended(queue: QueueCounts) -> str:
     if queue.falls_behind:
         return "bold dead"
     return "text" if queue.minute.ended else "faint"
-
-
-def pause_end(queue: QueueCounts, at: datetime, zone: tzinfo) -> str:
-    """The end of the pause of a queue; empty without one."""
-    end = queue.paused.until if queue.paused else None
-    return formatting.short_clock(end, at, zone) if end else ""
 
 
 def empty_in(queue: QueueCounts, end: str = "") -> Cell:

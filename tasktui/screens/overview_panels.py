@@ -6,6 +6,8 @@ from datetime import datetime, timedelta, tzinfo
 from statistics import median
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
+
 from runner.queries.counting import Count
 from runner.queries.registries import BreakerRow, Pause
 from runner.text import formatting
@@ -27,7 +29,7 @@ from tasktui.render.plot import (
     with_marks,
 )
 from tasktui.render.render import fitted, line
-from tasktui.render.rows import Part, Row, cap, ends, fit, heading, rule, width_of
+from tasktui.render.rows import CLAUSE, Part, Row, cap, collapsed, ends, fit, heading, rule, width_of
 
 if TYPE_CHECKING:  # The first screen does not need these.
     from tasktui.data.background import Background
@@ -40,6 +42,9 @@ UNUSUAL = 3.0
 
 FIGURES = 6
 """Figures of a screen that has room for them."""
+
+SHORTEST_NAME = 16
+"""Cells that a name in the title of an alert keeps, even if its figures have no room then."""
 
 AXIS = 7
 """Cells before a plot."""
@@ -122,11 +127,16 @@ def attention(view: View, width: int, most: int) -> list[Row]:
 def _alert(alert: Alert, width: int, writable: bool, *, first: bool) -> Row:
     title_role = alert.role if first or alert.role == "lost" else "strong"
     left: list[Part] = [("▌", alert.role), (f" {SIGNS[alert.role]} ", f"bold {alert.role}")]
-    left += [(alert.title, f"bold {title_role}"), (f"  {alert.text}", "text" if first else "muted")]
-    if not alert.key:
-        return fit(left, width)
-    changes = alert.key.isupper()
-    right = [(" ", ""), *cap(alert.key, f"{alert.label:<8}" if width >= 100 else "", locked=changes and not writable)]
+    label = f"{alert.label:<8}" if width >= 100 else ""
+    locked = alert.key.isupper() and not writable
+    right = [(" ", ""), *cap(alert.key, label, locked=locked)] if alert.key else []
+    room = width - width_of([*left, *right]) - 2
+    title = alert.title
+    figures = CLAUSE.split(alert.text, 1)[0]
+    if alert.name and (over := cell_len(title) + cell_len(figures) + 1 - room) > 0:
+        title = fitted(alert.name, max(SHORTEST_NAME, cell_len(alert.name) - over)).rstrip() + title[len(alert.name) :]
+    text = collapsed(alert.text, room - cell_len(title))
+    left += [(title, f"bold {title_role}"), (f"  {text}", "text" if first else "muted")]
     return ends(left, right, width)
 
 

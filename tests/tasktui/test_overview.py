@@ -1,5 +1,6 @@
 """The overview: arrivals and ends, the time until a queue is empty, and the diagnoses."""
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -15,7 +16,7 @@ from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow
 from runner.settings import Settings
 from runner.store.heartbeat import LoopBlock
-from tasktui.data.alerts import alerts
+from tasktui.data.alerts import Alert, alerts
 from tasktui.data.overview import (
     HOUR,
     MINUTE,
@@ -29,15 +30,16 @@ from tasktui.data.overview import (
     diagnoses,
     is_stale,
     joined,
+    pause_end,
     per_minute,
     read_overview,
     sorted_queues,
 )
 from tasktui.dialogs.help import start_here
 from tasktui.render import theme
-from tasktui.render.rows import Row, plain
+from tasktui.render.rows import Row, plain, width_of
 from tasktui.screens import overview_panels, side_panels
-from tasktui.screens.overview import OverviewScreen, empty_in, pause_end, queue_line
+from tasktui.screens.overview import OverviewScreen, empty_in, queue_line
 from tasktui.screens.overview_panels import View
 from tasktui.session.cache import TtlCache
 from tests.store.minutes import Minute, write_statistics
@@ -77,9 +79,9 @@ def test_a_quiet_system_has_no_alerts() -> None:
 def test_a_queue_that_falls_behind_is_told_with_what_has_become_slow() -> None:
     slow = {"mail": Slowdown("smtp.send", 8.4, 0.9)}
     assert told(seen(BEHIND, runners=(runner(),), diagnoses=Diagnoses({}, slow))) == [
-        "mail falls behind: 210 in, 180 out per minute; slowest handler smtp.send (p95 8.4s, was 900ms)"
+        "mail falls behind: 210 in, 180 out per min; slowest handler smtp.send (p95 8.4s, was 900ms)"
     ]
-    assert told(seen(BEHIND, runners=(runner(),))) == ["mail falls behind: 210 in, 180 out per minute"]
+    assert told(seen(BEHIND, runners=(runner(),))) == ["mail falls behind: 210 in, 180 out per min"]
 
 
 def test_a_queue_that_fails_and_falls_behind_is_one_line_before_its_symptoms() -> None:
@@ -89,7 +91,7 @@ def test_a_queue_that_fails_and_falls_behind_is_one_line_before_its_symptoms() -
     ]
     overview = seen(BEHIND, pulses={"mail": flows}, runners=(runner(heartbeat_age=9.0, lease=6.0),))
     assert told(overview) == [
-        "mail is failing: since 13:22; 810 of 900 attempts in ten minutes; falls behind: 210 in, 180 out per minute",
+        "mail is failing: 810 of 900 attempts in 10 min, since 13:22; falls behind: 210 in, 180 out per min",
         "web-3:4117 is silent for 9s: rescue of 3 tasks in 6s",
     ]
     view = View(overview, None, (), UTC, ("1 h", 60), False)
@@ -102,7 +104,7 @@ def test_a_queue_that_fails_and_falls_behind_is_one_line_before_its_symptoms() -
 def test_lost_tasks_are_counted_and_said_to_come_back_or_not() -> None:
     queues = (queue("a", lost=Count(2)), queue("b", lost=Count(1)), queue("c"))
     assert told(seen(*queues)) == [
-        "No runner is alive: none is registered; 0 tasks wait, 3 lost tasks cannot be rescued; start one: runner work"
+        "No runner is alive: 0 tasks wait, 3 lost tasks cannot be rescued; start one: runner work; none is registered"
     ]
     assert told(seen(queue(lost=Count(1)), runners=(runner(),))) == [
         "1 task of mail is lost: the lease of the runner expired; a live runner will rescue it"
@@ -116,7 +118,7 @@ def test_dead_runners_are_the_cause_before_every_symptom() -> None:
     dead = (runner(heartbeat_age=180.0, lease=-150.0), runner(heartbeat_age=240.0, lease=-200.0, pid=9))
     unknown = (HandlerWithoutRunner("smtp.send", ("mail",), 61.0, None),)
     first, *rest = told(seen(BEHIND, runners=dead, unknown=unknown))
-    assert first == "No runner is alive: web-3:4117 was the last, 3m ago; 18,240 tasks wait; start one: runner work"
+    assert first == "No runner is alive: 18,240 tasks wait; start one: runner work; web-3:4117 was the last, 3m ago"
     assert [text for text in rest if "falls behind" in text or "no live runner takes" in text] == []
 
 
@@ -158,9 +160,7 @@ def test_a_runner_that_fails_nearly_everything_is_named() -> None:
     results = {7: Flow(retried=58, succeeded=2), 8: Flow(succeeded=90, retried=10)}
     overview = seen(queue(), runners=(runner(), runner(id=8, pid=1)))
     (alert,) = alerts(overview, UTC, results)
-    assert alert.sentence == (
-        "web-3:4117 fails nearly everything: 58 of 60 attempts in ten minutes; on other runners 10 %"
-    )
+    assert alert.sentence == ("web-3:4117 fails nearly everything: 58 of 60 attempts in 10 min; on other runners 10 %")
     everywhere = {7: results[7], 8: Flow(retried=90, succeeded=10)}
     assert list(alerts(overview, UTC, everywhere)) == []
 
@@ -177,7 +177,7 @@ def test_the_dead_are_counted_since_the_first_of_the_hour() -> None:
     deaths = {"ConnectionError": 4, "KeyError": 1, "\x1b[31m": 1, "Other": 1}
     kinds = "ConnectionError 4, KeyError 1, \u241b[31m 1, 1 more"
     (text,) = told(seen(queue(dead=Count(1)), queue(), pulses={"mail": flows}, diagnoses=Diagnoses(deaths)))
-    assert text == f"6 dead since 13:20: {kinds}; 1 still dead"  # the others were run again since
+    assert text == f"6 dead since 13:20: 1 still dead; {kinds}"  # the others were run again since
 
 
 @pytest.mark.parametrize(
@@ -194,9 +194,9 @@ def test_the_dead_are_counted_since_the_first_of_the_hour() -> None:
 def test_an_outage_is_told_before_anything_is_dead(flows: dict[int, Flow], counted: str | None) -> None:
     pulses = {"mail": [MinuteFlow(AT - timedelta(minutes=ago), flow) for ago, flow in flows.items()]}
     texts = told(seen(pulses=pulses, diagnoses=Diagnoses(errors={"mail": "OSError"})))
-    found = [told.partition("; ") for told in texts if "is failing" in told]
-    assert [text for _, _, text in found] == ([f"{counted} in ten minutes"] if counted else [])
-    assert all(first.startswith("mail is failing: OSError since 13:") for first, _, _ in found)
+    found = [told.partition(", ") for told in texts if "is failing" in told]
+    assert [text for text, _, _ in found] == ([f"mail is failing: {counted} in 10 min"] if counted else [])
+    assert all(re.fullmatch(r"since 13:\d\d: OSError", rest) for _, _, rest in found)
 
 
 def test_an_outage_names_the_deploy_just_before_it() -> None:
@@ -205,7 +205,7 @@ def test_an_outage_names_the_deploy_just_before_it() -> None:
     versions = {"4.11": AT - timedelta(days=3), "4.12": begin - timedelta(minutes=4), "4.13": AT}
     runners = tuple(runner(version=name, started_at=at) for name, at in versions.items())
     (text,) = told(seen(pulses={"mail": flows}, runners=runners))
-    assert text == f"mail is failing: since {begin:%H:%M}, 4m after deploy 4.12; 80 of 80 attempts in ten minutes"
+    assert text == f"mail is failing: 80 of 80 attempts in 10 min, since {begin:%H:%M}, 4m after deploy 4.12"
 
 
 def test_probes_and_a_canary_that_succeed_do_not_end_an_outage() -> None:
@@ -216,7 +216,7 @@ def test_probes_and_a_canary_that_succeed_do_not_end_an_outage() -> None:
     versions = {"4.11": AT - timedelta(days=3), "4.12": begin - timedelta(minutes=2), "4.13": AT - 3 * MINUTE}
     runners = tuple(runner(version=name, started_at=at) for name, at in versions.items())
     (text,) = told(seen(pulses={"mail": healthy + outage + probes}, runners=runners))
-    assert text.startswith(f"mail is failing: since {begin:%H:%M}, 2m after deploy 4.12; ")  # not after 4.13
+    assert text.endswith(f"since {begin:%H:%M}, 2m after deploy 4.12")  # not after 4.13
 
 
 async def test_what_a_queue_fails_with_is_what_it_failed_with_most(database: Database) -> None:
@@ -290,9 +290,9 @@ def test_what_nobody_takes_and_what_is_paused_is_told() -> None:
         runners=(runner(),),
     )
     assert told(overview) == [
-        "no live runner takes ghost.run: queue mail, due for 1m01s",
-        "reports is paused: by ana 22m ago, until 14:30: restore of db-2",
-        "handler a.b is paused: by ana 22m ago, until resumed",
+        "no live runner takes ghost.run: due for 1m01s, queue mail",
+        "reports is paused: until 14:30, by ana 22m ago: restore of db-2",
+        "handler a.b is paused: until resumed, by ana 22m ago",
     ]
     assert empty_in(overview.queues[0]).text == "paused"
     assert (
@@ -300,6 +300,31 @@ def test_what_nobody_takes_and_what_is_paused_is_told() -> None:
         == f"‖ {AT + timedelta(hours=1):%H:%M}"
     )
     assert pause_end(queue(paused=replace(pause, until=AT + timedelta(days=3))), AT, UTC) == f"{AT.day + 3} {AT:%b}"
+
+
+LONG_ALERT = Alert(
+    "dead",
+    "payments-of-the-european-shops is failing",
+    "810 of 900 attempts in 10 min, since 13:22: ConnectionResetError, 4m after deploy 4.12; falls behind: 210 in",
+    "4",
+    "failures",
+    "payments-of-the-european-shops",
+)
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (60, "▌ ✗ payments-of-the… is failing  810 of 900 attempts…"),
+        (80, "▌ ✗ payments-of-the-european-s… is failing  810 of 900 attempts in 10 min…"),
+        (120, "▌ ✗ payments-of-the-european-shops is failing  810 of 900 attempts in 10 min, since 13:22: ConnectionRese…"),
+    ],
+)
+def test_a_narrow_alert_keeps_its_figures_and_its_key_and_loses_its_last_clauses(width: int, shown: str) -> None:
+    view = View(seen(), None, (LONG_ALERT,), UTC, ("1 h", 60), True)
+    row = overview_panels.attention(view, width, 3)[1]
+    assert re.fullmatch(rf"{re.escape(shown)} +4(  failures)?", plain([row]))
+    assert width_of(row) == width
 
 
 def test_when_a_queue_is_empty_is_short() -> None:
