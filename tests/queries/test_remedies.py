@@ -3,6 +3,7 @@
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from datetime import UTC
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from runner.queries.runners import runners
 from runner.queries.task.detail import task_detail
 from runner.queries.why.facts import Facts, read_facts
 from runner.queries.why.remedies import remedies, sentence
+from runner.queries.why.why import why
 from runner.store.claim import Claimant, claim
 from runner.store.heartbeat import Identity, register
 from runner.store.lanes import survey
@@ -219,3 +221,45 @@ async def test_a_limit_that_starts_fewer_tasks_than_are_ahead_suggests_no_slots(
     assert await would(database, id) == "It would start now if: its priority were 2."
     await database.write(set_limits, queue, LimitEdit({"concurrency": "none", "per-tenant": "2"}), BY)
     assert await would(database, id) == "It would start now if: its priority were 2."
+
+
+async def advised(database: Database, id: int) -> tuple[str, str]:
+    """The last cause of a task, and its advice."""
+    *_, cause = (await database.read(why, id, UTC)).causes
+    return cause.text.partition(" ahead of it")[0], cause.advice
+
+
+async def test_tasks_ahead_that_free_slots_take_as_well_are_no_cause(database: Database) -> None:
+    free = await add_runner(database, handlers='["work"]', capacity=3)
+    await put_many(database, 2)
+    id = await put(database)
+    assert (await advised(database, id))[1] == ""
+    assert [cause.kind for cause in (await database.read(why, id, UTC)).causes] == ["now"]
+    await put_many(database, 1, priority=2)
+    assert await advised(database, id) == ("3 tasks are", f"runner edit {id} --priority 2")
+    assert await would(database, id) == f"It would start now if: runner {free} had 4 slots, or its priority were 2."
+
+
+async def test_the_advised_priority_follows_from_the_tasks_ahead(database: Database) -> None:
+    await add_runner(database, handlers='["work"]', capacity=1)
+    await put_many(database, 1, priority=3)
+    await put_many(database, 6, priority=5)
+    id = await put(database)
+    assert await advised(database, id) == ("7 tasks are", f"runner edit {id} --priority 6")
+    await put_many(database, 1, priority=9)
+    assert await advised(database, id) == ("8 tasks are", f"runner edit {id} --priority 9")  # one is still ahead
+    highest = await put(database, priority=9)
+    assert await advised(database, highest) == ("1 task is", "")
+
+
+async def test_a_priority_in_a_remedy_is_explained_by_a_cause(database: Database) -> None:
+    await add_runner(database, handlers='["work"]', capacity=2)
+    await put_many(database, 30, queue="mail")
+    id = await put(database, queue="mail")
+    await database.write(pause, Paused(PauseKind.QUEUE, "mail"), BY)
+    assert await would(database, id) == "It would start now if: queue mail were not paused and its priority were 2."
+    assert [cause.kind for cause in (await database.read(why, id, UTC)).causes] == ["paused", "behind"]
+    assert await advised(database, id) == ("30 tasks would still be", f"runner edit {id} --priority 2")
+    later = await put(database, delay=600.0)
+    assert [cause.kind for cause in (await database.read(why, later, UTC)).causes] == ["due"]
+    assert await would(database, later) == "It would start now if: it were due now."

@@ -317,7 +317,7 @@ LONG_ALERT = Alert(
     [
         (60, "▌ ✗ payments-of-the… is failing  810 of 900 attempts…"),
         (80, "▌ ✗ payments-of-the-european-s… is failing  810 of 900 attempts in 10 min…"),
-        (120, "▌ ✗ payments-of-the-european-shops is failing  810 of 900 attempts in 10 min, since 13:22: ConnectionRese…"),
+        (110, "▌ ✗ payments-of-the-european-shops is failing  810 of 900 attempts in 10 min, since 13:22: Conn…"),
     ],
 )
 def test_a_narrow_alert_keeps_its_figures_and_its_key_and_loses_its_last_clauses(width: int, shown: str) -> None:

@@ -114,7 +114,7 @@ async def test_enter_opens_the_parent_task(database: Database, watch: Watch) -> 
         await operator.sees("▸ It depends on task 900 fetch")
         await operator.press("enter")
         await operator.until(lambda: operator.console.session.task_id == 900)
-        await operator.sees("fetch   in queue")
+        await operator.sees("900  fetch")
 
 
 @ON_ONE_DATABASE
@@ -147,8 +147,8 @@ async def test_w_explains_many_tasks_by_their_causes(database: Database, watch: 
         await operator.sees("pause by ana@web-1", "OPERATION")
         await operator.press("1")
         await operator.sees("QUEUES")
-        await operator.until(lambda: operator.screen.query_one("#queues", Table).cursor is not None)
-        await operator.press("w")
+        await operator.until(lambda: operator.screen.query_one("#queues", Table).cursor == "mail")
+        await operator.press("down", "w")
         await operator.sees("queue:default", "no live runner has handler missing")
         await operator.press("escape")
 

@@ -12,6 +12,7 @@ from runner.model.duration import parse_duration
 from runner.policy.claim_facts import CommonCause, Explanation
 from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.polling import Tiers, parse_poll_mode
+from runner.queries.counting import Count
 from runner.queries.registries import RegistryEntry
 from runner.queries.runners import RunnerRow
 from runner.queries.why.facts import Facts
@@ -20,9 +21,12 @@ from runner.queries.why.remedies import (
     Cause,
     RelatedView,
     at_runner,
+    better_priority,
     blocked_runner,
     claimants,
+    is_in_reach,
     listed,
+    remedies,
     resize,
     tasks_of,
 )
@@ -46,6 +50,8 @@ def blockers(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
     """
     causes = [*map(_cause, CLAIM_POLICY.explain(facts, zone)), *_unclaimed(facts, zone)]
     yield from causes
+    if causes and any(step.kind == "priority" for remedy in remedies(facts) for step in remedy.changes):
+        yield _tasks_ahead(facts, "would still be")
     if facts.due and not causes:
         isolated = map(_cause, CLAIM_POLICY.isolation.explain(facts, zone))
         rest = [*_stalled(facts), *isolated, *_behind_suspects(facts), *_full(facts)]
@@ -192,17 +198,26 @@ def _scan_of(polling: str, handler: str, failures: int) -> tuple[str, float] | N
 
 
 def _behind(facts: Facts) -> Iterator[Cause]:
-    if facts.suspect or not facts.ahead.number:
-        return
+    if not facts.suspect and facts.ahead.number and not is_in_reach(facts):
+        yield _tasks_ahead(facts, "is" if facts.ahead == Count(1) else "are")
+
+
+def _tasks_ahead(facts: Facts, verb: str) -> Cause:
+    """More tasks are ahead than the next claims take. The advice is the priority that helps, if any does."""
     outlook = "; none of their kind has ended in the last 10 minutes"
     if facts.pace:
         outlook = f": {_outlook(facts)}"
     note = f" ({facts.order.note})" if facts.order.note else ""
-    text = f"{_count(facts)} ahead of it{note}{outlook}."
+    tasks = "1 task" if facts.ahead == Count(1) else f"{facts.ahead} tasks"
+    text = f"{tasks} {verb} ahead of it{note}{outlook}."
+    priority = better_priority(facts)
+    advice = f"runner edit {facts.task.id} --priority {priority}" if priority is not None else ""
+    if not facts.candidates:
+        return Cause("behind", text, advice)
     size, free = (sum(numbers) for numbers in zip(*((each.size, each.free) for each in facts.candidates), strict=True))
     kind = facts.candidates[0].pool
     common = CommonCause(f"more tasks are due than {kind} are free: {free:,} of {size:,}")
-    yield Cause("behind", text, f"runner edit {facts.task.id} --priority 9", common=common)
+    return Cause("behind", text, advice, common=common)
 
 
 NEGLIGIBLE = 0.02
@@ -220,10 +235,6 @@ def _outlook(facts: Facts) -> str:
         )
     about = "more than" if facts.ahead.more else "about"
     return f"{about} {age(facts.ahead.number / rest)} at the rate of the last 10 minutes"
-
-
-def _count(facts: Facts) -> str:
-    return f"{facts.ahead} tasks are" if facts.ahead.number != 1 or facts.ahead.more else "1 task is"
 
 
 def _suspects(facts: Facts) -> str:

@@ -165,10 +165,31 @@ def remedies(facts: Facts) -> tuple[Remedy, ...]:
     required, most = (*_unblocked(facts), *lifted), WithinLimits.room_after_remedies(facts)
     if not facts.candidates:
         return tuple(Remedy((*required, *changes)) for changes in _new_runner(facts, min(most, MAX_NEW_SLOTS)))
-    room = sum(max(0, candidate.free) for candidate in facts.candidates)
+    room = free_slots(facts)
     if _fits(facts.ahead, min(room, most)):
         return (Remedy(required),) if required else ()
     return tuple(Remedy((*required, *changes)) for changes in _overtaking(facts, room, most))
+
+
+def free_slots(facts: Facts) -> int:
+    """The free slots of all runners that claim the task."""
+    return sum(max(0, candidate.free) for candidate in facts.candidates)
+
+
+def is_in_reach(facts: Facts) -> bool:
+    """True if the next claims reach the task behind those ahead of it, as far as slots and limits allow."""
+    return _fits(facts.ahead, min(free_slots(facts), WithinLimits.room_after_remedies(facts)))
+
+
+def better_priority(facts: Facts) -> int | None:
+    """The lowest priority at which the next claims reach the task, or else the one with the fewest tasks ahead.
+
+    Returns:
+        None if no priority leaves fewer tasks ahead of it.
+    """
+    most = min(free_slots(facts), WithinLimits.room_after_remedies(facts))
+    reached = (priority for priority, ahead in facts.raised.items() if _fits(ahead, most))
+    return next(reached, None) or _fewest_ahead(facts)
 
 
 def _fits(ahead: Count, room: int) -> bool:
@@ -202,8 +223,9 @@ def _overtaking(facts: Facts, room: int, most: int) -> Iterator[tuple[RemedyStep
     """More slots or a higher priority; both if neither is enough. The limits start `most` tasks at most."""
     candidate = max(facts.candidates, key=lambda candidate: candidate.size)
     resize = list(_resized(candidate, facts.ahead, room)) if _fits(facts.ahead, most) else []
-    priorities = (priority for priority, ahead in facts.raised.items() if _fits(ahead, min(room, most)))
-    priority = next(priorities, None)
+    priority = better_priority(facts)
+    if priority is not None and not _fits(facts.raised[priority], min(room, most)):
+        priority = None
     if resize:
         yield (*resize,)
     if priority is not None:
@@ -216,10 +238,14 @@ def _overtaking(facts: Facts, room: int, most: int) -> Iterator[tuple[RemedyStep
 
 def _cheapest(facts: Facts) -> tuple[Count, tuple[RemedyStep, ...]]:
     """The lowest priority with the fewest tasks ahead, and their number."""
+    best = _fewest_ahead(facts)
+    return (facts.ahead, ()) if best is None else (facts.raised[best], (_raised(facts, best),))
+
+
+def _fewest_ahead(facts: Facts) -> int | None:
+    """The lowest priority with the fewest tasks ahead; None if they are no fewer than now."""
     best = min(facts.raised.items(), key=lambda pair: (pair[1].more, pair[1].number, pair[0]), default=None)
-    if best is None or best[1] >= facts.ahead:
-        return facts.ahead, ()
-    return best[1], (_raised(facts, best[0]),)
+    return None if best is None or best[1] >= facts.ahead else best[0]
 
 
 def _raised(facts: Facts, priority: int) -> RemedyStep:
