@@ -139,6 +139,15 @@ class Overview:
             max(means.get(minute, 0.0), oldest - (self.at - minute - MINUTE).total_seconds(), 0.0) for minute in minutes
         ]
 
+    def slots_of(self, queue: str) -> int:
+        """The slots of the live runners that claim from a queue."""
+        return sum(runner.capacity for runner in self.alive if not runner.queues or queue in runner.queues)
+
+    def pause_end(self, queue: QueueCounts, zone: tzinfo) -> str:
+        """The end of the pause of a queue in six cells; empty without one."""
+        end = queue.paused.until if queue.paused else None
+        return formatting.short_clock(end, self.at, zone) if end else ""
+
     @property
     def failing(self) -> dict[str, tuple[int, int]]:
         """Failed and total attempts of the last ten minutes, for each queue in which most attempts failed.
@@ -328,14 +337,3 @@ def sorted_queues(queues: Sequence[QueueCounts]) -> list[QueueCounts]:
         return not (queue.falls_behind or queue.lost.number), -ready, -oldest, queue.queue
 
     return sorted(queues, key=place)
-
-
-def slots_of(data: Overview, queue: str) -> int:
-    """The slots of the live runners that claim from a queue."""
-    return sum(runner.capacity for runner in data.alive if not runner.queues or queue in runner.queues)
-
-
-def pause_end(queue: QueueCounts, at: datetime, zone: tzinfo) -> str:
-    """The end of the pause of a queue; empty without one."""
-    end = queue.paused.until if queue.paused else None
-    return formatting.short_clock(end, at, zone) if end else ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from math import isinf
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -19,18 +20,7 @@ from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
 from tasktui.data.alerts import alerts, unavailable_databases
-from tasktui.data.overview import (
-    Diagnoses,
-    Overview,
-    day,
-    deepened,
-    diagnoses,
-    pause_end,
-    read_overview,
-    slots_of,
-    sorted_queues,
-    waits,
-)
+from tasktui.data.overview import Diagnoses, Overview, day, deepened, diagnoses, read_overview, sorted_queues, waits
 from tasktui.render.plot import compact, gauge, sparkline
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line
 from tasktui.render.rows import BLANK, Part, Row, beside, heading, rule
@@ -197,8 +187,9 @@ class OverviewScreen(LiveScreen):
         self.query_one("#figures", Canvas).draw(middle)
         hours = {queue.queue: view.data.waits_of(queue) for queue in queues}
         rows = {queue.queue: queue for queue in queues}
-        ends = {name: pause_end(queue, view.data.at, view.zone) for name, queue in rows.items()}
-        table.show(tuple(rows), lambda name: queue_line(rows[name], hours[name], slots_of(view.data, name), ends[name]))
+        ends = {name: view.data.pause_end(queue, view.zone) for name, queue in rows.items()}
+        slots = {name: view.data.slots_of(name) for name in rows}
+        table.show(tuple(rows), lambda name: queue_line(rows[name], hours[name], slots[name], ends[name]))
         self.query_one("#lower", Canvas).draw(lower)
         side = self.query_one("#side", Canvas)
         side.display = wide
