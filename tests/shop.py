@@ -379,16 +379,18 @@ async def _past_runs(tx: Transaction, last: int) -> None:
             at = begin - nth * minutes * MINUTE
             id = last + 1000 + len(tasks)
             took = timedelta(seconds=4 + 60 * random.random())
+            start = at + timedelta(seconds=(0.1 + 0.4 * random.random()) * (9 if nth == 5 else 1))
             failed = name == "fx.rates" and nth in (1, 2)
-            ends = {"state": "dead" if failed else "succeeded", "claimed_at": at, "finished_at": at + took}
+            ends = {"state": "dead" if failed else "succeeded", "claimed_at": start, "finished_at": start + took}
             times = {
-                "started_at": at + MINUTE * 0.01,
+                "started_at": start,
                 "run_at": at,
                 "submitted_at": at,
                 "duration": took.total_seconds(),
                 "attempt": 1,
                 "fence": 1,
                 "host": "batch-1",
+                "runner_id": 5,
                 "payload": "{}",
             }
             tasks.append({"id": id, "handler": handler, "queue": "orders", **times, **ends})

@@ -112,8 +112,8 @@ def detail(
     title: list[Part] = [(kind, "bold strong"), (f" {message}", "muted")]
     most = width - width_of(note) - 8
     rows: list[Row] = [rule(title if width_of(title) < most else fit(title, most), width, note)]
-    rows += [*wrapped([(" ", ""), *finding(group, found.shares if found else None, data)], width), BLANK]
-    left, right = 46, width - 49 if width >= NORMAL else width - 1
+    rows += [*wrapped([("  ", ""), *finding(group, found.shares if found else None, data)], width), BLANK]
+    left, right = 46, width - 49 if width >= NORMAL else width - 2
     trace = error_rows(group.error_type, group.message, group.traceback, right, reveal=False, unfold=unfold)
     if found is None:
         return [*rows, *trace]
@@ -121,7 +121,7 @@ def detail(
     most = min(max(FEW_LATEST, room - len(rows) - len(trace) - 2), MOST_LATEST)
     trace = [*trace, *latest_tasks(group, found.tasks.latest[:most], data.at, right)]
     if width < NORMAL:
-        traced: list[Row] = [[(" ", ""), *row] for row in trace]
+        traced: list[Row] = [[("  ", ""), *row] for row in trace]
         return [*rows[:-1], *_shared_briefly(found.shares, width), *now, BLANK, *traced]
     shared = [*_shared(found.shares, data.versions), BLANK, *now]
     bordered: list[Row] = [[("│ ", "line"), *row] for row in trace]
@@ -142,13 +142,13 @@ def _shared(found: Shares, versions: Iterable[str]) -> list[Row]:
             bar = gauge([(share, "dead" if alone else "spark")], 16)
             label = fitted(word if not index else "", 9)
             figure = (f"{round(share * 100):>4} %", "text" if number else "faint")
-            rows.append([(f" {label}", "muted"), (fitted(line(name), 12), "text"), (" ", ""), *bar, figure])
+            rows.append([(f"  {label}", "muted"), (fitted(line(name), 12), "text"), (" ", ""), *bar, figure])
     return rows
 
 
 def _shared_briefly(found: Shares, width: int) -> list[Row]:
     """The largest shares of a group in two lines."""
-    rows: list[list[Part]] = [[], []]
+    rows: list[list[Part]] = [[(" ", "")], [(" ", "")]]
     for place, word, counts in (
         (0, "version", found.versions),
         (0, "host", found.hosts),
@@ -162,7 +162,7 @@ def _shared_briefly(found: Shares, width: int) -> list[Row]:
 
 def _now(group: Failures, tasks: GroupTasks, data: FailureGroups) -> list[Row]:
     """The tasks of a group as they are now, and when they run again."""
-    shown: list[Part] = [(" now      ", "muted")]
+    shown: list[Part] = [("  now      ", "muted")]
     more = "+" if tasks.more else ""
     counts = {Shown(name): number for name, number in tasks.states.items()}
     dead = counts.pop(Shown.DEAD, 0)
@@ -174,7 +174,7 @@ def _now(group: Failures, tasks: GroupTasks, data: FailureGroups) -> list[Row]:
     if len(shown) == 1:
         shown.append(("all have ended", "text"))
     next_runs = (f"{tasks.soon:,}{more} within 10 min" if tasks.soon else "none within 10 min", "text")
-    return [shown, *([[(" next     ", "muted"), next_runs]] if waits else [])]
+    return [shown, *([[("  next     ", "muted"), next_runs]] if waits else [])]
 
 
 def latest_tasks(group: Failures, latest: Sequence[LatestTask], at: datetime, width: int) -> list[Row]:

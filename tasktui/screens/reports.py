@@ -23,6 +23,7 @@ from tasktui.data.reports import (
     RANGE,
     SPANS,
     Comparison,
+    Figure,
     ReportData,
     ReportSpan,
     export,
@@ -162,9 +163,7 @@ class ReportsScreen(LiveScreen):
         head = ends(chips, [(f"{since} to {until} {local[1]:%Z}{against} ", "muted")], width)
         figures = figures_of(report.line(self._selected_name), report.background.before.get(self._selected_name))
         if width < NORMAL:
-            parts = [
-                part for label, value, spec, *_ in figures[:2] + figures[-1:] for part in _short(label, value, spec)
-            ]
+            parts = [part for figure in figures[:2] + figures[-1:] for part in _short(figure)]
             return [head, [("  ", ""), *parts], *_lines(report, SPANS[self._span], width)]
         each = width // len(figures)
         above: list[Part] = []
@@ -261,8 +260,9 @@ def _draw_plots(screen: LiveScreen, report: ReportData, span: ReportSpan, *, wai
     screen.query_one("#plots").display = size.width >= NORMAL
 
 
-def _short(label: str, value: str, spec: str) -> Row:
-    return [(f"{label.lower()} ", "muted"), (f"{value}   ", spec)]
+def _short(figure: Figure) -> Row:
+    change = f" {figure.change}" if figure.change else ""
+    return [(f"{figure.label.lower()} ", "muted"), (figure.value, figure.role), (f"{change}   ", figure.change_role)]
 
 
 def _volume(report: ReportData, span: ReportSpan, key: str) -> Row:

@@ -1,5 +1,6 @@
 """RunnersScreen: the registered runners and their running tasks."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,7 +43,7 @@ SLOTS = "SLOTS BY HANDLER"
 COLUMNS = (
     ListColumn("  RUNNER", 12),
     ListColumn("VERSION", 7, drop=6),
-    ListColumn("UP", 6, right=True, drop=2),
+    ListColumn("UP", 5, right=True, drop=2),
     ListColumn(SLOTS, 22, grow=1),
     ListColumn("USED", 5, right=True),
     ListColumn("CPU", 6, right=True, drop=3),
@@ -53,8 +54,8 @@ COLUMNS = (
     ListColumn("SEEN", 11, right=True),
 )
 
-WIDE, TALL = 180, 56
-"""Columns of a screen that has room for the last hour of each runner, and rows of one with the busy slots."""
+NORMAL, WIDE, TALL = 100, 180, 56
+"""Columns of a screen with the age of each runner, and with its last hour; rows of one with the busy slots."""
 
 HOURS_EVERY = 30.0
 """Seconds to cache the last hour."""
@@ -128,7 +129,7 @@ class RunnersScreen(LiveScreen):
         table = self._table
         most = height - 14 if height > 30 else height // 2
         busy = busy_rows(data, self.session.zone, width) if height >= TALL else []
-        heads = host_heads(data, width, most - len(busy) if height >= HIGH else 0)
+        heads = host_heads(data, width, most - len(busy), spaced=height >= HIGH)
         keys = tuple(heads) or tuple(runners)
         table.columns = columns_for(data, width, grouped=bool(heads))
         table.styles.height = max(3, min(len(keys) + 1, most))
@@ -169,20 +170,21 @@ class RunnersScreen(LiveScreen):
         self.app.switch_mode("tasks")
 
 
-def host_heads(data: Workforce, width: int, room: int) -> dict[int, Row | None]:
-    """The rows of the table by host: a blank one and a rule before the runners, which have None; empty without room.
+def host_heads(data: Workforce, width: int, room: int, *, spaced: bool) -> dict[int, Row | None]:
+    """The rows of the table by host: a rule before the runners, which have None; empty without room.
 
     Args:
         data: the figures of all runners.
         width: cells.
         room: rows.
+        spaced: put a blank row before each further host.
     """
     hosts = by_host(data.runners)
-    if len(hosts) > MOST_HOSTS or len(data.runners) + 2 * len(hosts) > room:
+    if len(hosts) > MOST_HOSTS or len(data.runners) + (1 + spaced) * len(hosts) > room:
         return {}
     heads: dict[int, Row | None] = {}
     for place, (host, runners) in enumerate(hosts.items()):
-        heads |= {-2 * place - 1: BLANK} if place else {}
+        heads |= {-2 * place - 1: BLANK} if place and spaced else {}
         ended = sum(data.results.get(runner.id, Flow()).ended for runner in runners)
         rate: list[Part] = [(compact(ended / 10), "text" if ended else "faint"), (" / min", "muted")]
         figures = host_figures(runners)
@@ -206,10 +208,12 @@ def columns_for(data: Workforce, width: int, *, grouped: bool) -> tuple[ListColu
     }
     hidden = set() if measured and (width >= WIDE or not grouped) else {"CPU", "MEMORY"}
     hidden |= {" DONE, LAST HOUR"} if width < WIDE else set()
+    hidden |= {"UP"} if width < NORMAL else set()  # Its room gives each slot a cell.
     columns = [column for column in COLUMNS if column.title not in hidden]
     for place, column in enumerate(columns):
-        if width < WIDE and column.grow:
-            continue  # It takes what the others leave.
+        if width < WIDE and column.grow:  # It takes what the others leave: a cell for each slot, if possible.
+            columns[place] = column._replace(width=min(max(column.width, most_slots), 32))
+            continue
         lengths, most = texts.get(column.title, ([], 0))
         grow = 0 if column.title == SLOTS else column.grow
         columns[place] = column._replace(width=min(max([column.width, *lengths]), max(most, column.width)), grow=grow)
@@ -270,7 +274,7 @@ def runner_line(
     cells = {
         "  RUNNER": Cell(f"{sign} {name}", "text", title),
         "VERSION": Cell(line(runner.version), "muted"),
-        "UP": Cell(formatting.since(runner.started_at, data.at), "muted"),
+        "UP": Cell(re.sub(r"(?<=m)\d\ds$", "", formatting.since(runner.started_at, data.at)), "muted"),
         SLOTS: Cell("".join(text for text, _ in blocks), "running", tuple(blocks)),
         "USED": Cell(f"{runner.running_tasks}/{runner.capacity}", "text"),
         "CPU": Cell(percent(runner.cpu), "text" if runner.alive else "faint"),

@@ -1,5 +1,6 @@
 """The panels of schedules: rulers of planned runs, the runs of one schedule, and how late runs start."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta, tzinfo
 
@@ -20,6 +21,9 @@ NORMAL, TALL = 100, 56
 """Columns from which the screen shows figures and plots, and rows from which it shows the next day."""
 
 HOUR = timedelta(hours=1)
+DENSE = re.compile("◆{3,}")
+"""Planned runs of a long ruler that touch: a line is calmer."""
+
 BAR = 34
 """Cells of the bar of a run."""
 
@@ -65,7 +69,9 @@ def ruler(row: ScheduleRow, at: datetime, length: timedelta, width: int, zone: t
         text = f" {moment(beyond, at, zone)} ▸"
         if len(text) < width:
             cells[width - len(text) :] = [(character, "faint") for character in text]
-    return joined(cells)
+    if length <= HOUR:
+        return joined(cells)
+    return [(DENSE.sub(lambda runs: "━" * len(runs[0]), text), spec) for text, spec in joined(cells)]
 
 
 def _put(cells: list[Part], tick: datetime, at: datetime, length: timedelta, part: Part) -> None:
@@ -137,8 +143,8 @@ def lower(
         title = rule([heading(line(row.id, 40))], width, [(describe(line(row.spec.rule, 30)), "muted")])
         brief = [title, *wrapped(sentence(board, row, zone), width), BLANK]
         return [*axis, *brief, brief_runs(board, zone, width)][: max(1, room)]
-    late = lateness(board, zone, width)
     tall = height >= TALL and length == HOUR
+    late = lateness(board, zone, width, 2 * PLOT if tall else PLOT)
     day = next_day(board, zone, width, min(len(board.rows) + 2, 14)) if tall else []
     left = room - len(axis) - 1 - sum(len(part) + 1 for part in (late, day) if part)
     if left < LEAST_RUNS:
@@ -268,7 +274,7 @@ def brief_runs(board: ScheduleBoard, zone: tzinfo, width: int) -> Row:
     return fit(parts, width)
 
 
-def lateness(board: ScheduleBoard, zone: tzinfo, width: int) -> list[Row]:
+def lateness(board: ScheduleBoard, zone: tzinfo, width: int, height: int = PLOT) -> list[Row]:
     """How late the runs of the last day started."""
     p95 = board.percentile(0.95)
     if p95 is None:
@@ -288,7 +294,7 @@ def lateness(board: ScheduleBoard, zone: tzinfo, width: int) -> list[Row]:
     figure += [(", worst now ", "muted"), (formatting.age(worst), "bold retrying")] if worst else []
     top = nice(max(values) or 1.0)
     limit = LATE.total_seconds()
-    rows = area(values, PLOT, lambda value: "trouble" if value > limit else "done", top=top)
+    rows = area(values, height, lambda value: "trouble" if value > limit else "done", top=top)
     title = rule([heading("START LATENESS, LAST 24 H")], width, figure)
     return [title, *framed(rows, top, formatting.age), time_axis(span, plot)]
 
