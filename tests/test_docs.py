@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import runner
-from runner import Context, errors, handler
+from runner import Context, errors, handler, schedule
 from runner.cli.app import ALONE, CLI_COMMANDS, build
 from runner.cli.bench.plan import PARTS
 from runner.cli.exit_codes import MEANINGS
@@ -24,7 +24,7 @@ from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, tables
 from runner.filter.fields import FIELDS, SORTS
 from runner.filter.parse import parse_filter
 from runner.handlers.life_cycle import HOOKS
-from runner.handlers.options import SETTABLE
+from runner.handlers.options import SCHEDULE_OPTIONS, SETTABLE
 from runner.model.duration import format_duration
 from runner.model.task import MOVES
 from runner.policy.retry import parse_plan
@@ -182,6 +182,14 @@ def test_every_option_of_a_handler_is_listed() -> None:
 def test_every_option_of_a_task_is_listed_with_its_flag() -> None:
     options = [[code(name), code(f"--{(option.flag or name).replace('_', '-')}")] for name, option in SETTABLE.items()]
     assert [row[:2] for row in table("option", "`options` takes the options of a task", HANDLERS)] == options
+
+
+def test_every_option_of_a_schedule_is_listed() -> None:
+    own = [
+        name for name in inspect.signature(schedule).parameters if name not in ("cron", "every", "after_end", "options")
+    ]
+    listed = [word for row in table("option", "## Options", DOCS / "schedules.md") for word in words(row[0])]
+    assert sorted(listed) == sorted([*own, *SCHEDULE_OPTIONS])
 
 
 def test_every_documented_error_of_a_result_exists() -> None:

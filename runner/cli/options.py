@@ -1,10 +1,10 @@
-"""Options of commands: the database, the tasks as ids or as a filter, and whether to wait for a submitted task."""
+"""Options of commands: the database, task options, tasks as ids or as a filter, confirmation, and waiting."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
@@ -17,10 +17,13 @@ from runner.db.migrations.revisions import REVISIONS
 from runner.errors import FileMissing, InvalidInput
 from runner.filter import saved
 from runner.filter.parse import Filter, parse_filter
+from runner.handlers.options import SETTABLE
 from runner.model.duration import parse_duration
 from runner.settings import Settings, load
 from runner.text.operator import local_zone, now
 from runner.urls import refuse_password
+
+T = TypeVar("T")
 
 
 @Parameter(name="*", group=Group("Database", sort_key=100))
@@ -152,6 +155,45 @@ def _id(word: str) -> int:
     if not 1 <= int(word[:20]) <= MAX_ID:
         raise InvalidInput(why=f"{word[:30]} is not a task id")
     return int(word)
+
+
+_TYPES: dict[str, Any] = {"integer": int, "smallint": int, "json": tuple[str, ...]}
+"""Types on the command line; all others are read from text."""
+
+
+def with_task_options(names: Iterable[str]) -> Callable[[type[T]], type[T]]:
+    """Add a field for each of some task options to a class, before the fields of its own.
+
+    Args:
+        names: names in `handler.options`.
+    """
+
+    def extended(options: type[T]) -> type[T]:
+        own = dict(options.__annotations__)
+        options.__annotations__.clear()
+        for name in names:
+            option = SETTABLE[name]
+            flag = option.flag or name
+            kind = tuple[str, ...] if name == "after" else _TYPES.get(option.type or "text", str)
+            is_list = kind == tuple[str, ...]
+            parameter = Parameter(help=option.help, allow_leading_hyphen=option.type == "time")
+            options.__annotations__[flag] = Annotated[kind if is_list else kind | None, parameter]
+            setattr(options, flag, () if is_list else None)
+        options.__annotations__.update(own)
+        return options
+
+    return extended
+
+
+def set_options(options: object, names: Iterable[str]) -> dict[str, Any]:
+    """The values of the options that are set, by name.
+
+    Args:
+        options: an object of a class with these fields.
+        names: names in `handler.options`.
+    """
+    values = {name: getattr(options, SETTABLE[name].flag or name) for name in names}
+    return {name: value for name, value in values.items() if value not in (None, ())}
 
 
 @Parameter(name="*", group=Group("Confirm", sort_key=50))

@@ -9,13 +9,14 @@ from cyclopts import Group, Parameter
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.handlers import Modules, load_handlers
-from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, set_options, with_task_options
 from runner.cli.output import print_json, print_line
 from runner.cli.schedule_output import print_preview, print_schedule, print_schedules, schedule_document
 from runner.client.schedules import new_spec, spec_changes
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput, UnknownSchedule
+from runner.handlers.options import SCHEDULE_OPTIONS
 from runner.model.schedule import ScheduleSpec
 from runner.operations.pause import PauseKind, PauseTarget, name_warning
 from runner.operations.results import Actor, local_actor
@@ -41,6 +42,19 @@ Action = Literal["list", "show", "preview", "add", "edit", "pause", "resume", "r
 
 DAY = timedelta(days=1)
 
+RULE_OPTIONS = ("cron", "every", "after_end", "tz", "payload", "misfire", "overlap", "jitter", "broadcast")
+"""The options of a schedule itself; SCHEDULE_OPTIONS are those of its tasks."""
+
+
+@Parameter(name="*", group=Group("Tasks", sort_key=60))
+@dataclass(frozen=True)
+@with_task_options(SCHEDULE_OPTIONS)
+class TasksOfSchedule:
+    """The options of the tasks of a schedule."""
+
+
+NO_TASK_OPTIONS = TasksOfSchedule()
+
 
 @Parameter(name="*", group=Group("Schedule", sort_key=50))
 @dataclass(frozen=True, slots=True)
@@ -57,14 +71,7 @@ class ScheduleOptions:
         overlap: A tick during a run: skip, queue, replace or allow.
         jitter: Longest random delay of a task: 30s.
         broadcast: Run each tick on every live runner: yes or no.
-        queue: Queue of the tasks.
-        priority: Priority of the tasks, 1 to 9.
-        key: Key of the tasks; by default the time of the tick.
-        max_attempts: Maximum number of attempts.
-        retry: Retry plan of the tasks.
-        timeout: Time limit of an attempt: 5m.
-        expires: Cancel a task that has not started this much later: 1h.
-        tag: Word to search by; may be repeated.
+        tasks: Options of the tasks.
     """
 
     cron: str | None = None
@@ -76,23 +83,14 @@ class ScheduleOptions:
     overlap: str | None = None
     jitter: str | None = None
     broadcast: Literal["yes", "no"] | None = None
-    queue: str | None = None
-    priority: int | None = None
-    key: str | None = None
-    max_attempts: int | None = None
-    retry: str | None = None
-    timeout: str | None = None
-    expires: str | None = None
-    tag: tuple[str, ...] = ()
+    tasks: TasksOfSchedule = NO_TASK_OPTIONS
 
     def values(self) -> dict[str, Any]:
         """The given values by the names that `new_spec` takes."""
-        values = {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) not in (None, ())}
+        values = {name: value for name in RULE_OPTIONS if (value := getattr(self, name)) is not None}
         if "broadcast" in values:
             values["broadcast"] = values["broadcast"] == "yes"
-        if "tag" in values:
-            values["tags"] = list(values.pop("tag"))
-        return values
+        return values | set_options(self.tasks, SCHEDULE_OPTIONS)
 
 
 NO_OPTIONS = ScheduleOptions()
@@ -130,15 +128,15 @@ async def schedules(
 ) -> int:
     """List, preview, add, edit, pause, resume, run, free or delete schedules.
 
-    runner schedules list                     all schedules, the next one first
-    runner schedules show ID                  one schedule: next ten times, last runs
-    runner schedules preview --cron LINE      the next ten times of a rule
+    runner schedules list                  all schedules, the next one first
+    runner schedules show ID               one schedule: next times, last runs
+    runner schedules preview --cron LINE   the next ten times of a rule
     runner schedules add ID HANDLER --every 5m
     runner schedules edit ID --cron "0 9 * * mon-fri" --tz Europe/Berlin
     runner schedules pause ID [--until 14:30] and resume ID
-    runner schedules run ID                   run it now, beside its rule
-    runner schedules free ID                  the next tick no longer waits for the last run
-    runner schedules delete ID                a schedule that no code defines
+    runner schedules run ID                run it now, beside its rule
+    runner schedules free ID               its next tick waits for no earlier run
+    runner schedules delete ID             a schedule that no code defines
 
     If the handler is loaded, from -H or the configuration, the payload is checked
     against its signature. Each change can be undone with runner undo.

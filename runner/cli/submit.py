@@ -3,7 +3,7 @@
 import asyncio
 import json as jsons
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
@@ -13,7 +13,16 @@ from cyclopts import Group, Parameter
 from runner.cli.drafts import Drafts, Intake, open_input, parse_option, progress, read_lines
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.handlers import Modules, load_handlers
-from runner.cli.options import DEFAULT_CONNECTION, NO_WAIT, Connection, TaskId, WaitOptions, open_database
+from runner.cli.options import (
+    DEFAULT_CONNECTION,
+    NO_WAIT,
+    Connection,
+    TaskId,
+    WaitOptions,
+    open_database,
+    set_options,
+    with_task_options,
+)
 from runner.cli.output import plain, print_block, print_json, print_line
 from runner.client.client import connect, disconnect
 from runner.client.commit import submit_alone
@@ -36,39 +45,9 @@ LINE_OVERHEAD = 64 * 1024
 """Bytes allowed in a line in addition to its payload."""
 
 
-_TYPES: dict[str, Any] = {"integer": int, "smallint": int, "json": tuple[str, ...]}
-"""Types on the command line; all others are read from text."""
-
-
-def _with_task_options(names: Iterable[str]) -> Callable[[type[T]], type[T]]:
-    """Add a field for each of some task options to a class, before the fields of its own."""
-
-    def extended(options: type[T]) -> type[T]:
-        own = dict(options.__annotations__)
-        options.__annotations__.clear()
-        for name in names:
-            option = SETTABLE[name]
-            flag = option.flag or name
-            kind = tuple[str, ...] if name == "after" else _TYPES.get(option.type or "text", str)
-            is_list = kind == tuple[str, ...]
-            parameter = Parameter(help=option.help, allow_leading_hyphen=option.type == "time")
-            options.__annotations__[flag] = Annotated[kind if is_list else kind | None, parameter]
-            setattr(options, flag, () if is_list else None)
-        options.__annotations__.update(own)
-        return options
-
-    return extended
-
-
-def _set_options(options: object, names: Iterable[str]) -> dict[str, Any]:
-    """The values of the options that are set, by name."""
-    values = {name: getattr(options, SETTABLE[name].flag or name) for name in names}
-    return {name: value for name, value in values.items() if value not in (None, ())}
-
-
 @Parameter(name="*", group=Group("Task", sort_key=50))
 @dataclass(frozen=True)
-@_with_task_options(SETTABLE)
+@with_task_options(SETTABLE)
 class TaskOptions:
     """Options of a task. An omitted option takes its value from the handler, the settings or the table.
 
@@ -81,7 +60,7 @@ class TaskOptions:
 
     def values(self) -> dict[str, Any]:
         """The options that are set, by name."""
-        options = _set_options(self, SETTABLE)
+        options = set_options(self, SETTABLE)
         if "after" in options:
             options["after"] = [parse_option(word, self.on_failure or "wait") for word in options["after"]]
         elif self.on_failure:
@@ -96,7 +75,7 @@ COPY_OPTIONS = ("run_at", "delay", "expires", "expires_at", *COPIED)
 
 @Parameter(name="*", group=Group("Copy", sort_key=50))
 @dataclass(frozen=True)
-@_with_task_options(COPY_OPTIONS)
+@with_task_options(COPY_OPTIONS)
 class CopyOptions:
     """Options of the copy. An omitted option is that of the first task, except for its time and expiry.
 
@@ -184,8 +163,8 @@ async def copy(
     """Submit a copy of a task, with the same or another payload.
 
     The task may have any state, and does not change. The copy runs now, unless
-    --at or --delay is set. It has no unique key, order key or dependencies. The audit
-    links both tasks, and runner undo cancels a copy that has not started.
+    --at or --delay is set. It has no unique key, order key or dependencies. The
+    audit links both tasks, and runner undo cancels a copy that has not started.
 
     Args:
         id: The task to copy.
@@ -196,7 +175,7 @@ async def copy(
     """
     settings = connection.settings()
     clock = Clock(now(), local_zone())
-    values = {name: _parse(name, value, clock) for name, value in _set_options(options, COPY_OPTIONS).items()}
+    values = {name: _parse(name, value, clock) for name, value in set_options(options, COPY_OPTIONS).items()}
     if payload is not None:
         values["payload"] = sys.stdin.read() if payload == "-" else payload
     limits = SubmitOptions(settings.notify, int(settings.payload_limit))

@@ -1,5 +1,6 @@
 """runner schedules: from adding a schedule to undoing its deletion, and every wrong input with its reason."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import sqlalchemy as sa
 from runner.cli.exit_codes import Exit
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
+from runner.handlers.options import SCHEDULE_OPTIONS
 from runner.handlers.registry import REGISTRY
 from runner.model.task import NewTask
 from runner.store.schedules.tick import tick
@@ -45,6 +47,21 @@ def test_a_schedule_is_listed_shown_and_changed(cli: Call, nightly: str) -> None
     assert (last["verb"], last["target"]) == ("delete", "schedule nightly")
     assert cli("undo", last["id"]).code == Exit.OK
     assert cli("schedules", "show", nightly).code == Exit.OK
+
+
+def test_a_schedule_takes_every_option_that_its_tasks_may_have(cli: Call) -> None:
+    words = ["--key", "k", "--queue", "mail", "--priority", 5, "--max-attempts", 3, "--retry", "1m", "--timeout", "30s"]
+    words += ["--expires", "1h", "--tag", "a", "--tag", "b", "--bucket", 7, "--tenant", "acme"]
+    words += ["--hosts", "web-1,web-2", "--hosts-for", "10m"]
+    assert cli("schedules", "add", "all", "a.b", "--every", "1h", *words).code == Exit.OK
+    options = json.loads(cli("schedules", "show", "all", "--json").document["options"])
+    assert options.keys() == set(SCHEDULE_OPTIONS)
+    assert (options["bucket"], options["tenant"], options["hosts"], options["hosts_for"]) == (
+        7,
+        "acme",
+        "web-1,web-2",
+        600.0,
+    )
 
 
 @on_sqlite
