@@ -58,8 +58,8 @@ async def limit(  # noqa: PLR0913 - one argument per option
 ) -> int:
     """Limit the tasks of a queue or a handler over all runners; without a name, list the limits.
 
-    A limit replaces the one of the handler's code, and applies to the next claims. Tasks
-    that run already count, and none of them stops. `none` removes a limit.
+    A limit replaces the one of the handler's code, and applies to the next claims.
+    Tasks that run already count, and none of them stops. `none` removes a limit.
 
     Args:
         kind: "queue" or "handler".
@@ -161,8 +161,8 @@ async def breaker(
     """List, open or close the breakers of handlers.
 
     runner breaker [show [HANDLER]]  list the breakers
-    runner breaker open HANDLER      its tasks wait; a probe starts after the time in --for
-    runner breaker close HANDLER     its tasks start again, and earlier failures do not count
+    runner breaker open HANDLER      its tasks wait; --for sets the first probe
+    runner breaker close HANDLER     its tasks start; earlier failures do not count
 
     An open breaker closes by itself when a probe succeeds.
 

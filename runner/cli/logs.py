@@ -112,8 +112,8 @@ async def rewind(
 ) -> int:
     """Make a task continue from an earlier checkpoint.
 
-    Without --to, lists the checkpoints. The copy of the earlier one becomes the last
-    one, so that no checkpoint is lost. A running task cannot be changed.
+    Without --to, lists the checkpoints. The copy of the earlier one becomes the
+    last one, so that no checkpoint is lost. A running task cannot be changed.
 
     Args:
         id: The id of the task.

@@ -60,10 +60,10 @@ async def reports(
 
     IN counts tasks by the time of their submit, DONE and DEAD by the time they
     finished. RETRY counts failed attempts with another attempt after them. SUCCESS
-    is the share of succeeded tasks among succeeded and dead ones; 1ST ATT and 2ND are
-    the shares that succeeded in the first and the second attempt. P50 and P95 are
-    percentiles of the run time, WAIT P95 of the time from the due time to the start,
-    with an error below 5 %.
+    is the share of succeeded tasks among succeeded and dead ones; 1ST ATT and 2ND
+    are the shares that succeeded in the first and the second attempt. P50 and P95
+    are percentiles of the run time, WAIT P95 of the time from the due time to the
+    start, with an error below 5 %.
 
     Args:
         since: Start of the period: 1h, 7d, 9:00, 2026-11-20.
@@ -103,9 +103,9 @@ async def incident(
     """Report an incident as Markdown, ready to paste.
 
     The report has a timeline of starts, breakers, lost runners, first failures and
-    changes by operators; the failures by cause with one example; and the backlog and
-    the latency of each queue beside the period of the same length before. Secrets
-    are masked.
+    changes by operators; the failures by cause with one example; and the backlog
+    and the latency of each queue beside the period of the same length before.
+    Secrets are masked.
 
     Args:
         begin: Start of the period: 1h, 3:00, 2026-11-20.
@@ -172,11 +172,11 @@ async def capacity(
 ) -> int:
     """Report the capacity of the live runners, and when each queue is drained.
 
-    IN/MIN are the submitted tasks, CAN/MIN the attempts that the runners can do: their
-    slots, divided by the mean duration, within limits, rates, pauses and breakers.
-    USED is the share of it that arrivals need, retries included. WORK is the time for
-    the due tasks alone, DRAINED IN the time while tasks arrive as they do now, and
-    DECIDED BY the bound.
+    IN/MIN are the submitted tasks, CAN/MIN the attempts that the runners can do:
+    their slots, divided by the mean duration, within limits, rates, pauses and
+    breakers. USED is the share of it that arrivals need, retries included. WORK is
+    the time for the due tasks alone, DRAINED IN the time while tasks arrive as
+    they do now, and DECIDED BY the bound.
 
     Args:
         by: One line per queue, or per handler.
@@ -241,7 +241,7 @@ def _print_capacity(result: Capacity) -> None:
 
 async def simulate(  # noqa: PLR0913 - the options of the command
     *,
-    policy: str = "",
+    claim_order: str = "",
     concurrency: int | None = None,
     runners: int | None = None,
     limit: list[str] | None = None,
@@ -254,16 +254,16 @@ async def simulate(  # noqa: PLR0913 - the options of the command
 ) -> int:
     """Replay the last hours with another configuration, beside the present one.
 
-    Simulates the tasks that are due now, and arrivals as in the last hours, with their
-    durations and failures. Failed attempts come back by the retry plan of their handler.
-    The claim orders, limits and rates are those of the runners; nothing is written. The
-    first column of each pair is the present configuration.
+    Simulates the tasks that are due now, and arrivals as in the last hours, with
+    their durations and failures. Failed attempts come back by the retry plan of
+    their handler. The claim orders, limits and rates are those of the runners;
+    nothing is written. The first column of each pair is the present configuration.
 
-      runner simulate --concurrency 200 --policy aged
+      runner simulate --concurrency 200 --claim-order aged
       runner simulate --limit queue:mail=5 --rate handler:sms.send=100/min
 
     Args:
-        policy: The claim order: strict, aged, aged:10s, weighted:mail=3,sms=1.
+        claim_order: The claim order: strict, aged, aged:10s, weighted:mail=3,sms=1.
         concurrency: The slots of all runners together.
         runners: The number of runners, each like the present ones.
         limit: Maximum number of running tasks: queue:mail=5, handler:sms.send=none.
@@ -274,7 +274,7 @@ async def simulate(  # noqa: PLR0913 - the options of the command
         json: Print one JSON document.
         connection: The database.
     """
-    order = parse_order(policy) if policy else None
+    order = parse_order(claim_order) if claim_order else None
     changes = [*read_changes("limit", limit), *read_changes("rate", rate), *read_changes("per-tenant", per_tenant)]
     if not 0 < hours <= MOST_HOURS:
         raise InvalidInput(why=f"--hours must be between 0 and {MOST_HOURS}, not {hours:g}")
@@ -304,7 +304,7 @@ Results: TypeAlias = tuple[Mapping[str, QueueResult], Mapping[str, QueueResult]]
 def _simulation_document(today: Present, other: Configuration, batch: int, results: Results) -> dict[str, object]:
     queues = [{"queue": queue, "today": results[0][queue], "then": results[1][queue]} for queue in sorted(results[1])]
     minutes = today.workload.minutes
-    return {"at": today.at, "minutes": minutes, "policy": str(other.order), "batch": batch, "queues": queues}
+    return {"at": today.at, "minutes": minutes, "claim_order": str(other.order), "batch": batch, "queues": queues}
 
 
 def _print_simulation(today: Present, other: Configuration, batch: int, results: Results) -> None:

@@ -191,8 +191,8 @@ async def why(
 ) -> int:
     """Explain why a task is not running, or why many are not.
 
-    For one id, prints one sentence per cause, the decisive one first, with a remedy.
-    The causes come from the rules that runners claim by.
+    For one id, prints one sentence per cause, the decisive one first, with a
+    remedy. The causes come from the rules that runners claim by.
 
     For a filter, counts its waiting and blocked tasks by their decisive cause, and
     names the change that frees most of them:

@@ -82,8 +82,8 @@ async def tasks(
 
     Fields: id queue handler state key tenant unique error failure change batch
     payload.NAME host runner tag by attempts max_attempts priority bucket due age
-    since until. A ! negates a term. A plain word searches error, key and handler. @late inserts the filter saved
-    as late (runner views save).
+    since until. A ! negates a term. A plain word searches error, key and handler.
+    @late inserts the filter saved as late (runner views save).
 
     Without an index for the filter, each call scans a limited number of rows; the
     last line of output names the place to continue.
@@ -212,7 +212,7 @@ def views(
     """List, show, save or delete saved filters.
 
     runner views show [NAME]            list the saved filters, or show one
-    runner views save NAME [FILTER...]  save a filter under a name; replaces an existing one
+    runner views save NAME [FILTER...]  save a filter, or replace the saved one
     runner views delete NAME            delete a saved filter
 
     Commands that take a filter also take a saved one: runner tasks @late.

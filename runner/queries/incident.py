@@ -194,8 +194,8 @@ def _summary(incident: Incident, zone: tzinfo) -> str:
     run, wait = (_compared(*pair) for pair in ((total.p95, before.p95), (total.wait95, before.wait95)))
     usual = f"before: {before.flow.succeeded:,}, {before.flow.died:,} and {before.flow.retried:,}"
     lines = [
-        f"- {flow.succeeded:,} tasks succeeded, {flow.died:,} died, {flow.retried:,} attempts were retried; {usual}.",
-        f"- {total.submitted} tasks were submitted and {flow.ended:,} ended: the backlog {backlog}.",
+        f"- tasks succeeded: {flow.succeeded:,}, died: {flow.died:,}, attempts retried: {flow.retried:,}; {usual}.",
+        f"- tasks submitted: {total.submitted}, ended: {flow.ended:,}: the backlog {backlog}.",
         f"- 95 % of attempts took at most {run} and waited at most {wait}.",
     ]
     if peak is not None and peak.flow.failed:

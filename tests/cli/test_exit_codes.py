@@ -1,8 +1,10 @@
 """Exit codes, error messages, and broken streams."""
 
+import inspect
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,13 @@ def test_every_command_of_the_table_exists_and_has_help(call: Call) -> None:
         assert result.code == 0, verb.name
         assert f"Usage: runner {verb.name}" in result.out
         assert ("--url" in result.out) is (verb.name not in WITHOUT_DATABASE), verb.name
+
+
+def test_the_help_of_a_command_fits_eighty_columns() -> None:
+    for verb in CLI_COMMANDS:
+        command = getattr(import_module(f"runner.cli.{verb.module}"), verb.name)
+        description = (inspect.getdoc(command) or "").partition("\nArgs:")[0]
+        assert [line for line in description.splitlines()[1:] if len(line) > 80] == [], verb.name
 
 
 def test_the_help_lists_every_command_and_exit_code(call: Call) -> None:

@@ -418,7 +418,7 @@ def test_runners_are_listed_with_their_resources_and_what_blocks_them(cli: Call,
 
 def test_a_simulation_shows_another_configuration_beside_the_present_one(cli: Call, store: Store) -> None:
     store.submit(*(NewTask("a.b", queue="mail") for _ in range(3)))
-    lines = cli("simulate", "--concurrency", 2, "--policy", "aged", "--hours", 0.5).out.splitlines()
+    lines = cli("simulate", "--concurrency", 2, "--claim-order", "aged", "--hours", 0.5).out.splitlines()
     assert lines[0] == "today: 0 slots, strict; then: 2 slots, aged"
     # No runner lives today; nothing is known about durations.
     assert re.match(r"mail +3 +never +[\d.]+s +3\dm\w* +[\d.]+s +3 +0", lines[2])
@@ -429,7 +429,7 @@ def test_a_simulation_shows_another_configuration_beside_the_present_one(cli: Ca
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--policy", "fair"), "use strict, aged, aged:10s, weighted:mail=3,sms=1"),
+        (("--claim-order", "fair"), "use strict, aged, aged:10s, weighted:mail=3,sms=1"),
         (("--hours", 99), "between 0 and 24"),
         (("--concurrency", 0), "--concurrency must be between 1"),
         (("--concurrency", 2, "--runners", 2), "choose --concurrency or --runners"),

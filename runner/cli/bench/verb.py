@@ -164,13 +164,16 @@ async def bench(
 
     Args:
         tasks: Size of a backlog.
-        parts: Some of one,bulk,coalesced,drain,latency,pinned,sustained,
-            idle,schedules,ticks,checkpoint,profile. With growth, the time per
-            task beside rows and twice as many: queues,lanes,paused,foreign,
-            future,keys,dependents,payloads,history. With strategies, the rate
-            under each strategy beside a plain drain, with 1 and 2 runners:
-            limit,narrow,tenants,rate,breaker,aged,weighted,order,unique,
-            expiry,hosts,spread,tiers,scans,buckets,slices.
+        parts: Parts, such as one,drain,latency. Plain: one, bulk,
+            coalesced, drain, latency, pinned, sustained, idle,
+            schedules, ticks, checkpoint, profile. With growth, the
+            time per task beside rows and twice as many: queues,
+            lanes, paused, foreign, future, keys, dependents,
+            payloads, history. With strategies, the rate under each
+            strategy beside a plain drain, with 1 and 2 runners:
+            limit, narrow, tenants, rate, breaker, aged, weighted,
+            order, unique, expiry, hosts, spread, tiers, scans,
+            buckets, slices.
         runners: Processes that drain a backlog.
         seconds: Duration of the part sustained; idle, schedules and ticks
             take a third of it.
