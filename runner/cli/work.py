@@ -146,14 +146,14 @@ def _described(setting: str, *aliases: str) -> Parameter:
 class RunnerOptions:
     """Settings of a runner. An omitted option takes its value from the environment, the profile or the defaults."""
 
-    queues: Annotated[tuple[str, ...], _described("queues", "--queue")] = ()
+    queues: Annotated[tuple[str, ...], _described("queues")] = ()
     only: Annotated[tuple[str, ...], _described("only")] = ()
     without: Annotated[tuple[str, ...], _described("without", "--except")] = ()
     buckets: Annotated[str | None, _described("buckets")] = None
     slice: Annotated[str | None, _described("slice")] = None
     poll_mode: Annotated[str | None, _described("poll_mode")] = None
     poll_interval: Annotated[str | None, _described("poll_interval")] = None
-    scans: Annotated[tuple[str, ...], _described("scans", "--scan")] = ()
+    scans: Annotated[tuple[str, ...], _described("scans")] = ()
     initial_delay: Annotated[str | None, _described("initial_delay")] = None
     claim_batch_size: Annotated[int | None, _described("claim_batch_size")] = None
     concurrency: Annotated[int | None, _described("concurrency")] = None
@@ -161,7 +161,7 @@ class RunnerOptions:
     spare_threads: Annotated[int | None, _described("spare_threads")] = None
     processes: Annotated[int | None, _described("processes")] = None
     prefetch: Annotated[int | None, _described("prefetch")] = None
-    claim_order: Annotated[str | None, _described("claim_order", "--order")] = None
+    claim_order: Annotated[str | None, _described("claim_order")] = None
     on_error: Annotated[str | None, _described("on_error")] = None
     on_none: Annotated[str | None, _described("on_none")] = None
     lease_timeout: Annotated[str | None, _described("lease_timeout")] = None
