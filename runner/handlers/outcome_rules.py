@@ -215,15 +215,15 @@ def _caller(case: Unexpected, function: Callable[..., Any]) -> Callable[[Any, Co
         ValueError: the function is async, or takes other parameters.
     """
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    wanted = f"use a function of {case.argument}, or of the Context and {case.argument}"
+    remedy = f"use a function of {case.argument}, or of the Context and {case.argument}"
     if inspect.iscoroutinefunction(function):
-        raise ValueError(f"the async function {name}: {wanted}, without async")
+        raise ValueError(f"the async function {name}: {remedy}, without async")
     context = context_parameter(function)
     parameters = inspect.signature(function).parameters.values()
     required = [item for item in parameters if item.name != context and item.default is inspect.Parameter.empty]
     results = [item for item in required if item.kind in POSITIONAL_KINDS]
     if len(results) != len(required) or not (len(results) == 1 or (case is ON_NONE and context and not results)):
-        raise ValueError(f"the function {name}{inspect.signature(function)}: {wanted}")
+        raise ValueError(f"the function {name}{inspect.signature(function)}: {remedy}")
 
     def call(result: Any, made: Context) -> Any:
         order = [item.name for item in parameters if item.name == context or item in results]

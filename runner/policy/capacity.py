@@ -247,11 +247,11 @@ class _Shares:
         for usage in self.limits.get((kind, name), ()):
             mine = set(places)
             same = self.demands[kind, name]
-            taken = sum(demand.attempts for place, demand in same.items() if place not in mine)
+            others = sum(demand.attempts for place, demand in same.items() if place not in mine)
             own = sum(self.situation.demands[place].attempts for place in places)
-            share = own / (own + taken) if own + taken else 1 / (1 + len(same.keys() - mine))
+            share = own / (own + others) if own + others else 1 / (1 + len(same.keys() - mine))
             for bound in _allowed(usage, seconds):
-                yield Bound(bound.name, max(bound.per_minute - taken, bound.per_minute * share))
+                yield Bound(bound.name, max(bound.per_minute - others, bound.per_minute * share))
 
 
 def _allowed(usage: LimitUsage, seconds: float | None) -> Iterable[Bound]:

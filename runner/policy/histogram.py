@@ -87,9 +87,9 @@ class Histogram:
         """The times that are not in a part of this histogram."""
         result = Histogram()
         for bound, (number, seconds) in self.bins.items():
-            taken = part.bins.get(bound, Bin(0, 0.0))
-            if number > taken.number:
-                result.put(bound, number - taken.number, max(0.0, seconds - taken.seconds))
+            earlier = part.bins.get(bound, Bin(0, 0.0))
+            if number > earlier.number:
+                result.put(bound, number - earlier.number, max(0.0, seconds - earlier.seconds))
         return result
 
     @property

@@ -236,12 +236,12 @@ def select_handlers(handlers: Mapping[str, T], only: Sequence[str], without: Seq
                 raise InvalidSettings(
                     where=setting, why=f"{pattern!r}: no handler matches it; the handlers are {known}"
                 )
-    taken = {
+    selected = {
         name: handler
         for name, handler in handlers.items()
         if (not only or any(fnmatchcase(name, pattern) for pattern in only))
         and not any(fnmatchcase(name, pattern) for pattern in without)
     }
-    if handlers and not taken:
+    if handlers and not selected:
         raise InvalidSettings(where="without", why="it leaves no handler; the runner would claim nothing")
-    return taken
+    return selected

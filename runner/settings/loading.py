@@ -85,9 +85,9 @@ def load(profile: str | None = None, config: str | Path | None = None, **overrid
     stray = stray_names(os.environ)
     environment = _read_environment()
     file = _config_file(config, environment)
-    chosen = profile or environment.get("profile")
+    selected = profile or environment.get("profile")
     application = _application() if _application else SettingLayer({}, str)
-    active = None if application.values and not chosen else file.choose(chosen)
+    active = None if application.values and not selected else file.choose(selected)
     if profile and active:
         _reject_contradiction(active, environment)
     all_arguments = {"profile": profile, "config": config, **overrides}

@@ -171,13 +171,13 @@ def time_axis(span: Span, width: int, label: str = "0", marks: Sequence[Mark] = 
     for mark in marks:
         if 0 <= (column := span.column(mark.at, width)) < width:
             cells[column] = ("┴", mark.role)
-    taken = width - len(now) - 1 if now else width
+    room = width - len(now) - 1 if now else width
     for at, text in time_labels(span, width):
         begin = span.column(at, width) - len(text) // 2
-        if begin - 1 >= 0 and begin + len(text) + 1 <= taken:
+        if begin - 1 >= 0 and begin + len(text) + 1 <= room:
             _write(cells, begin - 1, f" {text} ", "faint")
     if now:
-        _write(cells, taken, f" {now}", "muted")
+        _write(cells, room, f" {now}", "muted")
     return [(f"{label:>{LABEL}} ", "faint"), ("└", "line"), *joined(cells)]
 
 

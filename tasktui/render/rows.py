@@ -74,10 +74,10 @@ def collapsed(text: str, room: int) -> str:
 
 def ends(left: Row, right: Row, width: int) -> list[Part]:
     """A row with a text at both ends; the left one is cut to fit."""
-    taken = width_of(right)
-    if taken >= width:
+    right_width = width_of(right)
+    if right_width >= width:
         return fit(right, width)
-    return [*fit(left, width - taken), *right]
+    return [*fit(left, width - right_width), *right]
 
 
 def beside(left: Sequence[Row], right: Sequence[Row], width: int, gap: int = 2) -> list[Row]:

@@ -225,10 +225,10 @@ class PastTasks(PastScreen):
         after, page = snapshot
         self._tasks = (self._tasks if after is not None else {}) | {task.task.id: task for task in page.tasks}
         self._next = page.next
-        wanted = f"Filter: {self.session.filter_text}" if self.session.filter_text else ""
+        heading = f"Filter: {self.session.filter_text}" if self.session.filter_text else ""
         bound = f", of {CANDIDATES:,} examined" if page.capped else ""
         count = f"{Count(len(self._tasks), page.next is not None).of('task')}{bound}. {MISSING}"
-        self.show_head(page.at, wanted, count, "" if page.audited else UNAUDITED)
+        self.show_head(page.at, heading, count, "" if page.audited else UNAUDITED)
         places = columns_for(self.session.sort, self.size.width)
         table = self.query_one("#tasks", Table)
         table.columns = tuple(places.values())

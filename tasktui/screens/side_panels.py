@@ -45,12 +45,12 @@ LEAST_SHARE, MOST_SHARE = 0.01, 0.6
 
 def colours_of(slots: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
     """The number of the colour of each running handler, by the hash of its name; neighbours differ if possible."""
-    chosen: dict[str, int] = {}
+    colours: dict[str, int] = {}
     for name in sorted({name for counts in slots.values() for name in counts}):
         place = crc32(name.encode()) % HANDLER_COLOURS
         free = [number % HANDLER_COLOURS for number in range(place, place + HANDLER_COLOURS)]
-        chosen[name] = next((number for number in free if number not in chosen.values()), place)
-    return chosen
+        colours[name] = next((number for number in free if number not in colours.values()), place)
+    return colours
 
 
 def runners(view: View, width: int, most: int) -> list[Row]:
@@ -163,12 +163,12 @@ def _blocks(colours: Mapping[str, int], sign: str) -> dict[str, str]:
     """The sign of a busy slot by handler: a letter of its own if the theme has no colours, the first that is free."""
     if current().name != "none":
         return dict.fromkeys(colours, sign)
-    chosen: dict[str, str] = {}
+    letter_of: dict[str, str] = {}
     for name in colours:
         module, _, function = name.rpartition(".")
         letters = [letter for letter in f"{function}{module}{ascii_lowercase}".upper() if letter in ascii_uppercase]
-        chosen[name] = next((letter for letter in letters if letter not in chosen.values()), "?")
-    return chosen
+        letter_of[name] = next((letter for letter in letters if letter not in letter_of.values()), "?")
+    return letter_of
 
 
 def percent(cpu: float | None) -> str:

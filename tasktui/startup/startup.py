@@ -135,8 +135,8 @@ def begun(console: "type[Console]", *, past: bool) -> "type[Console]":
 
 def needs_ascii() -> bool:
     """True if the locale of the terminal is not UTF-8."""
-    chosen = next((os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "")
-    encoding = chosen.rpartition(".")[2] if "." in chosen else locale.getpreferredencoding(do_setlocale=False)
+    language = next((os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "")
+    encoding = language.rpartition(".")[2] if "." in language else locale.getpreferredencoding(do_setlocale=False)
     return encoding.partition("@")[0].lower().replace("-", "") != "utf8"
 
 

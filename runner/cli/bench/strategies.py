@@ -97,12 +97,12 @@ PLAIN = Strategy(words="none")
 
 async def strategy(context: BenchContext, part: str) -> Measurement:
     """Measure a part of STRATEGIES."""
-    chosen = STRATEGIES[part]
-    plain = Strategy(words="none", task=chosen.task) if chosen.is_plain else PLAIN
+    measured = STRATEGIES[part]
+    plain = Strategy(words="none", task=measured.task) if measured.is_plain else PLAIN
     figures: dict[str, float] = {}
     proofs: list[TaskCounts] = []
     for count, figure in RUNNERS.items():
-        rates = [await _drain(context, each, count, proofs) for each in (plain, chosen)]
+        rates = [await _drain(context, each, count, proofs) for each in (plain, measured)]
         figures[figure] = rates[1] / rates[0]
     tasks = sum(proof.tasks for proof in proofs)
     hits, ended, left = (sum(values) for values in zip(*(proof[1:] for proof in proofs), strict=True))
