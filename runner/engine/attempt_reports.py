@@ -45,12 +45,13 @@ class Starts:
         self._database = database
         self._runner_id = runner_id
         self._running = running
-        self._timer: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        """The next look, or the marks in progress; None if no prefetched task has started since."""
         self._closed = False
 
     def expect(self) -> None:
         """Record that the body of a prefetched task starts."""
-        if self._timer is None and not self._closed:
+        if self.timer is None and not self._closed:
             self._check_in(QUICK)
 
     async def close(self, limit: float) -> None:
@@ -60,20 +61,20 @@ class Starts:
             limit: maximum wait in seconds.
         """
         self._closed = True
-        if isinstance(self._timer, asyncio.Task):
-            await asyncio.wait([self._timer], timeout=limit)
-        elif self._timer is not None:
-            self._timer.cancel()
+        if isinstance(self.timer, asyncio.Task):
+            await asyncio.wait([self.timer], timeout=limit)
+        elif self.timer is not None:
+            self.timer.cancel()
 
     def _check_in(self, seconds: float) -> None:
-        self._timer = None if self._closed else asyncio.get_running_loop().call_later(seconds, self._check)
+        self.timer = None if self._closed else asyncio.get_running_loop().call_later(seconds, self._check)
 
     def _check(self) -> None:
-        self._timer, before = None, time.monotonic() - QUICK
+        self.timer, before = None, time.monotonic() - QUICK
         unmarked = [each for each in self._running() if each.prefetched and each.started and not each.settled]
         batch = [running for running in unmarked if running.started <= before]
         if batch:
-            self._timer = asyncio.ensure_future(self._mark(batch[:CHUNK], more=len(batch) > CHUNK))
+            self.timer = asyncio.ensure_future(self._mark(batch[:CHUNK], more=len(batch) > CHUNK))
         elif unmarked:
             self._check_in(QUICK)
 

@@ -317,7 +317,7 @@ class Claimer:
     def _take(self, claimed: list[Claimed], slots: Slots, prefetched: bool = False) -> None:
         self.scope.record(len(claimed))
         for task in claimed:
-            if self._in_flight.add(task, self._handlers[task.handler], prefetched) is None:
+            if self._in_flight.add(task, self._handlers[task.handler], prefetched, slots) is None:
                 log.warning("task %d was claimed again while in flight: its lease must have expired", task.id)
                 self._on_duplicate(task)
         if self.open:

@@ -78,7 +78,6 @@ class Engine:
             settings,
             self.database,
             may_start=lambda: self.lease.is_valid,
-            on_room=lambda: self.claimer.rescan(),  # noqa: PLW0108 - created below
             on_release=lambda: self.claimer.expect_release(),  # noqa: PLW0108 - created below
             on_final=lambda *tasks: self.dependency_resolver.add(*tasks),  # noqa: PLW0108 - created below
             resources=self.resources,
@@ -105,7 +104,7 @@ class Engine:
         self.claimer = self._make_claimer()
         self.scans = ScanLoop(settings, self.claimer, self._mode)
         self.slices = self._make_slices()
-        self.worker.on_settled = self.claimer.tasks_ended
+        self.worker.on_settled, self.worker.on_room = self.claimer.tasks_ended, self.claimer.rescan
         self.worker.breakers.connect(self.claimer.limited.probes, self._scan_soon)
         self.reconciler = Reconciler(self.database, in_flight, self.claimer, self._scan_soon)
         self._stop = asyncio.Event()

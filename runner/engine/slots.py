@@ -172,7 +172,7 @@ class Slots:
     def release(self) -> None:
         """Release the slot of a task that has ended."""
         self.in_use -= 1
-        self.look_ahead.ended()
+        self.look_ahead.ended += 1
 
 
 @dataclass(eq=False)
@@ -245,15 +245,17 @@ class InFlight:
             return self.in_processes
         return self.on_loop if handler.is_async else self.in_threads
 
-    def add(self, task: Claimed, handler: Handler, prefetched: bool = False) -> Running | None:
-        """Add a task; return None if an earlier claim of it is still unsettled."""
+    def add(
+        self, task: Claimed, handler: Handler, prefetched: bool = False, slots: Slots | None = None
+    ) -> Running | None:
+        """Add a task to the pool of its handler; return None if an earlier claim of it is still unsettled."""
         earlier = self.tasks.get(task.id)
         if earlier is not None:
             if not earlier.settled:
                 return None
         elif handler.defaults.limit_per_runner is not None:
             self.capped[handler.name] += 1
-        slots = self.slots_of(handler)
+        slots = slots or self.slots_of(handler)
         running = self.tasks[task.id] = Running(task, handler, slots, prefetched)
         self.add_claim(task)
         slots.add(running)

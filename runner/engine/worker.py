@@ -57,7 +57,6 @@ class Worker:
         settings: the settings of the runner.
         database: the database that receives the outcomes.
         may_start: True while the lease is valid; otherwise other runners may have the tasks.
-        on_room: called when a slot is free and no task waits for it.
         on_release: called when released tasks wait in the table again.
         on_final: called with the tasks that reached a final state.
         resources: the resources, the middleware and the hooks.
@@ -69,7 +68,6 @@ class Worker:
         settings: Settings,
         database: Database,
         may_start: Callable[[], bool],
-        on_room: Callable[[], None],
         on_release: Callable[[], None],
         on_final: Callable[..., None],
         resources: RunnerResources,
@@ -80,11 +78,12 @@ class Worker:
         self._database = database
         self.on_settled: Callable[[Sequence[Claimed]], None] = _ignore
         """Called with the tasks of which the outcome is written, before `on_room`; the runner sets it."""
+        self.on_room: Callable[[], None] = _ignore_room
+        """Called when a slot is free; the runner sets it."""
         self.breakers = BreakerReports(database, lambda name: self._hand_back(self.in_flight.unstarted_of(name), OPEN))
         self._on_final = on_final
         self._retry = settings.retry
         self._may_start = may_start
-        self._on_room = on_room
         self._on_release = on_release
         self._starting = False
         self._context = contextvars.copy_context()
@@ -247,7 +246,7 @@ class Worker:
             outcome = Cancelled(before) if before else Release("it expired while it waited for a slot")
             self._release_slot(running)
         else:
-            if running.prefetched:
+            if running.prefetched and self._starts.timer is None:
                 self._starts.expect()
             outcome = await self.executor.execute(running, self._release_slot)
         took = time.monotonic() - running.started
@@ -279,14 +278,14 @@ class Worker:
         if failure is not None:
             why = " ".join(failure.reason[:300].split())
             log.warning("task %d (%s) succeeded in its own transaction, then failed: %s", task.id, task.handler, why)
-        self._on_room()
+        self.on_room()
 
     def _release_slot(self, running: Running) -> None:
         running.slot_released = True
         running.slots.release()
         if running.slots.waiting:
             self.start(running.slots)
-        self._on_room()
+        self.on_room()
 
     def _settle(self, running: Running, outcome: Outcome, duration: float | None) -> None:
         task = running.task
@@ -309,7 +308,7 @@ class Worker:
                 log.exception("outcomes of %s were written, but not reported", count_noun(len(items), "task"))
         if "release" in moved:
             self._on_release()
-        self._on_room()
+        self.on_room()
 
     def _report(self, verb: str | None, items: list[Settling], settled: Settled) -> None:
         """Report the ends of attempts with the same move; None if the runner had lost the tasks."""
@@ -338,6 +337,10 @@ class Worker:
 
 
 def _ignore(_tasks: Sequence[Claimed]) -> None:
+    """Do nothing."""
+
+
+def _ignore_room() -> None:
     """Do nothing."""
 
 

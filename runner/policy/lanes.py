@@ -260,7 +260,7 @@ class Lanes:
         """
         return dict(islice(((lane, place) for lane, place in places.items() if wanted(lane)), CLAIMED))
 
-    def advance(self, lanes: Iterable[Lane], claimed: Sequence[Claimed], requested: int) -> None:
+    def advance(self, lanes: Collection[Lane], claimed: Sequence[Claimed], requested: int) -> None:
         """Move past the claimed tasks.
 
         Args:
@@ -273,9 +273,12 @@ class Lanes:
                 self.places.pop(lane, None)
             return
         reached: dict[tuple[Any, ...], tuple[Any, int]] = {}
-        for task in claimed:
-            its_lane, position = _LANE(task), _POSITION(task)
-            reached[its_lane] = max(reached.get(its_lane, position), position)
+        if len(lanes) == 1:
+            reached[_LANE(claimed[0])] = max(map(_POSITION, claimed))
+        else:
+            for task in claimed:
+                its_lane, position = _LANE(task), _POSITION(task)
+                reached[its_lane] = max(reached.get(its_lane, position), position)
         for lane in lanes:
             if lane in reached:
                 self.places[lane] = max(self.places[lane], LanePosition(*reached[lane]))

@@ -74,21 +74,18 @@ class LookAhead:
 
     span: float = 0.05
     most: int = 2_000
+    ended: int = 0
+    """Tasks that ended since the last estimate."""
     _rate: float = 0.0
-    _ended: int = 0
     _since: float = 0.0
-
-    def ended(self, tasks: int = 1) -> None:
-        """Record finished tasks."""
-        self._ended += tasks
 
     def tasks(self, now: float) -> int:
         """Return the number of tasks to prefetch; `now` in monotonic seconds."""
         elapsed = now - self._since
         if elapsed >= self.span:
-            rate = self._ended / elapsed
+            rate = self.ended / elapsed
             self._rate = rate if elapsed > 1 else 0.5 * self._rate + 0.5 * rate
-            self._ended, self._since = 0, now
+            self.ended, self._since = 0, now
         return min(self.most, int(self._rate * self.span))
 
 

@@ -183,7 +183,7 @@ async def test_a_prefetched_task_that_runs_for_long_is_marked_as_started(harness
         assert (await harness.row(second)).started_at is None
         work.go_on.set()
         await harness.ended(first, second)
-        await until(lambda: runner.worker._starts._timer is None)
+        await until(lambda: runner.worker._starts.timer is None)
         runner.worker.in_flight.on_loop.look_ahead = TwoAhead()
         task = await harness.submit("third")
         await runner.claimer.scan()

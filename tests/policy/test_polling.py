@@ -45,7 +45,7 @@ def ahead(per_second: float, seconds: int = 10, **options: int) -> int:
     look = LookAhead(**options)
     look.tasks(1_000.0)
     for step in range(1, 10 * seconds + 1):
-        look.ended(round(per_second / 10))
+        look.ended += round(per_second / 10)
         tasks = look.tasks(1_000.0 + step / 10)
     return tasks
 
@@ -70,7 +70,7 @@ def test_a_new_runner_does_not_prefetch() -> None:
 def test_an_old_rate_is_discarded() -> None:
     look = LookAhead()
     look.tasks(1_000.0)
-    look.ended(10_000)
+    look.ended += 10_000
     assert look.tasks(1_000.5) > 0
     assert look.tasks(1_010.0) == 0
 
@@ -78,9 +78,9 @@ def test_an_old_rate_is_discarded() -> None:
 def test_a_rate_is_kept_within_its_span() -> None:
     look = LookAhead()
     look.tasks(1_000.0)
-    look.ended(1_000)
+    look.ended += 1_000
     rate = look.tasks(1_000.1)
-    look.ended(50_000)
+    look.ended += 50_000
     assert look.tasks(1_000.11) == rate > 0
 
 
