@@ -27,15 +27,22 @@ class SettleBuffer:
         size: batch size that triggers a write immediately.
         linger: maximum wait for more settlements in seconds.
         on_settled: called with each batch and its result.
+        keep: False to delete succeeded tasks to which nothing refers, without a row in the history.
     """
 
     def __init__(
-        self, database: Database, size: int, linger: float, on_settled: Callable[[list[Settling], Settled], None]
+        self,
+        database: Database,
+        size: int,
+        linger: float,
+        on_settled: Callable[[list[Settling], Settled], None],
+        keep: bool = True,
     ) -> None:
         self._database = database
         self._size = size
         self._linger = linger
         self._on_settled = on_settled
+        self._keep = keep
         self._items: list[Settling] = []
         self._not_empty = asyncio.Event()
         self._full = asyncio.Event()
@@ -174,10 +181,11 @@ class SettleBuffer:
             rest = [item for item in rest if item.id not in verbs]
         done = [item for item in rest if type(item.outcome) is Done and not individually]
         if done:
-            verbs |= dict.fromkeys(await self._database.write_single(settle_done, self.runner_id, done), "succeed")
+            accepted = await self._database.write_single(settle_done, self.runner_id, done, self._keep)
+            verbs |= dict.fromkeys(accepted, "succeed")
             rest = [item for item in rest if item.id not in verbs] if len(verbs) < len(settlements) else []
         if rest:
-            other = await self._database.write(settle, self.runner_id, rest)
+            other = await self._database.write(settle, self.runner_id, rest, self._keep)
             settled.verbs |= other.verbs
             settled.fenced |= other.fenced
             settled.written |= other.written

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,7 @@ class Worker:
         self._database = database
         self.on_settled: Callable[[Sequence[Claimed]], None] = _ignore
         """Called with the tasks of which the outcome is written, before `on_room`; the runner sets it."""
-        self.on_room: Callable[[], None] = _ignore_room
+        self.on_room: Callable[[], None] = _ignore
         """Called when a slot is free; the runner sets it."""
         self.breakers = BreakerReports(database, lambda name: self._hand_back(self.in_flight.unstarted_of(name), OPEN))
         self._on_final = on_final
@@ -106,7 +107,8 @@ class Worker:
         self.meter = ResourceMeter(self.executor.process_ids)
         linger = settings.settle_interval.total_seconds()
         self._starts = Starts(database, lambda: self.buffer.runner_id, self.in_flight.started)
-        self.buffer = SettleBuffer(database, settings.settle_batch_size, linger, self._settled)
+        keep = settings.retention_succeeded != timedelta()
+        self.buffer = SettleBuffer(database, settings.settle_batch_size, linger, self._settled, keep)
 
     def start(self, slots: Slots) -> None:
         """Start the tasks that have a slot. A body that ends immediately frees its slot inside this loop."""
@@ -292,7 +294,8 @@ class Worker:
         options = running.handler.defaults
         effect = options.breaker.effect(outcome, running.error) if options.breaker else ""
         plan = options.retry or self._retry
-        self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan, effect, task.place))
+        noted = running.notes is not None
+        self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan, effect, task.place, noted))
         running.settled = True  # it may be claimed again before the result of the settle arrives
 
     def _settled(self, batch: list[Settling], settled: Settled) -> None:
@@ -336,11 +339,7 @@ class Worker:
             self._hooks.publish(attempt_end(running, verb, settlement.outcome, settlement.duration))
 
 
-def _ignore(_tasks: Sequence[Claimed]) -> None:
-    """Do nothing."""
-
-
-def _ignore_room() -> None:
+def _ignore(*_tasks: object) -> None:
     """Do nothing."""
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.schema import is_open
 from runner.db.transaction import Transaction
 from runner.db.types import db_now
 from runner.model.task import MOVES, State
@@ -14,7 +15,6 @@ from runner.operations.audit_log import NAME_LIMIT, AuditEntry, record
 from runner.operations.results import Actor, Result, Skipped, Target
 from runner.operations.targets import LockedTask, change, lock_targets
 from runner.queries.rows import as_text
-from runner.store.dependencies.parents import is_open
 from runner.store.dependencies.resolve import unblock_dependents
 
 

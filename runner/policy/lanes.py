@@ -273,7 +273,7 @@ class Lanes:
                 self.places.pop(lane, None)
             return
         reached: dict[tuple[Any, ...], tuple[Any, int]] = {}
-        if len(lanes) == 1:
+        if len(lanes) == 1 and claimed:
             reached[_LANE(claimed[0])] = max(map(_POSITION, claimed))
         else:
             for task in claimed:

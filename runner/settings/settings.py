@@ -39,6 +39,7 @@ from runner.settings.types import (
     Number,
     Period,
     Prefix,
+    Retention,
     Size,
     value_text,
 )
@@ -195,8 +196,9 @@ class Settings(BaseModel):
         description="SQLite: how often a runner checks for new tasks; a fifth as often where notify works",
     )
 
-    retention_succeeded: Limit = Field(
-        default=timedelta(days=7), description="age at which succeeded tasks are pruned; never keeps them"
+    retention_succeeded: Retention = Field(
+        default=timedelta(days=7),
+        description="age at which succeeded tasks are pruned; never keeps them, 0s deletes each when it succeeds",
     )
     retention_dead: Limit = Field(default=timedelta(days=180), description="the same for dead tasks")
     retention_cancelled: Limit = Field(default=timedelta(days=180), description="the same for cancelled tasks")

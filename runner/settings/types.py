@@ -47,6 +47,7 @@ ZERO = timedelta(0)
 Delay: TypeAlias = Annotated[timedelta, Ge(ZERO), BeforeValidator(_duration)]
 Period: TypeAlias = Annotated[timedelta, Gt(ZERO), BeforeValidator(_duration)]
 Limit: TypeAlias = Annotated[Period | None, BeforeValidator(_or_none)]
+Retention: TypeAlias = Annotated[Delay | None, BeforeValidator(_or_none)]
 Count: TypeAlias = Annotated[int, Ge(1)]
 Maximum: TypeAlias = Annotated[Count | None, BeforeValidator(_or_none)]
 Number: TypeAlias = Annotated[int, Ge(0)]

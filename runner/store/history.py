@@ -14,6 +14,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import JsonText, RowAddress, ctid, db_now, next_version
 from runner.model.task import MOVES, State
 from runner.store.minute_statistics import NO_RUNNER, count_successes
+from runner.store.retention import unreferenced
 
 ENDING_COLUMNS: dict[str, Any] = {
     "id": sa.BigInteger,
@@ -117,7 +118,13 @@ async def _block_followers(tx: Transaction, failed: Sequence[tuple[int, str]]) -
 
 
 def succeed_steps(
-    frame: Frame, holder: int, endings: Sequence[tuple[Any, ...]], part: int = 0, places: Sequence[str | None] = ()
+    frame: Frame,
+    holder: int,
+    endings: Sequence[tuple[Any, ...]],
+    part: int = 0,
+    places: Sequence[str | None] = (),
+    *,
+    keep: bool = True,
 ) -> Steps[set[int]]:
     """Move succeeded tasks to the history as `finish` does, and count them in the minute statistics.
 
@@ -127,8 +134,9 @@ def succeed_steps(
         endings: one FinishedTask per task, or the tuple of its values.
         part: number of the row of the statistics that the transaction writes, see runner.store.minute_statistics.
         places: on PostgreSQL, the addresses of all rows at their claims. Rows that have moved since are left out.
+        keep: False to delete tasks that nothing refers to without a row in the history. The others are left out.
     """
-    prepared = _prepared_success(frame.tables, frame.driver, bool(places))
+    prepared = _prepared_success(frame.tables, frame.driver, bool(places), keep)
     if not frame.dialect.isolates_rows:
         return (yield from _succeed_in_file(prepared, holder, endings, part))
     values = _columns(endings)
@@ -196,38 +204,34 @@ def _prepared(tables: Tables, driver: sa.Dialect, verb: str) -> list[Prepared]:
 
 
 @lru_cache
-def _prepared_success(tables: Tables, driver: sa.Dialect, placed: bool) -> list[Prepared]:
-    dialect, target = DIALECTS[driver.name], MOVES["succeed"].target
-    if dialect.isolates_rows:
-        statements: list[Any] = [*finish_statements(tables, dialect, target, counts=True, placed=placed)]
+def _prepared_success(tables: Tables, driver: sa.Dialect, placed: bool, keep: bool) -> list[Prepared]:
+    dialect = DIALECTS[driver.name]
+    if not dialect.isolates_rows:
+        statements = _success_in_file(tables, dialect, keep)
     else:
-        statements = _success_in_file(tables, dialect)
+        ending = dialect.rows("ending", ENDING_COLUMNS | {"place": sa.Text} if placed else ENDING_COLUMNS)
+        statements = [_success_in_one(tables, dialect, ending, _held_in_place if placed else _held, keep)]
     return [Prepared(statement, driver) for statement in statements]
 
 
-def finish_statements(
-    tables: Tables, dialect: Dialect, target: State, counts: bool = False, placed: bool = False
-) -> list[sa.UpdateBase]:
+def finish_statements(tables: Tables, dialect: Dialect, target: State) -> list[sa.UpdateBase]:
     """Copy to the history and delete: one statement where a delete can feed an insert, otherwise two.
 
     Args:
         tables: the tables of the installation.
         dialect: the dialect of the database.
         target: the final state.
-        counts: count the tasks as successes in the minute statistics too.
-        placed: find the rows by their addresses.
     """
-    ending = dialect.rows("ending", ENDING_COLUMNS | {"place": sa.Text} if placed else ENDING_COLUMNS)
+    ending, task = dialect.rows("ending", ENDING_COLUMNS), tables.task
     if dialect.isolates_rows:
-        return _in_one(tables, dialect, ending, target, counts, _held_in_place if placed else _held)
-    task = tables.task
+        return [_copy_in_one(tables, _deleted(tables, dialect, ending, _held), target)]
     return _in_two(tables, ending, ending.join(task, _held(task, ending)), target)
 
 
 RUN_COLUMNS = ("queue", "handler", "attempt", "fence", "submitted_at")
 
 
-def _success_in_file(tables: Tables, dialect: Dialect) -> list[Any]:
+def _success_in_file(tables: Tables, dialect: Dialect, keep: bool) -> list[Any]:
     """The statements of SQLite for successes: find the held tasks, count them, copy them, and delete them.
 
     Each batch is a JSON object by task id, or a list of ids, because a list of lists takes SQLite four times as long.
@@ -238,6 +242,9 @@ def _success_in_file(tables: Tables, dialect: Dialect) -> list[Any]:
     ending = sa.select(sa.cast(fences.c.key, sa.Integer).label("id"), fences.c.value.label("fence")).subquery("ending")
     held = sa.select(sa.func.json_group_array(task.c.id)).select_from(ending.join(task, _held(task, ending)))
     run = sa.select(*(task.c[name] for name in RUN_COLUMNS)).where(is_moved).subquery("run")
+    counted, deleted = count_successes(tables, dialect, run, RUNNER, PART), sa.delete(task).where(is_moved)
+    if not keep:
+        return [held.where(*unreferenced(tables)), counted, deleted]
     result = _json_rows("results")
     is_list = result.c.type == sa.literal_column("'array'")
     parts = {
@@ -246,7 +253,7 @@ def _success_in_file(tables: Tables, dialect: Dialect) -> list[Any]:
     }
     joined = result.join(task, task.c.id == sa.cast(result.c.key, sa.Integer))
     copy = sa.insert(tables.history).from_select(*_copied(tables, task.c, parts, State.SUCCEEDED, joined))
-    return [held, count_successes(tables, dialect, run, RUNNER, PART), copy, sa.delete(task).where(is_moved)]
+    return [held, counted, copy, deleted]
 
 
 def _json_rows(name: str) -> Any:
@@ -262,20 +269,31 @@ def _in_two(tables: Tables, ending: sa.FromClause, joined: sa.FromClause, target
     return [copy, sa.delete(task).where(task.c.id.in_(gone)).returning(*_moved(task, target))]
 
 
-def _in_one(
-    tables: Tables, dialect: Dialect, ending: sa.FromClause, target: State, counts: bool, held: Any
-) -> list[sa.UpdateBase]:
-    task = tables.task
-    ending_row, match = dialect.one_by_one(ending, task, held)
-    carried = [*(task.c[name] for name in shared(tables)), task.c.error]
-    result_values = [ending_row.c[name].label(f"new_{name}") for name in RESULT_COLUMNS]
-    # Servers without the fix of November 2025 do not compare a row again that another transaction has changed.
-    gone = sa.delete(task).where(match, _same_fence(task, ending_row)).returning(*carried, *result_values).cte("gone")
+def _success_in_one(tables: Tables, dialect: Dialect, ending: sa.FromClause, held: Any, keep: bool) -> Any:
+    """Delete the tasks, count them, and copy them to the history."""
+    gone = _deleted(tables, dialect, ending, held, keep)
+    counted = count_successes(tables, dialect, gone, RUNNER, PART).cte("counted")
+    copy = _copy_in_one(tables, gone, State.SUCCEEDED) if keep else sa.select(gone.c.id)
+    return copy.add_cte(counted)
+
+
+def _copy_in_one(tables: Tables, gone: sa.CTE, target: State) -> sa.Insert:
     renamed = {name: gone.c[f"new_{name}"] for name in RESULT_COLUMNS}
     copy = sa.insert(tables.history).from_select(*_copied(tables, gone.c, renamed, target, gone))
-    if counts:
-        copy = copy.add_cte(count_successes(tables, dialect, gone, RUNNER, PART).cte("counted"))
-    return [copy.returning(*_moved(tables.history, target))]
+    return copy.returning(*_moved(tables.history, target))
+
+
+def _deleted(tables: Tables, dialect: Dialect, ending: sa.FromClause, held: Any, keep: bool = True) -> sa.CTE:
+    task = tables.task
+    ending_row, match = dialect.one_by_one(ending, task, held)
+    # Servers without the fix of November 2025 do not compare a row again that another transaction has changed.
+    gone = sa.delete(task).where(match, _same_fence(task, ending_row))
+    if not keep:
+        return (
+            gone.where(*unreferenced(tables)).returning(task.c.id, *(task.c[name] for name in RUN_COLUMNS)).cte("gone")
+        )
+    result_values = [ending_row.c[name].label(f"new_{name}") for name in RESULT_COLUMNS]
+    return gone.returning(*(task.c[name] for name in shared(tables)), task.c.error, *result_values).cte("gone")
 
 
 def _moved(table: sa.Table, target: State) -> list[sa.ColumnElement[Any]]:

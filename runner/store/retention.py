@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.dialects import by_column
-from runner.db.schema import is_state
+from runner.db.schema import Tables, is_open, is_state
 from runner.db.schema.task import Condition, ended
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
@@ -17,12 +17,13 @@ from runner.model.task import Scope, State
 from runner.policy.partitions import LEEWAY, Range
 from runner.policy.uniqueness import Key
 from runner.settings import Settings
-from runner.store.dependencies.parents import is_open
 from runner.store.partitions import Forecast, drop, forecast, strip
 from runner.store.unique import delete_keys
 
 START: Key = ("", "")
 """Sorts before every key, since handler names are not empty."""
+
+ONE: sa.ColumnElement[int] = sa.literal_column("1")
 
 HELD_COLUMNS: dict[str, Any] = {"handler": sa.Text, "unique_key": sa.Text, "task_id": sa.BigInteger}
 
@@ -92,6 +93,19 @@ async def _forget(tx: Transaction, selection: sa.Select[Any], parameters: dict[s
     keys = [(handler, key) for handler, key in await tx.rows(selection, parameters)]
     await tx.follow(delete_keys(tx, keys))
     return len(keys)
+
+
+def unreferenced(tables: Tables) -> list[Condition]:
+    """The conditions of live tasks that no other row refers to, so that a success may leave no row in the history.
+
+    They were claimed once and never edited, and have no unique key and no order key. While a dependency is open, every
+    task counts as its parent: this costs one look-up per statement. A schedule may plan a run by the end of the last.
+    """
+    task: Any = tables.task.c
+    is_scheduled = sa.func.coalesce(task.submitted_by, sa.literal_column("''")).like(sa.literal_column("'schedule %'"))
+    is_parent = sa.exists().where(is_open(tables.dependency.c))
+    without_keys = (task.unique_key.is_(None), task.order_key.is_(None))
+    return [task.fence == ONE, task.version == ONE, *without_keys, ~is_scheduled, ~is_parent]
 
 
 @dataclass(frozen=True, slots=True)

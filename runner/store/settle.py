@@ -38,6 +38,7 @@ class Settlement(NamedTuple):
         retry: the handler's retry plan, for a task without its own.
         effect: effect on the handler's breaker.
         place: address of the row at its claim; None if it is unknown.
+        noted: True if the attempt may have checkpoints, progress or a log.
     """
 
     id: int
@@ -47,6 +48,7 @@ class Settlement(NamedTuple):
     retry: str = "1m,5m,20m"
     effect: Effect = ""
     place: str | None = None
+    noted: bool = False
 
 
 @dataclass
@@ -65,13 +67,14 @@ class Settled:
     written: dict[int, str] = field(default_factory=dict)
 
 
-async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> Settled:
+async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement], keep: bool = True) -> Settled:
     """Write the outcomes of a batch, each if its fence still matches, with locked rows.
 
     Args:
         tx: an open transaction.
         holder: id of the runner that executed the tasks.
         batch: at most one settlement per task.
+        keep: False if `settle_done` deletes tasks without a row in the history.
 
     Returns:
         Accepted, fenced and written tasks. A second settle of an accepted task changes nothing and reports it as
@@ -105,6 +108,10 @@ async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> S
     if settled.fenced:
         settled.written = await _written(tx, holder, [item for item in batch if item.id in settled.fenced])
         settled.fenced -= settled.written.keys()
+    if settled.fenced and not keep:
+        deleted = await _deleted(tx, [item for item in batch if item.id in settled.fenced])
+        settled.written |= dict.fromkeys(deleted, "succeed")
+        settled.fenced -= deleted
     return settled
 
 
@@ -133,6 +140,14 @@ async def _written(tx: Transaction, holder: int, items: Sequence[Settlement]) ->
     return {task_id: verb for task_id, verb in verbs.items() if verb is not None}
 
 
+async def _deleted(tx: Transaction, items: list[Settlement]) -> set[int]:
+    """Find the successes that left no row: only a settle deletes a task that was claimed once."""
+    ids = [item.id for item in items if isinstance(item.outcome, Done) and _is_bare(item)]
+    tables = (tx.tables.task, tx.tables.history)
+    rest = sa.union_all(*(sa.select(table.c.id).where(tx.dialect.one_of(table.c.id, ids)) for table in tables))
+    return set(ids) - {row.id for row in await tx.rows(rest)}
+
+
 def _verb(item: Settlement, move: str | None) -> str | None:
     """The move of a settlement, from the state or the verb that it left; None if it left none."""
     if move == State.WAITING:
@@ -147,8 +162,14 @@ RETURNS: dict[type, str] = {Snooze: "snooze", Release: "release", Cancelled: "re
 FINAL_VERBS = {MOVES[verb].target.value: verb for verb in ("succeed", "die", "cancel")}
 
 
-async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> set[int]:
+async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement], keep: bool = True) -> set[int]:
     """Write only successes on the fast path: on PostgreSQL one statement, and another one for rows that have moved.
+
+    Args:
+        tx: an open transaction.
+        holder: id of the runner that executed the tasks.
+        batch: at most one settlement per task.
+        keep: False to delete tasks without a result that nothing refers to, in one more statement.
 
     Returns:
         The accepted ids. Settle the others with `settle`, which locks the rows before it reports them as fenced.
@@ -157,13 +178,25 @@ async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement])
         DatabaseRefused: a history row with the same id exists; nothing was written. `settle` removes such rows.
     """
     accepted = set[int]()
+    by_place = tx.dialect.isolates_rows
+    if not keep and (bare := [item for item in batch if _is_bare(item) and (item.place is not None or not by_place)]):
+        places = [item.place for item in bare] if by_place else ()
+        accepted = await tx.follow(succeed_steps(tx, holder, _successes(bare), places=places, keep=False))
+        batch = [item for item in batch if item.id not in accepted]
     if placed := [item for item in batch if item.place is not None]:
         places = [item.place for item in placed]
-        accepted = await tx.follow(succeed_steps(tx, holder, _successes(placed), places=places))
+        accepted |= await tx.follow(succeed_steps(tx, holder, _successes(placed), places=places))
     others = batch if not accepted else [item for item in batch if item.id not in accepted]
     if others:
         accepted |= await tx.follow(succeed_steps(tx, holder, _successes(others)))
     return accepted
+
+
+def _is_bare(item: Settlement) -> bool:
+    """True if a success of a first claim leaves nothing to keep, except rows of others that refer to its task."""
+    outcome = item.outcome
+    empty = getattr(outcome, "result", None) is None and getattr(outcome, "why", None) is None
+    return item.fence == 1 and empty and not item.noted
 
 
 def _successes(batch: Sequence[Settlement]) -> list[tuple[Any, ...]]:
@@ -173,7 +206,7 @@ def _successes(batch: Sequence[Settlement]) -> list[tuple[Any, ...]]:
     """
     return [
         (id, fence, took, getattr(outcome, "result", None), getattr(outcome, "why", None))
-        for id, fence, outcome, took, _, _, _ in batch
+        for id, fence, outcome, took, _, _, _, _ in batch
     ]
 
 

@@ -93,3 +93,23 @@ async def test_times_outlast_an_outage_of_the_database(harness: Harness, monkeyp
     runs, _ = await times(harness)
     assert (runs.number, runs.percentile(0.5)) == (2, 4.0)
     assert not engine.metrics.times
+
+
+async def test_a_runner_with_a_retention_of_zero_counts_successes_and_keeps_failures(harness: Harness) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    @harness.handler("fail", max_attempts=1)
+    async def fail() -> None:
+        raise ValueError
+
+    for _ in range(20):
+        await harness.submit("work")
+    failed = await harness.submit("fail")
+    runner = await harness.work(retention_succeeded="0s")
+    assert (runner.metrics.verbs["succeed"], runner.metrics.verbs["die"]) == (20, 1)
+    tables = harness.database.tables
+    assert await harness.rows(sa.select(tables.task.c.id)) == []
+    assert [row.id for row in await harness.rows(sa.select(tables.history.c.id))] == [failed]
+    (row,) = await harness.rows(sa.select(sa.func.sum(tables.minute.c.succeeded), sa.func.sum(tables.minute.c.died)))
+    assert tuple(row) == (20, 1)

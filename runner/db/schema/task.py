@@ -47,6 +47,16 @@ def ended(column: sa.ColumnElement[str], state: State) -> sa.ColumnElement[bool]
     return match if state is State.SUCCEEDED else match & (column != state_literal(State.SUCCEEDED))
 
 
+def is_open(dependency: Any) -> Condition:
+    """The condition that a dependency is open, in the form of the partial indexes.
+
+    Args:
+        dependency: the columns of the dependency table.
+    """
+    condition: Condition = dependency.satisfied_at.is_(None)
+    return condition
+
+
 def identity() -> list[sa.Column[Any]]:
     """The id of a live task."""
     return [sa.Column("id", BigId, sa.Identity(), primary_key=True, autoincrement=True)]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.dialects import by_column, same_id
-from runner.db.schema import is_state, state_literal
+from runner.db.schema import is_open, is_state, state_literal
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, next_version
 from runner.model.task import FINAL, MOVES, State
@@ -18,7 +18,6 @@ from runner.operations.results import Actor, Result, Skipped
 from runner.operations.targets import LockedTask, change, reschedule
 from runner.operations.undo.entries import UndoableChange, edited_columns, former_values
 from runner.operations.unique_keys import Locked, assign_keys
-from runner.store.dependencies.parents import is_open
 from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish, shared
 from runner.store.minute_statistics import NO_RUNNER, count_unclaimed
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from runner.db.schema import is_state
+from runner.db.schema import is_open, is_state
 from runner.db.transaction import Transaction
 from runner.model.task import FINAL, State
 from runner.queries.counting import Count, capped
 from runner.queries.rows import as_text, text
 from runner.queries.task.parents import Parent, parents
 from runner.queries.task_list.row import TaskRow, task_rows
-from runner.store.dependencies.parents import is_open, parent_of
+from runner.store.dependencies.parents import parent_of
 from runner.text.sanitize import one_line
 
 LEVELS = 4

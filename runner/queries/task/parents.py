@@ -5,12 +5,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.schema import is_state
+from runner.db.schema import is_open, is_state
 from runner.db.transaction import Transaction
 from runner.model.task import State
 from runner.queries.rows import as_text, text
 from runner.queries.task_list.row import TaskRow, task_rows
-from runner.store.dependencies.parents import is_open, parent_of
+from runner.store.dependencies.parents import parent_of
 
 MOST = 20
 """Maximum number of parents to read."""

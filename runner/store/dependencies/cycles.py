@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, by_column
-from runner.db.schema import Tables, is_state
+from runner.db.schema import Tables, is_open, is_state
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.types import NO_JOIN
 from runner.errors import InvalidTask
 from runner.model.task import BatchMember, NewTask, State
-from runner.store.dependencies.parents import is_open, parent_of
+from runner.store.dependencies.parents import parent_of
 
 Name: TypeAlias = tuple[str, str]
 Node: TypeAlias = int | Name | BatchMember

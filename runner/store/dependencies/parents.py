@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect
-from runner.db.schema import GONE, Tables, is_state, state_literal
+from runner.db.schema import GONE, Tables, is_open, is_state, state_literal
 from runner.db.statement import Prepared, Step, Steps
 from runner.db.transaction import Transaction
 from runner.db.types import NO_JOIN, ctid, db_now, next_version
@@ -17,16 +17,6 @@ DEPENDENCY_COLUMNS = ("id", "task_id", "parent_id", "parent_handler", "parent_ke
 """The columns that identify a dependency and its parent."""
 
 GONE_LITERAL = sa.literal_column(f"'{GONE}'", sa.Text)
-
-
-def is_open(dependency: Any) -> sa.ColumnElement[bool]:
-    """The condition that a dependency is open, in the form that the partial indexes match.
-
-    Args:
-        dependency: the columns of the dependency table.
-    """
-    condition: sa.ColumnElement[bool] = dependency.satisfied_at.is_(None)
-    return condition
 
 
 def is_any_open(dependency: Any) -> sa.ColumnElement[bool]:

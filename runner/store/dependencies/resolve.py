@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect, by_column
-from runner.db.schema import Tables, is_state, state_literal
+from runner.db.schema import Tables, is_open, is_state, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.db.types import NO_JOIN, JsonText, ctid, db_now, next_version
@@ -19,7 +19,6 @@ from runner.store.dependencies.parents import (
     changed_parents,
     is_any_open,
     is_blocked,
-    is_open,
     summary,
 )
 from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish
