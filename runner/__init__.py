@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from runner.client.submission import Submission
     from runner.engine.embedded import Runner
     from runner.handlers.context import Context
-    from runner.handlers.life_cycle import (
+    from runner.handlers.hooks import (
         AttemptEnd,
         around_execute,
         around_submit,
@@ -75,7 +75,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "AttemptEnd": "runner.handlers.life_cycle",
+        "AttemptEnd": "runner.handlers.hooks",
         "Batch": "runner.client.batch",
         "Breaker": "runner.policy.breaker",
         "Context": "runner.handlers.context",
@@ -90,20 +90,20 @@ __getattr__ = lazy_names(
         "SubmitResult": "runner.model.task",
         "TaskHandle": "runner.client.results",
         "TaskHandler": "runner.client.handler",
-        "around_execute": "runner.handlers.life_cycle",
-        "around_submit": "runner.handlers.life_cycle",
+        "around_execute": "runner.handlers.hooks",
+        "around_submit": "runner.handlers.hooks",
         "batch": "runner.client.batch",
         "batch_async": "runner.client.batch",
         "connect": "runner.client.client",
         "disconnect": "runner.client.client",
         "handler": "runner.client.handler",
         "injected": "runner.handlers.resources",
-        "on_dead": "runner.handlers.life_cycle",
-        "on_failure": "runner.handlers.life_cycle",
-        "on_retry": "runner.handlers.life_cycle",
-        "on_start": "runner.handlers.life_cycle",
-        "on_stop": "runner.handlers.life_cycle",
-        "on_success": "runner.handlers.life_cycle",
+        "on_dead": "runner.handlers.hooks",
+        "on_failure": "runner.handlers.hooks",
+        "on_retry": "runner.handlers.hooks",
+        "on_start": "runner.handlers.hooks",
+        "on_stop": "runner.handlers.hooks",
+        "on_success": "runner.handlers.hooks",
         "resource": "runner.handlers.resources",
         "results": "runner.client.results",
         "results_async": "runner.client.results",

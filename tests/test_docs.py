@@ -23,7 +23,7 @@ from runner.db.migrations.roles import ROLES
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, tables
 from runner.filter.fields import FIELDS, SORTS
 from runner.filter.parse import parse_filter
-from runner.handlers.life_cycle import HOOKS
+from runner.handlers.hooks import HOOKS
 from runner.handlers.options import SCHEDULE_OPTIONS, SETTABLE
 from runner.model.duration import format_duration
 from runner.model.task import MOVES

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from runner.client.commit import Coalescer, SubmitThreads, raise_explained, shares_commits, submit_alone
 from runner.client.result_poller import ResultPoller
 from runner.errors import DatabaseUnavailable, PayloadTooLarge, WouldBlock
-from runner.handlers.life_cycle import LIFE_CYCLE, submitting
+from runner.handlers.hooks import LIFE_CYCLE, submitting
 from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings, load
 

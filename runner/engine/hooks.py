@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from runner.engine.slots import Running
 from runner.handlers.context import Context
-from runner.handlers.life_cycle import HOOKS, AttemptEnd, Callback, Event, InvalidCallback, LifeCycle
+from runner.handlers.hooks import HOOKS, AttemptEnd, Callback, Event, InvalidCallback, LifeCycle
 from runner.model.outcome import HandlerOutcome, Outcome
 
 log = logging.getLogger("runner")

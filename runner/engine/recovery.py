@@ -15,7 +15,7 @@ from runner.engine.hooks import Hooks
 from runner.engine.metrics import Metrics, log_rescued
 from runner.engine.slots import Claim, InFlight
 from runner.errors import DatabaseUnavailable, StoreError
-from runner.handlers.life_cycle import AttemptEnd
+from runner.handlers.hooks import AttemptEnd
 from runner.model.outcome import Release
 from runner.model.task import MOVES
 from runner.policy.polling import Pace

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.engine.hooks import Hooks, Middleware, SideThreads
 from runner.errors import DatabaseUnavailable
-from runner.handlers.life_cycle import LIFE_CYCLE, LifeCycle
+from runner.handlers.hooks import LIFE_CYCLE, LifeCycle
 from runner.handlers.registry import Handler
 from runner.handlers.resources import RESOURCES, InvalidResource, Resource
 from runner.policy.polling import BackOff

@@ -24,7 +24,7 @@ from runner.engine.heartbeat import release
 from runner.engine.hooks import Hooks, Middleware, attempt_end
 from runner.engine.resources import OpenResources
 from runner.engine.slots import Running, Slots
-from runner.handlers.life_cycle import LIFE_CYCLE, Event
+from runner.handlers.hooks import LIFE_CYCLE, Event
 from runner.handlers.registry import Handler
 from runner.model.outcome import Outcome
 from runner.model.task import Claimed

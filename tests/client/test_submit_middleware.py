@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner import NewTask, SubmitResult, TaskHandle, TaskHandler, around_submit, batch, handler
-from runner.handlers.life_cycle import LIFE_CYCLE, InvalidCallback
+from runner.handlers.hooks import LIFE_CYCLE, InvalidCallback
 from runner.handlers.registry import REGISTRY
 from runner.testing import TaskStore
 

@@ -21,7 +21,7 @@ from runner import (
     resource,
 )
 from runner.engine import hooks
-from runner.handlers.life_cycle import LIFE_CYCLE
+from runner.handlers.hooks import LIFE_CYCLE
 from runner.handlers.resources import RESOURCES
 from tests.conftest import on_sqlite
 from tests.engine.harness import WAIT_SECONDS, Harness, until

@@ -9,7 +9,7 @@ import pytest
 
 from runner import Context, injected, on_start, on_stop, resource
 from runner.errors import InvalidHandler
-from runner.handlers.life_cycle import LIFE_CYCLE
+from runner.handlers.hooks import LIFE_CYCLE
 from runner.handlers.registry import Handler
 from runner.handlers.resources import RESOURCES, InvalidResource
 from tests.conftest import on_sqlite

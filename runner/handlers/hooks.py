@@ -1,4 +1,4 @@
-"""Life cycle: functions that an application registers to run around submits, attempts and the life of a runner."""
+"""Hooks and middleware: functions that an application registers to run around submits, attempts and runners."""
 
 import inspect
 import logging
