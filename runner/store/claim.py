@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, Dialect, by_column
+from runner.db.dialects import DIALECTS, Dialect, by_column, row_address
 from runner.db.schema import Tables, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -312,7 +312,7 @@ def first_suspect(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, full: Any =
     # As a join it would walk every due task of the lanes instead.
     in_lanes = same_lane.offset(NO_JOIN).exists()
     fits = () if full is None else (row.c.tenant.is_(None) | row.c.tenant.not_in(sa.select(full.c.tenant)),)
-    place, width = ctid(row) if dialect.isolates_rows else row.c.id, isolation.width(row.c)
+    place, width = row_address(row, dialect), isolation.width(row.c)
     oldest = (
         sa.select(place.label("place"), width.label("width"))
         .where(*CLAIM_POLICY.suspects(row.c, scope), in_lanes, *fits)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, Dialect
+from runner.db.dialects import DIALECTS, Dialect, row_address
 from runner.db.schema import Tables, is_state
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -150,7 +150,7 @@ def of_tenants(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Select[A
 def without_tenant(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
     """The tasks without a tenant among the first ones of the lane."""
     row = scope.tables.task.alias("due")
-    address = ctid(row) if dialect.isolates_rows else row.c.id
+    address = row_address(row, dialect)
     bound = LIMIT + sa.literal_column(str(BEYOND))
     first = due_tasks(scope, row, lane).with_only_columns(address.label("place"), row.c.tenant)
     if not dialect.isolates_rows:

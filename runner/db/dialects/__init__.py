@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from runner.db.dialects.postgresql import PostgreSQL
 from runner.db.dialects.sqlite import SQLite
 from runner.db.schema import Tables
+from runner.db.types import ctid
 
 Same = Callable[[Any, Any], sa.ColumnElement[bool]]
 """Takes a table or alias and a batch; returns the condition that their rows match."""
@@ -198,6 +199,17 @@ class Dialect(Protocol):
         ...
 
 
+def row_address(table: sa.FromClause, dialect: Dialect) -> sa.ColumnElement[Any]:
+    """The fastest access to a row that was just read: its physical address on a database with row locks, else its id.
+
+    Args:
+        table: table of the row, or its alias.
+        dialect: the dialect of the database.
+    """
+    address: sa.ColumnElement[Any] = ctid(table) if dialect.isolates_rows else table.c.id
+    return address
+
+
 def same_id(table: Any, batch: Any) -> sa.ColumnElement[bool]:
     """The condition that a row of a batch has the id of a task."""
     same: sa.ColumnElement[bool] = table.c.id == batch.c.id
@@ -212,4 +224,4 @@ def by_column(names: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> dict[str
 
 DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (SQLite(), PostgreSQL())}
 
-__all__ = ["DIALECTS", "Dialect", "by_column", "same_id"]
+__all__ = ["DIALECTS", "Dialect", "by_column", "row_address", "same_id"]

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, Dialect, by_column
+from runner.db.dialects import DIALECTS, Dialect, by_column, row_address
 from runner.db.schema import Tables, is_open, is_state, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
-from runner.db.types import NO_JOIN, JsonText, ctid, db_now, next_version
+from runner.db.types import NO_JOIN, JsonText, db_now, next_version
 from runner.model.task import MOVES, State
 from runner.store.dependencies.parents import (
     DEPENDENCY_COLUMNS,
@@ -188,7 +188,7 @@ async def _judge(tx: Transaction, ids: Sequence[int]) -> Sequence[Any]:
     dependency = tx.tables.dependency
     # Joined by id alone, a planner that expects few rows compares all with all, or evaluates all once for each. The
     # ctid leaves no alternative plan.
-    place = ctid(dependency) if tx.dialect.isolates_rows else dependency.c.id
+    place = row_address(dependency, tx.dialect)
     selected = sa.select(*dependencies_of(tx.tables), place.label("place")).where(
         tx.dialect.one_of(dependency.c.id, ids)
     )
