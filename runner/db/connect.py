@@ -214,7 +214,7 @@ def with_fast_text(connection: Any, statements: Callable[[], T]) -> T:
     return statements()
 
 
-def begin_writing(connection: Any) -> None:
+def begin_writing(connection: Any) -> bool:
     """Begin a writing transaction of SQLite; wait up to BUSY_SECONDS for the writers of other processes.
 
     SQLite's own wait looks after 1, 2, 5, 10 and up to 100 ms, and a writer seldom holds the lock for so long: two
@@ -223,10 +223,13 @@ def begin_writing(connection: Any) -> None:
     Args:
         connection: a `sqlite3.Connection` in autocommit mode; the call blocks.
 
+    Returns:
+        True if another process held the lock.
+
     Raises:
         sqlite3.OperationalError: the file was locked for the whole time.
     """
-    start = time.monotonic()
+    start, waited = time.monotonic(), 0.0
     connection.execute("PRAGMA busy_timeout = 0")
     try:
         while True:
@@ -237,7 +240,7 @@ def begin_writing(connection: Any) -> None:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited > BUSY_SECONDS:
                     raise
             else:
-                return
+                return waited > 0
             time.sleep(next((pause for limit, pause in BUSY_PAUSES if waited < limit), BUSY_PAUSES[-1][1]))
     finally:
         connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import cached_property, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
 import sqlalchemy as sa
 
@@ -78,6 +78,7 @@ class Database:
         self.tables = tables(prefix, schema if self.dialect.isolates_rows else None)
         self._read_only, self._deadline, self._prepares = read_only, deadline, prepares
         self._writer_lock = writer_lock
+        self._waiting: list[FileRun[Any]] = []
         self._interrupts: set[Callable[[], None]] = set()
 
     @cached_property
@@ -285,16 +286,20 @@ class Database:
                 return result
 
             run = FileRun(work, progress)
-            await pooled.in_thread(partial(self._execute, run))
+            self._waiting.append(run)
+            try:
+                await pooled.in_thread(partial(self._execute, run))
+            finally:
+                self._waiting.remove(run)
             return run.result()
 
     def _execute(self, run: FileRun[Any], file: Any) -> None:
         """Wait for the other writers of this process in the thread: the event loop may be busy when they end."""
-        lock = cast("FairSemaphore", self._writer_lock)
+        lock: Any = self._writer_lock
         request = lock.request()
         try:
             granted_in_thread(request)
-            run.execute(file)
+            run.execute(file, self._waiting)
         finally:
             lock.release(request)
 
@@ -321,10 +326,8 @@ class Database:
 
     @asynccontextmanager
     async def _exclusive(self) -> AsyncIterator[None]:
-        if self._writer_lock is None:
-            yield
-            return
-        async with self._writer_lock.acquire():  # first in, first out, unlike SQLite's busy timeout
+        lock = nullcontext() if self._writer_lock is None else self._writer_lock.acquire()
+        async with lock:  # first in, first out, unlike SQLite's busy timeout
             yield
 
     @asynccontextmanager

@@ -194,17 +194,31 @@ class FileRun(Generic[T]):
     """
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]], progress: "TransactionStage") -> None:
-        self._work, self._progress = work, progress
+        self._work, self.progress = work, progress
+        self.done = False
+        self.error: BaseException | None = None
+        """The error of a commit that this run shared."""
+        self._statement: FileStatement | None = None
         self._start()
 
-    def execute(self, file: Any) -> None:
-        """Execute the statements and commit; on an error nothing is changed.
+    def execute(self, file: Any, waiting: Sequence["FileRun[Any]"] = ()) -> None:
+        """Execute the statements and commit, unless an earlier run has done so; on an error nothing is changed.
 
         Args:
             file: a `sqlite3.Connection` in autocommit mode; the call blocks.
+            waiting: all runs that wait for this connection. If another program holds the file, they share one
+                transaction: a commit takes as long as the statements for hundreds of tasks.
         """
+        if self.error is not None:
+            raise self.error
+        if self.done or self._statement is COMMIT:
+            return
         try:
-            connect.with_fast_text(file, lambda: self._execute(file))
+            was_locked = connect.begin_writing(file)
+            others = [run for run in (*waiting,) if was_locked and run is not self and not run.done]
+            if not (others and _together(file, [self, *others])):
+                connect.with_fast_text(file, lambda: self.statements(file))
+                _commit(file, [self])
         except BaseException:
             with suppress(sqlite3.Error):
                 file.rollback()
@@ -219,17 +233,23 @@ class FileRun(Generic[T]):
             return result
         raise _refused(self._running)
 
+    def rewind(self) -> None:
+        """Forget the statements so far, which were rolled back."""
+        self._running.close()
+        self._statement = None
+
     def _start(self) -> None:
         self._running = self._work()
-        self._statement: FileStatement | None = self._checked(self._running.send(None))
+        self._statement = self._checked(self._running.send(None))
 
-    def _execute(self, file: Any) -> None:
-        if self._statement is None:  # again, after a text that was no UTF-8
+    def statements(self, file: Any) -> None:
+        """Execute all statements except the commit, in the transaction of the file."""
+        if self._statement is None:  # again, after an error
             self._start()
+        if not file.in_transaction:
+            connect.begin_writing(file)
+        self.progress.stage = "statement"
         while (statement := self._statement) is not COMMIT and statement is not None:
-            if not file.in_transaction:
-                connect.begin_writing(file)
-                self._progress.stage = "statement"
             self._statement = None
             try:
                 rows = file.execute(*statement).fetchall()
@@ -237,14 +257,41 @@ class FileRun(Generic[T]):
                 self._statement = self._checked(self._running.throw(error))
             else:
                 self._statement = self._checked(self._running.send(rows))
-        if file.in_transaction:
-            self._progress.stage = "commit"
-            file.execute("COMMIT")
 
     def _checked(self, awaited: Any) -> FileStatement:
         if isinstance(awaited, FileStatement):
             return awaited
         raise _refused(self._running)
+
+
+def _together(file: Any, runs: list[FileRun[Any]]) -> bool:
+    """Execute runs in one transaction; False if one of them fails and all have to start again, each by itself."""
+    try:
+        file.text_factory = str
+        for run in runs:
+            run.statements(file)
+    except Exception:
+        file.rollback()
+        for run in runs:
+            run.rewind()
+        return False
+    finally:
+        file.text_factory = connect.READABLE
+    _commit(file, runs)
+    return True
+
+
+def _commit(file: Any, runs: list[FileRun[Any]]) -> None:
+    for run in runs:
+        run.progress.stage = "commit"
+    try:
+        file.execute("COMMIT")
+    except BaseException as error:
+        for run in runs:
+            run.error = error
+        raise
+    for run in runs:
+        run.done = True
 
 
 def _refused(running: Coroutine[Any, Any, Any]) -> RuntimeError:

@@ -12,7 +12,7 @@ from runner.db import connect
 from runner.db.database import Database
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
-from runner.errors import DatabaseLocked
+from runner.errors import DatabaseLocked, ValueRejected
 from runner.model.task import NewTask
 from runner.store.submit import submit
 from tests.conftest import on_postgresql, on_sqlite
@@ -176,3 +176,65 @@ async def test_the_file_is_free_before_the_first_statement_and_after_the_last(da
     assert await database.write_single(work)
     assert free == [0, 1]
     assert await tasks(database) == 1
+
+
+async def refused(tx: Transaction) -> None:
+    await submit(tx, NewTask("work"))
+    raise ValueError("no")
+
+
+async def dangling(tx: Transaction) -> None:
+    """Fail at the commit."""
+    await tx.run(Prepared(sa.text("INSERT INTO leaf (parent) VALUES (1)"), tx.driver), {})
+
+
+async def written_behind_a_rival(database: Database, *verbs: Any) -> tuple[list[Any], int]:
+    """Run verbs that all wait for another program; return their results or errors, and the number of commits."""
+    rival, statements = sqlite3.connect(urlsplit(database.url).path, isolation_level=None), list[str]()
+    rival.execute("CREATE TABLE IF NOT EXISTS root (id INTEGER PRIMARY KEY)")
+    rival.execute("CREATE TABLE IF NOT EXISTS leaf (parent INTEGER REFERENCES root (id) DEFERRABLE INITIALLY DEFERRED)")
+    rival.execute("BEGIN IMMEDIATE")
+
+    def watch(connection: Any, _: Any) -> None:
+        connection.driver_connection._conn.set_trace_callback(statements.append)
+
+    sa.event.listen(database.engine.sync_engine, "connect", watch)
+    calls = asyncio.gather(*(database.write_single(verb) for verb in verbs), return_exceptions=True)
+    while "BEGIN IMMEDIATE" not in statements:
+        await asyncio.sleep(0.001)
+    for _ in range(10 * len(verbs)):
+        await asyncio.sleep(0)  # the others line up behind the first one
+    assert "COMMIT" not in statements
+    rival.execute("COMMIT")
+    rival.close()
+    return await calls, statements.count("COMMIT")
+
+
+async def submit_one(tx: Transaction) -> int:
+    return await submit(tx, NewTask("work"))
+
+
+@on_sqlite
+async def test_transactions_that_wait_for_another_program_share_a_commit(database: Database) -> None:
+    ids, commits = await written_behind_a_rival(database, *[submit_one] * 3)
+    assert len(set(ids)) == await tasks(database) == 3
+    assert commits == 1
+
+
+@on_sqlite
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_a_transaction_that_fails_beside_others_fails_alone(database: Database, place: int) -> None:
+    verbs: list[Any] = [submit_one, submit_one]
+    verbs.insert(place, refused)
+    results, commits = await written_behind_a_rival(database, *verbs)
+    assert isinstance(results.pop(place), ValueError)
+    assert len(set(results)) == await tasks(database) == 2
+    assert commits == 2
+
+
+@on_sqlite
+async def test_a_shared_commit_that_fails_fails_for_all(database: Database) -> None:
+    results, _ = await written_behind_a_rival(database, submit_one, dangling, submit_one)
+    assert [type(result) for result in results] == [ValueRejected] * 3
+    assert await tasks(database) == 0
+    assert await database.write_single(submit_one)
