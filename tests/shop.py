@@ -227,7 +227,8 @@ def _minute(
     sample = min(number, 8)
     for _ in range(sample):
         run.add([usual if failing else usual * random.lognormvariate(-0.2, 0.6)])
-        late = max(0.4, (26 - ago) * 30.0) if failing else OLDEST.get(queue, 0.8) / 2
+        usually = 0.4 if queue == "payments" else OLDEST.get(queue, 0.8) / 2
+        late = max(0.4, (26 - ago) * 30.0) if failing else usually
         wait.add([late * random.lognormvariate(0, 0.3)])
     scale = number / sample if sample else 1.0
     rows = [

@@ -154,7 +154,7 @@ class LiveScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "reload", "Reload", show=False),
         Binding("ctrl+x", "app.stop", "Stop", key_display="^x"),
-        Binding("Y", "copy", "Copy command or SQL", show=False),
+        Binding("Y", "copy", "Copy command, SQL", show=False),
     ]
 
     sql: SqlSource | None = None

@@ -13,7 +13,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
 from runner.queries.counting import Count, WaitingCounts
-from runner.queries.queues import QueueCounts
+from runner.queries.queues import MINUTE, QueueCounts
 from runner.queries.queues import waiting as read_backlog
 from runner.queries.reports import MinuteFlow
 from runner.text import formatting
@@ -286,7 +286,7 @@ def queue_line(queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0, e
     slots = min((most for most in (slots, queue.limits.running) if most), default=0)
     full = bool(slots) and queue.running.number >= slots
     share = queue.running.number / slots if slots else 0.0
-    bar = gauge([(share, "retrying" if full else "running")], GAUGE)
+    bar = gauge([(share, "retrying" if full and (queue.oldest or 0.0) > MINUTE else "running")], GAUGE)
     return RenderedRow(
         (
             Cell("".join(text for text, _ in title), "strong" if trouble else "text", title),

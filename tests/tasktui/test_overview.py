@@ -357,6 +357,12 @@ def test_the_wait_of_a_queue_grows_while_nothing_starts() -> None:
     assert overview.waits_of(queue("other")) == [0.0] * 60
 
 
+def test_full_slots_are_amber_only_if_a_task_waits_for_more_than_a_minute() -> None:
+    for oldest, role in ((None, "running"), (59.0, "running"), (61.0, "retrying")):
+        cells = queue_line(queue(running=Count(8), oldest=oldest), slots=8).cells
+        assert {spec for _, spec in cells[7].parts or ()} == {role}
+
+
 def test_a_short_wait_is_low_and_a_long_one_has_the_colour_of_trouble() -> None:
     assert queue_line(queue(), [1.0] * 60).cells[-1].text == "▁" * 15
     assert queue_line(queue(), [9.0] * 60).cells[-1].text == "▆" * 15
