@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.engine import process_attempt
+from runner.engine import process_attempt, worker
 from runner.engine import runner as engine_runner
 from runner.engine.executor import NO_MIDDLEWARE
 from runner.engine.process_messages import StartTokens
@@ -112,7 +112,10 @@ async def test_an_open_breaker_takes_an_offered_task_back(
 
 
 @sqlite_first
-async def test_a_stop_returns_an_offered_task_without_an_interruption(harness: Harness, tmp_path: Path) -> None:
+async def test_a_stop_returns_an_offered_task_without_an_interruption(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "INTERRUPT", 30.0)  # a busy machine may wake the process late
     slow = await harness.submit("process.wait", {"folder": str(tmp_path)}, priority=9)
     after = await harness.submit("process.pid")
     async with harness.running(processes=1, drain_timeout="100ms") as runner:
@@ -125,6 +128,7 @@ async def test_a_stop_returns_an_offered_task_without_an_interruption(harness: H
 async def test_a_stop_also_waits_for_an_offered_task_that_has_started(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(worker, "INTERRUPT", 30.0)
     slow = await harness.submit("process.wait", {"folder": str(tmp_path)}, priority=9)
     after = await harness.submit("process.pid")
     async with harness.running(processes=1, drain_timeout="100ms") as runner:
