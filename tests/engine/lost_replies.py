@@ -56,8 +56,12 @@ class LostReplies:
 
         async def executed(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
             statements: list[str] = []
-            driver._conn.set_trace_callback(statements.append)
-            result = await execute(function, *arguments, **options)
+
+            def traced(*given: Any, **named: Any) -> Any:
+                driver._conn.set_trace_callback(statements.append)  # in the thread: other calls may wait for it
+                return function(*given, **named)
+
+            result = await execute(traced, *arguments, **options)
             if "COMMIT" in statements and any(self._loses(sql) for sql in statements) and await execute(claimed):
                 self.lost += 1
                 raise sqlite3.OperationalError("disk I/O error")

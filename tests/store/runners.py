@@ -17,7 +17,7 @@ from runner.store.settle import Settled, Settlement, settle
 from runner.text.operator import admits
 
 TERMS = HandlerDefaults(3, None)
-GRACE = 5.0
+GRACE = 60.0
 LEASE = 60.0
 
 

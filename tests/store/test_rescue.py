@@ -62,7 +62,7 @@ async def test_a_healthy_runner_keeps_its_tasks(database: Database, runner: Runn
     task_id = await put(database, timeout=60.0)
     (task,) = await runner.claim()
     assert await other.rescue() == {}
-    await edit(database, task_id, deadline_at=db_later(db_now(), 1 - GRACE))
+    await edit(database, task_id, deadline_at=db_later(db_now(), 30 - GRACE))
     assert await other.rescue() == {}
     assert (await runner.end(task)).verbs == {task_id: "succeed"}
 
