@@ -16,6 +16,7 @@ from tasktui.render.code import error_rows, payload_rows
 from tasktui.render.plot import Span, gauge, time_axis
 from tasktui.render.render import brief, fitted, line
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, inset, pill, rule, width_of
+from tasktui.render.theme import draws_ascii
 
 MOST_ATTEMPTS = 8
 """Attempts of the chart: the last ones."""
@@ -197,7 +198,7 @@ def _bar(
     if before is not None and begin is not None:
         cells[before + 1 : begin] = _wait(times, begin - before - 1)
     if begin is not None and end is None:
-        cells[begin] = ("◇", role)
+        cells[begin] = ("◆" if draws_ascii() else "◇", role)  # In ASCII, the second one looks like a run.
     elif begin is not None and end is not None:
         for place in range(begin, max(end, begin) + 1):
             cells[place] = ("█", role)

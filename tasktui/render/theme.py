@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
+from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
+from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.style import Style as ContentStyle
 from textual.theme import Theme as TextualTheme
 
@@ -108,6 +110,16 @@ SIGN_PAIRS = (
 
 ASCII = str.maketrans({pair[0]: pair[1] for pair in SIGN_PAIRS})
 
+
+TRACKS = ("scrollbar-background", "scrollbar-background-hover", "scrollbar-background-active")
+"""The grounds of a scroll bar."""
+
+ANSI_SCROLL_BARS = {
+    "scrollbar": "ansi_bright_black",
+    "scrollbar-hover": "ansi_default",
+    "scrollbar-active": "ansi_bright_blue",
+    **dict.fromkeys(TRACKS, "ansi_default"),
+}
 
 SHADES = 32
 """Steps of a gradient; few enough to keep every style."""
@@ -215,6 +227,7 @@ class Palette:
                     "input-selection-foreground": "ansi_white",
                     "screen-selection-background": "ansi_blue",
                     "screen-selection-foreground": "ansi_white",
+                    **ANSI_SCROLL_BARS,
                 },
             )
         get = self.colours.__getitem__
@@ -239,9 +252,7 @@ class Palette:
                 "scrollbar": get("line"),
                 "scrollbar-hover": get("muted"),
                 "scrollbar-active": get("accent"),
-                "scrollbar-background": get("bg"),
-                "scrollbar-background-hover": get("bg"),
-                "scrollbar-background-active": get("bg"),
+                **dict.fromkeys(TRACKS, get("bg")),
                 "text-disabled": get("faint"),
                 "input-placeholder": get("faint"),
             },
@@ -258,6 +269,13 @@ THEMES = {
     )
 }
 """The themes by name."""
+
+
+class WholeCells(ScrollBarRender):
+    """A scroll bar without parts of a cell, which have no ASCII character."""
+
+    VERTICAL_BARS: ClassVar[list[str]] = [" "] * 8
+    HORIZONTAL_BARS: ClassVar[list[str]] = [" "] * 8
 
 
 class Ascii(LineFilter):
@@ -283,6 +301,7 @@ def current() -> Palette:
 def use_ascii(*, on: bool) -> None:
     """Draw with ASCII characters, or with all signs."""
     _Current.ascii_signs = on
+    ScrollBar.renderer = WholeCells if on else ScrollBarRender
 
 
 def draws_ascii() -> bool:

@@ -252,10 +252,12 @@ def fate_lines(fate: GroupFate) -> Iterator[Content]:
 def change(entry: AuditRecord, at: datetime, zone: tzinfo) -> Iterator[Content]:
     """An audit entry: who did what and when, and the changed values."""
     when = f"{format_moment(entry.at, zone)}, {formatting.distance(entry.at, at)}" if entry.at else formatting.NOTHING
-    yield content((f"  {line(format_entry(entry))}", "bold strong"), (f"   {when}", "muted"))
+    yield content((f"  {line(format_entry(entry))}", "bold strong"))
+    yield content((f"  {when}", "muted"))
     yield content("")
     values = [line(text).partition(": ") for text in differences(entry.before, entry.after, zone=zone)]
     wide = max((cell_len(name) for name, *_ in values), default=0)
     for name, _, value in values:
-        before, arrow, after = value.partition(" -> ")
+        before, arrow, after = re.sub("^(?:-|null) -> ", " -> ", value).partition(" -> ")
+        before, arrow = (before, arrow) if before else ("", "")
         yield content((f"  {fitted(name, wide)}  ", "muted"), (f"{before}{arrow}", "muted"), (after, "strong"))

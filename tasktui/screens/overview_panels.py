@@ -30,6 +30,7 @@ from tasktui.render.plot import (
 )
 from tasktui.render.render import fitted, line
 from tasktui.render.rows import CLAUSE, Part, Row, cap, collapsed, ends, fit, heading, rule, width_of
+from tasktui.render.theme import draws_ascii
 
 if TYPE_CHECKING:  # The first screen does not need these.
     from tasktui.data.background import Background
@@ -126,7 +127,8 @@ def attention(view: View, width: int, most: int) -> list[Row]:
 
 def _alert(alert: Alert, width: int, writable: bool, *, first: bool) -> Row:
     title_role = alert.role if first or alert.role == "lost" else "strong"
-    left: list[Part] = [("▌", alert.role), (f" {SIGNS[alert.role]} ", f"bold {alert.role}")]
+    bar = "|" if draws_ascii() else "▌"  # In ASCII, the half block is the sign of the cursor.
+    left: list[Part] = [(bar, alert.role), (f" {SIGNS[alert.role]} ", f"bold {alert.role}")]
     label = f"{alert.label:<8}" if width >= 100 else ""
     locked = alert.key.isupper() and not writable
     right = [(" ", ""), *cap(alert.key, label, locked=locked)] if alert.key else []
