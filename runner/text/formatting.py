@@ -168,7 +168,7 @@ def sentence_of(text: str | None) -> str:
 
 
 def progress(done: int, total: int | None, took: float) -> str:
-    """The progress of a bulk operation: `1,200 of 4,120 (29%), 350 a second, 8s left`.
+    """The progress of a bulk operation: `1,200 of 4,120 (29 %), 350 a second, 8s left`.
 
     Args:
         done: the items done.
@@ -176,7 +176,7 @@ def progress(done: int, total: int | None, took: float) -> str:
         took: seconds so far.
     """
     rate = done / took if took > 0 else 0.0
-    parts = [f"{done:,} of {total:,} ({done / total:.0%})" if total else f"{done:,}"]
+    parts = [f"{done:,} of {total:,} ({100 * done / total:.0f} %)" if total else f"{done:,}"]
     if rate:
         parts.append(f"{rate:,.0f} a second")
         if total:

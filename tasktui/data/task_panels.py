@@ -137,8 +137,11 @@ def line_of_facts(detail: TaskDetail, width: int) -> Row:
         "submitted": f"{formatting.since(task.submitted_at, at)} ago{by}",
         "timeout": formatting.age(detail.timeout) if detail.timeout is not None else "",
     }
-    parts = [part for name, value in fields.items() if value for part in ((f"  {name} ", "muted"), (value, "text"))]
-    return fit(parts, width)
+    parts: list[Part] = []
+    for name, value in fields.items():
+        more = [(f"  {name} ", "muted"), (value, "text")] if value else []
+        parts += more if width_of([*parts, *more]) <= width else []
+    return parts
 
 
 def attempts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
@@ -281,22 +284,24 @@ def progress(detail: TaskDetail, width: int) -> list[Row]:
         return []
     shown = detail.progress.describe(detail.at, running=detail.task.state is State.RUNNING)
     share = detail.progress.done / detail.progress.total if detail.progress.total else 0.0
-    bar = gauge([(share, "running")], max(10, width // 2))
+    bar = gauge([(share, "running")], max(10, min(width // 2, width - len(line(shown)) - 5)))
     return [fit([("  ", ""), *bar, (f"  {line(shown)}", "text")], width)]
 
 
-def notes(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool) -> list[Row]:
-    """The checkpoints and the last log lines."""
-    rows: list[Row] = []
-    if detail.checkpoints:
-        rows += [rule([heading("CHECKPOINTS")], width)]
-        stored = checkpoint_lines(detail.checkpoints, detail.at, reveal=reveal)
-        rows += [fit([(f"  {text}", "text")], width) for text in stored]
-    if detail.log:
-        rows += [*([BLANK] if rows else []), rule([heading("LOG")], width, [("last lines", "muted")])]
-        for row in detail.log:
-            when = f"{row.at.astimezone(zone):%H:%M:%S}" if row.at else ""
-            role = {"warning": "retrying", "error": "dead", "critical": "dead"}.get(row.level, "muted")
-            text = one_line(mask(row.line, reveal=reveal))
-            rows.append(fit([(f"  {when:<8}  ", "faint"), (f"{line(row.level, 8):<9}", role), (text, "text")], width))
+def checkpoints(detail: TaskDetail, width: int, *, reveal: bool) -> list[Row]:
+    """The checkpoints of a task."""
+    if not detail.checkpoints:
+        return []
+    stored = checkpoint_lines(detail.checkpoints, detail.at, reveal=reveal)
+    return [rule([heading("CHECKPOINTS")], width), *(fit([(f"  {text.strip()}", "text")], width) for text in stored)]
+
+
+def log(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool) -> list[Row]:
+    """The last log lines of a task."""
+    rows: list[Row] = [rule([heading("LOG")], width, [("last lines", "muted")])] if detail.log else []
+    for row in detail.log:
+        when = f"{row.at.astimezone(zone):%H:%M:%S}" if row.at else ""
+        role = {"warning": "retrying", "error": "dead", "critical": "dead"}.get(row.level, "muted")
+        text = one_line(mask(row.line, reveal=reveal))
+        rows.append(fit([(f"  {when:<8}  ", "faint"), (f"{line(row.level, 8):<9}", role), (text, "text")], width))
     return rows

@@ -5,7 +5,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len
+
 from runner.text.redact import mask
+from runner.text.sanitize import count_noun
 from tasktui.render.render import block, brief, line
 from tasktui.render.rows import BLANK, Part, Row, fit
 
@@ -154,13 +157,29 @@ def payload_rows(value: Any, width: int, most: int | None = None) -> list[Row]:
     Args:
         value: the value, redacted.
         width: cells.
-        most: maximum number of rows; None for all.
+        most: maximum number of rows, before long lists and objects in an object are folded; None for all.
     """
     lines = block(json.dumps(value, indent=2, ensure_ascii=False)).split("\n")
-    rows: list[Row] = [fit(highlighted(text, JSON_TOKEN), width) for text in lines[:most]]
-    if most is not None and len(lines) > most:
-        rows.append([(f"{len(lines) - most:,} more lines, f unfolds", "italic faint")])
-    return rows
+    if most is None or len(lines) <= most:
+        return [fit(highlighted(text, JSON_TOKEN), width) for text in lines]
+    rows = [highlighted(text, JSON_TOKEN) for text in lines] if not isinstance(value, dict) else _members(value, width)
+    hidden = [(f"{len(rows) - most:,} more lines, f unfolds", "italic faint")] if len(rows) > most else []
+    return [*(fit(row, width) for row in rows[:most]), *([hidden] if hidden else [])]
+
+
+def _members(value: dict[str, Any], width: int) -> list[list[Part]]:
+    """An object with a line for each member; a member that does not fit into its line is folded."""
+    rows = [highlighted("{", JSON_TOKEN)]
+    for place, (key, member) in enumerate(value.items(), 1):
+        name, comma = line(json.dumps(key, ensure_ascii=False)), "," if place < len(value) else ""
+        text = line(json.dumps(member, ensure_ascii=False), 2 * width)
+        if isinstance(member, list | dict) and cell_len(name) + cell_len(text) + 5 > width:
+            left, right = "[]" if isinstance(member, list) else "{}"
+            fold = (f" {count_noun(len(member), 'item')}, f unfolds ", "italic faint")
+            rows.append([*highlighted(f"  {name}: {left}", JSON_TOKEN), fold, *highlighted(right + comma, JSON_TOKEN)])
+        else:
+            rows.append(highlighted(f"  {name}: {text}{comma}", JSON_TOKEN))
+    return [*rows, highlighted("}", JSON_TOKEN)]
 
 
 def payload_line(value: Any, width: int) -> Row:

@@ -185,11 +185,11 @@ class OverviewScreen(LiveScreen):
             table.styles.height = 0
         self.query_one("#attention", Canvas).draw(upper)
         self.query_one("#figures", Canvas).draw(middle)
-        hours = {queue.queue: view.data.waits_of(queue) for queue in queues}
         rows = {queue.queue: queue for queue in queues}
         ends = {name: view.data.pause_end(queue, view.zone) for name, queue in rows.items()}
         slots = {name: view.data.slots_of(name) for name in rows}
-        table.show(tuple(rows), lambda name: queue_line(rows[name], hours[name], slots[name], ends[name]))
+        waits_of = view.data.waits_of
+        table.show(tuple(rows), lambda name: queue_line(rows[name], waits_of(rows[name]), slots[name], ends[name]))
         self.query_one("#lower", Canvas).draw(lower)
         side = self.query_one("#side", Canvas)
         side.display = wide

@@ -79,7 +79,7 @@ def test_rewind_lists_and_changes_the_checkpoints(cli: Call, task: int) -> None:
 
 def test_show_has_progress_checkpoints_and_lines(cli: Call, task: int) -> None:
     shown = cli("show", task).out
-    assert "42 of 105 files (40%)" in shown
+    assert "42 of 105 files (40 %)" in shown
     assert shown.count("file 3") == 1
     assert "2  attempt 1" in shown
 

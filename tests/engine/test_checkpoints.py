@@ -263,7 +263,7 @@ async def test_progress_and_log_lines_are_written_while_it_runs(
         go_on.set()
         await harness.ended(task)
     assert detail.progress is not None
-    assert detail.progress.describe(detail.at).startswith("42 of 105 files (40%), ")
+    assert detail.progress.describe(detail.at).startswith("42 of 105 files (40 %), ")
     assert (detail.progress.rate or 0) > 0
     assert detail.progress.remaining is not None
     lines = [(row.number, row.attempt, row.level, row.line) for row in detail.log]

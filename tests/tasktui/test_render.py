@@ -204,6 +204,20 @@ def test_the_legend_tells_how_many_slots_a_block_shows() -> None:
 def test_a_long_payload_is_folded_and_says_so() -> None:
     assert plain(payload_rows({"a": 1}, 20, 5)).splitlines() == ["{", '  "a": 1', "}"]
     assert plain(payload_rows(list(range(40)), 40, 5)).splitlines()[-1] == "37 more lines, f unfolds"
+    folded = plain(
+        payload_rows({"id": 7, "small": [1, 2], "charges": list(range(40)), "last": {"\x1b": "x" * 40}}, 40, 9)
+    )
+    assert folded.splitlines() == [
+        "{",
+        '  "id": 7,',
+        '  "small": [1, 2],',
+        '  "charges": [ 40 items, f unfolds ],',
+        '  "last": { 1 item, f unfolds }',
+        "}",
+    ]
+    many = payload_rows({str(key): [key] * 40 for key in range(9)}, 40, 5)
+    assert plain(many[-1:]) == "6 more lines, f unfolds"
+    assert all(width_of(row) <= 40 for row in many)
 
 
 def test_a_sentence_breaks_between_words_and_keeps_its_styles() -> None:

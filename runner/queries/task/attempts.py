@@ -142,13 +142,13 @@ class TaskProgress:
         return timedelta(seconds=seconds) if seconds < timedelta.max.total_seconds() / 2 else None
 
     def describe(self, now: datetime, *, running: bool = True) -> str:
-        """The progress as a line, such as "42 of 105 files (40%), 3.1/s, 20s left".
+        """The progress as a line, such as "42 of 105 files (40 %), 3.1/s, 20s left".
 
         Args:
             now: the database's time.
             running: False to leave out the rate and the time left.
         """
-        share = f" ({min(100.0, 100 * self.done / self.total):.0f}%)" if self.total else ""
+        share = f" ({min(100.0, 100 * self.done / self.total):.0f} %)" if self.total else ""
         of = f" of {_amount(self.total)}" if self.total is not None else ""
         parts = [f"{_amount(self.done)}{of}{f' {self.unit}' if self.unit else ''}{share}"]
         if running:

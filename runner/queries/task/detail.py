@@ -337,7 +337,7 @@ def _rest(detail: TaskDetail) -> Iterator[tuple[str, object]]:
     )
     yield "host", None if runner else task.host
     if runner is not None and runner.memory is not None:
-        yield "its process", f"CPU {formatting.share(runner.cpu)}, memory {formatting.size(runner.memory)}"
+        yield "its process", f"CPU {round((runner.cpu or 0) * 100)} %, memory {formatting.size(runner.memory)}"
     yield "retry plan", detail.retry or (detail.handler_retry and f"{detail.handler_retry}, the handler's own")
     yield "timeout", formatting.age(detail.timeout) if detail.timeout is not None else None
     yield "tags", ", ".join(detail.tags)
