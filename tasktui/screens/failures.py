@@ -81,6 +81,7 @@ class FailuresScreen(LiveScreen):
         "its tasks, H pauses its handler. :incident writes a report as Markdown, and Z on screen 8 undoes a change."
     )
     OPENS = "tasks"
+    COMMANDS_SHOWN = ("incident",)
     BINDINGS: ClassVar[list[BindingType]] = [
         *action_bindings(ActionTarget.TASKS, ActionTarget.HANDLER),
         Binding("w", "why", "Why"),

@@ -25,6 +25,9 @@ NARROW = 100
 FEW_KEYS = 3
 """Keys of a group on a narrow screen."""
 
+LEAST_CHANGES = 2
+"""Keys that change something, which stay before the last keys that look."""
+
 SEPARATOR: Part = ("│", "line")
 
 BRIEF = 6.0
@@ -103,9 +106,16 @@ class Keys(Canvas):
             left += [[(SEPARATOR, ""), ((" ", ""), "")], *(_cap(hint, narrow=narrow) for hint in change)]
             if any(hint.locked for hint in change):
                 left.append([((":write unlocks", "italic faint"), "")])
+        looks = len(look) if self._message is None else 0
         while len(left) > 1 and sum(map(_width, left)) + _width(right) + 1 > width:
             # The note at the end is worth more than the last key; help lists every key.
-            del left[-2 if left[-1][0][0][0].startswith(":write") and len(left) > 2 else -1]
+            noted = left[-1][0][0][0].startswith(":write") and len(left) > 2
+            changes = len(left) - looks - 2 - noted
+            if changes <= LEAST_CHANGES and looks > FEW_KEYS:
+                del left[looks]
+                looks -= 1
+            else:
+                del left[-2 if noted else -1]
         flat = [part for group in left for part in group]
         gap: list[tuple[Part, str]] = [((" " * (width - _width(flat) - _width(right)), ""), "")]
         parts = [*flat, *gap, *right]
@@ -121,7 +131,8 @@ class Keys(Canvas):
 
 def _cap(hint: KeyHint, *, narrow: bool) -> list[tuple[Part, str]]:
     label = hint.label.split()[0] if narrow and hint.label else hint.label
-    return [*((part, hint.action) for part in cap(hint.key, label, locked=hint.locked)), ((" ", ""), "")]
+    parts = cap(hint.key, label, locked=hint.locked)
+    return [*((part, hint.action) for part in (parts if label else parts[:1])), ((" ", ""), "")]
 
 
 def _width(parts: Sequence[tuple[Part, str]]) -> int:
@@ -288,6 +299,7 @@ class ScreenFrame:
             key = binding.key_display or screen.app.get_key_display(binding)
             hint = KeyHint(key, binding.description.lower(), binding.action, not active.enabled)
             (change if binding.action.startswith("act(") else look).append(hint)
+        look += [KeyHint(f":{name}", "", f"app.command('{name}')") for name in screen.COMMANDS_SHOWN]
         wide = screen.size.width >= NARROW
         console = [KeyHint("?", "help", "app.help")]
         console += [KeyHint(":", "command", "app.command"), KeyHint("q", "quit", "app.quit")] if wide else []

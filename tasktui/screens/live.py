@@ -151,6 +151,9 @@ class LiveScreen(Screen[None]):
     OPENS: ClassVar[str] = ""
     """What enter opens, for the footer; empty if it opens nothing."""
 
+    COMMANDS_SHOWN: ClassVar[tuple[str, ...]] = ()
+    """Commands that the footer names, beside its keys."""
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "reload", "Reload", show=False),
         Binding("ctrl+x", "app.stop", "Stop", key_display="^x"),

@@ -93,6 +93,7 @@ class OverviewScreen(LiveScreen):
         "start. Enter lists the tasks of a queue, P pauses or resumes it, M limits it, s switches the plots to a day."
     )
     OPENS = "tasks"
+    COMMANDS_SHOWN = ("incident",)
     BINDINGS: ClassVar[list[BindingType]] = [
         *action_bindings(ActionTarget.QUEUE),
         Binding("w", "why", "Why"),

@@ -93,6 +93,7 @@ class ReportsScreen(LiveScreen):
         "three plots have no room. Enter lists its tasks, b switches between handlers and queues, o sorts, x exports."
     )
     OPENS = "tasks"
+    COMMANDS_SHOWN = ("incident",)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "span", "Span"),
         Binding("c", "app.capacity", "Capacity"),

@@ -19,8 +19,10 @@ from runner.operations.edit_values import Changes
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
 from runner.queries.health import Ping
+from tasktui.commands.syntax import COMMANDS
 from tasktui.render.rows import Row, width_of
 from tasktui.screens import MODES
+from tasktui.screens.frame import Keys
 from tasktui.widgets.heading import ROOM_FOR_AGE, Status, first_line, second_line, third_line
 from tasktui.widgets.table import Table
 from tests.store.minutes import Minute, write_statistics
@@ -306,3 +308,39 @@ async def test_keys_of_a_task_unfold_it_and_return_and_the_audit_names_a_single_
         await operator.sees("edit")
         await operator.press("t")
         await operator.is_told("This is a single change; enter opens its task")
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("writable", [True, False])
+async def test_a_footer_names_exactly_keys_that_work(
+    database: Database, watch: Watch, width: int, *, writable: bool
+) -> None:
+    id = await add_live(database, "smtp.send", queue="mail", state="running", attempt=1)
+    await add_attempt(database, id)
+    async with watch("overview", size=(width, 40), writable=writable, task_id=id) as operator:
+        for name, mode in MODES.items():
+            await operator.press(mode.key)
+            await operator.until(lambda title=mode.title: operator.screen.title == title)
+            await operator.until(lambda: operator.screen.feed.read_at is not None)
+            screen = operator.screen
+            screen.frame.redraw()
+            active = {
+                active.binding.key_display or screen.app.get_key_display(active.binding): active
+                for active in screen.active_bindings.values()
+            }
+            groups = screen.frame._groups()
+            for hint in (*groups.look, *groups.change, *groups.console):
+                if hint.key.startswith(":") and hint.key != ":":
+                    assert hint.key[1:] in COMMANDS, name
+                elif hint.key != "↵":
+                    assert active[hint.key].enabled is not hint.locked, (name, hint)
+            own = {key for key, each in active.items() if each.node is screen and each.binding.show}
+            assert own <= {hint.key for hint in (*groups.look, *groups.change)}, name
+            row = screen.query_one(Keys)._row()
+            assert width_of(row) == width
+            shown = "".join(text for text, _ in row)
+            assert [hint.key for hint in groups.look[:2] if f" {hint.key} " not in shown] == [], name
+            assert {hint.locked for hint in groups.change} <= {not writable}, name
+            if width >= (120 if writable else 200):
+                assert {"tasks": " * ", "overview": " :incident "}.get(name, "") in shown
