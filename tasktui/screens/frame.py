@@ -107,6 +107,8 @@ class Keys(Canvas):
             if any(hint.locked for hint in change):
                 left.append([((":write unlocks", "italic faint"), "")])
         looks = len(look) if self._message is None else 0
+        if sum(map(_width, left)) + _width(right) + 1 > width:
+            left[1 : 1 + looks] = [_cap(hint, narrow=True) for hint in look[:looks]]
         while len(left) > 1 and sum(map(_width, left)) + _width(right) + 1 > width:
             # The note at the end is worth more than the last key; help lists every key.
             noted = left[-1][0][0][0].startswith(":write") and len(left) > 2

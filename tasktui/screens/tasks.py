@@ -84,7 +84,7 @@ class TasksScreen(LiveScreen):
         Binding("backslash", "mark('none')", "Clear marks", show=False, key_display="\\"),
         Binding("w", "why", "Why"),
         Binding("slash", "filter", "Filter", key_display="/", priority=True),
-        Binding("asterisk", "mark('all')", "Mark all", key_display="*"),
+        Binding("asterisk", "mark('all')", "All matches", key_display="*"),
         Binding("n", "show('older')", "Search older tasks", show=False),
         Binding("p", "show('preview')", "Preview", show=False),
         Binding("o", "app.command('sort')", "Sort", show=False, priority=True),
