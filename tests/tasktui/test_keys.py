@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import sqlalchemy as sa
+from textual.widgets import Input
 
 from runner.db.database import Database
 from runner.db.transaction import clock
@@ -106,3 +107,17 @@ async def test_enter_lists_the_tasks_of_a_queue_at_a_past_time(database: Databas
         await operator.sees("As of", "1 task")
         await operator.press("r")
         await operator.sees("1 task")
+
+
+@ON_ONE_DATABASE
+async def test_enter_leads_to_the_next_input_of_the_edit_form(database: Database, watch: Watch) -> None:
+    await add_live(database)
+    async with watch("tasks") as operator:
+        await operator.sees("○ ready")
+        await operator.press("E")
+        await operator.sees("Max attempts")
+        operator.screen.query_one("#priority").focus()
+        await operator.pilot.pause()
+        fields = [field.id for field in operator.screen.query(Input) if not field.disabled]
+        await operator.press("enter")
+        assert operator.screen.focused.id == fields[fields.index("priority") + 1]

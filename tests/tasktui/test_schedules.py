@@ -86,6 +86,12 @@ async def test_a_schedule_is_paused_edited_run_deleted_and_each_is_undone(databa
         await operator.press("Z")
         await confirm(operator)
         await operator.sees("Next in")
+        await operator.press("P")
+        await confirm(operator)
+        await operator.sees("Paused by")
+        await operator.press("P")
+        await confirm(operator)
+        await operator.sees("Next in")
         await operator.press("N")
         await confirm(operator)
         await operator.is_told("runs within a second on a live runner")
@@ -94,7 +100,7 @@ async def test_a_schedule_is_paused_edited_run_deleted_and_each_is_undone(databa
         await confirm(operator)
         await operator.sees("There are no schedules")
     entries = await audited(database)
-    assert [entry.verb for entry in reversed(entries)] == ["add", "pause", "resume", "run", "delete"]
+    assert [entry.verb for entry in reversed(entries)] == ["add", "pause", "resume", "pause", "resume", "run", "delete"]
 
 
 @ON_ONE_DATABASE
