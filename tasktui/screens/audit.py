@@ -41,18 +41,18 @@ BAR = 40
 MOST = 200
 """Maximum number of operations to list, latest first."""
 
-RECORDED = ("_at", "_by", "_why")
-"""Ends of the names of values that repeat the time, the operator and the reason of a change."""
+RECORDED = re.compile(r"(?:paused|limited|breaker)_(?:\w+_)?(?:at|by|why)")
+"""Names of values that repeat the time, the operator and the reason of a change."""
 
 COLUMNS = (
     ListColumn("ID", 7, right=True),
     ListColumn("AGO", 7, right=True),
     ListColumn("OPERATOR", 10, grow=1),
-    ListColumn("HOST", 10, grow=1, drop=1),
+    ListColumn("HOST", 10, grow=1, drop=2),
     ListColumn("OPERATION", 10),
     ListColumn("TARGET", 16, grow=2),
-    ListColumn("CHANGE", 14, grow=3),
-    ListColumn("REASON", 12, grow=2, drop=2),
+    ListColumn("CHANGE", 18, grow=3),
+    ListColumn("REASON", 12, grow=2, drop=1),
 )
 
 
@@ -213,7 +213,7 @@ def operation_line(operation: ChangeGroup, at: datetime, zone: tzinfo, *, undone
             Cell(line(entry.host), "muted"),
             Cell(line(verb), "strong"),
             Cell(line(target), "text"),
-            Cell(line(changed), "muted"),
+            Cell(line(changed) if changed else "", "muted"),
             Cell(line(entry.reason) if entry.reason else "", "text"),
         ),
         struck=undone and not group,
@@ -222,9 +222,9 @@ def operation_line(operation: ChangeGroup, at: datetime, zone: tzinfo, *, undone
 
 def brief_changes(entry: AuditRecord, zone: tzinfo) -> list[str]:
     """The changed values in few words, without those that the other columns of the list show."""
-    changed = list(differences(entry.before, entry.after, zone=zone))
-    beside = [text for text in changed if not text.partition(":")[0].endswith(RECORDED)]
-    return [re.sub(r": (?:-|null) -> ", " ", text, count=1) for text in beside or changed]
+    changed = differences(entry.before, entry.after, zone=zone)
+    beside = [text for text in changed if not RECORDED.fullmatch(text.partition(":")[0])]
+    return [re.sub(r": (?:-|null) -> ", " ", text, count=1) for text in beside]
 
 
 async def _operations(tx: Transaction, change_group: str | None, cursor: str | None) -> RecentOperations:

@@ -23,6 +23,7 @@ from tasktui.actions.edit_preview import meanings, outlook, preview, ruler
 from tasktui.actions.plan import plan, plan_rows
 from tasktui.commands.syntax import Command, complete_command, complete_filter, filter_of, parse_command
 from tasktui.render.rows import plain
+from tasktui.screens.audit import brief_changes
 from tasktui.session.session import Job
 from tasktui.session.write_lock import ASKED, ReadOnly, WriteLock
 
@@ -43,6 +44,19 @@ def story(task: TaskRow, payload: str = '{"to": "ana"}', retry: str | None = "1m
 
 def entry(id: int, undo_of: int | None = None) -> AuditRecord:
     return AuditRecord(id, 1, None, undo_of, NOW, "ana", "web-1", "edit", None, "{}", "{}")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("{}", '{"paused_at": "2026-11-22 10:00:00", "paused_by": "ana", "paused_why": "restore"}', []),
+        ('{"max_running": null}', '{"max_running": 24, "limited_at": "2026-11-22 10:00:00"}', ["max_running 24"]),
+        ('{"priority": 1}', '{"priority": 9}', ["priority: 1 -> 9"]),
+        ("{}", '{"run_at": "2026-11-22 10:00:00", "priority": 9}', ["run_at 2026-11-22 10:00:00 UTC", "priority 9"]),
+    ],
+)
+def test_the_list_of_changes_leaves_out_what_other_columns_show(before: str, after: str, shown: list[str]) -> None:
+    assert brief_changes(replace(entry(1), before=before, after=after), UTC) == shown
 
 
 @pytest.mark.parametrize(

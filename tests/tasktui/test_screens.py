@@ -67,7 +67,7 @@ async def test_each_screen_is_one_key_away_and_shows_its_essentials(task_id: int
     async with watch(task_id=task_id) as operator:
         for mode, texts in SEEN.items():
             await operator.press(MODES[mode].key)
-            for size in (NARROW, WIDE):
+            for size in (NARROW, (100, 30), WIDE, (200, 60)):
                 await operator.pilot.resize_terminal(*size)
                 await operator.until(partial(shows, operator, size, "tasktui", "?  help", *texts))
 
