@@ -28,7 +28,7 @@ from tests.conftest import on_postgresql
 from tests.engine.harness import Harness, at_work, until, wait_for_event
 
 PATIENT = {"lease_timeout": "1h", "heartbeat_interval": "30m"}
-"""So that no runner hears by a beat that it was struck out."""
+"""So that no runner learns by a heartbeat that it was struck out."""
 
 
 PAY = sa.text("INSERT INTO payments (task) VALUES (:task)")

@@ -207,14 +207,14 @@ def test_then_waits_for_a_member_that_is_a_duplicate(
     assert notes == [2, 4, ("then", BatchResult(2, 2, 0, 0))]
 
 
-SIBLINGS: dict[str, list[NewTask]] = {
+MEMBERS: dict[str, list[NewTask]] = {
     "itself": [NewTask("a", after=(DependsOn(BatchMember(0)),))],
     "one behind it": [NewTask("a", after=(DependsOn(BatchMember(1)),)), NewTask("a")],
     "one that is not there": [NewTask("a"), NewTask("a", after=(DependsOn(BatchMember(-1)),))],
 }
 
 
-@pytest.mark.parametrize("tasks", SIBLINGS.values(), ids=SIBLINGS)
+@pytest.mark.parametrize("tasks", MEMBERS.values(), ids=MEMBERS)
 async def test_a_sibling_must_precede_its_dependent(database: Any, tasks: list[NewTask]) -> None:
     from runner.store.submit import submit_many
 

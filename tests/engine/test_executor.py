@@ -25,7 +25,7 @@ AT_ONCE = 0.01
 KINDS = ["async", "thread"]
 
 
-class Desk:
+class Trial:
     """Executes single tasks, and counts how often a slot was given back."""
 
     def __init__(self, executor: Executor) -> None:
@@ -77,28 +77,28 @@ def _raise(error: BaseException) -> None:
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Desk]:
-    desk = Desk(Executor(2, AttemptLimits(NO_LIMIT, RESULT_LIMIT)))
-    yield desk
-    await until(lambda: desk.executor.stuck == 0)
-    await desk.executor.close()
+async def trial() -> AsyncIterator[Trial]:
+    trial = Trial(Executor(2, AttemptLimits(NO_LIMIT, RESULT_LIMIT)))
+    yield trial
+    await until(lambda: trial.executor.stuck == 0)
+    await trial.executor.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_result_of_a_handler_is_stored_as_json(desk: Desk, kind: str) -> None:
-    assert await desk.execute(doing(kind, lambda: {"found": [1, 2]})) == Done('{"found":[1,2]}')
-    assert desk.slots_released == 1
+async def test_the_result_of_a_handler_is_stored_as_json(trial: Trial, kind: str) -> None:
+    assert await trial.execute(doing(kind, lambda: {"found": [1, 2]})) == Done('{"found":[1,2]}')
+    assert trial.slots_released == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_nothing_returned_is_nothing_kept(desk: Desk, kind: str) -> None:
-    assert await desk.execute(doing(kind, lambda: None)) == Done(None)
+async def test_nothing_returned_is_nothing_kept(trial: Trial, kind: str) -> None:
+    assert await trial.execute(doing(kind, lambda: None)) == Done(None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("outcome", [Retry("5m", "busy"), Dead("no such user"), Snooze("10m", "not yet")])
-async def test_an_outcome_returned_is_the_outcome(desk: Desk, kind: str, outcome: Outcome) -> None:
-    assert await desk.execute(doing(kind, lambda: outcome)) == outcome
+async def test_an_outcome_returned_is_the_outcome(trial: Trial, kind: str, outcome: Outcome) -> None:
+    assert await trial.execute(doing(kind, lambda: outcome)) == outcome
 
 
 def _circular() -> list[Any]:
@@ -141,68 +141,68 @@ NOT_KEPT = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("result", list(UNKEPT))
 async def test_a_result_that_cannot_be_kept_is_a_success_without_one(
-    desk: Desk, kind: str, result: str, caplog: pytest.LogCaptureFixture
+    trial: Trial, kind: str, result: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outcome = await desk.execute(doing(kind, UNKEPT[result]))
+    outcome = await trial.execute(doing(kind, UNKEPT[result]))
     assert isinstance(outcome, Done)
     assert (outcome.result, outcome.why) == (None, f"the result was not kept: {NOT_KEPT.get(result, NO_JSON)}")
     assert caplog.messages == [f"task 7 (work): {outcome.why}"]
-    assert desk.slots_released == 1
+    assert trial.slots_released == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_text_that_only_mentions_infinity_is_kept(desk: Desk, kind: str) -> None:
-    assert await desk.execute(doing(kind, lambda: "to Infinity and NaN")) == Done('"to Infinity and NaN"')
+async def test_a_text_that_only_mentions_infinity_is_kept(trial: Trial, kind: str) -> None:
+    assert await trial.execute(doing(kind, lambda: "to Infinity and NaN")) == Done('"to Infinity and NaN"')
 
 
 @pytest.mark.parametrize("result", [r"\u0000", r"\\u0000", r"C:\u0000\u0001"])
-async def test_a_text_that_only_spells_nul_is_kept(desk: Desk, result: str) -> None:
-    outcome = await desk.execute(doing("async", lambda: {"text": result, result: 1}))
+async def test_a_text_that_only_spells_nul_is_kept(trial: Trial, result: str) -> None:
+    outcome = await trial.execute(doing("async", lambda: {"text": result, result: 1}))
     assert isinstance(outcome, Done)
     assert outcome.why is None
     assert json.loads(outcome.result or "") == {"text": result, result: 1}
 
 
 @pytest.mark.parametrize("result", ["\\\0", "\\\\\0", r"\u0000" + "\0"])
-async def test_nul_after_backslashes_is_not_kept(desk: Desk, result: str) -> None:
-    outcome = await desk.execute(doing("async", lambda: [result]))
+async def test_nul_after_backslashes_is_not_kept(trial: Trial, result: str) -> None:
+    outcome = await trial.execute(doing("async", lambda: [result]))
     assert outcome == Done(None, f"the result was not kept: {NOT_KEPT['NUL']}")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("payload", ['{"n": "seven"}', "{}", '{"n": 7, "more": 1}', "[]", "null", "{"])
-async def test_a_payload_that_does_not_fit_is_dead_with_the_reason(desk: Desk, kind: str, payload: str) -> None:
+async def test_a_payload_that_does_not_fit_is_dead_with_the_reason(trial: Trial, kind: str, payload: str) -> None:
     async def on_loop(n: int) -> None: ...
     def in_thread(n: int) -> None: ...
 
-    outcome = await desk.execute(on_loop if kind == "async" else in_thread, payload)
+    outcome = await trial.execute(on_loop if kind == "async" else in_thread, payload)
     assert isinstance(outcome, Dead)
     assert outcome.failure is not None
     assert outcome.failure.type == "InvalidPayload"
     assert "seven" not in outcome.failure.message
-    assert desk.slots_released == 1
+    assert trial.slots_released == 1
 
 
-async def test_annotations_that_name_nothing_are_a_failure_and_free_the_slot(desk: Desk) -> None:
+async def test_annotations_that_name_nothing_are_a_failure_and_free_the_slot(trial: Trial) -> None:
     async def work(n: "Missing") -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
-    outcome = await desk.execute(work, '{"n": 1}')
+    outcome = await trial.execute(work, '{"n": 1}')
     assert isinstance(outcome, Retry)
     assert outcome.failure is not None
     assert outcome.failure.type.endswith("InvalidHandler")
-    assert desk.slots_released == 1
+    assert trial.slots_released == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_exception_is_a_failed_attempt_with_its_own_words(desk: Desk, kind: str) -> None:
-    outcome = await desk.execute(raising(kind, KeyError("missing")))
+async def test_an_exception_is_a_failed_attempt_with_its_own_words(trial: Trial, kind: str) -> None:
+    outcome = await trial.execute(raising(kind, KeyError("missing")))
     assert isinstance(outcome, Retry)
     assert outcome.delay is None
     assert outcome.failure is not None
     assert outcome.failure.reason == "KeyError: 'missing'"
     assert "in _raise" in outcome.failure.traceback
     assert "execute.py" not in outcome.failure.traceback
-    assert desk.slots_released == 1
+    assert trial.slots_released == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -222,21 +222,21 @@ async def test_an_exception_is_a_failed_attempt_with_its_own_words(desk: Desk, k
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_every_exception_is_a_failed_attempt(desk: Desk, kind: str, error: BaseException) -> None:
-    outcome = await desk.execute(raising(kind, error))
+async def test_every_exception_is_a_failed_attempt(trial: Trial, kind: str, error: BaseException) -> None:
+    outcome = await trial.execute(raising(kind, error))
     assert isinstance(outcome, Retry)
     assert outcome.delay is None, "the retry plan decides"
     assert outcome.failure is not None
     assert type(error).__name__ in outcome.failure.type + outcome.failure.message + outcome.failure.traceback
-    assert desk.slots_released == 1
+    assert trial.slots_released == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_real_recursion_is_a_failed_attempt(desk: Desk, kind: str) -> None:
+async def test_a_real_recursion_is_a_failed_attempt(trial: Trial, kind: str) -> None:
     def dig() -> None:
         dig()
 
-    outcome = await desk.execute(doing(kind, dig))
+    outcome = await trial.execute(doing(kind, dig))
     assert isinstance(outcome, Retry)
     assert outcome.failure is not None
     assert outcome.failure.type == "RecursionError"
@@ -256,9 +256,9 @@ class Liar(Exception):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", [Mute(), Liar()])
 async def test_an_exception_whose_text_cannot_be_had_is_a_failed_attempt(
-    desk: Desk, kind: str, error: Exception
+    trial: Trial, kind: str, error: Exception
 ) -> None:
-    outcome = await desk.execute(raising(kind, error))
+    outcome = await trial.execute(raising(kind, error))
     assert isinstance(outcome, Retry)
     assert outcome.failure is not None
     assert outcome.failure.type.endswith(type(error).__name__)
@@ -282,16 +282,16 @@ async def test_an_exception_whose_text_cannot_be_had_is_a_failed_attempt(
         (lambda error: "dead", Retry),
     ],
 )
-async def test_on_error_classifies_an_exception(desk: Desk, kind: str, on_error: Any, outcome: type[Outcome]) -> None:
-    result = await desk.execute(raising(kind, KeyError("x")), on_error=on_error)
+async def test_on_error_classifies_an_exception(trial: Trial, kind: str, on_error: Any, outcome: type[Outcome]) -> None:
+    result = await trial.execute(raising(kind, KeyError("x")), on_error=on_error)
     assert type(result) is outcome
     if isinstance(result, (Retry, Dead)):
         assert result.failure is not None
         assert result.failure.type == "KeyError"
 
 
-async def test_on_error_keeps_the_delay_that_it_chose(desk: Desk) -> None:
-    outcome = await desk.execute(raising("async", KeyError("x")), on_error=lambda error: Retry("7m"))
+async def test_on_error_keeps_the_delay_that_it_chose(trial: Trial) -> None:
+    outcome = await trial.execute(raising("async", KeyError("x")), on_error=lambda error: Retry("7m"))
     assert isinstance(outcome, Retry)
     assert outcome.delay == "7m"
 
@@ -302,16 +302,16 @@ async def test_on_error_keeps_the_delay_that_it_chose(desk: Desk) -> None:
     ("error", "message"), [(ValueError("no 7"), "unknown customer (no 7)"), (ValueError(), "unknown customer")]
 )
 async def test_the_reason_from_on_error_is_stored_with_the_message_of_the_exception(
-    desk: Desk, kind: str, decided: Retry | Dead, error: ValueError, message: str
+    trial: Trial, kind: str, decided: Retry | Dead, error: ValueError, message: str
 ) -> None:
-    outcome = await desk.execute(raising(kind, error), on_error=lambda _: decided)
+    outcome = await trial.execute(raising(kind, error), on_error=lambda _: decided)
     assert isinstance(outcome, type(decided))
     assert outcome.failure is not None
     assert (outcome.failure.type, outcome.failure.message) == ("ValueError", message)
     assert "ValueError" in outcome.failure.traceback
 
 
-async def test_an_async_handler_that_takes_too_long_is_cancelled(desk: Desk) -> None:
+async def test_an_async_handler_that_takes_too_long_is_cancelled(trial: Trial) -> None:
     seen: list[str] = []
 
     async def work() -> None:
@@ -321,13 +321,13 @@ async def test_an_async_handler_that_takes_too_long_is_cancelled(desk: Desk) -> 
             seen.append("cancelled")
             raise
 
-    assert timed_out(await desk.execute(work, timeout=AT_ONCE))
+    assert timed_out(await trial.execute(work, timeout=AT_ONCE))
     assert seen == ["cancelled"]
-    assert desk.slots_released == 1
+    assert trial.slots_released == 1
 
 
-async def test_a_thread_that_takes_too_long_is_told_and_keeps_its_slot_until_it_ends(
-    desk: Desk, caplog: pytest.LogCaptureFixture
+async def test_a_thread_that_takes_too_long_is_asked_to_stop_and_keeps_its_slot_until_it_ends(
+    trial: Trial, caplog: pytest.LogCaptureFixture
 ) -> None:
     told, go_on = threading.Event(), threading.Event()
 
@@ -336,25 +336,25 @@ async def test_a_thread_that_takes_too_long_is_told_and_keeps_its_slot_until_it_
             told.set()
         go_on.wait(WAIT_SECONDS)
 
-    assert timed_out(await desk.execute(work, timeout=AT_ONCE))
+    assert timed_out(await trial.execute(work, timeout=AT_ONCE))
     assert await asyncio.to_thread(told.wait, WAIT_SECONDS)
-    assert (desk.slots_released, desk.executor.stuck) == (0, 1)
+    assert (trial.slots_released, trial.executor.stuck) == (0, 1)
     go_on.set()
-    await until(lambda: desk.slots_released == 1)
-    assert desk.executor.stuck == 0
+    await until(lambda: trial.slots_released == 1)
+    assert trial.executor.stuck == 0
     assert "task 7 (work) ended after its runner abandoned it" in caplog.messages
 
 
-async def test_an_abandoned_thread_that_fails_has_no_effect(desk: Desk) -> None:
+async def test_an_abandoned_thread_that_fails_has_no_effect(trial: Trial) -> None:
     go_on = threading.Event()
 
     def work() -> None:
         go_on.wait(WAIT_SECONDS)
         raise ZeroDivisionError
 
-    assert timed_out(await desk.execute(work, timeout=AT_ONCE))
+    assert timed_out(await trial.execute(work, timeout=AT_ONCE))
     go_on.set()
-    await until(lambda: desk.slots_released == 1)
+    await until(lambda: trial.slots_released == 1)
 
 
 def timed_out(outcome: Outcome) -> bool:
@@ -362,10 +362,10 @@ def timed_out(outcome: Outcome) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_tasks_own_time_goes_before_the_handlers(desk: Desk, kind: str) -> None:
-    hasty = await desk.execute_running(taken(waiting(kind), timeout=AT_ONCE, default=WAIT_SECONDS))
-    patient = await desk.execute_running(taken(lasting(kind), timeout=WAIT_SECONDS, default=AT_ONCE))
-    by_default = await desk.execute_running(taken(waiting(kind), default=AT_ONCE))
+async def test_the_tasks_own_time_goes_before_the_handlers(trial: Trial, kind: str) -> None:
+    hasty = await trial.execute_running(taken(waiting(kind), timeout=AT_ONCE, default=WAIT_SECONDS))
+    patient = await trial.execute_running(taken(lasting(kind), timeout=WAIT_SECONDS, default=AT_ONCE))
+    by_default = await trial.execute_running(taken(waiting(kind), default=AT_ONCE))
     assert timed_out(hasty)
     assert timed_out(by_default)
     assert patient == Done('"done"')
@@ -397,24 +397,24 @@ def waiting(kind: str) -> Callable[..., Any]:
     return on_loop if kind == "async" else in_thread
 
 
-async def test_a_timeout_of_the_handlers_own_is_not_called_ours(desk: Desk) -> None:
+async def test_a_timeout_of_the_handlers_own_is_not_called_ours(trial: Trial) -> None:
     async def work() -> None:
         async with asyncio.timeout(0):
             await asyncio.Event().wait()
 
-    outcome = await desk.execute(work, timeout=WAIT_SECONDS)
+    outcome = await trial.execute(work, timeout=WAIT_SECONDS)
     assert isinstance(outcome, Retry)
     assert outcome.failure is not None
     assert outcome.failure.type == "TimeoutError"
 
 
-async def test_a_handler_that_awaits_a_cancelled_task_fails(desk: Desk) -> None:
+async def test_a_handler_that_awaits_a_cancelled_task_fails(trial: Trial) -> None:
     async def work() -> None:
         other = asyncio.ensure_future(asyncio.Event().wait())
         other.cancel()
         await other
 
-    outcome = await desk.execute(work)
+    outcome = await trial.execute(work)
     assert isinstance(outcome, Retry)
     assert outcome.delay is None
     assert outcome.failure is not None
@@ -422,7 +422,7 @@ async def test_a_handler_that_awaits_a_cancelled_task_fails(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_terminated_body_is_cancelled(desk: Desk, kind: str) -> None:
+async def test_a_terminated_body_is_cancelled(trial: Trial, kind: str) -> None:
     begun = threading.Event()
 
     async def on_loop() -> None:
@@ -434,22 +434,22 @@ async def test_a_terminated_body_is_cancelled(desk: Desk, kind: str) -> None:
         ctx.stop.wait(WAIT_SECONDS)
 
     running = taken(on_loop if kind == "async" else in_thread)
-    job = asyncio.ensure_future(desk.execute_running(running))
+    job = asyncio.ensure_future(trial.execute_running(running))
     running.job, running.started = job, time.monotonic()  # type: ignore[assignment]
     await until(begun.is_set)
     running.cancel()
     assert isinstance(await job, Cancelled)
-    assert desk.slots_released == 1
+    assert trial.slots_released == 1
 
 
-async def test_a_context_describes_its_task(desk: Desk) -> None:
+async def test_a_context_describes_its_task(trial: Trial) -> None:
     seen: list[Context] = []
     before = datetime.now(UTC)
 
     async def work(ctx: Context, n: int) -> None:
         seen.append(ctx)
 
-    await desk.execute(work, '{"n": 1}', timeout=60)
+    await trial.execute(work, '{"n": 1}', timeout=60)
     (ctx,) = seen
     assert (ctx.id, ctx.key, ctx.attempt, ctx.max_attempts, ctx.fence) == (7, "order-7", 2, 5, 12)
     assert ctx.deadline is not None
@@ -457,37 +457,37 @@ async def test_a_context_describes_its_task(desk: Desk) -> None:
     assert not ctx.cancelled
 
 
-async def test_a_context_without_a_limit_has_no_deadline(desk: Desk) -> None:
+async def test_a_context_without_a_limit_has_no_deadline(trial: Trial) -> None:
     seen: list[datetime | None] = []
 
     def work(ctx: Context) -> None:
         seen.append(ctx.deadline)
 
-    await desk.execute(work)
+    await trial.execute(work)
     assert seen == [None]
 
 
-async def test_a_contexts_log_names_the_task(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_contexts_log_names_the_task(trial: Trial, caplog: pytest.LogCaptureFixture) -> None:
     async def work(ctx: Context) -> None:
         ctx.logger.warning("halfway")
 
-    await desk.execute(work)
+    await trial.execute(work)
     (record,) = caplog.records
     assert (record.__dict__["task"], record.__dict__["handler"]) == (7, "work")
 
 
-async def test_two_contexts_are_not_told_for_each_other(desk: Desk) -> None:
+async def test_two_contexts_are_kept_apart(trial: Trial) -> None:
     seen: list[Context] = []
 
     async def work(ctx: Context) -> None:
         seen.append(ctx)
 
-    await asyncio.gather(desk.execute(work), desk.execute(work))
+    await asyncio.gather(trial.execute(work), trial.execute(work))
     seen[0].stop.set()
     assert [ctx.cancelled for ctx in seen] == [True, False]
 
 
-async def test_a_plain_function_that_returns_a_coroutine_has_not_done_its_work(desk: Desk) -> None:
+async def test_a_plain_function_that_returns_a_coroutine_has_not_done_its_work(trial: Trial) -> None:
     begun = asyncio.Event()
 
     async def forgotten() -> None:
@@ -496,7 +496,7 @@ async def test_a_plain_function_that_returns_a_coroutine_has_not_done_its_work(d
     def work() -> Any:
         return forgotten()
 
-    outcome = await desk.execute(work)
+    outcome = await trial.execute(work)
     assert not begun.is_set()
     assert isinstance(outcome, Dead)
     assert "coroutine" in outcome.why

@@ -18,7 +18,9 @@ from tests.store.rows import add_past, ahead
 on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 
 
-def upkeep(harness: Harness, database: Database | None = None, stopping: Callable[[], bool] = bool) -> Maintenance:
+def maintenance_of(
+    harness: Harness, database: Database | None = None, stopping: Callable[[], bool] = bool
+) -> Maintenance:
     return Maintenance(database or harness.database, Settings(url=parse_url(harness.url)), stopping)
 
 
@@ -37,7 +39,7 @@ async def test_old_tasks_are_deleted(harness: Harness) -> None:
     for runner_id, days in ((1, 31), (2, 1)):
         values = {"minute": ahead(-86_400 * days), "queue": "q", "handler": "h", "runner_id": runner_id}
         await harness.change(sa.insert(minute).values(**values))
-    await upkeep(harness).run()
+    await maintenance_of(harness).run()
     assert await left(harness) == [2]
     assert [row.runner_id for row in await harness.rows(sa.select(minute.c.runner_id))] == [2]
 
@@ -45,7 +47,7 @@ async def test_old_tasks_are_deleted(harness: Harness) -> None:
 @on_postgresql
 async def test_partitions_are_made(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "runner.maintenance"):
-        await upkeep(harness).run()
+        await maintenance_of(harness).run()
     layout = await harness.database.read(read_layout)
     assert layout is not None
     assert len(layout.ranges) == 3
@@ -57,7 +59,7 @@ async def test_partitions_are_made(harness: Harness, caplog: pytest.LogCaptureFi
 
 @on_postgresql
 async def test_a_runner_that_stops_makes_no_more(harness: Harness) -> None:
-    await upkeep(harness, stopping=lambda: True).run()
+    await maintenance_of(harness, stopping=lambda: True).run()
     layout = await harness.database.read(read_layout)
     assert layout is not None
     assert len(layout.ranges) == 1
@@ -71,7 +73,7 @@ async def test_a_role_without_ownership_logs_it_once_and_deletes_row_by_row(
     with login(harness.url, "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public") as url:
         database = Database.open(url)
         try:
-            caring = upkeep(harness, database)
+            caring = maintenance_of(harness, database)
             await caring.run()
             await caring.run()
         finally:

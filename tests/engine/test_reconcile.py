@@ -27,7 +27,7 @@ RARE = {
     "heartbeat_interval": "1h",
     "lease_timeout": "2h",
 }
-"""Settings of a runner that scans and beats only when a test asks for it."""
+"""Settings of a runner that scans and renews its lease only when a test asks for it."""
 
 
 async def submitted(harness: Harness, number: int, **options: Any) -> list[int]:

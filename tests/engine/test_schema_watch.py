@@ -19,7 +19,7 @@ from tests.releases import NEXT, install_next
 from tests.store.table import change
 
 
-async def test_other_tables_are_said_once_and_so_is_that_they_fit_again(
+async def test_other_tables_are_reported_once_and_so_is_that_they_fit_again(
     database: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     release = SchemaWatch(database)

@@ -22,7 +22,7 @@ RARE: dict[str, Any] = {
     "lease_timeout": "2h",
     "concurrency": 1,
 }
-"""Settings of a runner that scans and beats only when a test asks for it."""
+"""Settings of a runner that scans and renews its lease only when a test asks for it."""
 
 
 class OneAhead(LookAhead):

@@ -22,7 +22,7 @@ async def terminate(harness: Harness, task_id: int, **values: Any) -> None:
     await harness.change(sa.update(table).where(table.c.id == task_id).values(asked))
 
 
-async def test_an_async_body_is_cancelled_with_the_next_beat(harness: Harness) -> None:
+async def test_an_async_body_is_cancelled_with_the_next_heartbeat(harness: Harness) -> None:
     begun, seen = asyncio.Event(), []
 
     @harness.handler("work")
@@ -43,7 +43,7 @@ async def test_an_async_body_is_cancelled_with_the_next_beat(harness: Harness) -
     assert await harness.state(task) == "cancelled"
 
 
-async def test_a_plain_function_is_told_and_may_end_itself(harness: Harness) -> None:
+async def test_a_plain_function_is_asked_to_stop_and_may_end_itself(harness: Harness) -> None:
     begun = threading.Event()
 
     @harness.handler("work")

@@ -584,7 +584,7 @@ class TestBulk:
         await database.write(submit_many, [NewTask("h", key="k", delay=60) for _ in range(23)])
         searches: list[Any] = []
 
-        class Door:
+        class WatchedDatabase:
             async def read(self, verb: Any, *args: Any) -> Any:
                 searches.append(verb)
                 return await database.read(verb, *args)
@@ -594,7 +594,7 @@ class TestBulk:
 
         changed: list[int] = []
         options = BulkOptions(5, limit=18, on_progress=lambda so_far: changed.append(len(so_far.changed)))
-        result = await to_all(cast("Any", Door()), partial(terminate, by=ANA), filtered("key:k"), options)
+        result = await to_all(cast("Any", WatchedDatabase()), partial(terminate, by=ANA), filtered("key:k"), options)
         assert (searches, changed, len(result.changed)) == ([matching], [5, 10, 15, 18], 18)
 
     async def test_a_bulk_stops_between_chunks_on_request(self, database: Database) -> None:

@@ -24,14 +24,14 @@ async def test_a_change_group_is_one_operation(database: Database) -> None:
     await database.write(terminate, [Target(id) for id in ids[1:]], by)
     await database.write(delay, [Target(await put(database))], seconds=60.0, by=BY)
     found = await database.read(change_groups)
-    assert [(deed.entry.verb, deed.number) for deed in found] == [
+    assert [(group.entry.verb, group.number) for group in found] == [
         ("delay", Count(1)),
         ("terminate", Count(3)),
         ("pause", Count(1)),
     ]
-    assert [deed.entry.verb for deed in await database.read(change_groups, 2)] == ["delay", "terminate"]
+    assert [group.entry.verb for group in await database.read(change_groups, 2)] == ["delay", "terminate"]
     one_by_one = await database.read(change_groups, 50, by.change_group)
-    assert sorted(deed.entry.task_id or 0 for deed in one_by_one) == ids
+    assert sorted(group.entry.task_id or 0 for group in one_by_one) == ids
 
 
 async def test_what_was_done_before_is_found_behind_many_that_were_done_together(database: Database) -> None:
@@ -44,12 +44,16 @@ async def test_what_was_done_before_is_found_behind_many_that_were_done_together
         await database.write(delay, [Target(id)], seconds=60.0, by=others)
         await database.write(terminate, [Target(id)], by)
     found = await database.read(change_groups, 3)
-    assert [(deed.entry.verb, deed.number.number) for deed in found] == [("terminate", 7), ("delay", 2), ("pause", 1)]
+    assert [(group.entry.verb, group.number.number) for group in found] == [
+        ("terminate", 7),
+        ("delay", 2),
+        ("pause", 1),
+    ]
 
 
 async def test_what_is_counted_stops_and_says_so(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = await put_many(database, 3, delay=3600.0)
     await database.write(terminate, [Target(id) for id in ids], with_change_group(BY))
     monkeypatch.setattr(sys.modules[change_groups.__module__], "CAP", 2)
-    (deed,) = await database.read(change_groups)
-    assert deed.number == Count(2, more=True)
+    (group,) = await database.read(change_groups)
+    assert group.number == Count(2, more=True)

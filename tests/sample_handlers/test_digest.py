@@ -44,6 +44,6 @@ async def test_a_file_that_changes_while_it_is_read_is_tried_again(ctx: Context,
     assert isinstance(await digest, Retry)
 
 
-async def test_a_missing_file_is_said_to_be_missing(ctx: Context, tmp_path: Path) -> None:
+async def test_a_missing_file_is_reported(ctx: Context, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await digest_file(ctx, tmp_path / "gone.py")

@@ -12,7 +12,7 @@ SOURCE = b"""
 import os
 from pathlib import Path
 
-class Door:
+class Gate:
     def open(self): ...
     async def close(self): ...
 """
@@ -39,7 +39,7 @@ def test_bad_source_is_a_syntax_error(ctx: Context, file: Callable[[bytes], Path
         parse_source(ctx, file(source))
 
 
-def test_a_missing_file_is_said_to_be_missing(ctx: Context, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(ctx: Context, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         parse_source(ctx, tmp_path / "gone.py")
 

@@ -270,7 +270,7 @@ class Histories(RuleBasedStateMachine):
             self.model.runners[runner.id] = False
 
     @rule(pick=picks)
-    def beat(self, pick: int) -> None:
+    def renew(self, pick: int) -> None:
         runner = self._runner(pick)
         wait_for_event = self.do(self.database.write_single(heartbeat, runner.id, LEASE, 0))
         assert wait_for_event.alive is (runner.id in self.model.runners)

@@ -48,7 +48,7 @@ class Terminal:
     ) -> None:
         self.output = b""
         self.display = Display()
-        self.door, inner = pty.openpty()
+        self.keyboard, inner = pty.openpty()
         self.resize(*size)
         begun = ["setsid", "--ctty", "--wait", *PROGRAM] if session else PROGRAM
         self.process = subprocess.Popen(
@@ -58,7 +58,7 @@ class Terminal:
 
     def resize(self, columns: int, lines: int) -> None:
         """Resize the terminal, which signals the session leader."""
-        fcntl.ioctl(self.door, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        fcntl.ioctl(self.keyboard, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def reads(self, wanted: bytes) -> None:
         """Read until a text appears in the output."""
@@ -89,7 +89,7 @@ class Terminal:
         return all(part in text for part in wanted) and not (no and no in text)
 
     def types(self, keys: bytes) -> None:
-        os.write(self.door, keys)
+        os.write(self.keyboard, keys)
 
     def answers(self, keys: bytes, *wanted: str, no: str = "") -> None:
         """Type keys and read until all texts are displayed, and `no` is not."""
@@ -111,14 +111,14 @@ class Terminal:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        os.close(self.door)
+        os.close(self.keyboard)
 
     def _read(self, wait: float = WAIT_SECONDS) -> bytes:
         """Wait for output and read it; empty if the other end is closed."""
         read = b""
-        while select.select([self.door], [], [], wait)[0]:
+        while select.select([self.keyboard], [], [], wait)[0]:
             try:
-                part = os.read(self.door, 65536)
+                part = os.read(self.keyboard, 65536)
             except OSError:  # The other end is closed.
                 break
             read, wait = read + part, 0.0

@@ -86,7 +86,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: int)
 def test_it_ends_when_its_terminal_goes_away(sqlite: SqliteDatabases, tmp_path: Path, *, session: bool) -> None:
     console = Terminal("--url", sqlite.migrated(tmp_path), session=session)
     console.reads(b"No queue has a task")
-    os.close(console.door)
+    os.close(console.keyboard)
     try:
         assert console.process.wait(WAIT_SECONDS) is not None
     finally:

@@ -104,7 +104,7 @@ def test_advice_names_a_task_that_is_there() -> None:
     assert "runner tasks state:dead" in commands
 
 
-def test_without_dead_tasks_nothing_is_said_of_them() -> None:
+def test_without_dead_tasks_none_is_mentioned() -> None:
     commands = [command for command, _ in advise(Settings(), replace(FINDINGS, dead=[]))]
     assert commands
     assert not [command for command in commands if "show" in command or "dead" in command]
