@@ -133,7 +133,8 @@ def _frame_rows(frames: Sequence[StackFrame], width: int, *, unfold: bool) -> It
         hidden = []
         folder = "/".join(frame.path.split("/")[-PATH_PARTS:])
         place: list[Part] = [(folder, "text"), (":", "faint"), (frame.line, "json_number")]
-        yield fit([*place, (" in ", "faint"), (frame.function, "json_key")], width)
+        function = [(" in ", "faint"), (frame.function, "json_key")] if frame.function else []
+        yield fit([*place, *function], width)
         if frame.code and frame is failing:
             marked = [("▌", "dead"), (f"{frame.line:>5}   ", "bold dead on tint_dead")]
             code = [(text, f"{spec} on tint_dead") for text, spec in highlighted(frame.code)]

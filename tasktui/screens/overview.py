@@ -284,6 +284,7 @@ def queue_line(queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0, e
     title: tuple[Part, ...] = ((name, "muted" if paused else "strong" if trouble else "text"),)
     title += (((" ‖"), "paused"),) if paused else ()
     spark = sparkline(hour, SPARK, "paused" if paused else "trouble" if trouble else "spark", SHORT_WAIT)
+    served = slots > 0
     slots = min((most for most in (slots, queue.limits.running) if most), default=0)
     full = bool(slots) and queue.running.number >= slots
     share = queue.running.number / slots if slots else 0.0
@@ -302,7 +303,7 @@ def queue_line(queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0, e
             Cell(formatting.age(queue.oldest) if queue.oldest is not None else "0s", _oldest(queue)),
             Cell(f"{compact(queue.arrived.number)}{more}", "text" if queue.arrived.number else "faint"),
             Cell(compact(queue.minute.ended), _ended(queue)),
-            empty_in(queue, end),
+            empty_in(queue, end, stopped=not served),
             Cell("".join(text for text, _ in spark), "spark", tuple(spark)),
         )
     )
@@ -331,10 +332,12 @@ def _ended(queue: QueueCounts) -> str:
     return "text" if queue.minute.ended else "faint"
 
 
-def empty_in(queue: QueueCounts, end: str = "") -> Cell:
-    """Render the time until no task is ready at the present rate, or the end of its pause."""
+def empty_in(queue: QueueCounts, end: str = "", *, stopped: bool = False) -> Cell:
+    """Render the time until no task is ready at the present rate, or the end of its pause; never without a runner."""
     if queue.paused:
         return Cell(f"‖ {end}" if end else "paused", "paused")
+    if stopped and queue.ready.number:
+        return Cell("never", "bold dead")
     seconds = queue.empty_in
     if seconds is not None and isinf(seconds):
         return Cell("never", "bold dead") if queue.falls_behind else Cell("steady", "muted")

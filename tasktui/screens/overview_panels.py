@@ -41,6 +41,8 @@ SIGNS = {"dead": "✗", "retrying": "!", "lost": "◌", "paused": "‖"}
 UNUSUAL = 3.0
 """Failed attempts above this multiple of the usual rate are red."""
 
+MOST_PER_CENT = 300  # Beyond it, the usual figure is shown.
+
 FIGURES = 6
 """Figures of a screen that has room for them."""
 
@@ -169,7 +171,7 @@ def figures(view: View, width: int) -> list[Row]:
 
 def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
     data = view.data
-    done, failed, died = (view.minutes(name) for name in ("succeeded", "failed", "died"))
+    done, failed = view.minutes("succeeded"), view.minutes("failed")
     capacity, busy = (sum(getattr(runner, name) for runner in data.alive) for name in ("capacity", "running_tasks"))
     arrived, ended = sum(queue.arrived.number for queue in data.queues), view.last("ended")
     ready, dead = total(queue.ready for queue in data.queues), total(queue.dead for queue in data.queues)
@@ -178,7 +180,7 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
     )
     bad, usual = is_unusual(view.last("failed"), failed)
     failed_role = "dead" if bad else "muted"
-    died_hour = round(sum(died))
+    died_hour = sum(flow.flow.died for flow in data.hour if data.at - flow.minute <= 60 * MINUTE)
     late = oldest is not None and any(queue.falls_behind for queue in data.queues)
     slots = " slots" if width >= 18 else ""
     change = arrived - ended
@@ -217,6 +219,8 @@ def _compared(now: float, values: Sequence[float]) -> list[Part]:
     if usual < 1:
         return []
     change = round((now / usual - 1) * 100)
+    if change > MOST_PER_CENT:
+        return [(f"  usual {usual:,.0f}", "muted")]
     return [(f"  {'▲' if change > 0 else '▼'} {abs(change)} %" if change else "  as usual", "muted")]
 
 

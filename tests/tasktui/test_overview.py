@@ -329,6 +329,8 @@ def test_a_narrow_alert_keeps_its_figures_and_its_key_and_loses_its_last_clauses
 def test_when_a_queue_is_empty_is_short() -> None:
     assert empty_in(BEHIND).text == "never"
     assert empty_in(queue()).text == ""
+    still = replace(BEHIND, arrived=Count(1), minute=Flow(succeeded=900), ready=Count(3))
+    assert (empty_in(still).text, empty_in(still, stopped=True).text) == ("0.2s", "never")  # no live runner
     assert empty_in(queue(ready=Count(5), arrived=Count(9), minute=Flow(succeeded=9), oldest=12.0)).text == "steady"
     going = replace(BEHIND, minute=Flow(succeeded=400), ready=Count(10_000, True))
     assert empty_in(going).text == ">52m37s"
@@ -539,3 +541,18 @@ def test_without_traffic_the_queue_with_the_most_waiting_tasks_comes_first() -> 
     assert [each.queue for each in sorted_queues(idle)] == ["e", "d", "c", "b", "a"]
     busy = [*idle, queue("f", minute=Flow(succeeded=1))]
     assert [each.queue for each in sorted_queues(busy)] == ["e", "a", "b", "c", "d", "f"]
+
+
+def test_a_task_that_died_in_this_minute_counts_among_those_of_the_last_hour() -> None:
+    flows = [MinuteFlow(AT.replace(second=0) - ago * MINUTE, Flow(died=1)) for ago in (0, 5)]
+    overview = seen(queue(dead=Count(2)), pulses={"mail": flows})
+    for span in (60, 24 * 60):
+        view = View(overview, None, (), UTC, ("", span), False)
+        assert "2  +2 in 1 h" in plain(overview_panels.figures(view, 120))
+
+
+def test_a_figure_far_above_the_usual_one_names_that_one() -> None:
+    flows = [MinuteFlow(AT.replace(second=0) - ago * MINUTE, Flow(succeeded=2)) for ago in range(2, 60)]
+    flows.append(MinuteFlow(AT.replace(second=0) - MINUTE, Flow(succeeded=900)))
+    overview = seen(queue(minute=Flow(succeeded=900)), pulses={"mail": flows})
+    assert "900  usual 17" in plain(overview_panels.figures(View(overview, None, (), UTC, ("1 h", 60), False), 120))
