@@ -170,8 +170,8 @@ def question(plan: ActionPlan, session: Session, details: Sequence[str] = ()) ->
     from tasktui.actions import perform
 
     if not plan.eligible.number:
-        reasons = list(plan.skipped) or ["no tasks match"]
-        return Notice("\n".join(f"{plan.action.label}: {why}" for why in reasons), bad=True)
+        reasons = [why if number == 1 else f"{number:,} tasks skipped: {why}" for why, number in plan.skipped.items()]
+        return Notice("\n".join(f"{plan.action.label}: {why}" for why in reasons or ["no tasks match"]), bad=True)
 
     def change(confirmation: Confirmation) -> BulkChange:
         eligible = None if plan.eligible.more else plan.eligible.number
