@@ -86,7 +86,7 @@ GRADIENTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "trouble": ("yellow", "bright_red"),
         "held": ("yellow",),
         "heat": ("blue", "cyan", "bright_yellow"),
-        "handler": ("blue", "green", "magenta", "yellow", "cyan", "bright_blue", "bright_green", "bright_black"),
+        "handler": ("blue", "green", "bright_cyan", "white", "cyan", "bright_blue", "bright_green", "bright_black"),
     },
 }
 """The colours of plots from the bottom to the top, and of handlers, by theme."""

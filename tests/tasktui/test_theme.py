@@ -39,6 +39,12 @@ def test_every_text_has_the_contrast_that_its_role_needs(name: str) -> None:
             assert ratio(palette[state], palette[f"tint_{state}"]) >= 4.0
 
 
+def test_no_handler_has_the_colour_of_trouble() -> None:
+    for name, palette in (("dark", DARK), ("light", LIGHT), ("sixteen", SIXTEEN)):
+        trouble = {palette[role] for role in ("retrying", "dead", "lost", "blocked", "paused")}
+        assert not trouble & set(GRADIENTS[name]["handler"]), name
+
+
 def test_every_theme_has_every_role() -> None:
     assert set(SIXTEEN) <= set(DARK) == set(LIGHT)
     assert {name for name, shades in GRADIENTS.items() if set(shades) != set(GRADIENTS["dark"])} == set()
