@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 import sqlalchemy as sa
+from sqlalchemy.util import await_only
 
 from runner.db.async_core import AsyncCoreConnection
 from runner.db.filesystem import create_private, identity
@@ -200,7 +201,14 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     if connection.info.get("query_only", False) is not protect:
         connection.exec_driver_sql(f"PRAGMA query_only = {'ON' if protect else 'OFF'}")
         connection.info["query_only"] = protect
-    connection.exec_driver_sql(options.get("begin", "BEGIN IMMEDIATE"))
+    begin = options.get("begin", "BEGIN IMMEDIATE")
+    raw: Any = connection.connection.driver_connection
+    if begin != "BEGIN IMMEDIATE":
+        connection.exec_driver_sql(begin)
+    elif isinstance(raw, sqlite3.Connection):
+        begin_writing(raw)
+    else:
+        await_only(raw._execute(begin_writing, raw._conn))  # noqa: SLF001 - in the driver's thread
 
 
 def with_fast_text(connection: Any, statements: Callable[[], T]) -> T:

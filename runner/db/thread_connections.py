@@ -192,7 +192,7 @@ class ThreadConnections:
                 try:
                     stage = "statement"
                     if begin is not None:
-                        connection.cursor.execute(begin, **self._dialect.unprepared)
+                        self._begin(connection, begin)
                     result = work(connection)
                     stage = "commit"
                     if begin is not None:
@@ -213,6 +213,12 @@ class ThreadConnections:
                 semaphore.release(request)
             time.sleep(retry_pause(attempt))
             attempt += 1
+
+    def _begin(self, connection: ThreadConnection, begin: str) -> None:
+        if self._path:
+            connect.begin_writing(connection.driver)
+        else:
+            connection.cursor.execute(begin, **self._dialect.unprepared)
 
     def following(
         self, verb: Callable[[StatementFrame], Steps[T]], *, single: bool = False

@@ -74,3 +74,28 @@ async def test_two_programs_that_read_and_then_write_lose_no_update(database: Da
 async def increment(tx: Transaction) -> None:
     value = await tx.scalar(sa.text("SELECT value FROM counter"))
     await tx.execute(sa.text("UPDATE counter SET value = :value"), {"value": value + 1})
+
+
+@on_sqlite
+@pytest.mark.parametrize("way", ["writing", "thread"])
+async def test_a_writer_looks_often_for_the_lock_of_another_program(
+    database: Database, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """SQLite itself would sleep up to 100 ms between two looks, and busy runners leave only short gaps."""
+    rival = sqlite3.connect(urlsplit(database.url).path, isolation_level=None, check_same_thread=False)
+    rival.execute("BEGIN IMMEDIATE")
+    looks: list[float] = []
+
+    def pause(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            rival.execute("COMMIT")
+
+    monkeypatch.setattr("runner.db.connect.time.sleep", pause)
+    if way == "writing":
+        async with database.writing() as tx:
+            await tx.execute(sa.insert(tx.tables.queue).values(name="mail"))
+    else:
+        await asyncio.to_thread(database.threads.run, lambda connection: connection.cursor.fetchall(), begins=True)
+    rival.close()
+    assert looks == [0.0005] * 3
