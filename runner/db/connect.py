@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from operator import methodcaller
 from pathlib import Path
 from typing import Any, TypeVar
@@ -318,7 +318,12 @@ def interruptible(connection: AsyncCoreConnection, interrupts: set[Callable[[], 
         yield
         return
     raw: Any = connection.sync_connection.connection.driver_connection
-    interrupt = raw._conn.interrupt  # noqa: SLF001 - the driver's thread is busy
+    end_statement = raw._conn.interrupt  # noqa: SLF001 - the driver's thread is busy
+
+    def interrupt() -> None:
+        with suppress(sqlite3.ProgrammingError):  # A connection that a cancelled task has closed executes nothing.
+            end_statement()
+
     interrupts.add(interrupt)
     try:
         yield

@@ -99,3 +99,17 @@ async def test_a_writer_looks_often_for_the_lock_of_another_program(
         await asyncio.to_thread(database.threads.run, lambda connection: connection.cursor.fetchall(), begins=True)
     rival.close()
     assert looks == [0.0005] * 3
+
+
+@on_sqlite
+async def test_an_interrupt_of_a_connection_that_was_closed_does_nothing(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupts: set[Callable[[], None]] = set()
+    monkeypatch.setattr(database, "_interrupts", interrupts)
+    async with database.reading():
+        kept = set(interrupts)
+    assert len(kept) == 1
+    await database.dispose()
+    interrupts.update(kept)  # as if the task of the read had not ended yet
+    database.interrupt_reads()
