@@ -88,7 +88,7 @@ def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None 
             text += f"; falls behind: {_rates(queue)}"
         shown = line(name, MAX_TEXT)
         yield Alert("dead", f"{shown} is failing", text, "4", "failures", shown)
-    for runner in overview.runners:
+    for runner in overview.runners if not outage else ():  # The outage has named the last one.
         yield from _silent(runner)
     for name, queue in behind.items():
         text = _behind(queue, overview.diagnoses.slow.get(name))

@@ -118,7 +118,7 @@ def test_dead_runners_are_the_cause_before_every_symptom() -> None:
     unknown = (HandlerWithoutRunner("smtp.send", ("mail",), 61.0, None),)
     first, *rest = told(seen(BEHIND, runners=dead, unknown=unknown))
     assert first == "No runner is alive: 18,240 tasks wait; start one: runner work; web-3:4117 was the last, 3m ago"
-    assert [text for text in rest if "falls behind" in text or "no live runner takes" in text] == []
+    assert rest == []
 
 
 def test_a_blocked_runner_is_named_with_its_handler_and_the_remedy() -> None:
