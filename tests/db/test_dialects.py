@@ -12,6 +12,7 @@ from runner.db.dialects import DIALECTS
 from runner.db.dialects.postgresql import PostgreSQL, array_text
 from runner.db.types import EARLIEST, FromPosition, Instant, PositionTime, ToPosition
 from tests.postgres import Cluster
+from tests.store.rows import add_live
 
 TEXTS = ["", "NULL", "a,b", "{x}", ' "q" ', "back\\slash", '\\"', "tab\tline\nend", "snöw ☃", "%s $1 %(a)s", "'"]
 
@@ -67,3 +68,15 @@ async def test_a_position_keeps_each_microsecond(database: Database, moment: dat
     assert passed == position
     if database.dialect.name == "postgresql":
         assert kept == moment
+
+
+async def test_a_column_is_one_of_the_values_and_of_none_without_values(database: Database) -> None:
+    await add_live(database, "mail.send")
+    async with database.reading() as tx:
+        task = tx.tables.task.c
+        for column, value in ((task.id, 1), (task.handler, "mail.send"), (task.tenant, "acme")):
+            found = [
+                await tx.scalar(sa.select(sa.func.count()).where(tx.dialect.one_of(column, values)))
+                for values in ([], [value])
+            ]
+            assert found == [0, 0 if column is task.tenant else 1]

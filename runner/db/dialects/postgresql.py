@@ -159,7 +159,7 @@ class PostgreSQL:
     def one_of(self, column: sa.ColumnElement[Any], values: Sequence[int | str]) -> sa.ColumnElement[bool]:
         """One array."""
         kind = sa.Text if any(isinstance(value, str) for value in values) else sa.BigInteger
-        return column == sa.any_(sa.literal(list(values), _array(kind)))
+        return column == sa.any_(sa.literal(list(values), _array(kind))) if values else sa.false()
 
     def in_batch(self, column: sa.ColumnElement[int], name: str) -> sa.ColumnElement[bool]:
         """One array."""
