@@ -40,9 +40,6 @@ CACHE_KIB = 32 * 1024
 CHECKPOINT_PAGES = 4_000
 """Size in pages at which SQLite's write-ahead log is checkpointed."""
 
-SUBMIT_CHECKPOINT_PAGES = 1_000
-"""The same for a connection that submits: a sync takes twice as long while the log grows, and a submit waits for it."""
-
 BUSY_SECONDS = 10.0
 """Seconds that a SQLite connection waits for the write of another process. A transaction that fails after this time
 is not retried."""
@@ -138,21 +135,13 @@ def read_only(url: sa.URL) -> sa.URL:
     return url.set(database=f"file:{quote(url.database or '')}", query={**url.query, "mode": "ro", "uri": "true"})
 
 
-def prepare(engine: sa.Engine, synchronous: str, pages: int = CHECKPOINT_PAGES) -> None:
-    """Register the set-up of connections and transactions on an engine.
-
-    Args:
-        engine: of either database.
-        synchronous: SQLite's durability, see Database.open.
-        pages: size in pages at which SQLite's write-ahead log is checkpointed.
-    """
+def prepare(engine: sa.Engine, synchronous: str) -> None:
+    """Register the set-up of connections and transactions on an engine."""
     if engine.dialect.name == "sqlite":
         writes = "mode" not in engine.url.query
         if writes:
             sa.event.listen(engine, "do_connect", lambda _dialect, _record, args, _options: create_private(args[0]))
-        sa.event.listen(
-            engine, "connect", lambda connection, _: _prepare_sqlite(connection, synchronous, writes, pages)
-        )
+        sa.event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, synchronous, writes))
         sa.event.listen(engine, "begin", _begin_sqlite)
         _follow_file(engine)
     else:
@@ -175,23 +164,23 @@ def _follow_file(engine: sa.Engine) -> None:
     sa.event.listen(engine, "checkout", on_checkout)
 
 
-def _prepare_sqlite(connection: Any, synchronous: str, writes: bool, pages: int) -> None:
+def _prepare_sqlite(connection: Any, synchronous: str, writes: bool) -> None:
     connection.isolation_level = None  # the driver would begin transactions late and lose updates
     getattr(connection, "driver_connection", connection).text_factory = READABLE
     try:
-        _set_sqlite(connection.cursor(), synchronous, writes, pages)
+        _set_sqlite(connection.cursor(), synchronous, writes)
     except Exception:
         connection.close()  # otherwise each attempt during an outage would leak a thread and a file
         raise
 
 
-def _set_sqlite(cursor: Any, synchronous: str, writes: bool, pages: int) -> None:
+def _set_sqlite(cursor: Any, synchronous: str, writes: bool) -> None:
     if writes:
         cursor.execute("PRAGMA journal_mode = WAL")
     cursor.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-    cursor.execute(f"PRAGMA wal_autocheckpoint = {pages}")
+    cursor.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     cursor.close()
 
 

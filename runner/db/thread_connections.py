@@ -315,6 +315,6 @@ class ThreadConnections:
                 arguments = connect.options(self._url)["connect_args"]
                 options = {"connect_args": arguments, "poolclass": sa.NullPool, "isolation_level": "AUTOCOMMIT"}
                 engine = sa.create_engine(self._url, hide_parameters=True, **options)
-                connect.prepare(engine, self._synchronous, connect.SUBMIT_CHECKPOINT_PAGES)
+                connect.prepare(engine, self._synchronous)
                 self._engine = engine
             return self._engine

@@ -157,16 +157,3 @@ async def _itself(database: Database) -> Database:
 def _prepared(database: Database) -> int:
     driver = database.threads._idle[-1].driver
     return int(driver.execute("SELECT count(*) FROM pg_prepared_statements", prepare=False).fetchone()[0])
-
-
-@on_sqlite
-async def test_submits_keep_the_write_ahead_log_shorter_than_a_runner(database: Database) -> None:
-    """A sync takes longer while the log grows."""
-    submitter = database.threads.open()
-    async with database.writing() as tx:
-        limits = [
-            submitter.driver.execute("PRAGMA wal_autocheckpoint").fetchone()[0],
-            await tx.scalar(sa.text("PRAGMA wal_autocheckpoint")),
-        ]
-    submitter.close()
-    assert limits == [1_000, 4_000]
