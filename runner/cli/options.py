@@ -17,7 +17,6 @@ from runner.db.migrations.revisions import REVISIONS
 from runner.errors import FileMissing, InvalidInput
 from runner.filter import saved
 from runner.filter.parse import Filter, parse_filter
-from runner.handlers.options import SETTABLE
 from runner.model.duration import parse_duration
 from runner.settings import Settings, load
 from runner.text.operator import local_zone, now
@@ -167,6 +166,7 @@ def with_task_options(names: Iterable[str]) -> Callable[[type[T]], type[T]]:
     Args:
         names: names in `handler.options`.
     """
+    from runner.handlers.options import SETTABLE  # most verbs need no handlers
 
     def extended(options: type[T]) -> type[T]:
         own = dict(options.__annotations__)
@@ -192,6 +192,8 @@ def set_options(options: object, names: Iterable[str]) -> dict[str, Any]:
         options: an object of a class with these fields.
         names: names in `handler.options`.
     """
+    from runner.handlers.options import SETTABLE
+
     values = {name: getattr(options, SETTABLE[name].flag or name) for name in names}
     return {name: value for name, value in values.items() if value not in (None, ())}
 
