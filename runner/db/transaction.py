@@ -197,7 +197,7 @@ class FileRun(Generic[T]):
         self._work, self.progress = work, progress
         self.done = False
         self.error: BaseException | None = None
-        """The error of a commit that this run shared."""
+        """The error that ended this run, or the commit that it shared."""
         self._statement: FileStatement | None = None
         self._start()
 
@@ -219,7 +219,8 @@ class FileRun(Generic[T]):
             if not (others and _together(file, [self, *others])):
                 connect.with_fast_text(file, lambda: self.statements(file))
                 _commit(file, [self])
-        except BaseException:
+        except BaseException as error:
+            self.done, self.error = True, error  # the event loop removes it from the waiting ones later
             with suppress(sqlite3.Error):
                 file.rollback()
             raise
@@ -271,9 +272,9 @@ def _together(file: Any, runs: list[FileRun[Any]]) -> bool:
         for run in runs:
             run.statements(file)
     except Exception:
-        file.rollback()
         for run in runs:
             run.rewind()
+        file.rollback()
         return False
     finally:
         file.text_factory = connect.READABLE
@@ -288,7 +289,7 @@ def _commit(file: Any, runs: list[FileRun[Any]]) -> None:
         file.execute("COMMIT")
     except BaseException as error:
         for run in runs:
-            run.error = error
+            run.done, run.error = True, error
         raise
     for run in runs:
         run.done = True

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -208,6 +209,33 @@ async def written_behind_a_rival(database: Database, *verbs: Any) -> tuple[list[
     rival.execute("COMMIT")
     rival.close()
     return await calls, statements.count("COMMIT")
+
+
+@on_sqlite
+async def test_a_transaction_that_could_not_begin_takes_no_part_in_a_later_commit(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "BUSY_SECONDS", 0.5)
+    rival, statements = sqlite3.connect(urlsplit(database.url).path, isolation_level=None), list[str]()
+    rival.execute("BEGIN IMMEDIATE")
+
+    def watch(connection: Any, _: Any) -> None:
+        connection.driver_connection._conn.set_trace_callback(statements.append)
+
+    sa.event.listen(database.engine.sync_engine, "connect", watch)
+    calls = asyncio.gather(*(database.write_single(submit_one) for _ in range(2)), return_exceptions=True)
+    while "BEGIN IMMEDIATE" not in statements:
+        await asyncio.sleep(0.001)
+    # The event loop is too busy to hear of the failure of the first one.
+    while statements.count("PRAGMA busy_timeout = 0") < 2 or statements[-1] != "BEGIN IMMEDIATE":
+        time.sleep(0.001)
+    rival.execute("COMMIT")
+    rival.close()
+    while "COMMIT" not in statements:
+        time.sleep(0.001)
+    failed, task_id = await calls
+    assert isinstance(failed, DatabaseLocked)
+    assert (await tasks(database), task_id) == (1, 1)
 
 
 async def submit_one(tx: Transaction) -> int:
