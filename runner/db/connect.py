@@ -190,14 +190,14 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     if connection.info.get("query_only", False) is not protect:
         connection.exec_driver_sql(f"PRAGMA query_only = {'ON' if protect else 'OFF'}")
         connection.info["query_only"] = protect
-    begin = options.get("begin", "BEGIN IMMEDIATE")
+    begin, seconds = options.get("begin", "BEGIN IMMEDIATE"), options.get("busy_seconds", BUSY_SECONDS)
     raw: Any = connection.connection.driver_connection
     if begin != "BEGIN IMMEDIATE":
         connection.exec_driver_sql(begin)
     elif isinstance(raw, sqlite3.Connection):
-        begin_writing(raw)
+        begin_writing(raw, seconds)
     else:
-        await_only(raw._execute(begin_writing, raw._conn))  # noqa: SLF001 - in the driver's thread
+        await_only(raw._execute(begin_writing, raw._conn, seconds))  # noqa: SLF001 - in the driver's thread
 
 
 def with_fast_text(connection: Any, statements: Callable[[], T]) -> T:
@@ -222,14 +222,15 @@ def with_fast_text(connection: Any, statements: Callable[[], T]) -> T:
     return statements()
 
 
-def begin_writing(connection: Any) -> bool:
-    """Begin a writing transaction of SQLite; wait up to BUSY_SECONDS for the writers of other processes.
+def begin_writing(connection: Any, seconds: float | None = None) -> bool:
+    """Begin a writing transaction of SQLite, after the writers of other processes.
 
     SQLite's own wait looks after 1, 2, 5, 10 and up to 100 ms, and a writer seldom holds the lock for so long: two
     runners would spend most of the time asleep.
 
     Args:
         connection: a `sqlite3.Connection` in autocommit mode; the call blocks.
+        seconds: maximum wait; None for BUSY_SECONDS.
 
     Returns:
         True if another process held the lock.
@@ -237,7 +238,7 @@ def begin_writing(connection: Any) -> bool:
     Raises:
         sqlite3.OperationalError: the file was locked for the whole time.
     """
-    start, waited = time.monotonic(), 0.0
+    start, waited, most = time.monotonic(), 0.0, BUSY_SECONDS if seconds is None else seconds
     connection.execute("PRAGMA busy_timeout = 0")
     try:
         while True:
@@ -245,13 +246,13 @@ def begin_writing(connection: Any) -> bool:
                 connection.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
                 waited = time.monotonic() - start
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited > BUSY_SECONDS:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited > most:
                     raise
             else:
                 return waited > 0
             time.sleep(next((pause for limit, pause in BUSY_PAUSES if waited < limit), BUSY_PAUSES[-1][1]))
     finally:
-        connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+        connection.execute(f"PRAGMA busy_timeout = {int(most * 1000)}")
 
 
 def _prepare_postgresql(connection: Any, _: Any) -> None:

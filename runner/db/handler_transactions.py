@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -229,7 +229,7 @@ class HandlerTransactions:
             if self._async_engine is None:
                 engine = AsyncCoreEngine.create(self._url, hide_parameters=True, **self._options(self._url))
                 connect.prepare(engine.sync_engine, self._synchronous)
-                self._async_engine = engine.execution_options(**connect.WRITING[engine.dialect.name])
+                self._async_engine = engine.execution_options(**self._execution_options(engine.dialect.name))
             return self._async_engine
 
     def _blocking_engine(self) -> sa.Engine:
@@ -237,12 +237,15 @@ class HandlerTransactions:
             if self._sync_engine is None:
                 engine = sa.create_engine(self._sync_url, hide_parameters=True, **self._options(self._sync_url))
                 connect.prepare(engine, self._synchronous)
-                self._sync_engine = engine.execution_options(**connect.WRITING[engine.dialect.name])
+                self._sync_engine = engine.execution_options(**self._execution_options(engine.dialect.name))
             return self._sync_engine
 
     def _options(self, url: sa.URL) -> dict[str, object]:
-        options = connect.options(url) | {"pool_size": self._semaphore.size, "max_overflow": 0}
-        return options if self._writer_lock is None else options | {"connect_args": {"timeout": BUSY_SECONDS}}
+        return connect.options(url) | {"pool_size": self._semaphore.size, "max_overflow": 0}
+
+    @staticmethod
+    def _execution_options(dialect: str) -> dict[str, Any]:
+        return connect.WRITING[dialect] | {"busy_seconds": BUSY_SECONDS}  # PostgreSQL ignores it
 
 
 def _duration(seconds: float) -> str:

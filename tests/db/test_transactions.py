@@ -4,14 +4,19 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import sqlalchemy as sa
 
+from runner.db import connect, handler_transactions
 from runner.db.database import Database
 from runner.db.handler_transactions import Wait
 from runner.db.transaction import Transaction
+from runner.errors import TransactionUnavailable
+from runner.model.task import NewTask
+from runner.store.submit import submit
 from tests.conftest import on_sqlite
 
 Opening = Callable[[Database], AbstractAsyncContextManager[object]]
@@ -113,3 +118,46 @@ async def test_an_interrupt_of_a_connection_that_was_closed_does_nothing(
     await database.dispose()
     interrupts.update(kept)  # as if the task of the read had not ended yet
     database.interrupt_reads()
+
+
+@on_sqlite
+@pytest.mark.parametrize("form", ["async handler", "plain handler"])
+async def test_a_handler_that_waits_for_another_program_lets_the_writers_of_its_runner_go_first(
+    database: Database, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(handler_transactions, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(connect, "BUSY_SECONDS", 40.0)
+    rival = sqlite3.connect(urlsplit(database.url).path, isolation_level=None)
+    rival.execute("BEGIN IMMEDIATE")
+    waiting, statements = asyncio.Event(), list[str]()
+
+    def watch(connection: Any, _: Any) -> None:
+        connection.driver_connection._conn.set_trace_callback(statements.append)
+
+    sa.event.listen(database.engine.sync_engine, "connect", watch)
+
+    def hold_in_thread() -> None:
+        loop.call_soon_threadsafe(waiting.set)
+        with database.for_handler_in_thread(Wait(1, stopped=lambda: bool(statements))):
+            pass
+
+    async def hold() -> None:
+        waiting.set()
+        async with database.for_handler(Wait(1, stopped=lambda: bool(statements))):
+            pass
+
+    loop = asyncio.get_running_loop()
+    handler = asyncio.ensure_future(hold() if form == "async handler" else asyncio.to_thread(hold_in_thread))
+    await waiting.wait()
+    await asyncio.sleep(0)
+    submitting = asyncio.ensure_future(database.write_single(submit, NewTask("work")))
+    try:
+        done, _ = await asyncio.wait([handler], timeout=20)
+        assert done, "the submit has not tried to begin"
+        with pytest.raises(TransactionUnavailable):
+            await handler
+    finally:
+        rival.execute("COMMIT")
+        rival.close()
+        await asyncio.wait([handler])
+    assert await submitting
