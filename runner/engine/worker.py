@@ -294,6 +294,7 @@ class Worker:
         options = running.handler.defaults
         effect = options.breaker.effect(outcome, running.error) if options.breaker else ""
         plan = options.retry or self._retry
+        running.slots.look_ahead.busy += (duration or 0.0) / running.slots.size
         noted = running.notes is not None
         self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan, effect, task.place, noted))
         running.settled = True  # it may be claimed again before the result of the settle arrives

@@ -61,11 +61,16 @@ class Pace:
         self._next = end + max(self.every, min(self.most, SHARE * usual))
 
 
+FIRST_SPAN = 0.2
+"""The fraction of a span after which the first tasks of a burst decide, so that it does not begin slowly."""
+
+
 @dataclass
 class LookAhead:
     """The prefetch: tasks to claim beyond the free slots, because others finish while a claim is running.
 
-    Slow work gets no prefetch, so that no task waits in one runner while another could start it.
+    Slow work gets no prefetch, so that no task waits in one runner while another could start it. Many slow tasks that
+    end together look quick by the clock, so the time of their pool counts if it is longer.
 
     Args:
         span: seconds that a claim and its settle take, estimated high.
@@ -76,16 +81,18 @@ class LookAhead:
     most: int = 2_000
     ended: int = 0
     """Tasks that ended since the last estimate."""
+    busy: float = 0.0
+    """Seconds for which the attempts since the last estimate would occupy the whole pool, one after another."""
     _rate: float = 0.0
     _since: float = 0.0
 
     def tasks(self, now: float) -> int:
         """Return the number of tasks to prefetch; `now` in monotonic seconds."""
         elapsed = now - self._since
-        if elapsed >= self.span:
-            rate = self.ended / elapsed
-            self._rate = rate if elapsed > 1 else 0.5 * self._rate + 0.5 * rate
-            self.ended, self._since = 0, now
+        if elapsed >= (self.span if self._rate else FIRST_SPAN * self.span):
+            rate = self.ended / max(elapsed, self.busy)
+            self._rate = rate if elapsed > 1 or not self._rate else 0.5 * self._rate + 0.5 * rate
+            self.ended, self.busy, self._since = 0, 0.0, now
         return min(self.most, int(self._rate * self.span))
 
 
