@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from runner.errors import InvalidSettings, InvalidUrl, RunnerError, UnknownProfile
-from runner.settings import DESCRIPTIONS, Row, Settings, file_access, load
+from runner.settings import DESCRIPTIONS, Row, Settings, load, profiles
 from runner.settings.profiles import read_password
 from runner.urls import parse_url
 
@@ -395,7 +395,7 @@ def test_a_file_with_a_password_command_is_rejected_if_other_users_may_replace_i
     mode: int, config: WriteConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = config(COMMAND)
-    monkeypatch.setattr(file_access, "_is_own_group", lambda _: False)
+    monkeypatch.setattr(profiles, "_is_own_group", lambda _: False)
     for folder in (path.parent, tmp_path):
         folder.chmod(mode)
         message = refusal()

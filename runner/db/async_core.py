@@ -257,8 +257,6 @@ class StatementPool:
     def __init__(self, engine: AsyncCoreEngine, dialect: Dialect, *, prepares: bool) -> None:
         self._engine = engine
         self._dialect = dialect
-        self._commits = not dialect.isolates_rows
-        """True if statements need BEGIN and COMMIT; False if each commits by itself."""
         self._prepares = prepares
         self._idle: list[PooledConnection] = []
         self._limit = asyncio.Semaphore(MOST)
@@ -267,21 +265,12 @@ class StatementPool:
         self._closed = False
 
     @asynccontextmanager
-    async def checkout(self, writes: bool = True) -> AsyncIterator[PooledConnection]:
-        """Lend a connection for one transaction. A connection on which something failed is closed.
-
-        Args:
-            writes: False for a single statement that only reads and needs no BEGIN.
-        """
+    async def checkout(self) -> AsyncIterator[PooledConnection]:
+        """Lend a connection whose statements commit by themselves. One on which something failed is closed."""
         async with self._limit:
             pooled = self._idle.pop() if self._idle else await self._open()
-            begins = writes and self._commits
             try:
-                if begins:
-                    await pooled.driver.execute("BEGIN IMMEDIATE")
                 yield pooled
-                if begins:
-                    await pooled.driver.commit()
             except BaseException as error:
                 if lost_prepared(error):  # a pooler that passed for a server
                     self._prepares = False
@@ -331,7 +320,7 @@ class StatementPool:
         try:
             raw = await connection.get_raw_connection()
             driver: Any = raw.driver_connection
-            if self._commits and raw.info.pop("query_only", False):
+            if raw.info.pop("query_only", False):
                 await driver.execute("PRAGMA query_only = OFF")  # set by an earlier reader
             if self._prepares:
                 self._prepares = await self._dialect.keep_plans(driver)

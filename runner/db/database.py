@@ -13,19 +13,12 @@ from runner.db import connect
 from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, StatementPool, T, shielded
 from runner.db.dialects import DIALECTS, Dialect
 from runner.db.errors import translate
+from runner.db.file_writer import FileWriter
 from runner.db.filesystem import refuse_remote
 from runner.db.handler_transactions import HandlerTransactions, Wait
 from runner.db.schema import tables
-from runner.db.thread_connections import FairSemaphore, ThreadConnections, granted_in_thread
-from runner.db.transaction import (
-    BlockingTransaction,
-    FileRun,
-    FileTransaction,
-    Transaction,
-    TransactionStage,
-    in_block,
-    retried,
-)
+from runner.db.thread_connections import FairSemaphore, ThreadConnections
+from runner.db.transaction import BlockingTransaction, Transaction, TransactionStage, in_block, retried
 from runner.settings import Settings
 from runner.urls import DatabaseUrl, async_url, redacted, sync_url
 
@@ -78,7 +71,6 @@ class Database:
         self.tables = tables(prefix, schema if self.dialect.isolates_rows else None)
         self._read_only, self._deadline, self._prepares = read_only, deadline, prepares
         self._writer_lock = writer_lock
-        self._waiting: list[FileRun[Any]] = []
         self._interrupts: set[Callable[[], None]] = set()
 
     @cached_property
@@ -108,6 +100,13 @@ class Database:
     def _statements(self) -> StatementPool:
         single = self.engine.execution_options(**connect.SINGLE[self.dialect.name])
         return StatementPool(single, self.dialect, prepares=self._prepares)
+
+    @cached_property
+    def _file_writer(self) -> FileWriter | None:
+        """Writes a file from one thread; None for a server, and for a file that may not be changed."""
+        if self._writer_lock is None or self._read_only:
+            return None
+        return FileWriter(self._statements, self._writer_lock, self.tables, self.dialect)
 
     @classmethod
     def open(
@@ -195,7 +194,8 @@ class Database:
         """Open a writing transaction; it commits unless the block raises."""
         async with (
             self._translated(),
-            self._exclusive(),
+            # First in, first out, unlike SQLite's busy timeout.
+            nullcontext() if self._writer_lock is None else self._writer_lock.acquire(),
             await self._writer.connect() as connection,
             connection.begin(),
             connect.deadline(connection, self._deadline),
@@ -224,22 +224,18 @@ class Database:
         return self._handlers.limit_reason
 
     @asynccontextmanager
-    async def single(self, writes: bool = True, *, whole: bool = False) -> AsyncIterator[Transaction]:
-        """Open a transaction for one prepared statement, with minimal overhead.
-
-        On PostgreSQL each statement commits by itself; on SQLite all statements of the block are one transaction.
+    async def single(self, *, whole: bool = False) -> AsyncIterator[Transaction]:
+        """Open a transaction for one prepared statement, with minimal overhead; on SQLite it only reads.
 
         Args:
-            writes: False for a reading statement, which does not wait for writers.
-            whole: True to make all statements of the block one transaction on PostgreSQL too.
+            whole: True to make all statements of the block one transaction; without it each commits by itself.
         """
         if self._read_only:
             async with self.reading() as tx:
                 yield tx
             return
-        lock = self._exclusive() if writes else nullcontext()
         begin = self.dialect.whole if whole else nullcontext
-        async with self._translated(), lock, self._statements.checkout(writes) as pooled, begin(pooled.driver):
+        async with self._translated(), self._statements.checkout() as pooled, begin(pooled.driver):
             yield Transaction(pooled.connection, self.tables, self.dialect, pooled.driver)
 
     async def read(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -267,41 +263,19 @@ class Database:
         return await self._write_prepared(partial(self.single, whole=True), lambda tx: verb(tx, *args, **kwargs))
 
     async def _write_prepared(self, begin: Any, verb: Callable[[Transaction], Awaitable[T]]) -> T:
-        in_one_call = self._writer_lock is not None and not self._read_only
-        run = self._in_one_call if in_one_call else partial(in_block, begin)
-        return await shielded(retried(partial(run, verb)))
+        if (writer := self._file_writer) is not None:
+            return await shielded(retried(partial(self._write_file, writer, verb)))
+        return await shielded(retried(partial(in_block, begin, verb)))
+
+    async def _write_file(
+        self, writer: FileWriter, verb: Callable[[Transaction], Awaitable[T]], progress: TransactionStage
+    ) -> T:
+        async with self._translated():
+            return await writer.write(verb, progress)
 
     async def read_single(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb that executes one reading statement, with minimal overhead."""
-        begin = partial(self.single, writes=False)
-        return await shielded(retried(partial(in_block, begin, lambda tx: verb(tx, *args, **kwargs))))
-
-    async def _in_one_call(self, verb: Callable[[Transaction], Any], progress: TransactionStage) -> Any:
-        async with self._translated(), self._statements.in_turn() as pooled:
-
-            async def work() -> Any:
-                tx = FileTransaction(pooled.connection, self.tables, self.dialect)
-                result = await verb(tx)
-                await tx.complete()
-                return result
-
-            run = FileRun(work, progress)
-            self._waiting.append(run)
-            try:
-                await pooled.in_thread(partial(self._execute, run))
-            finally:
-                self._waiting.remove(run)
-            return run.result()
-
-    def _execute(self, run: FileRun[Any], file: Any) -> None:
-        """Wait for the other writers of this process in the thread: the event loop may be busy when they end."""
-        lock: Any = self._writer_lock
-        request = lock.request()
-        try:
-            granted_in_thread(request)
-            run.execute(file, self._waiting)
-        finally:
-            lock.release(request)
+        return await shielded(retried(partial(in_block, self.single, lambda tx: verb(tx, *args, **kwargs))))
 
     async def dispose(self) -> None:
         """Close all connections. An open SQLite connection would prevent the process from exiting."""
@@ -323,12 +297,6 @@ class Database:
 
     def _transaction(self, connection: AsyncCoreConnection) -> Transaction:
         return Transaction(connection, self.tables, self.dialect)
-
-    @asynccontextmanager
-    async def _exclusive(self) -> AsyncIterator[None]:
-        lock = nullcontext() if self._writer_lock is None else self._writer_lock.acquire()
-        async with lock:  # first in, first out, unlike SQLite's busy timeout
-            yield
 
     @asynccontextmanager
     async def _translated(self) -> AsyncIterator[None]:

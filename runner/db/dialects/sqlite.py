@@ -44,7 +44,7 @@ class SQLite:
         return [await self.fetch(connection, *statement) for statement in statements]
 
     def whole(self, connection: Any) -> AbstractAsyncContextManager[None]:  # noqa: ARG002 - the other database needs it
-        """Nothing: each checkout is one transaction."""
+        """Nothing: the connections for single statements only read a file."""
         return nullcontext()
 
     async def await_locks(self, connection: Any, sql: str, arguments: Any, timeout: str) -> bool:  # noqa: ARG002 - the other database needs them
