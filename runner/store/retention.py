@@ -12,7 +12,7 @@ from runner.db.dialects import by_column
 from runner.db.schema import Tables, is_open, is_state
 from runner.db.schema.task import Condition, ended
 from runner.db.transaction import Transaction
-from runner.db.types import db_later, db_now
+from runner.db.types import NO_JOIN, db_later, db_now
 from runner.model.task import Scope, State
 from runner.policy.partitions import LEEWAY, Range
 from runner.policy.uniqueness import Key
@@ -99,13 +99,15 @@ def unreferenced(tables: Tables) -> list[Condition]:
     """The conditions of live tasks that no other row refers to, so that a success may leave no row in the history.
 
     They were claimed once and never edited, and have no unique key and no order key. While a dependency is open, every
-    task counts as its parent: this costs one look-up per statement. A schedule may plan a run by the end of the last.
+    task counts as its parent: this costs one look-up per statement. One that an operator has closed, or terminated with
+    its task, may be opened again by an undo. A schedule may plan a run by the end of the last.
     """
     task: Any = tables.task.c
     is_scheduled = sa.func.coalesce(task.submitted_by, sa.literal_column("''")).like(sa.literal_column("'schedule %'"))
-    is_parent = sa.exists().where(is_open(tables.dependency.c))
+    any_open, own = sa.exists().where(is_open(tables.dependency.c)), tables.dependency.c.parent_id == task.id
+    is_parent = sa.select(ONE).where(own).offset(NO_JOIN).exists()
     without_keys = (task.unique_key.is_(None), task.order_key.is_(None))
-    return [task.fence == ONE, task.version == ONE, *without_keys, ~is_scheduled, ~is_parent]
+    return [task.fence == ONE, task.version == ONE, *without_keys, ~is_scheduled, ~any_open, ~is_parent]
 
 
 @dataclass(frozen=True, slots=True)

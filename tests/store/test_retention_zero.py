@@ -1,6 +1,7 @@
 """A retention of zero: a success leaves no row, unless something refers to its task."""
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.model.outcome import Cancelled, Done, Outcome
 from runner.model.task import Claimed, DependsOn, OrderSpec, Scope, UniqueSpec
+from runner.operations.results import Actor, Target
+from runner.operations.unblock import unblock
 from runner.store.settle import Settlement, settle, settle_done
 from tests.store.runners import Runner, ended
 from tests.store.table import change, count, edit, live, past, put, put_many
@@ -89,6 +92,14 @@ async def with_a_dependent(runner: Runner) -> Settlement:
     return ended(await only(runner))
 
 
+async def with_a_dependent_that_an_operator_unblocked(runner: Runner) -> Settlement:
+    """An undo blocks the dependent again."""
+    parent = await put(runner.database)
+    dependent = await put(runner.database, after=(DependsOn(parent),), run_at=datetime(2099, 1, 1, tzinfo=UTC))
+    await runner.database.write(unblock, [Target(dependent)], Actor("ana", "desk-1"))
+    return ended(await only(runner))
+
+
 REFERRED = [
     with_a_result,
     with_a_log,
@@ -98,6 +109,7 @@ REFERRED = [
     with_an_order_key,
     of_a_schedule,
     with_a_dependent,
+    with_a_dependent_that_an_operator_unblocked,
 ]
 
 
