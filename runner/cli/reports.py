@@ -12,12 +12,13 @@ from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import TableColumn, numbers, plain, print_json, print_line, print_table
 from runner.errors import InvalidInput
+from runner.filter.saved import write_new
 from runner.policy.capacity import capacity_cells, drained_in
 from runner.policy.claim_order import parse_order
 from runner.policy.simulation import Configuration, QueueResult, Simulation
 from runner.queries.capacity import Capacity
 from runner.queries.capacity import capacity as read_capacity
-from runner.queries.incident import as_markdown, write_new
+from runner.queries.incident import as_markdown
 from runner.queries.incident import incident as read_incident
 from runner.queries.simulation import Present, changed, present, read_changes
 from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document

@@ -1,4 +1,4 @@
-"""Views: filters that an operator saved by name, in a file of the operator's own."""
+"""Views: filters that an operator saved by name, in a file of the operator's own; new files of the operator."""
 
 import json
 import re
@@ -126,3 +126,26 @@ def _write(path: Path, views: Mapping[str, str]) -> None:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
         raise InvalidInput(why=f"the views cannot be written to {path}: {error.strerror}") from None
+
+
+def write_new(name: str, text: str) -> Path:
+    """Write a report to a new file.
+
+    Args:
+        name: path of the file.
+        text: the report.
+
+    Returns:
+        The absolute path.
+
+    Raises:
+        InvalidInput: the file exists, or cannot be written.
+    """
+    path = Path(name).expanduser()
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InvalidInput(why=f"cannot write {name}: {why}") from None
+    return path.resolve()

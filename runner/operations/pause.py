@@ -19,7 +19,6 @@ from runner.operations.results import Actor
 from runner.policy.claim_policy import PAUSED
 from runner.queries.registries import registry_entries
 from runner.queries.rows import moment, readable, text
-from runner.queries.task_list.search import find
 
 
 class PauseKind(StrEnum):
@@ -185,6 +184,8 @@ async def name_warning(tx: Transaction, place: PauseTarget) -> str:
     Returns:
         A clause; empty if a task, runner or pause has used the name.
     """
+    from runner.queries.task_list.search import find  # The first data of the console does not need it.
+
     entries = await registry_entries(tx, registry_of(tx, place))
     if place.name in entries or (await find(tx, Filter((Term(place.kind, Operator.EQ, place.name),)), 1)).ids:
         return ""

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
-from pathlib import Path
+from datetime import datetime, timedelta, tzinfo
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.schema import is_state
 from runner.db.transaction import Transaction, clock
-from runner.errors import InvalidInput
+from runner.db.types import db_now
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
+from runner.model.task import State
 from runner.queries.audit import REVEAL, ChangeGroup, change_groups
 from runner.queries.failures import Failures, failures
 from runner.queries.health import reads_audit
@@ -27,8 +28,9 @@ MOST_CHANGES = 1_000
 MOST_GROUPS = 20
 MOST_LOST = 10_000
 MOST_FRAMES = 14
+MOST_IDS = 5
 LONGEST_VALUES = 120
-"""Bounds of a report: operations, failure groups, rescued attempts, lines of a traceback, characters of values."""
+"""Bounds of a report: operations, failure groups, rescued attempts, lines of a traceback, ids, characters of values."""
 
 LOST_RUNNER = "runner lost"
 """The error type of an attempt whose runner was lost."""
@@ -96,8 +98,7 @@ async def incident(tx: Transaction, since: datetime, until: datetime | None = No
         await per_minute(tx, queues.since, end),
         await failures(tx, times, limit=MOST_GROUPS),
         changes,
-        [*await _starts(tx, queues.since, end), *await _breakers(tx, queues.since, end)]
-        + await _losses(tx, queues.since, end),
+        [each for read in (_starts, _breakers, _losses, _silent) for each in await read(tx, queues.since, end)],
     )
 
 
@@ -140,24 +141,58 @@ async def _breakers(tx: Transaction, since: datetime, until: datetime) -> list[H
 
 
 async def _losses(tx: Transaction, since: datetime, until: datetime) -> list[Happening]:
-    """The runners whose tasks were rescued."""
+    """The runners whose running attempts ended with them."""
     table = tx.tables.attempt.c
-    lost = sa.select(table.runner_id, table.host, table.ended_at).where(
+    lost = sa.select(table.runner_id, table.host, table.ended_at, table.task_id).where(
         table.ended_at >= since, table.ended_at < until, table.error_type == LOST_RUNNER
     )
     rows = await tx.rows(lost.order_by(table.ended_at.desc()).limit(MOST_LOST))
-    groups: dict[tuple[int | None, str], list[datetime]] = {}
-    for runner_id, host, ended_at in rows:
+    groups: dict[tuple[int | None, str], list[tuple[datetime, int]]] = {}
+    for runner_id, host, ended_at, task_id in rows:
         if (at := moment(ended_at)) is not None:
-            groups.setdefault((runner_id, as_text(host)), []).append(at)
+            groups.setdefault((runner_id, as_text(host)), []).append((at, task_id))
     return [
-        Happening(min(times), f"Runner {formatting.text(id)} on {host or 'an unknown host'} lost, {_attempts(times)}")
-        for (id, host), times in groups.items()
+        Happening(min(ends)[0], f"Runner {formatting.text(id)} on {host or 'an unknown host'} lost, {_attempts(ends)}")
+        for (id, host), ends in groups.items()
     ]
 
 
-def _attempts(times: Sequence[datetime]) -> str:
-    return f"{count_noun(len(times), 'attempt')} ended with it"
+def _attempts(ends: Sequence[tuple[datetime, int]]) -> str:
+    ids = sorted({id for _, id in ends})
+    more = ", ..." if len(ids) > MOST_IDS else ""
+    tasks = f"{'task' if len(ids) == 1 else 'tasks'} {', '.join(map(str, ids[:MOST_IDS]))}{more}"
+    return f"{count_noun(len(ends), 'attempt')} ended with it: {tasks}"
+
+
+async def _silent(tx: Transaction, since: datetime, until: datetime) -> list[Happening]:
+    """The runners that are lost but still registered: no other runner has removed them and rescued their tasks."""
+    runner, task = tx.tables.runner.c, tx.tables.task.c
+    running = sa.select(sa.func.count()).where(task.runner_id == runner.id, is_state(task.state, State.RUNNING))
+    columns = readable(tx, [runner.id, runner.pid, runner.host, runner.heartbeat_at, runner.lease_until])
+    rows = await tx.execute(
+        sa.select(*columns, running.scalar_subquery().label("held")).where(runner.lease_until < db_now())
+    )
+    happenings = []
+    for row in rows.mappings():
+        at, ended = moment(row["heartbeat_at"]), moment(row["lease_until"])
+        if at is not None and ended is not None and since <= ended and at < until:
+            name = f"Runner {row['id']} (pid {row['pid']}) on {as_text(row['host']) or 'an unknown host'}"
+            tasks = f"it holds {count_noun(row['held'], 'task')}, which no live runner has rescued"
+            happenings.append(Happening(at, f"{name} lost: its last heartbeat; {tasks if row['held'] else 'no tasks'}"))
+    return happenings
+
+
+def _rescues(minutes: Sequence[MinuteFlow]) -> list[Happening]:
+    """The rescues of tasks from lost runners, also of tasks without an attempt; one line for minutes in a row."""
+    spans: list[list[MinuteFlow]] = []
+    for minute in sorted((each for each in minutes if each.flow.rescued), key=lambda each: each.minute):
+        if spans and minute.minute - spans[-1][-1].minute <= timedelta(minutes=1):
+            spans[-1].append(minute)
+        else:
+            spans.append([minute])
+    numbers = [sum(minute.flow.rescued for minute in span) for span in spans]
+    texts = [f"{count_noun(number, 'task')} rescued from lost runners" for number in numbers]
+    return [Happening(span[0].minute, text) for span, text in zip(spans, texts, strict=True)]
 
 
 def as_markdown(incident: Incident, name: str, zone: tzinfo) -> str:
@@ -216,7 +251,7 @@ def _backlog(submitted: int, ended: int) -> str:
 
 
 def _timeline(incident: Incident) -> list[Happening]:
-    items = list(incident.happenings)
+    items = [*incident.happenings, *_rescues(incident.minutes)]
     for group in incident.failures:
         if group.first is not None and group.error_type != LOST_RUNNER:
             items.append(Happening(group.first, f"First {_title(group)} in {group.handler}"))
@@ -312,26 +347,3 @@ def _inert(value: str) -> str:
 def _code(value: str) -> str:
     """A text in a code span, also in a table."""
     return f"`{clean(mask(value)).replace('`', chr(39)).replace('|', chr(0x2758)).strip() or ' '}`"
-
-
-def write_new(name: str, text: str) -> Path:
-    """Write a report to a new file.
-
-    Args:
-        name: path of the file.
-        text: the report.
-
-    Returns:
-        The absolute path.
-
-    Raises:
-        InvalidInput: the file exists, or cannot be written.
-    """
-    path = Path(name).expanduser()
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InvalidInput(why=f"cannot write {name}: {why}") from None
-    return path.resolve()

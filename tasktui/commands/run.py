@@ -246,7 +246,8 @@ async def write_incident(session: Session, times: Sequence[str]) -> Path:
         InvalidInput: a time cannot be parsed, the end is not later than the start, or the file exists.
     """
     from runner.db.transaction import clock  # The first screen does not need the report.
-    from runner.queries.incident import as_markdown, incident, write_new
+    from runner.filter.saved import write_new
+    from runner.queries.incident import as_markdown, incident
     from runner.text.times import parse_end, parse_moment
 
     at = await session.read(clock)

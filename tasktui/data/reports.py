@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
-from runner.queries.incident import write_new
+from runner.filter.saved import write_new
 from runner.queries.reports import Flow, MinuteFlow, per_minute, per_step, times_per_step
 from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
 from runner.queries.summary import summary as read_summary

@@ -4,11 +4,13 @@ import re
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runner.db.database import Database
 from runner.errors import InvalidInput
+from runner.filter.saved import write_new
 from runner.operations.edit import edit_all
 from runner.operations.edit_values import Changes
 from runner.operations.pause import PauseKind, PauseTarget, pause
@@ -16,8 +18,9 @@ from runner.operations.results import Actor, Target, with_change_group
 from runner.operations.terminate import terminate
 from runner.operations.undo.undo import undo, undo_all
 from runner.policy.breaker import Breaker
-from runner.queries.incident import as_markdown, incident, write_new
+from runner.queries.incident import as_markdown, incident
 from runner.store.breaker import declare_breakers
+from runner.store.rescue import Rescuer, rescue
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 
 ANA = Actor("ana", "desk-1", "relay is <b>back</b> | token=hunter-22-x")
@@ -54,6 +57,24 @@ async def test_a_report_has_causes_lost_runners_and_changes_in_order(database: D
         assert absent not in text
     assert "<" not in re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)  # Code is inert.
     assert text.count("```") == 2  # only those of the example
+
+
+async def test_a_report_names_a_killed_runner_before_and_after_the_rescue_of_its_tasks(database: Database) -> None:
+    killed = await add_runner(database, host="web-3", heartbeat_at=ahead(-90), lease_until=ahead(-60))
+    await add_runner(database, host="web-4", heartbeat_at=ahead(0), lease_until=ahead(60))
+    rescuer = await add_runner(database, host="web-5", started_at=ahead(-600), lease_until=ahead(60))
+    running: dict[str, Any] = {"state": "running", "runner_id": killed, "attempt": 1, "host": "web-3"}
+    started = await add_live(database, started_at=ahead(-80), **running)
+    for _ in range(2):  # Claimed, but not known to have started: their rescue ends no attempt.
+        await add_live(database, started_at=None, **running)
+    before = await report(database)
+    assert f"Runner {killed} (pid" in before
+    assert "on web-3 lost: its last heartbeat; it holds 3 tasks, which no live runner has rescued" in before
+    assert "web-4 lost" not in before
+    await database.write(rescue, Rescuer(rescuer, 0.0), 1.0)
+    after = await report(database)
+    assert "3 tasks rescued from lost runners" in after
+    assert f"Runner {killed} on web-3 lost, 1 attempt ended with it: task {started}" in after
 
 
 async def test_a_report_ends_with_its_period(database: Database) -> None:
