@@ -192,7 +192,11 @@ class Table(ScrollView, Generic[K], can_focus=True):
             return self._arranged
         each = widths(self.columns, room)
         blanks = iter(gaps([column for column, width in zip(self.columns, each, strict=True) if width], room))
-        return [(column, width, next(blanks) if width else 0) for column, width in zip(self.columns, each, strict=True)]
+        self._arranged_for = (self.columns, room)
+        self._arranged = [
+            (column, width, next(blanks) if width else 0) for column, width in zip(self.columns, each, strict=True)
+        ]
+        return self._arranged
 
     def render_line(self, y: int) -> Strip:
         """Draw one line; the titles stay at the top."""

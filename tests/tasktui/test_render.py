@@ -1,5 +1,6 @@
 """Widths, plots, the list and the pace: the pure parts behind the screens."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -40,6 +41,7 @@ from tasktui.screens.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Polle
 from tasktui.screens.runners import claimed_rows
 from tasktui.screens.side_panels import legend, slot_row, slots, slots_per_block
 from tasktui.screens.task import task_rows
+from tasktui.widgets.table import Table
 from tests.tasktui.test_commands import NOW, row, story
 
 AT = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
@@ -395,3 +397,21 @@ def test_a_change_during_a_look_is_read_by_the_next_one() -> None:
     feed.succeeded(104, 1.0)
     feed.rest()
     assert feed.due(104)
+
+
+def test_a_table_computes_its_layout_once_for_all_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[int] = []
+
+    def count(columns: Sequence[ListColumn], room: int) -> list[int]:
+        computed.append(room)
+        return widths(columns, room)
+
+    monkeypatch.setattr("tasktui.widgets.table.widths", count)
+    table: Table[int] = Table((ListColumn("ID", 4, right=True),))
+    table.keys = (1, 2, 3)
+    for y in range(4):
+        table.render_line(y)
+    assert len(computed) == 1
+    table.columns = (ListColumn("ID", 6, right=True),)
+    table.render_line(0)
+    assert len(computed) == 2
