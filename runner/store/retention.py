@@ -98,16 +98,16 @@ async def _forget(tx: Transaction, selection: sa.Select[Any], parameters: dict[s
 def unreferenced(tables: Tables) -> list[Condition]:
     """The conditions of live tasks that no other row refers to, so that a success may leave no row in the history.
 
-    They were claimed once and never edited, and have no unique key and no order key. While a dependency is open, every
-    task counts as its parent: this costs one look-up per statement. One that an operator has closed, or terminated with
-    its task, may be opened again by an undo. A schedule may plan a run by the end of the last.
+    They were never edited, and have no unique key and no order key. While a dependency is open, every task counts as
+    its parent: this costs one look-up per statement. An undo may open a dependency again that an operator has closed,
+    or terminated with its task. A schedule may plan a run by the end of the last.
     """
     task: Any = tables.task.c
     is_scheduled = sa.func.coalesce(task.submitted_by, sa.literal_column("''")).like(sa.literal_column("'schedule %'"))
     any_open, own = sa.exists().where(is_open(tables.dependency.c)), tables.dependency.c.parent_id == task.id
     is_parent = sa.select(ONE).where(own).offset(NO_JOIN).exists()
     without_keys = (task.unique_key.is_(None), task.order_key.is_(None))
-    return [task.fence == ONE, task.version == ONE, *without_keys, ~is_scheduled, ~any_open, ~is_parent]
+    return [task.version == ONE, *without_keys, ~is_scheduled, ~any_open, ~is_parent]
 
 
 @dataclass(frozen=True, slots=True)
