@@ -199,7 +199,7 @@ def test_every_documented_error_of_a_result_exists() -> None:
 
 def test_the_places_to_change_exist_and_cover_every_package() -> None:
     rows = table("to add or change", "## Where things are", CONTRIBUTING)
-    rows += table("step", "## The way of a task", CONTRIBUTING)
+    rows += table("step", "## A task in the code", CONTRIBUTING)
     paths = {word for _, cell in rows for word in words(cell) if "/" in word}
     assert [path for path in sorted(paths) if not (DOCS.parent / path).exists()] == []
     for _, cell in rows:

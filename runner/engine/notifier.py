@@ -34,13 +34,13 @@ SLOW_FACTOR = 5
 
 
 async def notifications(database: Database, settings: Settings, on_submit: Callable[[], None]) -> None:
-    """Call `on_submit` after submits, in the way of the database and the settings, until cancelled.
+    """Call `on_submit` after each submit, until cancelled.
 
     Args:
         database: the database.
         settings: whether to listen, and the interval of the checks of a SQLite file. With a `poll_interval` of 0 the
             runner scans once, and nothing wakes it.
-        on_submit: called after each.
+        on_submit: called in the event loop.
     """
     if not settings.poll_interval:
         return

@@ -7,7 +7,6 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-
 DEADLINE = 5.0
 """Statement timeout in seconds: the console must not add load to a database in trouble."""
 
