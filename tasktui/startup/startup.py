@@ -107,7 +107,11 @@ async def run(
     loading = asyncio.create_task(asyncio.to_thread(_console))
     async with AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(_prepared(*database)) for database in databases]
-        session, *others = await reached(sessions)
+        try:
+            session, *others = await reached(sessions)
+        except asyncio.CancelledError:  # ctrl+c
+            on_leave(lambda: False)
+            raise
         if arguments.at is not None:
             await session.go_to(arguments.at)
         else:

@@ -4,11 +4,13 @@ import errno
 import json
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from textual.drivers.linux_driver import LinuxDriver
@@ -147,6 +149,36 @@ FROZEN = SILENT.replace("lambda: True", "lambda: False").replace(
 def test_it_ends_even_while_the_driver_or_the_database_keeps_it_waiting(program: str, code: int, said: bytes) -> None:
     done = subprocess.run([sys.executable, "-P", "-c", program], check=False, timeout=WAIT_SECONDS, capture_output=True)
     assert (done.returncode, said in done.stderr) == (code, True)
+
+
+LOCKED = """
+import asyncio, os, signal, sys
+from runner.db import connect
+from tasktui.startup import startup as starting
+from tasktui.startup.arguments import Arguments
+reached = starting.reached
+
+async def interrupted(sessions):
+    asyncio.get_running_loop().call_later(0.2, os.kill, os.getpid(), signal.SIGINT)
+    return await reached(sessions)
+
+connect.BUSY_SECONDS, starting.LONGEST_CANCELLING = 3600.0, 0.1
+starting.require_terminal, starting.reached = bool, interrupted
+sys.exit(starting.main(Arguments(), bool))
+"""
+
+
+def test_ctrl_c_ends_a_start_that_waits_for_a_locked_file(
+    sqlite: SqliteDatabases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = sqlite.migrated(tmp_path)
+    rival = sqlite3.connect(urlsplit(url).path, isolation_level=None)
+    for statement in ("PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = DELETE", "BEGIN EXCLUSIVE"):
+        rival.execute(statement)
+    monkeypatch.setenv("RUNNER_URL", url)
+    done = subprocess.run([sys.executable, "-P", "-c", LOCKED], check=False, timeout=WAIT_SECONDS, capture_output=True)
+    rival.close()
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_what_fails_before_there_is_a_console_is_no_traceback(
