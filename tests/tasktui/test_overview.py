@@ -17,6 +17,7 @@ from runner.queries.runners import HandlerWithoutRunner, RunnerRow
 from runner.settings import Settings
 from runner.store.heartbeat import LoopBlock
 from tasktui.data.alerts import Alert, alerts
+from tasktui.data.background import Background
 from tasktui.data.overview import (
     HOUR,
     MINUTE,
@@ -556,3 +557,10 @@ def test_a_figure_far_above_the_usual_one_names_that_one() -> None:
     flows.append(MinuteFlow(AT.replace(second=0) - MINUTE, Flow(succeeded=900)))
     overview = seen(queue(minute=Flow(succeeded=900)), pulses={"mail": flows})
     assert "900  usual 17" in plain(overview_panels.figures(View(overview, None, (), UTC, ("1 h", 60), False), 120))
+
+
+def test_the_run_times_are_empty_only_once_they_are_read() -> None:
+    nothing = "no attempt ended in the last hour"
+    view = View(seen(), None, (), UTC, ("1 h", 60), False)
+    unread, read = (plain(overview_panels.run_time(each, 80, 8)) for each in (view, replace(view, slow=Background(AT))))
+    assert (nothing in unread, nothing in read) == (False, True)
