@@ -62,6 +62,8 @@ async def looks(operator: Operator) -> str:
         ACTIONS["edit"].key: "Max attempts",
     }.items():
         await operator.press(key)
+        # The task behind a dialog has some of its texts; an escape before the dialog opens would leave the task.
+        await operator.until(lambda: operator.screen.is_modal)
         await look(text)
         await operator.press("escape")
         await operator.until(lambda: not operator.screen.is_modal)
