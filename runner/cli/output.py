@@ -79,7 +79,7 @@ def print_title(text: str) -> None:
 def print_block(text: str, indent: str = "  ") -> None:
     """Print a sanitized text of several lines, indented."""
     for line in clean(text, newlines=True).rstrip("\n").split("\n"):
-        console().print(Text(indent + line), soft_wrap=True)
+        console().print(Text(f"{indent}{line}".rstrip(" ")), soft_wrap=True)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
@@ -137,4 +137,4 @@ def console(*, errors: bool = False) -> Console:
 
 def print_line(text: str, style: str = "") -> None:
     """Print a sanitized line; the terminal wraps it."""
-    console().print(Text(clean(text), style=style), soft_wrap=True)
+    console().print(Text(clean(text).rstrip(" "), style=style), soft_wrap=True)
