@@ -39,8 +39,8 @@ BUSY_PLOT = 9
 TREND = 16
 """Cells of the trend of a failure group."""
 
-LEAST_SHARE, MOST_SHARE = 0.01, 0.6
-"""The shares of failed attempts with the palest and with the full colour."""
+FEW_SHARE, LEAST_SHARE, MOST_SHARE = 0.01, 0.05, 0.6
+"""The shares of failed attempts with a low bar, with the palest and with the full colour of failures."""
 
 
 def colours_of(slots: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
@@ -293,7 +293,7 @@ def slowest(view: View, width: int) -> list[Row]:
 
 
 def density(failed: Sequence[float], succeeded: Sequence[float]) -> list[Part]:
-    """The share of failed attempts in each column: a point is less than one per cent, a blank has no attempts."""
+    """The share of failed attempts in each column: a blank has no attempts, a point less than FEW_SHARE of failures."""
     cells: list[Part] = []
     for bad, good in zip(failed, succeeded, strict=True):
         share = bad / (bad + good) if bad + good else 0.0
@@ -301,7 +301,7 @@ def density(failed: Sequence[float], succeeded: Sequence[float]) -> list[Part]:
             step = min(SHADES - 1, round(share / MOST_SHARE * (SHADES - 1)))
             cells.append((DENSITY[1 + step * 3 // (SHADES - 1)] if current().flat else "█", f"failed@{step}"))
         else:
-            cells.append(("·" if good or bad else " ", "line"))
+            cells.append(("▁", "spark") if share >= FEW_SHARE else ("·" if good or bad else " ", "line"))
     return joined(cells)
 
 

@@ -115,8 +115,8 @@ async def test_the_rows_are_sorted_by_the_worst_figure(worked: None, watch: Watc
 
 
 def test_the_share_of_failed_attempts_has_a_shade() -> None:
-    assert density([0, 0, 1, 300, 600], [0, 5, 999, 700, 400]) == [
-        *[(" ··", "line"), ("█", "failed@16"), ("█", "failed@31")],
+    assert density([0, 0, 1, 20, 300, 600], [0, 5, 999, 980, 700, 400]) == [
+        *[(" ··", "line"), ("▁", "spark"), ("█", "failed@16"), ("█", "failed@31")],
     ]
 
 
