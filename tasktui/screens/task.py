@@ -106,7 +106,9 @@ class TaskScreen(LiveScreen):
         Binding("w", "why", "Why"),
         Binding("v", "reveal", "Reveal"),
         Binding("f", "fold", "Unfold"),
-        Binding("escape", "back", "Back to the list", show=False),
+        Binding("n", "neighbour(1)", "Next task of the list", show=False),
+        Binding("p", "neighbour(-1)", "Previous task of the list", show=False),
+        Binding("escape", "app.go('tasks')", "Back to the list", show=False),
     ]
 
     def __init__(self) -> None:
@@ -186,9 +188,22 @@ class TaskScreen(LiveScreen):
         self._reveal = self._detail is not None and self._detail.task.id == message.task_id
         self._draw()
 
-    def action_back(self) -> None:
-        """Go back to the task list."""
-        self.app.switch_mode("tasks")
+    def action_neighbour(self, step: int) -> None:
+        """Open the next or the previous task of the list that this one was opened from.
+
+        Args:
+            step: 1 for the next task, -1 for the previous one.
+        """
+        ids = self.session.task_ids
+        place = ids.index(self.session.task_id) + step if self.session.task_id in ids else None
+        if place is None:
+            self.report("This task was not opened from the task list: press escape")
+        elif 0 <= place < len(ids):
+            self.session.task_id = ids[place]
+            self.on_screen_resume()
+            self.action_reload()
+        else:
+            self.report(f"This is the {'last' if step > 0 else 'first'} task that the list has read")
 
     def tasks(self) -> Sequence[TaskRow]:
         """Return the task on the screen; none while another one is open and not read yet."""

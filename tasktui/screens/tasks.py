@@ -209,7 +209,7 @@ class TasksScreen(LiveScreen):
     def _choose(self, event: Table.Selected | Table.HeadClicked) -> None:
         """Open a task, or sort by the head of a column."""
         if isinstance(event, Table.Selected):
-            self.session.task_id = event.key
+            self.session.task_id, self.session.task_ids = event.key, self.table.keys
             self.app.switch_mode("task")
         elif (sort := sort_by_head(event.title, self.session.sort, self.pages.listing)) is not None:
             self.session.sort = sort

@@ -112,6 +112,7 @@ class Session:
         lock: whether changes are allowed.
         zone: time zone of displayed and typed times.
         task_id: task on the task screen.
+        task_ids: tasks of the list that it was opened from.
         filter_text: filter of the list, as text.
         target: initial cursor of the next screen: a runner id, or the target of an operation.
         sort: order of the list.
@@ -130,6 +131,7 @@ class Session:
     lock: WriteLock = field(default_factory=WriteLock)
     zone: tzinfo = field(default_factory=local_zone)
     task_id: int | None = None
+    task_ids: Sequence[int] = ()
     filter_text: str = ""
     target: str = ""
     sort: Sort = NEWEST

@@ -48,6 +48,29 @@ async def test_the_order_stays_fixed_and_newer_tasks_are_announced(database: Dat
         await operator.until(lambda: operator.screen.pages.listing.ids == (second, first))
 
 
+async def test_n_and_p_open_the_neighbours_of_a_task_in_its_list(database: Database, watch: Watch) -> None:
+    ids = [await add_live(database, key=f"order-{number}") for number in range(3)]
+    await add_live(database, queue="other", key="elsewhere")
+    async with watch("tasks") as operator:
+        operator.console.session.filter_text = "queue:default"
+        operator.screen.on_screen_resume()
+        await operator.until(lambda: operator.screen.pages.listing.ids == tuple(reversed(ids)))
+        await operator.press("enter")
+        await operator.sees(f"{ids[2]}  h", "order-2")
+        await operator.press("p")
+        await operator.is_told("This is the first task that the list has read")
+        for place in (1, 0):
+            await operator.press("n")
+            await operator.sees(f"{ids[place]}  h", f"order-{place}")
+        await operator.press("n")
+        await operator.is_told("This is the last task that the list has read")
+        await operator.press("p")
+        await operator.sees(f"{ids[1]}  h", "order-1")
+        await operator.command(f"task {ids[1] + 9}")
+        await operator.press("n")
+        await operator.is_told("was not opened from the task list")
+
+
 async def test_a_task_that_ends_stays_in_its_place_struck_through(database: Database, watch: Watch) -> None:
     ids = [await add_live(database) for _ in range(3)]
     async with watch("tasks") as operator:
