@@ -71,7 +71,10 @@ FEW_CELLS = 10
 """Cells of the smallest gauge."""
 
 HIGH = 30
-"""Rows of a screen that has room for hosts and the legend."""
+"""Rows of a screen that has room for hosts and the whole legend."""
+
+FEW_EXPLAINED = 2
+"""Rows of the legend on a lower screen."""
 
 WITH_KEYS = 96
 """Cells of the list of tasks that has room for keys and attempts."""
@@ -145,8 +148,9 @@ class RunnersScreen(LiveScreen):
         )
         most_slots = max((runner.capacity for runner in data.runners), default=0)
         explained = legend(colours, width, slots_per_block(most_slots, column_widths(table.columns, width)[SLOTS]))
-        self.query_one("#legend", Canvas).draw([BLANK, *explained, BLANK] if height >= HIGH else [])
-        around = len(keys) + len(busy) + (12 if height >= HIGH else 6) + len(hosts)
+        explained = [BLANK, *explained, BLANK] if height >= HIGH else explained[:FEW_EXPLAINED]
+        self.query_one("#legend", Canvas).draw(explained)
+        around = len(keys) + len(busy) + (12 if height >= HIGH else 6 + len(explained)) + len(hosts)
         tasks = claimed_rows(self.runner(), data, width)
         tasks = tasks if len(tasks) <= height - around else claimed_rows(self.runner(), data, max(40, width - 3))
         self.query_one("#claimed", Canvas).draw(tasks)
