@@ -121,14 +121,14 @@ async def check_against(module: str, connection: Connection, *, json: bool) -> i
 async def _check(database: Database, handlers: Mapping[str, Handler]) -> tuple[list[PayloadCheck], bool]:
     """Check all live tasks, or the oldest and the newest of very many."""
     checks: dict[str, PayloadCheck] = {}
-    after, seen = 0, 0
-    while seen < MOST_PAYLOADS:
+    after, count = 0, 0
+    while count < MOST_PAYLOADS:
         rows = await database.read(oldest_payloads, after)
         if not rows:
             return _sorted(checks), True
         for row in rows:
             _check_row(row, handlers, checks)
-        after, seen = rows[-1].id, seen + len(rows)
+        after, count = rows[-1].id, count + len(rows)
     for row in await database.read(newest_payloads, after):
         _check_row(row, handlers, checks)
     return _sorted(checks), False

@@ -155,7 +155,7 @@ def _queue(queue: QueueCounts) -> Sequence[str]:
         str(queue.dead),
         formatting.age(queue.oldest),
         str(queue.arrived),
-        f"{queue.minute.ended:,}",
+        f"{queue.minute.finished:,}",
         f"{queue.minute.failed:,}",
     ]
 

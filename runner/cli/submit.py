@@ -26,7 +26,7 @@ from runner.cli.options import (
 from runner.cli.output import plain, print_block, print_json, print_line
 from runner.client.client import connect, disconnect
 from runner.client.commit import submit_alone
-from runner.client.results import ended, kept
+from runner.client.results import kept, wait_for_end
 from runner.errors import InvalidInput, NoResult, ResultNotKept
 from runner.filter.fields import suggestion
 from runner.handlers.option_values import Clock
@@ -283,7 +283,7 @@ def wait_for_task(settings: Settings, id: int, wait: WaitOptions, *, json: bool)
     """
     connect(settings)
     try:
-        ending = ended(id, wait.wait_timeout)
+        ending = wait_for_end(id, wait.wait_timeout)
     finally:
         disconnect()
     failure: NoResult | None = None

@@ -134,15 +134,15 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
         Raises:
             InvalidTask, InvalidHandler: a value is not valid, or a function takes arguments that the handler lacks.
         """
-        given = {name: value for name, value in locals().items() if name not in ("self", "tx")}
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "tx")}
         rules = Rules.read(unique_key, unique, on_duplicate, bucket, tenant, order_key, order_on_failure)
-        return Submission(self, NewTask(self.name, **self._values(given)), self._rules(rules), tx)
+        return Submission(self, NewTask(self.name, **self._values(arguments)), self._rules(rules), tx)
 
-    def _values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a task from its options and the defaults, without those of Rules."""
-        values = self.defaults.at_submit() | convert(given)
-        if given["retry"] is not None:
-            values["retry"] = str(parse_plan(given["retry"]))
+        values = self.defaults.at_submit() | convert(arguments)
+        if arguments["retry"] is not None:
+            values["retry"] = str(parse_plan(arguments["retry"]))
         return values
 
     def _rules(self, rules: Rules) -> Rules:
@@ -246,30 +246,30 @@ def handler(  # noqa: D417, PLR0913 - one argument per task option
     return _Decorator(name, _defaults(dict(locals())))
 
 
-def _defaults(given: Mapping[str, Any]) -> Options:
+def _defaults(arguments: Mapping[str, Any]) -> Options:
     """Read the arguments of `handler`."""
-    if callable(given["name"]):
+    if callable(arguments["name"]):
         why = 'use @handler("name"), with the name under which tasks store it'
-        raise InvalidHandler(name=getattr(given["name"], "__name__", ""), why=why)
+        raise InvalidHandler(name=getattr(arguments["name"], "__name__", ""), why=why)
     rules = ("unique_key", "unique", "on_duplicate", "bucket", "tenant", "order_key", "order_on_failure")
-    shared = (given["limit"], given["limit_per_tenant"], given["rate"])
+    shared = (arguments["limit"], arguments["limit_per_tenant"], arguments["rate"])
     return Options(
-        queue=given["queue"],
-        retry=None if given["retry"] is None else str(parse_plan(given["retry"])),
-        timeout=_seconds(given["timeout"]),
-        max_attempts=given["max_attempts"],
-        priority=given["priority"],
-        expires=_seconds(given["expires"]),
-        hosts=None if given["hosts"] is None else host_list(given["hosts"]),
-        hosts_for=_seconds(given["hosts_for"]),
-        on_error=given["on_error"],
-        on_none=given["on_none"],
-        rules=Rules.read(*(given[name] for name in rules)),
-        limits=_limits(given["name"], shared, given["limit_per_runner"]),
-        limit_per_runner=given["limit_per_runner"],
-        executor=given["executor"],
-        memory_limit=parse_memory(given["name"], given["memory_limit"]),
-        breaker=read_breaker(given["name"], given["breaker"]),
+        queue=arguments["queue"],
+        retry=None if arguments["retry"] is None else str(parse_plan(arguments["retry"])),
+        timeout=_seconds(arguments["timeout"]),
+        max_attempts=arguments["max_attempts"],
+        priority=arguments["priority"],
+        expires=_seconds(arguments["expires"]),
+        hosts=None if arguments["hosts"] is None else host_list(arguments["hosts"]),
+        hosts_for=_seconds(arguments["hosts_for"]),
+        on_error=arguments["on_error"],
+        on_none=arguments["on_none"],
+        rules=Rules.read(*(arguments[name] for name in rules)),
+        limits=_limits(arguments["name"], shared, arguments["limit_per_runner"]),
+        limit_per_runner=arguments["limit_per_runner"],
+        executor=arguments["executor"],
+        memory_limit=parse_memory(arguments["name"], arguments["memory_limit"]),
+        breaker=read_breaker(arguments["name"], arguments["breaker"]),
     )
 
 

@@ -123,8 +123,8 @@ async def unfinished_async(handler: Handler | str, key: str) -> list[TaskHandle[
     """Same as `unfinished`, on an event loop."""
     from asyncio import wrap_future
 
-    found: asyncio.Future[list[TaskHandle[Any]]] = wrap_future(_find(handler, key))
-    return await found
+    handles: asyncio.Future[list[TaskHandle[Any]]] = wrap_future(_find(handler, key))
+    return await handles
 
 
 def _find(handler: Handler | str, key: str) -> Any:

@@ -63,7 +63,7 @@ class TaskHandle(int, Generic[R]):
             DatabaseUnavailable: the database has been unreachable for some time.
             WouldBlock: called on an event loop: await `wait` there.
         """
-        return value_of(ended(self, timeout))  # type: ignore[no-any-return] # validated by the annotation
+        return value_of(wait_for_end(self, timeout))  # type: ignore[no-any-return] # validated by the annotation
 
     async def wait(self, timeout: Delay | None = None) -> R:
         """Same as `result`, on an event loop."""
@@ -171,7 +171,7 @@ def _values(ids: Sequence[int], endings: "Mapping[int, TaskResult | Exception]",
     return values
 
 
-def ended(id: int, timeout: Delay | None) -> "TaskResult":
+def wait_for_end(id: int, timeout: Delay | None) -> "TaskResult":
     """Wait until a task has finished in any final state, in a thread without an event loop.
 
     Raises:

@@ -157,7 +157,7 @@ class LoopPool:
         self._count = 0
         self._requests: deque[asyncio.Future[LoopConnection]] = deque()
         self._closed = False
-        self._ended = asyncio.Event()
+        self._end = asyncio.Event()
         self._lifetime: AsyncGenerator[None, None] | None = None
 
     async def take(self) -> LoopConnection:
@@ -230,13 +230,13 @@ class LoopPool:
     def _forget(self) -> None:
         self._count -= 1
         if self._closed and not self._count:
-            self._ended.set()
+            self._end.set()
 
     async def finish(self) -> None:
         """Close the connections, and wait for the statements that run."""
         self.close()
         if self._count:
-            await self._ended.wait()
+            await self._end.wait()
 
     async def _until_end(self) -> AsyncGenerator[None, None]:
         """Close the connections at the end of `asyncio.run`, which ends all generators that a loop has begun."""

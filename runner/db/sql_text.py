@@ -42,9 +42,9 @@ class BoundStatement(NamedTuple):
         Args:
             dialect: name of the dialect.
         """
-        compiled, given = self._compiled(DIALECTS[dialect])
-        literals = {name: _literal(compiled, name, value) for name, value in given.items()}
-        text = _PARAMETER.sub(lambda found: literals.get(found[1], found[0]), compiled.string)
+        compiled, values = self._compiled(DIALECTS[dialect])
+        literals = {name: _literal(compiled, name, value) for name, value in values.items()}
+        text = _PARAMETER.sub(lambda match: literals.get(match[1], match[0]), compiled.string)
         return text.replace(" \n", "\n")
 
     def parameters(self, dialect: str) -> list[Any]:
@@ -85,12 +85,12 @@ def in_psql(guard: sa.Select[Any], statements: Sequence[BoundStatement], locks: 
         why: message if the guard finds no row.
     """
     first = len(list(takewhile(lambda bound: _inserts_into(bound.statement, locks), statements)))
-    found = BoundStatement(guard.with_for_update(), {}).text("postgresql").replace("SELECT", "PERFORM", 1)
+    query = BoundStatement(guard.with_for_update(), {}).text("postgresql").replace("SELECT", "PERFORM", 1)
     tag = "$seen$"
-    while tag in found:
+    while tag in query:
         tag = f"{tag[:-1]}_$"
     message = _quoted(why, "postgresql")
-    body = f"BEGIN {found}; IF NOT FOUND THEN RAISE EXCEPTION USING MESSAGE = {message}; END IF; END"
+    body = f"BEGIN {query}; IF NOT FOUND THEN RAISE EXCEPTION USING MESSAGE = {message}; END IF; END"
     ours = [bound.text("postgresql") for bound in statements]
     return ["BEGIN", *ours[:first], f"DO {tag} {body} {tag}", *ours[first:], "COMMIT"]
 
@@ -134,16 +134,16 @@ def _guarded(statement: Any) -> Any:
         return insert.from_select(insert._select_names, insert.select.where(holds))  # noqa: SLF001
     values = insert._values  # noqa: SLF001 - nor to those of INSERT ... VALUES
     names = [getattr(column, "name", column) for column in values]
-    given = [_typed(value, insert.table.c[name]) for name, value in zip(names, values.values(), strict=True)]
-    plain: Any = sa.insert(insert.table).from_select(names, sa.select(*given).where(holds))
+    columns = [_typed(value, insert.table.c[name]) for name, value in zip(names, values.values(), strict=True)]
+    plain: Any = sa.insert(insert.table).from_select(names, sa.select(*columns).where(holds))
     plain._post_values_clause = insert._post_values_clause  # noqa: SLF001 - the ON CONFLICT clause
     return plain
 
 
 def _typed(value: Any, column: sa.Column[Any]) -> Any:
     """Return a value with the type of its column, which the database cannot infer in a SELECT."""
-    known = sa.literal(value.value, column.type) if isinstance(value, sa.BindParameter) else value
-    return known.label(column.name)
+    expression = sa.literal(value.value, column.type) if isinstance(value, sa.BindParameter) else value
+    return expression.label(column.name)
 
 
 class Executed(NamedTuple):

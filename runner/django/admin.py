@@ -72,10 +72,10 @@ class ReadOnlyTasks(admin.ModelAdmin):
         term = search_term.strip()
         if not term:
             return queryset, False
-        found = Q(pk=int(term)) if term.isdecimal() and len(term) < len(str(1 << 63)) else Q()
+        condition = Q(pk=int(term)) if term.isdecimal() and len(term) < len(str(1 << 63)) else Q()
         for column in self.searched:
-            found |= Q(**{column: term})
-        return queryset.filter(found), False
+            condition |= Q(**{column: term})
+        return queryset.filter(condition), False
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:  # noqa: ARG002 - as above
         """Return the fields of the page of a task."""

@@ -63,10 +63,10 @@ def django_settings() -> SettingLayer:
     Raises:
         ImproperlyConfigured: RUNNER is not a dictionary, or its DATABASE is not an alias of DATABASES.
     """
-    given = getattr(settings, "RUNNER", {})
-    if not isinstance(given, dict):
-        raise ImproperlyConfigured(f"RUNNER must be a dictionary such as {{'CONCURRENCY': 20}}, not {given!r}")
-    values = {name.lower(): value for name, value in given.items() if name != "DATABASE"}
+    options = getattr(settings, "RUNNER", {})
+    if not isinstance(options, dict):
+        raise ImproperlyConfigured(f"RUNNER must be a dictionary such as {{'CONCURRENCY': 20}}, not {options!r}")
+    values = {name.lower(): value for name, value in options.items() if name != "DATABASE"}
     modules = [
         f"{app.name}.{MODULE}"
         for app in apps.get_app_configs()
@@ -89,8 +89,8 @@ def database_url(alias: str) -> DatabaseUrl:
         ImproperlyConfigured: DATABASES does not have the alias, or it is neither SQLite nor PostgreSQL.
     """
     if alias not in connections.settings:
-        known = ", ".join(sorted(connections.settings))
-        raise ImproperlyConfigured(f"DATABASE of RUNNER is {alias!r}, but DATABASES defines only: {known}")
+        aliases = ", ".join(sorted(connections.settings))
+        raise ImproperlyConfigured(f"DATABASE of RUNNER is {alias!r}, but DATABASES defines only: {aliases}")
     connection = connections[alias]
     values: dict[str, Any] = connection.settings_dict
     if connection.vendor == "sqlite":

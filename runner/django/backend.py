@@ -48,10 +48,10 @@ def _on_loop(sender: type, task: Task, alias: str) -> Callable[..., Any]:
             value = await task.func(*_context(result), *args, **kwargs)
         except BaseException as error:
             frames = error.__traceback__
-            if _ended(result, ctx, error):
+            if _complete(result, ctx, error):
                 await task_finished.asend(sender, task_result=result)
             raise error.with_traceback(frames)  # noqa: B904 - the same error, without the frames of asgiref
-        if _ended(result, ctx, value):
+        if _complete(result, ctx, value):
             await task_finished.asend(sender, task_result=result)
         return value
 
@@ -65,10 +65,10 @@ def _in_thread(sender: type, task: Task, alias: str) -> Callable[..., Any]:
         try:
             value = task.func(*_context(result), *args, **kwargs)
         except BaseException as error:
-            if _ended(result, ctx, error):
+            if _complete(result, ctx, error):
                 task_finished.send(sender, task_result=result)
             raise
-        if _ended(result, ctx, value):
+        if _complete(result, ctx, value):
             task_finished.send(sender, task_result=result)
         return value
 
@@ -98,7 +98,7 @@ def _context(result: TaskResult) -> list[TaskContext]:
     return [TaskContext(task_result=result)] if result.task.takes_context else []
 
 
-def _ended(result: TaskResult, ctx: Context, value: Any) -> bool:
+def _complete(result: TaskResult, ctx: Context, value: Any) -> bool:
     """Complete the result after an attempt that returned or raised `value`; False if another attempt follows."""
     failed = isinstance(value, Dead) or (ctx.attempt >= ctx.max_attempts and isinstance(value, Retry | Exception))
     if not failed and isinstance(value, HandlerOutcome | BaseException):

@@ -234,7 +234,7 @@ class Claimer:
         for queue, handler in {(task.queue, task.handler) for task in tasks}:
             room = self._room_of(handler)
             # Without room in this runner, its suspects were left out, and no lane remembers them.
-            if self.lanes.limited.ended(queue, handler) or (room is not None and room <= len(tasks)):
+            if self.lanes.limited.reopen(queue, handler) or (room is not None and room <= len(tasks)):
                 self.work_left = True
                 self._scan_pending |= not self._scan_done.is_set()
 
@@ -293,7 +293,7 @@ class Claimer:
         def may_start(lane: Lane) -> bool:
             return self._slots(lane) in pools and self._room_of(lane.handler) != 0
 
-        lanes = self.lanes.first(self.lanes.known, may_start)
+        lanes = self.lanes.first(self.lanes.heads, may_start)
         ask = ask._replace(limit=self.limited.within_rooms(lanes, min(ask.limit, self.scope.room)))
         who = self.claimant._replace(selection=self.scope.selection)
         if not lanes or ask.limit <= 0 or not self._allowed():

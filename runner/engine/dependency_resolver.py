@@ -138,9 +138,9 @@ class DependencyResolver:
         self._followed += parents
         if parents and await self._release(parents) and not self._check_pace.is_due(started):
             return  # a chain of tasks that do nothing asks for their other dependents at intervals
-        ended, self._followed = self._followed, []
+        pending, self._followed = self._followed, []
         attempts = ATTEMPTS
-        while attempts and (dependencies := await self._database.read_single(open_dependencies, ended)):
+        while attempts and (dependencies := await self._database.read_single(open_dependencies, pending)):
             if not await self._resolve(dependencies):
                 attempts -= 1
                 await asyncio.sleep(LOCK_RETRY)
@@ -148,11 +148,11 @@ class DependencyResolver:
 
     async def _release(self, parents: Sequence[FinishedParent]) -> int:
         """Release the next tasks of order keys, and return their number."""
-        ended = [parent.id for parent in parents]
+        ids = [parent.id for parent in parents]
         if self._database.dialect.isolates_rows:
-            released = await self._database.write_single(release_followers, ended, notify=self._notify)
-        elif await self._database.read_single(has_followers, ended):  # a release would wait for all other writers
-            released = await self._database.write(release_followers, ended, notify=self._notify)
+            released = await self._database.write_single(release_followers, ids, notify=self._notify)
+        elif await self._database.read_single(has_followers, ids):  # a release would wait for all other writers
+            released = await self._database.write(release_followers, ids, notify=self._notify)
         else:
             return 0
         if released:
@@ -177,7 +177,7 @@ class DependencyResolver:
             return await self._bisect(dependencies, error)
         for child in result.cancelled:
             self._verbs["cancel"] += 1
-            self.add(child.ended)
+            self.add(child.as_parent)
         if result.unblocked:
             self._on_unblocked()
         return len(dependencies) - len(result.skipped)

@@ -186,9 +186,9 @@ def _handlers(selection: Iterable[Handler | str] | None, settings: Settings) -> 
     if selection is None:
         handlers = dict(discover(settings.handlers))
     else:
-        found = [item if isinstance(item, Handler) else REGISTRY.find(item) for item in selection]
-        handlers = {handler.name: handler for handler in found}
-        for handler in found:
+        entries = [item if isinstance(item, Handler) else REGISTRY.find(item) for item in selection]
+        handlers = {handler.name: handler for handler in entries}
+        for handler in entries:
             handler.require()
     if not handlers:
         raise ConfigurationError(why="it has no handlers; import the module that defines them, or pass handlers=[...]")

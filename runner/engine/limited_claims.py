@@ -137,7 +137,7 @@ class LimitedClaims:
         """Claim a suspect from the lanes with limits that may start a task; see `claim_limited_suspect`."""
         has_limits = self._lanes.limited.has_limits
         # Also lanes in which the last claim found no other tasks: these are no longer due.
-        lanes = list(Lanes.first(self._lanes.known, lambda lane: has_limits(lane) and may_start(lane)))
+        lanes = list(Lanes.first(self._lanes.heads, lambda lane: has_limits(lane) and may_start(lane)))
         if not lanes:
             return []
         request = LimitedLanes(lanes, self._lanes.start)

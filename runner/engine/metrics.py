@@ -61,15 +61,15 @@ class Metrics:
         for item in items:
             task = item[0].task
             groups[task.queue, task.handler].append(item)
-        for place, ended in groups.items():
-            times = self.times.get(place)
+        for lane, settlings in groups.items():
+            times = self.times.get(lane)
             if times is None:
-                times = self.times[place] = Times(Histogram(), Histogram())
-            times.runs.add([took for _, settlement in ended if (took := settlement.duration) is not None])
+                times = self.times[lane] = Times(Histogram(), Histogram())
+            times.runs.add([took for _, settlement in settlings if (took := settlement.duration) is not None])
             times.waits.add(
                 [
                     late + running.started - running.received_at
-                    for running, settlement in ended
+                    for running, settlement in settlings
                     if settlement.duration is not None and (late := running.task.late) is not None
                 ]
             )
@@ -116,8 +116,10 @@ class ResourceMeter:
 
     def _cpu_seconds(self) -> float:
         """Processor time of this process, of its ended children, and on Linux of its handler processes."""
-        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_cpu_seconds_of, self._processes()))
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return (
+            time.process_time() + children.ru_utime + children.ru_stime + sum(map(_cpu_seconds_of, self._processes()))
+        )
 
 
 def resident_memory(pid: int) -> int | None:

@@ -70,7 +70,7 @@ class ProcessAttempts:
         """Run a task's handler; `context` is for the middleware. When it returns, the process is idle or dead."""
         attempt = running.offer if isinstance(running.offer, _Attempt) else _Attempt(self, running)
         running.offer, stopped = None, False
-        body = attempt.ended
+        body = attempt.ending
         if isinstance(running.slots, ProcessSlots):
             running.slots.on_waiting = self._offer
         if self._middleware.callbacks or not attempt.assign():
@@ -124,8 +124,8 @@ class ProcessAttempts:
     def _is_plain(self, running: Running) -> bool:
         """True if a task needs nothing from the runner at its start: middleware, its checkpoint, or its expiry."""
         task, stateless = running.task, running.task.fence == 1 or not running.handler.context
-        wanted = task.payload is not None and task.expires_in is None and not running.cancel_requested
-        return wanted and stateless and not self._middleware.callbacks
+        is_simple = task.payload is not None and task.expires_in is None and not running.cancel_requested
+        return is_simple and stateless and not self._middleware.callbacks
 
     def _offer(self, slots: ProcessSlots) -> None:
         for worker in self.pool.busy:
@@ -137,8 +137,8 @@ class ProcessAttempts:
         try:
             result = await self._middleware.run(context(), attempt.result)
         except BaseException as error:
-            known = attempt.outcome is not None and error is attempt.error
-            return attempt.outcome if known and attempt.outcome is not None else failed(running, error, self._rules)
+            is_own = attempt.outcome is not None and error is attempt.error
+            return attempt.outcome if is_own and attempt.outcome is not None else failed(running, error, self._rules)
         if isinstance(attempt.outcome, Done) and result is attempt.value:
             return attempt.outcome
         return result_outcome(running, result, self._limits)
@@ -154,7 +154,7 @@ class _Attempt:
 
     def __init__(self, attempts: ProcessAttempts, running: Running) -> None:
         self._attempts, self._running = attempts, running
-        self.ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.ending: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         """Receives the outcome."""
         self.limit = attempts.limit_of(running)
         """Seconds allowed for the handler: the import of its module does not count."""
@@ -227,7 +227,7 @@ class _Attempt:
                 self._start(await self._attempts.pool.start())
             except OSError as error:
                 return self.not_started(f"its process could not start: {error}")
-        return await self.ended
+        return await self.ending
 
     async def result(self) -> Any:
         """Run the handler and return its result, or raise its exception, for the middleware."""
@@ -270,7 +270,7 @@ class _Attempt:
     def not_started(self, reason: str) -> Outcome:
         """Return the outcome of an attempt whose process could not start."""
         self._end(ProcessNotStarted(reason))
-        return self.ended.result()
+        return self.ending.result()
 
     def began(self, worker: WorkerProcess) -> None:
         """Record that the handler is loaded and starts."""
@@ -327,8 +327,8 @@ class _Attempt:
         else:
             self._running.error = error_of(end)
             self.outcome = end.outcome
-        if not self.ended.done():
-            self.ended.set_result(self.outcome)
+        if not self.ending.done():
+            self.ending.set_result(self.outcome)
 
     async def _reply(self, kind: str, number: int, *values: str) -> None:
         value: Any = None

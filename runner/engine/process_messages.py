@@ -105,16 +105,16 @@ class StartTokens:
 
     def __init__(self, reading: int) -> None:
         self._reading = reading
-        self._taken = 0
+        self._last = 0
 
     def take(self, number: int) -> bool:
         """Take the start token of a call; False if the other process has taken it."""
-        while self._taken < number:
+        while self._last < number:
             try:
-                (self._taken,) = self.SIZE.unpack(os.read(self._reading, self.SIZE.size))
+                (self._last,) = self.SIZE.unpack(os.read(self._reading, self.SIZE.size))
             except BlockingIOError:
                 return False
-        return self._taken == number
+        return self._last == number
 
 
 class RemoteAttempt(Protocol):

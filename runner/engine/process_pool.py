@@ -151,12 +151,12 @@ class WorkerProcess(asyncio.Protocol):
             case "started":
                 self._began()
             case "end" if self.current is not None:
-                self._ended(values[0].reusable).receive(kind, values)
+                self._finish(values[0].reusable).receive(kind, values)
             case "failed":
                 if self.current is None:
                     self.current, self.offered = self.offered, None
                 error = ProcessNotStarted(f"its process could not load the handler: {values[0]}")
-                self._ended(reusable=False).fail(error)
+                self._finish(reusable=False).fail(error)
             case "late" if self.offered is not None and self.offered.call.number == values[0]:
                 self.withdraw()
             case "log":
@@ -173,7 +173,7 @@ class WorkerProcess(asyncio.Protocol):
         assert self.current is not None  # noqa: S101 - it starts only one of them
         self.current.began(self)
 
-    def _ended(self, reusable: bool) -> RemoteAttempt:
+    def _finish(self, reusable: bool) -> RemoteAttempt:
         """Record the end of the current task, and return its attempt."""
         attempt, self.current = self.current, None
         assert attempt is not None  # noqa: S101 - it has one

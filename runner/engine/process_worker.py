@@ -158,11 +158,11 @@ class ProcessWorker:
             notes=lambda _: self._notes,
         )
         self._running = running
-        ended: list[Outcome] = []
+        outcomes: list[Outcome] = []
         with _limited_memory(call.memory_limit):
-            running.job = self._loop.create_task(_settle(executor.execute(running, lambda _: None), ended))
+            running.job = self._loop.create_task(_settle(executor.execute(running, lambda _: None), outcomes))
             await running.job
-        outcome = ended[0]
+        outcome = outcomes[0]
         self._running = None
         notes.send_progress()
         error, out_of_memory = running.error, isinstance(running.error, MemoryError)
@@ -174,8 +174,8 @@ class ProcessWorker:
         return reusable
 
 
-async def _settle(execution: "Coroutine[Any, Any, Outcome]", ended: "list[Outcome]") -> None:
-    ended.append(await execution)
+async def _settle(execution: "Coroutine[Any, Any, Outcome]", outcomes: "list[Outcome]") -> None:
+    outcomes.append(await execution)
 
 
 @contextlib.contextmanager

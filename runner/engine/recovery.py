@@ -143,13 +143,13 @@ class Reconciler:
             runner_id: id of the runner.
             reply: reply of the heartbeat after `begin`.
         """
-        known = self._known_claims
-        if self._comparison is not None or known is None:
+        claims = self._known_claims
+        if self._comparison is not None or claims is None:
             return
-        if reply.running <= known:
+        if reply.running <= claims:
             self._in_flight.unwatch()
             return
-        self._comparison = asyncio.ensure_future(self._compare(runner_id, reply.running, known))
+        self._comparison = asyncio.ensure_future(self._compare(runner_id, reply.running, claims))
         self._comparison.add_done_callback(self._done)
 
     async def close(self, limit: float) -> None:
@@ -163,9 +163,9 @@ class Reconciler:
         if self._comparison is not None:
             self._comparison.cancel()
 
-    async def _compare(self, runner_id: int, running: frozenset[Claim], known: set[Claim]) -> None:
+    async def _compare(self, runner_id: int, running: frozenset[Claim], claims: set[Claim]) -> None:
         await self._claimer.claim_done()
-        strangers = sorted(running - known)
+        strangers = sorted(running - claims)
         for first in range(0, len(strangers), RELEASE_CHUNK):
             await self._release(runner_id, strangers[first : first + RELEASE_CHUNK])
 
@@ -241,7 +241,7 @@ class Expiry:
         tasks = await self._database.write(expire)
         for task in tasks:
             self._metrics.verbs["cancel"] += 1
-            self._on_final(task.ended)
+            self._on_final(task.as_parent)
         for handler, number in Counter(task.handler for task in tasks).items():
             log.warning("%s of %s expired without a start", count_noun(number, "task"), one_line(handler))
         return len(tasks)

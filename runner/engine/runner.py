@@ -330,12 +330,12 @@ class Engine:
         await self.claimer.close(limit)
         if self.slices is not None:
             await self.slices.leave()
-        ended = await self.worker.finish(max(0.0, end - time.monotonic()))
+        is_idle = await self.worker.finish(max(0.0, end - time.monotonic()))
         written = await self.worker.buffer.drain(max(LAST_WRITES, end - time.monotonic()))
         await self.dependency_resolver.drain(LAST_WRITES)
         await self.worker.breakers.drain(LAST_WRITES)
         await self.resources.close()
-        if not (ended and written):
+        if not (is_idle and written):
             log.error("%s unfinished: other runners will rescue them", count_noun(len(self.worker.in_flight), "task"))
             return False
         try:

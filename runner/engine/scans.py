@@ -305,7 +305,7 @@ class Slices:
             peers = await self._database.read(slice_peers, identity)
         others = [peer for peer in peers if peer.id != own]
         self._until = next((peer.until for peer in peers if peer.id == own), 0.0)
-        free = self._wanted(peers, started).difference(*(peer.buckets for peer in others))
+        free = self._target(peers, started).difference(*(peer.buckets for peer in others))
         if free != self._buckets:
             self._use(free & self._buckets)
             await self._claim_done()
@@ -330,7 +330,7 @@ class Slices:
         if grows:
             self._scan_soon()
 
-    def _wanted(self, peers: list[SlicePeer], now: float) -> frozenset[int]:
+    def _target(self, peers: list[SlicePeer], now: float) -> frozenset[int]:
         if self._static is not None:
             return self._static.buckets
         self._count_members(peers, now)

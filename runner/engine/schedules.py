@@ -80,14 +80,14 @@ class Scheduler:
         self._runner_id = runner_id
         self._maintain_at = time.monotonic() + MAINTAIN_EVERY
         try:
-            _log_registered(await self._database.write(register_schedules, runner_id, self.declared, self._is_gone))
+            _log_registered(await self._database.write(register_schedules, runner_id, self.declared, self._is_removed))
         except DatabaseRefused as error:  # e.g. roles without rights on the table: tasks run all the same
             log.error("could not register the schedules: %s", error)
 
     async def maintain(self) -> None:
         """Register again if older or newer code has changed the schedules, and end the rounds of lost runners."""
         try:
-            if await self._database.read(has_changed, self._runner_id, self.declared, self._is_gone):
+            if await self._database.read(has_changed, self._runner_id, self.declared, self._is_removed):
                 await self.register(self._runner_id)
             if abandoned := await self._database.write(abandon_rounds):
                 log.warning("cancelled tasks of runners that no longer exist: %s", ", ".join(map(str, abandoned)))
@@ -110,18 +110,18 @@ class Scheduler:
 
     async def _look(self) -> None:
         try:
-            found = await self._database.read_single(next_tick)
-            while found.due:
+            upcoming = await self._database.read_single(next_tick)
+            while upcoming.due:
                 ticked = await self._database.write(tick, CHUNK, notify=self._notify)
                 self._report(ticked)
-                found = await self._database.read_single(next_tick)
+                upcoming = await self._database.read_single(next_tick)
                 if not ticked:  # another runner has them
                     break
         except DatabaseUnavailable:  # claims and heartbeats already log this
             return
-        if found.wait is not None and 0 < found.wait < LOOK_EVERY:
+        if upcoming.wait is not None and 0 < upcoming.wait < LOOK_EVERY:
             self.close()
-            wait = found.wait + random.random() * SPREAD  # noqa: S311 - spreads runners, guards nothing
+            wait = upcoming.wait + random.random() * SPREAD  # noqa: S311 - spreads runners, guards nothing
             self._timer = asyncio.get_running_loop().call_later(wait, self._look_soon)
 
     def _look_soon(self) -> None:
@@ -141,7 +141,7 @@ class Scheduler:
         if lanes := frozenset().union(*(each.lanes for each in ticked)):
             self._on_submit(lanes)
 
-    def _is_gone(self, id: str, module: str) -> bool:
+    def _is_removed(self, id: str, module: str) -> bool:
         """True if this process has the code of a module, and it does not have a schedule."""
         if id in SCHEDULES or module == "__main__":
             return False

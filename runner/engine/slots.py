@@ -172,7 +172,7 @@ class Slots:
     def release(self) -> None:
         """Release the slot of a task that has ended."""
         self.in_use -= 1
-        self.look_ahead.ended += 1
+        self.look_ahead.ends += 1
 
 
 @dataclass(eq=False)

@@ -40,7 +40,7 @@ class EditPreview:
 async def edit(
     tx: Transaction,
     id: int,
-    seen: int | None,
+    version: int | None,
     changes: Changes,
     by: Actor,
     *,
@@ -55,7 +55,7 @@ async def edit(
     Args:
         tx: a writing transaction.
         id: the task's id.
-        seen: the expected version; None to edit any version.
+        version: the expected version; None to edit any version.
         changes: the new values.
         by: the author.
         requeue: requeue a dead or cancelled task.
@@ -71,8 +71,8 @@ async def edit(
     """
     values = check_values(changes, payload_limit)
     if requeue:
-        return await requeue_with(tx, Target(id, seen), values, by)
-    preview = _editing(values, *await lock_targets(tx, "edit", [Target(id, seen)]))
+        return await requeue_with(tx, Target(id, version), values, by)
+    preview = _editing(values, *await lock_targets(tx, "edit", [Target(id, version)]))
     if preview.after:
         await change(tx, [id], **preview.after)
         await record(tx, by, [AuditEntry("edit", preview.before, preview.after, id)])
@@ -82,7 +82,7 @@ async def edit(
 async def preview_edit(
     tx: Transaction,
     id: int,
-    seen: int | None,
+    version: int | None,
     changes: Changes,
     *,
     requeue: bool = False,
@@ -93,7 +93,7 @@ async def preview_edit(
     Args:
         tx: an open transaction.
         id: the task's id.
-        seen: the expected version; None for any version.
+        version: the expected version; None for any version.
         changes: the new values.
         requeue: as in `edit`.
         payload_limit: maximum number of bytes of a payload.
@@ -105,7 +105,7 @@ async def preview_edit(
     """
     values = check_values(changes, payload_limit)
     verb = "requeue" if requeue else "edit"
-    tasks, result = partition_targets(verb, [Target(id, seen)], await read_tasks(tx, [id], locked=False))
+    tasks, result = partition_targets(verb, [Target(id, version)], await read_tasks(tx, [id], locked=False))
     return _editing(values, [task._replace(attempt=0) for task in tasks] if requeue else tasks, result)
 
 

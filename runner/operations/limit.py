@@ -157,8 +157,8 @@ async def _result(tx: Transaction, place: PauseTarget, edit: LimitEdit, row: Map
     after = declared(row) if edit.default else edited(before, edit.values)
     if not (edit.new or row["known"]) and await name_warning(tx, place):
         names = {getattr(head.lane, place.kind) for head in await survey(tx)}
-        known = {*names, *await registry_entries(tx, registry_of(tx, place))}
-        hint = suggestion(place.name, tuple(sorted(name for name in known if isinstance(name, str))))
+        candidates = {*names, *await registry_entries(tx, registry_of(tx, place))}
+        hint = suggestion(place.name, tuple(sorted(name for name in candidates if isinstance(name, str))))
         raise InvalidInput(why=f"{place} has never been used{hint}; to limit it before its first task, use --new")
     return LimitResult(before, after)
 

@@ -204,8 +204,8 @@ async def copy_checkpoint(
     statement = sa.select(table.c.number).where(table.c.task_id == task.id).order_by(table.c.number)
     numbers = [row.number for row in await tx.rows(statement)]
     if number not in numbers:
-        known = ", ".join(map(str, numbers)) or "none"
-        result.skipped.append(Skipped(task.id, f"it has no checkpoint {number}; its checkpoints: {known}"))
+        numbers_text = ", ".join(map(str, numbers)) or "none"
+        result.skipped.append(Skipped(task.id, f"it has no checkpoint {number}; its checkpoints: {numbers_text}"))
         return None
     last = numbers[-1]
     if last_known not in (None, last):

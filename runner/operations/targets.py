@@ -197,7 +197,7 @@ async def read_tasks(tx: Transaction, ids: Sequence[int], *, locked: bool) -> di
         if missing:
             statement = sa.select(*readable(tx, _columns(table))).where(tx.dialect.one_of(table.c.id, missing))
             rows = await tx.execute(statement.order_by(table.c.id).with_for_update() if locked else statement)
-            tasks |= {row["id"]: _held(row) for row in rows.mappings()}
+            tasks |= {row["id"]: _locked_task(row) for row in rows.mappings()}
     return tasks
 
 
@@ -205,7 +205,7 @@ def _columns(table: sa.Table) -> list[Any]:
     return [table.c[name] for name in LockedTask._fields if name in table.c]
 
 
-def _held(row: sa.RowMapping) -> LockedTask:
+def _locked_task(row: sa.RowMapping) -> LockedTask:
     return LockedTask(
         id=row["id"],
         state=State(row["state"]),

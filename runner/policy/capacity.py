@@ -277,8 +277,8 @@ def _row(name: str, places: Sequence[WorkKey], shares: _Shares) -> CapacityRow:
         tightest = []
         for each, some in by_name.items():
             seconds = _sum([shares.situation.demands[place] for place in some]).seconds
-            found = [Bound("", inf), *shares.bounds(kind, each, some, seconds)]
-            tightest.append(min(found, key=lambda bound: bound.per_minute))
+            group_bounds = [Bound("", inf), *shares.bounds(kind, each, some, seconds)]
+            tightest.append(min(group_bounds, key=lambda bound: bound.per_minute))
         # Each of several queues or handlers has bounds of its own, so that together they do the sum.
         least = min(tightest, key=lambda bound: bound.per_minute)
         bounds.append(Bound(least.name, sum(bound.per_minute for bound in tightest)))
@@ -295,16 +295,16 @@ def _with_last(row: CapacityRow, places: Sequence[WorkKey], shares: _Shares) -> 
 
 def _sum(demands: Sequence[Demand]) -> Demand:
     """The work of several places; the mean duration is weighted by the attempts, or by the backlogs without any."""
-    known = [each for each in demands if each.seconds is not None]
-    weights = [each.attempts for each in known]
+    samples = [each for each in demands if each.seconds is not None]
+    weights = [each.attempts for each in samples]
     if not any(weights):
-        weights = [float(each.backlog) for each in known]
-    weights = weights if any(weights) else [1.0] * len(known)
-    seconds = sum(each.seconds * weight for each, weight in zip(known, weights, strict=True) if each.seconds)
+        weights = [float(each.backlog) for each in samples]
+    weights = weights if any(weights) else [1.0] * len(samples)
+    seconds = sum(each.seconds * weight for each, weight in zip(samples, weights, strict=True) if each.seconds)
     return Demand(
         sum(each.arrivals for each in demands),
         sum(each.attempts for each in demands),
-        seconds / sum(weights) if known else None,
+        seconds / sum(weights) if samples else None,
         sum(each.backlog for each in demands),
         max((each.oldest for each in demands), default=0.0),
         any(each.more for each in demands),

@@ -27,7 +27,7 @@ class ClaimCondition:
     lasting: ClassVar[bool] = True
     """True if a task that does not meet it waits until an operator changes something."""
 
-    def of_registry(self, _registry: sa.Table, _held: Condition | None) -> Sequence[Condition]:
+    def of_registry(self, _registry: sa.Table, _locked: Condition | None) -> Sequence[Condition]:
         """The SQL that a queue or a handler stops its lanes, given by its row in a registry.
 
         Args:
@@ -199,7 +199,7 @@ class NotPaused(ClaimCondition):
         still = registry.c.paused_until.is_(None) | (registry.c.paused_until > db_now())
         return registry.c.paused_at.is_not(None) & still
 
-    def of_registry(self, registry: sa.Table, _held: Condition | None) -> Sequence[Condition]:
+    def of_registry(self, registry: sa.Table, _locked: Condition | None) -> Sequence[Condition]:
         """The SQL that it is paused."""
         return (self.is_paused(registry),)
 

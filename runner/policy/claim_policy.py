@@ -105,9 +105,9 @@ class ClaimPolicy:
             ~self._stops(scope.tables.handler, lane.handler, handler_held),
         ]
 
-    def _stops(self, registry: sa.Table, name: Any, held: Condition | None) -> Condition:
+    def _stops(self, registry: sa.Table, name: Any, locked: Condition | None) -> Condition:
         """The SQL that the queue or the handler of a lane stops its tasks."""
-        stops = [part for condition in self.conditions for part in condition.of_registry(registry, held)]
+        stops = [part for condition in self.conditions for part in condition.of_registry(registry, locked)]
         return sa.exists().where(registry.c.name == name, sa.or_(*stops))
 
     def of_task(self, task: Any, scope: ClaimScope) -> list[Condition]:

@@ -117,28 +117,28 @@ class LaneSchedule:
     cursors: dict[Lane, str] = field(default_factory=dict)
     """The last tenant that had a turn."""
     _until: dict[Lane, float] = field(default_factory=dict)
-    _known: frozenset[Lane] = frozenset()
+    _limited: frozenset[Lane] = frozenset()
 
-    def survey(self, lanes: Iterable[Lane], known: Iterable[Lane]) -> None:
+    def survey(self, lanes: Iterable[Lane], limited: Iterable[Lane]) -> None:
         """Start over with the result of a survey.
 
         Args:
             lanes: the due lanes with limits, in order.
-            known: all lanes with limits.
+            limited: all lanes with limits.
         """
-        self.due, self._known = dict.fromkeys(lanes), frozenset(known)
+        self.due, self._limited = dict.fromkeys(lanes), frozenset(limited)
         self._until = {lane: until for lane, until in self._until.items() if lane in self.due}
         self.cursors = {lane: tenant for lane, tenant in self.cursors.items() if lane in self.due}
 
     def recall(self, lanes: Iterable[Lane]) -> list[Lane]:
         """Treat the lanes with limits among these as due, and return the others."""
         lanes = list(lanes)
-        self.due |= {lane: None for lane in lanes if lane in self._known}
-        return [lane for lane in lanes if lane not in self._known]
+        self.due |= {lane: None for lane in lanes if lane in self._limited}
+        return [lane for lane in lanes if lane not in self._limited]
 
     def has_limits(self, lane: Lane) -> bool:
         """True if a lane had limits in the last survey."""
-        return lane in self._known
+        return lane in self._limited
 
     def ready(self, now: float) -> list[Lane]:
         """The lanes to try, in order; `now` in monotonic seconds."""
@@ -177,7 +177,7 @@ class LaneSchedule:
         for lane in empty:
             self.due.pop(lane, None)
 
-    def ended(self, queue: str, handler: str) -> bool:
+    def reopen(self, queue: str, handler: str) -> bool:
         """Try the lanes of a queue and of a handler again because one of their tasks has ended; False if none waits."""
         lanes = [lane for lane in self._until if lane.queue == queue or lane.handler == handler]
         for lane in lanes:
@@ -204,7 +204,7 @@ class Lanes:
     order: ClaimOrder = STRICT
     places: dict[Lane, LanePosition] = field(default_factory=dict)
     """Positions in the lanes that are believed to have due tasks."""
-    known: dict[Lane, LanePosition] = field(default_factory=dict)
+    heads: dict[Lane, LanePosition] = field(default_factory=dict)
     """Lanes that the last survey found due, each at its start."""
     lately: dict[Lane, None] = field(default_factory=dict)
     """Lanes that recently had due tasks, the most recent last; at most RECALLED."""
@@ -220,13 +220,13 @@ class Lanes:
         claimable = [head for head in heads if not head.paused and self.accepts(head.lane)]
         due = [head for head in claimable if head.wait <= 0]
         due.sort(key=lambda head: self.order.lane_key(head.lane.priority, head.wait))
-        self.known = {head.lane: self.start for head in due}
+        self.heads = {head.lane: self.start for head in due}
         self._waits = {head.lane: head.wait for head in due}
         self.limited.survey(
             (head.lane for head in due if head.limited), (head.lane for head in claimable if head.limited)
         )
-        self.places = {lane: place for lane, place in self.known.items() if lane not in self.limited.due}
-        self._remember(reversed(list(islice(self.known, RECALLED))))
+        self.places = {lane: place for lane, place in self.heads.items() if lane not in self.limited.due}
+        self._remember(reversed(list(islice(self.heads, RECALLED))))
         self.next_due = min((head.wait for head in claimable if head.wait > 0), default=None)
 
     def expect(self, lanes: Iterable[Lane]) -> None:
@@ -251,14 +251,14 @@ class Lanes:
         self.places = recalled | self.places
 
     @staticmethod
-    def first(places: Mapping[Lane, LanePosition], wanted: Callable[[Lane], bool]) -> dict[Lane, LanePosition]:
+    def first(places: Mapping[Lane, LanePosition], accepts: Callable[[Lane], bool]) -> dict[Lane, LanePosition]:
         """Return the lanes to claim from, in order, at most CLAIMED: the next tasks are in them.
 
         Args:
             places: positions by lane, in the order of a survey.
-            wanted: returns whether to claim from a lane.
+            accepts: returns whether to claim from a lane.
         """
-        return dict(islice(((lane, place) for lane, place in places.items() if wanted(lane)), CLAIMED))
+        return dict(islice(((lane, place) for lane, place in places.items() if accepts(lane)), CLAIMED))
 
     def advance(self, lanes: Collection[Lane], claimed: Sequence[Claimed], requested: int) -> None:
         """Move past the claimed tasks.

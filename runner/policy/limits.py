@@ -188,8 +188,8 @@ class Concurrency(Limit):
         if self.room(usage):
             return ""
         most = count_noun(usage.limits.running or 0, "task")
-        held = ": " + ", ".join(f"{number:,} on {name}" for name, number in usage.holders.items())
-        running = f"{usage.total:,}{held if usage.holders else ''}"
+        holders = ": " + ", ".join(f"{number:,} on {name}" for name, number in usage.holders.items())
+        running = f"{usage.total:,}{holders if usage.holders else ''}"
         return f"{usage.words.capitalize()} runs at most {most} at the same time; running are {running}."
 
 
@@ -308,10 +308,10 @@ class WithinLimits(ClaimCondition):
         columns = [registry.c[limit.column] for limit in LIMITS if limit.column in registry.c]
         return sa.or_(*(column.is_not(None) for column in columns))
 
-    def of_registry(self, registry: sa.Table, held: Condition | None) -> Sequence[Condition]:
+    def of_registry(self, registry: sa.Table, locked: Condition | None) -> Sequence[Condition]:
         """The SQL that it has a limit, and that this claim does not hold it."""
         limited = self.is_limited(registry)
-        return (limited if held is None else limited & ~held,)
+        return (limited if locked is None else limited & ~locked,)
 
     def explain(self, facts: ClaimFacts, _zone: tzinfo) -> Iterator[Explanation]:
         """Name each limit that is full, the tasks that use it, and its author."""

@@ -79,7 +79,7 @@ class LookAhead:
 
     span: float = 0.05
     most: int = 2_000
-    ended: int = 0
+    ends: int = 0
     """Tasks that ended since the last estimate."""
     busy: float = 0.0
     """Seconds for which the attempts since the last estimate would occupy the whole pool, one after another."""
@@ -90,9 +90,9 @@ class LookAhead:
         """Return the number of tasks to prefetch; `now` in monotonic seconds."""
         elapsed = now - self._since
         if elapsed >= (self.span if self._rate else FIRST_SPAN * self.span):
-            rate = self.ended / max(elapsed, self.busy)
+            rate = self.ends / max(elapsed, self.busy)
             self._rate = rate if elapsed > 1 or not self._rate else 0.5 * self._rate + 0.5 * rate
-            self.ended, self.busy, self._since = 0, 0.0, now
+            self.ends, self.busy, self._since = 0, 0.0, now
         return min(self.most, int(self._rate * self.span))
 
 

@@ -249,11 +249,11 @@ class Retries(NamedTuple):
     max_attempts: int = MOST_ATTEMPTS
 
     @classmethod
-    def of(cls, ended: int, retried: int, plan: RetryPlan, max_attempts: int) -> Self:
+    def of(cls, total: int, retried: int, plan: RetryPlan, max_attempts: int) -> Self:
         """Return the retries with which tasks need as many attempts on average as they did.
 
         Args:
-            ended: number of attempts that ended, 1 or more.
+            total: number of attempts that ended, 1 or more.
             retried: number of those with another attempt after them.
             plan: the retry plan.
             max_attempts: maximum number of attempts.
@@ -264,7 +264,7 @@ class Retries(NamedTuple):
         for _ in range(30):
             middle = (low + high) / 2
             attempts = sum(middle**number for number in range(most))
-            low, high = (middle, high) if attempts * (ended - retried) < ended else (low, middle)
+            low, high = (middle, high) if attempts * (total - retried) < total else (low, middle)
         return cls(high, plan, most)
 
     def delay(self, attempt: int, random: float) -> float | None:

@@ -232,9 +232,9 @@ def select_handlers(handlers: Mapping[str, T], only: Sequence[str], without: Seq
     for setting, patterns in (("only", only), ("without", without)):
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in handlers):
-                known = ", ".join(map(one_line, sorted(handlers)))
+                names = ", ".join(map(one_line, sorted(handlers)))
                 raise InvalidSettings(
-                    where=setting, why=f"{pattern!r}: no handler matches it; the handlers are {known}"
+                    where=setting, why=f"{pattern!r}: no handler matches it; the handlers are {names}"
                 )
     selected = {
         name: handler

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.schema.task import ended
+from runner.db.schema.task import is_final_state
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput, InvalidMoment, TaskNotFound
 from runner.filter.parse import Filter
@@ -136,8 +136,10 @@ async def read_moment(tx: Transaction, written: str, zone: tzinfo) -> datetime:
     times = [moment(await _first_submit(tx, table)) for table in (tx.tables.task, tx.tables.history)]
     first = min((time for time in times if time is not None), default=None)
     if first is None or at < first:
-        known = f"the first known task was submitted at {format_moment(first, zone)}" if first else "there are no tasks"
-        raise InvalidInput(why=f"{format_moment(at, zone)} is before the first task: {known}. {FORMS}")
+        beginning = (
+            f"the first known task was submitted at {format_moment(first, zone)}" if first else "there are no tasks"
+        )
+        raise InvalidInput(why=f"{format_moment(at, zone)} is before the first task: {beginning}. {FORMS}")
     return at
 
 
@@ -287,7 +289,7 @@ async def _undone(tx: Transaction, at: datetime, audited: bool) -> list[int]:
 async def _dead(tx: Transaction, at: datetime, undone: Sequence[int]) -> dict[str, Count]:
     """The dead tasks of a moment by queue, without the ones requeued later."""
     history = tx.tables.history.c
-    window = sa.select(history.queue).where(ended(history.state, State.DEAD), history.finished_at <= at)
+    window = sa.select(history.queue).where(is_final_state(history.state, State.DEAD), history.finished_at <= at)
     window = window.where(~tx.dialect.one_of(history.id, undone)) if undone else window
     part = window.order_by(history.finished_at.desc()).limit(CANDIDATES + 1).subquery()
     rows = await tx.rows(sa.select(part.c.queue, sa.func.count()).group_by(part.c.queue))

@@ -181,7 +181,7 @@ async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tu
             ready.number,
             oldest[place] if ready.number else 0.0,
             ready.more,
-            (flow.ended + flow.retried) / minutes,
+            (flow.finished + flow.retried) / minutes,
         )
     current = await pauses(tx)
     paused = {("queue", name) for name in current.queues} | {("handler", name) for name in current.handlers}
@@ -193,11 +193,11 @@ async def _other_queues(
     tx: Transaction, since: datetime, at: datetime, listed: Mapping[WorkKey, Flow]
 ) -> dict[WorkKey, GroupResult]:
     """The counts of each handler in the queues that are not listed, and its times in all queues, as queue OTHERS."""
-    known: dict[str, Flow] = defaultdict(Flow)
+    totals: dict[str, Flow] = defaultdict(Flow)
     for (_, handler), flow in listed.items():
-        known[handler] += flow
+        totals[handler] += flow
     results = await results_by(tx, "handler", since, at, MOST_PLACES)
-    return {(OTHERS, handler): GroupResult(flow - known[handler], times) for handler, (flow, times) in results.items()}
+    return {(OTHERS, handler): GroupResult(flow - totals[handler], times) for handler, (flow, times) in results.items()}
 
 
 def is_listed(queue: str) -> bool:
@@ -315,8 +315,8 @@ async def first_of_tenants(tx: Transaction, turns: Collection[TenantTurn]) -> di
     if not turns:
         return {}
     turn, due = _due_of(tx)
-    joined, found = tx.dialect.first_of_each(turn, due.limit(1), tx.tables.task)
-    statement = sa.select(*turn.c, seconds_until(found.run_at)).select_from(joined)
+    joined, match = tx.dialect.first_of_each(turn, due.limit(1), tx.tables.task)
+    statement = sa.select(*turn.c, seconds_until(match.run_at)).select_from(joined)
     rows = await tx.rows(statement, tx.dialect.parameters("turn", by_column(TURN_COLUMNS, turns)))
     return {TenantTurn(*row[:5]): max(0.0, -float(row[5])) for row in rows}
 

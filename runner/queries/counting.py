@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.dialects import Dialect, by_column
 from runner.db.schema import Tables, is_state
-from runner.db.schema.task import Condition, ended
+from runner.db.schema.task import Condition, is_final_state
 from runner.db.transaction import Transaction
 from runner.db.types import db_now
 from runner.model.task import Shown, State
@@ -215,20 +215,20 @@ async def dead_of(tx: Transaction, names: Sequence[str], cap: int) -> dict[str, 
     """Count the dead tasks of some queues, each up to the cap."""
     rows = sa.select(tx.dialect.rows("queue", QUEUE_COLUMNS)).cte("name")
     parameters = tx.dialect.parameters("queue", {"queue": list(names)})
-    found = await tx.rows(_dead(tx.tables, rows, cap), parameters)
-    return {queue: capped(number, cap) for queue, number in found}
+    counts = await tx.rows(_dead(tx.tables, rows, cap), parameters)
+    return {queue: capped(number, cap) for queue, number in counts}
 
 
 def _dead(tables: Tables, queue: sa.CTE, cap: int) -> sa.Select[Any]:
     row = tables.history.alias("counted")
-    is_dead = ended(row.c.state, State.DEAD) & (row.c.queue == queue.c.queue)
+    is_dead = is_final_state(row.c.state, State.DEAD) & (row.c.queue == queue.c.queue)
     window = sa.select(row.c.id).where(is_dead).limit(cap + 1).correlate(queue).subquery()
     return sa.select(queue.c.queue, _size(window))
 
 
 def _first_queue(history: Any, condition: Condition) -> sa.ScalarSelect[str]:
     queue = history.c.queue
-    first = sa.select(queue).where(ended(history.c.state, State.DEAD), condition).order_by(queue)
+    first = sa.select(queue).where(is_final_state(history.c.state, State.DEAD), condition).order_by(queue)
     return first.limit(sa.literal_column("1")).scalar_subquery()
 
 

@@ -308,18 +308,18 @@ async def group_tasks(
     live = ids.join(task, task.c.id == ids.c.task_id)
     rows = await tx.rows(sa.select(state, *numbers).select_from(live).group_by(state))
     history = tx.tables.history
-    ended = ids.join(history, history.c.id == ids.c.task_id)
-    dead = sa.select(sa.func.count()).select_from(ended).where(is_state(history.c.state, State.DEAD))
+    past = ids.join(history, history.c.id == ids.c.task_id)
+    dead = sa.select(sa.func.count()).select_from(past).where(is_state(history.c.state, State.DEAD))
     ((died,),) = await tx.rows(dead)
     read = await tx.rows(sa.select(sa.func.count()).select_from(recent))
     attempts_by_task: dict[int, tuple[datetime | None, str]] = {}
     times = readable(tx, columns)
     for id, ended_at, host in await tx.rows(latest.with_only_columns(*times).limit(4 * limit)):
         attempts_by_task.setdefault(id, (moment(ended_at), as_text(host)))
-    found = await task_rows(tx, list(attempts_by_task)[:limit])
+    samples = await task_rows(tx, list(attempts_by_task)[:limit])
     return GroupTasks(
         states={as_text(name): number for name, number, _ in rows} | ({State.DEAD.value: died} if died else {}),
         soon=sum(int(soon or 0) for _, _, soon in rows),
         more=read[0][0] == window,
-        latest=tuple(LatestTask(row, *attempts_by_task[row.id]) for row in found),
+        latest=tuple(LatestTask(row, *attempts_by_task[row.id]) for row in samples),
     )

@@ -225,12 +225,12 @@ def _summary(incident: Incident, zone: tzinfo) -> str:
     total, before = incident.queues.total, incident.before.total
     flow = total.flow
     peak = max(incident.minutes, key=lambda minute: minute.flow.failed, default=None)
-    backlog = _backlog(total.submitted.number, flow.ended)
+    backlog = _backlog(total.submitted.number, flow.finished)
     run, wait = (_compared(*pair) for pair in ((total.p95, before.p95), (total.wait95, before.wait95)))
     usual = f"before: {before.flow.succeeded:,}, {before.flow.died:,} and {before.flow.retried:,}"
     lines = [
         f"- tasks succeeded: {flow.succeeded:,}, died: {flow.died:,}, attempts retried: {flow.retried:,}; {usual}.",
-        f"- tasks submitted: {total.submitted}, ended: {flow.ended:,}: the backlog {backlog}.",
+        f"- tasks submitted: {total.submitted}, ended: {flow.finished:,}: the backlog {backlog}.",
         f"- 95 % of attempts took at most {run} and waited at most {wait}.",
     ]
     if peak is not None and peak.flow.failed:
@@ -244,10 +244,10 @@ def _compared(now: float | None, before: float | None) -> str:
     )
 
 
-def _backlog(submitted: int, ended: int) -> str:
-    if submitted == ended:
+def _backlog(submitted: int, finished: int) -> str:
+    if submitted == finished:
         return "stayed the same"
-    return f"grew by {submitted - ended:,}" if submitted > ended else f"shrank by {ended - submitted:,}"
+    return f"grew by {submitted - finished:,}" if submitted > finished else f"shrank by {finished - submitted:,}"
 
 
 def _timeline(incident: Incident) -> list[Happening]:
@@ -300,7 +300,7 @@ def _queues_table(incident: Incident) -> str:
     rows = []
     for line in incident.queues.rows:
         usual, flow = before.get(line.name), line.flow
-        change = line.submitted.number - flow.ended
+        change = line.submitted.number - flow.finished
         counts = f"{line.submitted} | {flow.succeeded:,} | {flow.failed:,} | {flow.died:,} | {change:+,}"
         pairs = ((line.p95, usual.p95 if usual else None), (line.wait95, usual.wait95 if usual else None))
         times = " | ".join(formatting.duration(value) for pair in pairs for value in pair)

@@ -132,22 +132,22 @@ class QueueCounts:
 
         Infinite if the backlog does not shrink; None if no task is ready or the queue is paused.
         """
-        return None if self.paused else time_until_empty(self.ready.number, self.arrived.number, self.minute.ended)
+        return None if self.paused else time_until_empty(self.ready.number, self.arrived.number, self.minute.finished)
 
     @property
     def falls_behind(self) -> bool:
         """True if more tasks arrive than end, and the backlog is worth more than a minute of work."""
         late = self.oldest is not None and self.oldest > MINUTE
-        return late and not self.paused and self.ready.number > self.minute.ended < self.arrived.number
+        return late and not self.paused and self.ready.number > self.minute.finished < self.arrived.number
 
 
-def time_until_empty(ready: int, arrived: int, ended: int) -> float | None:
+def time_until_empty(ready: int, arrived: int, finished: int) -> float | None:
     """Estimate the time until a backlog is processed.
 
     Args:
         ready: the tasks in the backlog.
         arrived: tasks that arrive per minute.
-        ended: tasks that end per minute.
+        finished: tasks that end per minute.
 
     Returns:
         Seconds; infinite if the backlog does not shrink; None without a backlog.
@@ -155,9 +155,9 @@ def time_until_empty(ready: int, arrived: int, ended: int) -> float | None:
     if not ready:
         return None
     # A queue that starts everything within seconds is not behind, even if more tasks arrived by chance in this minute.
-    if ended and ready * MINUTE / ended <= SOON:
-        return ready * MINUTE / ended
-    return ready * MINUTE / (ended - arrived) if ended > arrived else inf
+    if finished and ready * MINUTE / finished <= SOON:
+        return ready * MINUTE / finished
+    return ready * MINUTE / (finished - arrived) if finished > arrived else inf
 
 
 MOST_QUEUES = 1_000

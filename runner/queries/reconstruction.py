@@ -209,11 +209,11 @@ class _History:
         """The known runs, by their fences."""
         runs = {run.fence: run for _, run in self.attempts}
         ends = [(change.before, read_time(change.before.get("finished_at"))) for change in self.changes]
-        known: list[tuple[dict[str, Any], Any]] = [({**old, "host": None}, end) for old, end in ends if end]
+        versions: list[tuple[dict[str, Any], Any]] = [({**old, "host": None}, end) for old, end in ends if end]
         row_end = self.finished_at if self.final else None
         if self.final or as_text(self.row["state"]) == State.RUNNING:
-            known.append((dict(self.row), row_end))
-        for values, end in known:
+            versions.append((dict(self.row), row_end))
+        for values, end in versions:
             start, fence = read_time(values.get("claimed_at")), as_int(values.get("fence"))
             rescued = runs.get(fence - 1)
             if start is not None and fence not in runs and not (rescued and rescued.bumps):
@@ -268,9 +268,9 @@ class _History:
     def _change_steps(self) -> Iterator[_Step]:
         by_id = {change.entry.id: change for change in self.changes}
         for change in self.changes:
-            ended = read_time(change.before.get("finished_at"))
-            if ended is not None and change.before.get("state") in _FINAL_WORDS:
-                yield _Step(ended, 3, _ending(State(change.before["state"]), ended, change.before))
+            end = read_time(change.before.get("finished_at"))
+            if end is not None and change.before.get("state") in _FINAL_WORDS:
+                yield _Step(end, 3, _ending(State(change.before["state"]), end, change.before))
             undone = by_id.get(change.entry.undo_of or 0)
             if change.after.get("state") in tuple(State):
                 yield _Step(change.at, 2, _changing(change, undone.before if undone else {}))

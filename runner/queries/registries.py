@@ -139,7 +139,7 @@ async def _entries(tx: Transaction, statement: sa.Select[Any]) -> dict[str, Regi
 
 
 def _entry(row: Mapping[Any, Any]) -> RegistryEntry:
-    seen = moment(row.get("last_seen_at"))
+    last_seen = moment(row.get("last_seen_at"))
     pause = Pause(
         moment(row["paused_at"]), moment(row["paused_until"]), text(row["paused_by"]), text(row["paused_why"])
     )
@@ -147,7 +147,7 @@ def _entry(row: Mapping[Any, Any]) -> RegistryEntry:
         name=as_text(row["name"]),
         pause=pause if row["paused"] else None,
         limits=SharedLimits.of_row(row),
-        seen=None if seen == EARLIEST else seen,
+        seen=None if last_seen == EARLIEST else last_seen,
     )
 
 
@@ -230,8 +230,8 @@ async def breakers(tx: Transaction, handler: str | None = None, *, only_open: bo
         only_open: leave out the closed ones.
     """
     registry = tx.tables.handler
-    given = registry.c.breaker_probes if only_open else registry.c.breaker
-    statement = _breakers_statement(registry, tx.dialect, given.name)
+    column = registry.c.breaker_probes if only_open else registry.c.breaker
+    statement = _breakers_statement(registry, tx.dialect, column.name)
     rows = (
         (await tx.execute(statement if handler is None else statement.where(registry.c.name == handler)))
         .mappings()
@@ -322,13 +322,13 @@ def _values_as_of(
 ) -> dict[str, Mapping[str, Any]]:
     """The values after the last change up to a moment, or before the first one after it, by name."""
     values: dict[str, Mapping[str, Any]] = {}
-    known: set[str] = set()
+    names: set[str] = set()
     for record in records:  # latest first
         of_kind, _, name = (record.target or "").partition(" ")
-        if of_kind != kind or (record.verb == "limit") != limiting or record.at is None or name in known:
+        if of_kind != kind or (record.verb == "limit") != limiting or record.at is None or name in names:
             continue
         if record.at <= at:
-            known.add(name)
+            names.add(name)
         values[name] = values_of(record.after if record.at <= at else record.before)
     return values
 

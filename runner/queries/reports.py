@@ -44,7 +44,7 @@ class Flow:
     rescued: int = 0
 
     @property
-    def ended(self) -> int:
+    def finished(self) -> int:
         """Tasks that ended."""
         return self.succeeded + self.died + self.cancelled
 

@@ -120,10 +120,10 @@ async def _retries(
     tx: Transaction, flows: Mapping[WorkKey, Flow], plan: RetryPlan, max_attempts: int
 ) -> dict[WorkKey, Retries]:
     """The retries of the places with failed attempts, by the plans that the runners of their handlers stored last."""
-    ended = {place: flow.succeeded + flow.retried + flow.died for place, flow in flows.items() if flow.retried > 0}
-    stored = await _attempts(tx, sorted({handler for _, handler in ended}))
+    attempts = {place: flow.succeeded + flow.retried + flow.died for place, flow in flows.items() if flow.retried > 0}
+    stored = await _attempts(tx, sorted({handler for _, handler in attempts}))
     retries = {}
-    for place, number in ended.items():
+    for place, number in attempts.items():
         defaults = stored.get(place[1], {})
         most = defaults.get("max_attempts")
         try:

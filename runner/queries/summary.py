@@ -127,8 +127,8 @@ async def _results(
     groups, width = [minute[name] for name in names], len(names)
     statement = sa.select(*groups, *sums(tx)).where(*conditions, minute.bin_ms == COUNTS_ROW).group_by(*groups)
     if most is not None:
-        ended = sa.func.sum(minute.succeeded) + sa.func.sum(minute.died) + sa.func.sum(minute.cancelled)
-        statement = statement.order_by(ended.desc(), *groups).limit(most)
+        finished = sa.func.sum(minute.succeeded) + sa.func.sum(minute.died) + sa.func.sum(minute.cancelled)
+        statement = statement.order_by(finished.desc(), *groups).limit(most)
     rows = await tx.rows(statement)
     flows = {tuple(map(as_text, row[:width])): flow_of(row[width:]) for row in rows}
     if most is not None and len(rows) == most:
@@ -259,7 +259,7 @@ async def summary(
     is_cut = len(results) == most
     whole = (await results_by(tx, None, first, last))[OTHERS] if is_cut else _sum(results.values())
     total = _line(ALL, whole, sum(waiting.values()), uncounted_tasks.more)
-    rank = {name: (-result.flow.ended, name) for name, result in results.items()}
+    rank = {name: (-result.flow.finished, name) for name, result in results.items()}
     # Behind a cut, a queue that only has new tasks may have results too: it belongs to the others.
     names = sorted(rank if is_cut else {*rank, *waiting}, key=lambda name: rank.get(name, (0, name)))[:most]
     lines = [_line(name, results.get(name, NOTHING), waiting[name], uncounted_tasks.more) for name in names]

@@ -215,11 +215,15 @@ def _insertion(tables: Tables, driver: sa.Dialect) -> Prepared:
     """
     table = tables.checkpoint
     types: dict[str, Any] = {"number": sa.Integer, "attempt": sa.Integer, "state": sa.Text}
-    given: dict[str, Any] = {name: sa.bindparam(name, type_=kind) for name, kind in types.items()}
+    parameters: dict[str, Any] = {name: sa.bindparam(name, type_=kind) for name, kind in types.items()}
     row = sa.select(
-        tables.task.c.id, tables.task.c.fence, given["number"], given["attempt"], sa.cast(given["state"], JsonText)
+        tables.task.c.id,
+        tables.task.c.fence,
+        parameters["number"],
+        parameters["attempt"],
+        sa.cast(parameters["state"], JsonText),
     )
-    locked = row.where(_is_held(tables)).with_for_update()
+    locked = row.where(_has_fence(tables)).with_for_update()
     names = ["task_id", "fence", "number", "attempt", "state"]
     insert = DIALECTS[driver.name].insert(table).from_select(names, locked)
     statement = insert.on_conflict_do_update(
@@ -230,7 +234,7 @@ def _insertion(tables: Tables, driver: sa.Dialect) -> Prepared:
     return Prepared(statement.returning(table.c.number), driver)
 
 
-def _is_held(tables: Tables) -> sa.ColumnElement[bool]:
+def _has_fence(tables: Tables) -> sa.ColumnElement[bool]:
     task = tables.task.c
     condition: sa.ColumnElement[bool] = (
         (task.id == sa.bindparam("task_id", type_=sa.BigInteger))
@@ -282,7 +286,7 @@ async def write_notes(tx: Transaction, holder: int, progress: Sequence[Progress]
 
 @lru_cache
 def _progress(tables: Tables, driver: sa.Dialect) -> Prepared:
-    return _write_progress(tables, driver, tables.task, _is_held(tables))
+    return _write_progress(tables, driver, tables.task, _has_fence(tables))
 
 
 @lru_cache
@@ -298,9 +302,9 @@ def _last_progress(tables: Tables, driver: sa.Dialect) -> Prepared:
 def _write_progress(tables: Tables, driver: sa.Dialect, task: sa.Table, where: sa.ColumnElement[bool]) -> Prepared:
     table = tables.progress
     types: dict[str, Any] = {"done": sa.Float, "total": sa.Float, "unit": sa.Text, "rate": sa.Float}
-    given = [sa.cast(sa.bindparam(name, type_=kind), kind) for name, kind in types.items()]
+    values = [sa.cast(sa.bindparam(name, type_=kind), kind) for name, kind in types.items()]
     now = sa.type_coerce(db_now(), Instant)
-    row = sa.select(task.c.id, task.c.fence, *given, now).where(where)
+    row = sa.select(task.c.id, task.c.fence, *values, now).where(where)
     insert = DIALECTS[driver.name].insert(table).from_select(["task_id", "fence", *types, "at"], row)
     new = {name: insert.excluded[name] for name in ("fence", *types, "at")}
     statement = insert.on_conflict_do_update(index_elements=table.primary_key, set_=new)

@@ -179,10 +179,10 @@ async def declare_breakers(tx: Transaction, handlers: Sequence[str], breakers: M
     """
     handler = tx.tables.handler
     rows = await tx.rows(sa.select(handler.c.name, handler.c.breaker).where(handler.c.breaker.is_not(None)))
-    known = {row.name: row.breaker for row in rows if row.name in handlers}
-    for name in sorted(breakers.keys() | known.keys()):
+    former = {row.name: row.breaker for row in rows if row.name in handlers}
+    for name in sorted(breakers.keys() | former.keys()):
         text = json.dumps(breakers[name], sort_keys=True) if name in breakers else None
-        if text != json_text(known.get(name)):
+        if text != json_text(former.get(name)):
             values = {"breaker": text} | ({} if text else dict.fromkeys(STATE))
             await tx.execute(sa.update(handler).where(handler.c.name == name).values(values))
 

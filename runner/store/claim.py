@@ -262,7 +262,7 @@ def open_lanes(lane: sa.FromClause, scope: ClaimScope) -> sa.CTE:
 def first_of_lane(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
     """The first `limit` tasks of the only lane, which is the most frequent claim of a busy runner."""
     if dialect.isolates_rows:
-        return _taken(scope, lane, lane, LIMIT)
+        return _lock_first(scope, lane, lane, LIMIT)
     # Single values, where a join would hide from SQLite that the index has the order that is asked for.
     only = {name: sa.select(lane.c[name]).scalar_subquery() for name in LANE_COLUMNS}
     row = scope.tables.task.alias("due")
@@ -281,16 +281,16 @@ def _first_in_need(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, order: Cla
     # The order over all lanes is computed without locks and gives only the number of tasks per lane. These are then
     # locked lane by lane with SKIP LOCKED: competing runners take the next tasks and never wait, and no more rows are
     # locked than claimed.
-    return taken(scope, lane, head.cte("head"))
+    return lock_shares(scope, lane, head.cte("head"))
 
 
-def taken(scope: ClaimScope, lane: sa.CTE, head: sa.CTE) -> sa.Select[Any]:
+def lock_shares(scope: ClaimScope, lane: sa.CTE, head: sa.CTE) -> sa.Select[Any]:
     """Lock as many tasks of each lane as the head has, and return their ctids."""
     share = sa.select(head.c.number, sa.func.count().label("tasks")).group_by(head.c.number).cte("share")
-    return _taken(scope, lane, share.join(lane, lane.c.number == share.c.number), share.c.tasks)
+    return _lock_first(scope, lane, share.join(lane, lane.c.number == share.c.number), share.c.tasks)
 
 
-def _taken(scope: ClaimScope, lane: sa.CTE, source: sa.FromClause, tasks: Any) -> sa.Select[Any]:
+def _lock_first(scope: ClaimScope, lane: sa.CTE, source: sa.FromClause, tasks: Any) -> sa.Select[Any]:
     """Lock the first tasks of each lane that no other transaction has locked, and return their ctids."""
     row = scope.tables.task.alias("due")
     first = due_tasks(scope, row, lane).with_only_columns(ctid(row)).limit(tasks).with_for_update(skip_locked=True)

@@ -36,8 +36,8 @@ from runner.store.claim import (
     due_tasks,
     first_of_lane,
     first_suspect,
+    lock_shares,
     open_lanes,
-    taken,
 )
 from runner.store.claim_tenants import (
     MOST_VISITS,
@@ -126,7 +126,7 @@ async def claim_limited(
     ledger = await hold(tx, lanes.lanes, lanes.patient, lanes.counts)
     claim = _Claim(tx, ledger, lanes, defaults, values, who.order, who.selection.names)
     result = claim.result
-    result.counts = any(usage.limits.counts_running for usage in ledger.held.values())
+    result.counts = any(usage.limits.counts_running for usage in ledger.usages.values())
     result.waits = {lane: BUSY for lane in lanes.lanes if claim.ledger.is_busy(lane)}
     mine = (lane for lane in lanes.lanes if lane not in result.waits)
     for limits_tenants, group in groupby(mine, claim.ledger.limits_tenants):
@@ -191,45 +191,45 @@ class _Claim:
 
     async def from_lanes(self, lanes: Sequence[Lane]) -> None:
         """Claim from lanes without a limit per tenant."""
-        part, wanted = [lane for lane in lanes if self.ledger.room(lane)], self.left
+        part, number = [lane for lane in lanes if self.ledger.room(lane)], self.left
         if len(part) == 1:
-            wanted = self._wanted(part[0])
-        if part and wanted and len(await self._run("lanes" if len(part) > 1 else "lane", part, wanted)) < wanted:
+            number = self._room(part[0])
+        if part and number and len(await self._run("lanes" if len(part) > 1 else "lane", part, number)) < number:
             self.result.empty |= {lane for lane in part if self.ledger.room(lane)}
 
     async def from_tenants(self, lane: Lane) -> None:
         """Claim from a lane with a limit per tenant."""
         cursor = self.lanes.cursors.get(lane)
         last = lane in self.lanes.with_tenants
-        if cursor is None and (wanted := self._wanted(lane)):
-            await self._from_others(lane, 0 if last else (wanted + 1) // 2)
+        if cursor is None and (number := self._room(lane)):
+            await self._from_others(lane, 0 if last else (number + 1) // 2)
             self.result.cursors[lane] = cursor = ""
-        if not (wanted := self._wanted(lane)):
+        if not (number := self._room(lane)):
             return
         full = self.ledger.full_tenants(lane)
-        seen = await visit(self.tx, lane, cursor or "", min(wanted + len(full) + SPARE_VISITS, MOST_VISITS))
-        due = [each.tenant for each in seen.visits if each.due]
-        parts = shares(due, lambda tenant: self.ledger.tenant_room(lane, tenant), wanted)
+        tour = await visit(self.tx, lane, cursor or "", min(number + len(full) + SPARE_VISITS, MOST_VISITS))
+        due = [each.tenant for each in tour.visits if each.due]
+        parts = shares(due, lambda tenant: self.ledger.tenant_room(lane, tenant), number)
         if cursor and any(tenant <= cursor for tenant in parts):  # a new round
-            await self._from_others(lane, 0 if last else (wanted + 1) // 2)
-            if not (wanted := self._wanted(lane)):
+            await self._from_others(lane, 0 if last else (number + 1) // 2)
+            if not (number := self._room(lane)):
                 self.result.cursors[lane] = ""
                 return
-            parts = shares(due, lambda tenant: self.ledger.tenant_room(lane, tenant), wanted)
+            parts = shares(due, lambda tenant: self.ledger.tenant_room(lane, tenant), number)
         claimed = []
         if parts:
-            claimed = await self._run("tenants", [lane], wanted, share_parameters(self.tx, parts))
+            claimed = await self._run("tenants", [lane], number, share_parameters(self.tx, parts))
         if not claimed and last:
-            claimed = await self._from_others(lane, wanted)
+            claimed = await self._from_others(lane, number)
         if not claimed:
-            self._stop(lane, complete=seen.complete, is_full=not full.isdisjoint(due))
-        turns = list(parts) or [each.tenant for each in seen.visits]
-        self.result.cursors[lane] = None if seen.complete and len(parts) < wanted else turns[-1]
+            self._stop(lane, complete=tour.complete, is_full=not full.isdisjoint(due))
+        turns = list(parts) or [each.tenant for each in tour.visits]
+        self.result.cursors[lane] = None if tour.complete and len(parts) < number else turns[-1]
 
-    async def _from_others(self, lane: Lane, wanted: int) -> list[Claimed]:
+    async def _from_others(self, lane: Lane, number: int) -> list[Claimed]:
         """Claim tasks without a tenant, and note that there are none."""
-        claimed: list[Claimed] = await self._run("without tenant", [lane], wanted) if wanted else []
-        if wanted and not claimed:
+        claimed: list[Claimed] = await self._run("without tenant", [lane], number) if number else []
+        if number and not claimed:
             self.result.with_tenants.add(lane)
         return claimed
 
@@ -242,7 +242,7 @@ class _Claim:
         else:
             self.result.empty.add(lane)
 
-    def _wanted(self, lane: Lane) -> int:
+    def _room(self, lane: Lane) -> int:
         return min(self.left, self.ledger.room(lane))
 
     async def _run(self, among: str, lanes: Sequence[Lane], limit: int, more: dict[str, Any] | None = None) -> Any:
@@ -257,9 +257,9 @@ class _Claim:
         """The lanes as parameters, with the limits that this claim holds and their rooms."""
         start, rows = self.lanes.start, []
         for number, lane in enumerate(lanes):
-            held = (key in self.ledger.held for key in keys(lane))
+            flags = (key in self.ledger.usages for key in keys(lane))
             rooms = (self.ledger.room_of(key) for key in keys(lane))
-            rows.append((number, *lane, start.run_at, start.id, *self.defaults[lane.handler], *held, *rooms))
+            rows.append((number, *lane, start.run_at, start.id, *self.defaults[lane.handler], *flags, *rooms))
         return self.tx.dialect.parameters("lane", by_column(LIMITED_COLUMNS, rows))
 
 
@@ -310,4 +310,4 @@ def _within_rooms(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, order: Clai
     head = sa.select(ranked.c.number, ranked.c.id).where(*fits).order_by(*merged).limit(LIMIT)
     if not dialect.isolates_rows:
         return head.with_only_columns(ranked.c.id)
-    return taken(scope, lane, head.cte("head"))
+    return lock_shares(scope, lane, head.cte("head"))

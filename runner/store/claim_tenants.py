@@ -121,8 +121,8 @@ def _next_tenant(tables: Tables, dialect: Dialect, last: sa.FromClause) -> sa.Se
     order = (task.tenant, task.run_at, task.id)
     one = sa.select(*order).where(is_state(task.state, State.WAITING), *lane, task.tenant.is_not(None), beyond)
     one = one.order_by(*(task[name] for name in names), *order).limit(sa.literal_column("1")).correlate(last)
-    source, found = dialect.first_of_each(last, one, tables.task)
-    return sa.select(found.tenant, found.run_at).select_from(source)
+    source, match = dialect.first_of_each(last, one, tables.task)
+    return sa.select(match.tenant, match.run_at).select_from(source)
 
 
 def of_tenants(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
@@ -141,9 +141,9 @@ def of_tenants(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Select[A
         return sa.select(locked.c.ctid).select_from(source.join(locked, sa.true()))
     # SQLite limits all tenants alike: to as many tasks as the largest share has, and not to those of the whole claim.
     largest = sa.bindparam("largest", type_=sa.Integer)
-    joined, found = dialect.for_each(source, due.correlate(lane, share).limit(largest), scope.tables.task)
-    turn = sa.func.row_number().over(partition_by=share.c.tenant, order_by=CLAIM_POLICY.order.within_lane(found))
-    ranked = sa.select(found.id, share.c.tasks, turn.label("turn")).select_from(joined).subquery("ranked")
+    joined, match = dialect.for_each(source, due.correlate(lane, share).limit(largest), scope.tables.task)
+    turn = sa.func.row_number().over(partition_by=share.c.tenant, order_by=CLAIM_POLICY.order.within_lane(match))
+    ranked = sa.select(match.id, share.c.tasks, turn.label("turn")).select_from(joined).subquery("ranked")
     return sa.select(ranked.c.id).where(ranked.c.turn <= ranked.c.tasks)
 
 
@@ -154,11 +154,11 @@ def without_tenant(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Sele
     bound = LIMIT + sa.literal_column(str(BEYOND))
     first = due_tasks(scope, row, lane).with_only_columns(address.label("place"), row.c.tenant)
     if not dialect.isolates_rows:
-        joined, found = dialect.for_each(lane, due_tasks(scope, row, lane).limit(bound), scope.tables.task)
-        none = sa.select(found.id).select_from(joined).where(found.tenant.is_(None))
-        return none.order_by(*CLAIM_POLICY.order.within_lane(found)).limit(LIMIT)
+        joined, match = dialect.for_each(lane, due_tasks(scope, row, lane).limit(bound), scope.tables.task)
+        none = sa.select(match.id).select_from(joined).where(match.tenant.is_(None))
+        return none.order_by(*CLAIM_POLICY.order.within_lane(match)).limit(LIMIT)
     each = first.limit(bound).lateral("first")
     places = sa.select(each.c.place).select_from(lane.join(each, sa.true())).where(each.c.tenant.is_(None))
-    held = scope.tables.task.alias("held")
-    among = ctid(held) == sa.func.any(sa.func.array(places.limit(LIMIT).scalar_subquery()))
-    return sa.select(ctid(held)).where(among).with_for_update(skip_locked=True, of=held)
+    target = scope.tables.task.alias("target")
+    among = ctid(target) == sa.func.any(sa.func.array(places.limit(LIMIT).scalar_subquery()))
+    return sa.select(ctid(target)).where(among).with_for_update(skip_locked=True, of=target)

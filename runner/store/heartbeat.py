@@ -195,16 +195,16 @@ async def _enter_handlers(tx: Transaction, identity: Identity) -> None:
         insert = tx.dialect.insert(handler)
         signature = sa.func.coalesce(insert.excluded.signature, handler.c.signature)
         values = {"last_seen_at": db_now(), "signature": signature}
-        seen = insert.on_conflict_do_update(index_elements=handler.primary_key, set_=values)
+        upsert = insert.on_conflict_do_update(index_elements=handler.primary_key, set_=values)
         rows = [{"name": name, "signature": identity.signatures.get(name)} for name in sorted(identity.handlers)]
-        await tx.execute(seen, rows)
+        await tx.execute(upsert, rows)
 
 
 async def _declare_limits(tx: Transaction, identity: Identity) -> None:
     """Write the limits of the handlers' code that have changed; those of an operator stay in force."""
     handler = tx.tables.handler
-    known = sa.select(handler.c.name, handler.c.declared_limits, handler.c.limited_at)
-    rows = await tx.rows(known.where(handler.c.declared_limits.is_not(None)))
+    statement = sa.select(handler.c.name, handler.c.declared_limits, handler.c.limited_at)
+    rows = await tx.rows(statement.where(handler.c.declared_limits.is_not(None)))
     declared = {row.name: row.declared_limits for row in rows if row.name in identity.handlers}
     for name in sorted(identity.limits.keys() | declared.keys()):
         limits = identity.limits.get(name, {})

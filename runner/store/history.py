@@ -88,17 +88,17 @@ async def _block_followers(tx: Transaction, failed: Sequence[tuple[int, str]]) -
     task, dependency = tx.tables.task, tx.tables.dependency
     if (lock := tx.dialect.order_lock(task)) is not None:
         await tx.execute(lock)
-    ended = tx.dialect.rows("failed", FAILED_COLUMNS)
-    later = sa.select(sa.func.min(task.c.id)).where(task.c.order_key == ended.c.order_key, task.c.id > ended.c.id)
-    followers = sa.select(later.correlate(ended).scalar_subquery(), ended.c.id)
+    failures = tx.dialect.rows("failed", FAILED_COLUMNS)
+    later = sa.select(sa.func.min(task.c.id)).where(task.c.order_key == failures.c.order_key, task.c.id > failures.c.id)
+    followers = sa.select(later.correlate(failures).scalar_subquery(), failures.c.id)
     parents: dict[int, int] = {}
     for id, parent in await tx.rows(followers, tx.dialect.parameters("failed", by_column(FAILED_COLUMNS, failed))):
         if id is not None:
             parents[id] = max(parent, parents.get(id, 0))
-    known = sa.select(dependency.c.task_id, dependency.c.parent_id).where(
+    dependencies = sa.select(dependency.c.task_id, dependency.c.parent_id).where(
         tx.dialect.one_of(dependency.c.task_id, [*parents])
     )
-    done = {(row.task_id, row.parent_id) for row in await tx.rows(known)} if parents else set()
+    done = {(row.task_id, row.parent_id) for row in await tx.rows(dependencies)} if parents else set()
     ids = sorted(id for id, parent in parents.items() if (id, parent) not in done)
     if not ids:
         return
@@ -148,9 +148,9 @@ def _succeed_in_file(
     statements: list[Prepared], holder: int, endings: Sequence[tuple[Any, ...]], part: int
 ) -> Steps[set[int]]:
     """Find the tasks that the runner still has, and pass their ids to the statements that move and count them."""
-    held, *moves = statements
+    lookup, *moves = statements
     fences, results = json.dumps({id: fence for id, fence, *_ in endings}), _results(endings)
-    [(ids,)] = yield Step(held, {"fences": fences, "holder": holder})
+    [(ids,)] = yield Step(lookup, {"fences": fences, "holder": holder})
     accepted = set[int](json.loads(ids))
     if len(accepted) < len(endings):
         results = _results([ending for ending in endings if ending[0] in accepted])
@@ -210,7 +210,7 @@ def _prepared_success(tables: Tables, driver: sa.Dialect, placed: bool, keep: bo
         statements = _success_in_file(tables, dialect, keep)
     else:
         ending = dialect.rows("ending", ENDING_COLUMNS | {"place": sa.Text} if placed else ENDING_COLUMNS)
-        statements = [_success_in_one(tables, dialect, ending, _held_in_place if placed else _held, keep)]
+        statements = [_success_in_one(tables, dialect, ending, _has_claim_at_address if placed else _has_claim, keep)]
     return [Prepared(statement, driver) for statement in statements]
 
 
@@ -224,8 +224,8 @@ def finish_statements(tables: Tables, dialect: Dialect, target: State) -> list[s
     """
     ending, task = dialect.rows("ending", ENDING_COLUMNS), tables.task
     if dialect.isolates_rows:
-        return [_copy_in_one(tables, _deleted(tables, dialect, ending, _held), target)]
-    return _in_two(tables, ending, ending.join(task, _held(task, ending)), target)
+        return [_copy_in_one(tables, _deleted(tables, dialect, ending, _has_claim), target)]
+    return _in_two(tables, ending, ending.join(task, _has_claim(task, ending)), target)
 
 
 RUN_COLUMNS = ("queue", "handler", "attempt", "fence", "submitted_at")
@@ -240,11 +240,11 @@ def _success_in_file(tables: Tables, dialect: Dialect, keep: bool) -> list[Any]:
     is_moved = task.c.id.in_(sa.select(ids.c.value))
     fences = _json_rows("fences")
     ending = sa.select(sa.cast(fences.c.key, sa.Integer).label("id"), fences.c.value.label("fence")).subquery("ending")
-    held = sa.select(sa.func.json_group_array(task.c.id)).select_from(ending.join(task, _held(task, ending)))
+    lookup = sa.select(sa.func.json_group_array(task.c.id)).select_from(ending.join(task, _has_claim(task, ending)))
     run = sa.select(*(task.c[name] for name in RUN_COLUMNS)).where(is_moved).subquery("run")
     counted, deleted = count_successes(tables, dialect, run, RUNNER, PART), sa.delete(task).where(is_moved)
     if not keep:
-        return [held.where(*unreferenced(tables)), counted, deleted]
+        return [lookup.where(*unreferenced(tables)), counted, deleted]
     result = _json_rows("results")
     is_list = result.c.type == sa.literal_column("'array'")
     parts = {
@@ -253,7 +253,7 @@ def _success_in_file(tables: Tables, dialect: Dialect, keep: bool) -> list[Any]:
     }
     joined = result.join(task, task.c.id == sa.cast(result.c.key, sa.Integer))
     copy = sa.insert(tables.history).from_select(*_copied(tables, task.c, parts, State.SUCCEEDED, joined))
-    return [held, counted, copy, deleted]
+    return [lookup, counted, copy, deleted]
 
 
 def _json_rows(name: str) -> Any:
@@ -265,35 +265,37 @@ def _in_two(tables: Tables, ending: sa.FromClause, joined: sa.FromClause, target
     task = tables.task
     result_values = {name: ending.c[name] for name in RESULT_COLUMNS}
     copy = sa.insert(tables.history).from_select(*_copied(tables, task.c, result_values, target, joined))
-    gone = sa.select(task.c.id).select_from(joined).scalar_subquery()
-    return [copy, sa.delete(task).where(task.c.id.in_(gone)).returning(*_moved(task, target))]
+    ids = sa.select(task.c.id).select_from(joined).scalar_subquery()
+    return [copy, sa.delete(task).where(task.c.id.in_(ids)).returning(*_moved(task, target))]
 
 
-def _success_in_one(tables: Tables, dialect: Dialect, ending: sa.FromClause, held: Any, keep: bool) -> Any:
+def _success_in_one(tables: Tables, dialect: Dialect, ending: sa.FromClause, condition: Any, keep: bool) -> Any:
     """Delete the tasks, count them, and copy them to the history."""
-    gone = _deleted(tables, dialect, ending, held, keep)
-    counted = count_successes(tables, dialect, gone, RUNNER, PART).cte("counted")
-    copy = _copy_in_one(tables, gone, State.SUCCEEDED) if keep else sa.select(gone.c.id)
+    deletion = _deleted(tables, dialect, ending, condition, keep)
+    counted = count_successes(tables, dialect, deletion, RUNNER, PART).cte("counted")
+    copy = _copy_in_one(tables, deletion, State.SUCCEEDED) if keep else sa.select(deletion.c.id)
     return copy.add_cte(counted)
 
 
-def _copy_in_one(tables: Tables, gone: sa.CTE, target: State) -> sa.Insert:
-    renamed = {name: gone.c[f"new_{name}"] for name in RESULT_COLUMNS}
-    copy = sa.insert(tables.history).from_select(*_copied(tables, gone.c, renamed, target, gone))
+def _copy_in_one(tables: Tables, deletion: sa.CTE, target: State) -> sa.Insert:
+    renamed = {name: deletion.c[f"new_{name}"] for name in RESULT_COLUMNS}
+    copy = sa.insert(tables.history).from_select(*_copied(tables, deletion.c, renamed, target, deletion))
     return copy.returning(*_moved(tables.history, target))
 
 
-def _deleted(tables: Tables, dialect: Dialect, ending: sa.FromClause, held: Any, keep: bool = True) -> sa.CTE:
+def _deleted(tables: Tables, dialect: Dialect, ending: sa.FromClause, condition: Any, keep: bool = True) -> sa.CTE:
     task = tables.task
-    ending_row, match = dialect.one_by_one(ending, task, held)
+    ending_row, match = dialect.one_by_one(ending, task, condition)
     # Servers without the fix of November 2025 do not compare a row again that another transaction has changed.
-    gone = sa.delete(task).where(match, _same_fence(task, ending_row))
+    deletion = sa.delete(task).where(match, _same_fence(task, ending_row))
     if not keep:
         return (
-            gone.where(*unreferenced(tables)).returning(task.c.id, *(task.c[name] for name in RUN_COLUMNS)).cte("gone")
+            deletion.where(*unreferenced(tables))
+            .returning(task.c.id, *(task.c[name] for name in RUN_COLUMNS))
+            .cte("deletion")
         )
     result_values = [ending_row.c[name].label(f"new_{name}") for name in RESULT_COLUMNS]
-    return gone.returning(*(task.c[name] for name in shared(tables)), task.c.error, *result_values).cte("gone")
+    return deletion.returning(*(task.c[name] for name in shared(tables)), task.c.error, *result_values).cte("deletion")
 
 
 def _moved(table: sa.Table, target: State) -> list[sa.ColumnElement[Any]]:
@@ -325,7 +327,7 @@ def _copied(
     return list(values), sa.select(*values.values()).select_from(source)
 
 
-def _held(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[bool]:
+def _has_claim(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[bool]:
     """The condition that the fence matches.
 
     It compares the holder instead of the state: with a literal state the planner could use the index of running tasks,
@@ -339,10 +341,10 @@ def _same_fence(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[
     return task.c.fence == ending.c.fence
 
 
-def _held_in_place(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[bool]:
+def _has_claim_at_address(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[bool]:
     """The condition that the row is still at its place, and that the fence matches.
 
     The address spares a walk along the primary key, which has an entry for each version of the row.
     """
     # IS true hides the id from a planner that would prefer the primary key of a small table.
-    return (ctid(task) == sa.cast(ending.c.place, RowAddress)) & _held(task, ending).is_(sa.true())
+    return (ctid(task) == sa.cast(ending.c.place, RowAddress)) & _has_claim(task, ending).is_(sa.true())

@@ -120,16 +120,16 @@ def survey_statement(
     # As sets that are read once; joined, a planner that expects few lanes would look each of them up.
     paused = [name.in_(sa.select(entry.c.name).where(PAUSED.is_paused(entry))) for name, entry in registries]
     limited = [name.in_(sa.select(entry.c.name).where(LIMITED.is_limited(entry))) for name, entry in registries]
-    chosen = sa.select(*head.c, sa.or_(*paused).label("paused"), sa.or_(*limited).label("limited"))
+    selection = sa.select(*head.c, sa.or_(*paused).label("paused"), sa.or_(*limited).label("limited"))
     if names:
         column = {"handlers": head.c.handler, "queues": head.c.queue}
         accepted = [column[name].in_(sa.select(dialect.rows(name, {"name": sa.Text}).c.name)) for name in names]
         limit, skip = (sa.bindparam(name, type_=sa.Integer) for name in ("limit", "skip"))
         accepted.append(_admits(head.c.hosts, sa.bindparam("host", type_=sa.Text)))
-        chosen = chosen.where(*accepted, ~sa.or_(*paused)).order_by(*_claim_order(head)).limit(limit).offset(skip)
+        selection = selection.where(*accepted, ~sa.or_(*paused)).order_by(*_claim_order(head)).limit(limit).offset(skip)
     elif bounded:
-        chosen = chosen.limit(sa.bindparam("most", type_=sa.Integer))  # without a sort, it ends the recursion
-    lane = chosen.subquery("chosen")
+        selection = selection.limit(sa.bindparam("most", type_=sa.Integer))  # without a sort, it ends the recursion
+    lane = selection.subquery("selection")
     columns = (*(lane.c[name] for name in LANE), lane.c.run_at, seconds_until(lane.c.run_at), lane.c.paused)
     return sa.select(*columns, _refused(tables, lane), lane.c.limited)
 

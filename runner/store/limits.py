@@ -47,15 +47,15 @@ class Ledger:
     """The limits that a claim holds, and the tasks that it has claimed under them.
 
     Args:
-        held: the limits that it holds, with their running tasks before the claim.
+        usages: the limits that it holds, with their running tasks before the claim.
         busy: the queues and handlers whose limits another claim holds.
     """
 
-    def __init__(self, held: Mapping[Key, LimitUsage], busy: frozenset[Key]) -> None:
-        self.held = held
+    def __init__(self, usages: Mapping[Key, LimitUsage], busy: frozenset[Key]) -> None:
+        self.usages = usages
         self._busy = busy
         self.starts: Counter[Key] = Counter()
-        self._running = {key: Counter(usage.running) for key, usage in held.items()}
+        self._running = {key: Counter(usage.running) for key, usage in usages.items()}
 
     def is_busy(self, lane: Lane) -> bool:
         """True if another claim holds a limit of a lane."""
@@ -63,7 +63,7 @@ class Ledger:
 
     def room_of(self, key: Key) -> int:
         """The number of tasks of a queue or a handler that may start now."""
-        return max(0, room(self.held[key]) - self.starts[key]) if key in self.held else MOST
+        return max(0, room(self.usages[key]) - self.starts[key]) if key in self.usages else MOST
 
     def room(self, lane: Lane) -> int:
         """The number of tasks of a lane that may start now."""
@@ -83,7 +83,7 @@ class Ledger:
         return {tenant for most, running in per_tenant for tenant in running if tenant and running[tenant] >= most}
 
     def _per_tenant(self, lane: Lane) -> list[tuple[int, Mapping[str, int]]]:
-        usages = [(self._running[key], self.held[key]) for key in keys(lane) if key in self.held]
+        usages = [(self._running[key], self.usages[key]) for key in keys(lane) if key in self.usages]
         return [(most, running) for running, usage in usages if (most := usage.limits.per_tenant) is not None]
 
     def count(self, claimed: Sequence[tuple[Claimed, str | None]]) -> None:
@@ -96,14 +96,16 @@ class Ledger:
 
     def probes(self, claimed: Sequence[Claimed]) -> dict[int, Probe]:
         """The round of probes of each claimed task that probes for an open breaker, by task id."""
-        held = {task.id: self.held.get(("handler", task.handler)) for task in claimed}
-        breakers = {id: usage.breaker for id, usage in held.items() if usage is not None and usage.breaker is not None}
+        usages = {task.id: self.usages.get(("handler", task.handler)) for task in claimed}
+        breakers = {
+            id: usage.breaker for id, usage in usages.items() if usage is not None and usage.breaker is not None
+        }
         return {id: Probe(breaker.opened_at, breaker.round) for id, breaker in breakers.items()}
 
     def wait(self, lane: Lane) -> float | None:
         """Seconds until a lane without room may have some; None if it has room."""
-        full = [key for key in keys(lane) if key in self.held and not self.room_of(key)]
-        return max((retry_in(_after(self.held[key], self.starts[key])) for key in full), default=None)
+        full = [key for key in keys(lane) if key in self.usages and not self.room_of(key)]
+        return max((retry_in(_after(self.usages[key], self.starts[key])) for key in full), default=None)
 
 
 def _after(usage: LimitUsage, starts: int) -> LimitUsage:
@@ -134,17 +136,17 @@ async def hold(tx: Transaction, lanes: Sequence[Lane], patient: bool = False, co
     if waits and await tx.await_locks(wait, parameters, LIMITS_TIMEOUT):
         # Once more, although they are locked: the time of a rate is that of the statement.
         rows, *counted = await tx.run_all((lock, count), parameters)
-    held: dict[Key, LimitUsage] = {}
+    usages: dict[Key, LimitUsage] = {}
     for kind, name, at, _, *columns, _ in (row for row in rows if row[3]):
         row: dict[str, Any] = dict(zip((*COLUMNS, *BREAKER_COLUMNS, "probe_in"), columns, strict=True))
         # These rows are in the form of the driver.
         row["breaker_opened_at"] = Instant().process_result_value(row["breaker_opened_at"], tx.driver)
         usage = LimitUsage(kind, name, SharedLimits.of_row(row), float(at), row["rate_spent"])
-        held[kind, name] = replace(usage, breaker=OpenBreaker.of_row(row))
-    if any(usage.limits.counts_running for usage in held.values()):
+        usages[kind, name] = replace(usage, breaker=OpenBreaker.of_row(row))
+    if any(usage.limits.counts_running for usage in usages.values()):
         (running,) = counted or [await tx.run(count, parameters)]
-        held = {key: replace(usage, running=_running(key, running)) for key, usage in held.items()}
-    return Ledger(held, frozenset((row[0], row[1]) for row in rows if not row[3]))
+        usages = {key: replace(usage, running=_running(key, running)) for key, usage in usages.items()}
+    return Ledger(usages, frozenset((row[0], row[1]) for row in rows if not row[3]))
 
 
 def _running(key: Key, counts: Sequence[Any]) -> dict[str, int]:
@@ -170,7 +172,7 @@ def kept_tokens(registry: sa.Table, limits: Mapping[str, Any]) -> sa.ColumnEleme
 
 async def charge(tx: Transaction, ledger: Ledger) -> None:
     """Take the tokens of the claimed tasks, and put off the next probes of a breaker after those of this claim."""
-    for (kind, name), usage in ledger.held.items():
+    for (kind, name), usage in ledger.usages.items():
         rate, starts = usage.limits.rate, ledger.starts[kind, name]
         if usage.breaker is not None and starts:
             await tx.run(_putting_off(tx.tables, tx.driver), {"entry": name})
@@ -189,21 +191,21 @@ def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared, Pr
     dialect, parts, waits = DIALECTS[driver.name], [], []
     names = {kind: sa.select(dialect.rows(f"{kind}s", {"name": sa.Text}).c.name) for kind in ("queue", "handler")}
     for kind, registry in (("queue", tables.queue), ("handler", tables.handler)):
-        wanted = registry.c.name.in_(names[kind]) & LIMITED.is_limited(registry)
+        condition = registry.c.name.in_(names[kind]) & LIMITED.is_limited(registry)
         names_held = [*COLUMNS, *(name for name in BREAKER_COLUMNS if name in registry.c)]
         columns = [registry.c[name] for name in names_held]
-        lock = sa.select(registry.c.name, *columns).where(wanted).order_by(registry.c.name)
-        held = lock.with_for_update(skip_locked=True, key_share=True).cte(f"held_{kind}")
+        lock = sa.select(registry.c.name, *columns).where(condition).order_by(registry.c.name)
+        locked = lock.with_for_update(skip_locked=True, key_share=True).cte(f"locked_{kind}")
         awaited = lock.with_only_columns(registry.c.name).with_for_update(key_share=True).cte(f"awaited_{kind}")
         waits.append(sa.select(sa.func.count()).select_from(awaited).scalar_subquery())
-        same = registry.outerjoin(held, held.c.name == registry.c.name)
-        flag = held.c.name.is_not(None).label("held")
+        same = registry.outerjoin(locked, locked.c.name == registry.c.name)
+        flag = locked.c.name.is_not(None).label("locked")
         entry: list[Any] = [sa.literal_column(f"'{kind}'").label("kind"), registry.c.name, epoch_seconds().label("at")]
-        limits = [held.c[name] for name in COLUMNS]
-        breaker = [_held_or_null(held, name, type_) for name, type_ in BREAKER_COLUMNS.items()]
-        breaker.append(seconds_until(held.c.breaker_probe_at) if kind == "handler" else sa.cast(sa.null(), sa.Float))
+        limits = [locked.c[name] for name in COLUMNS]
+        breaker = [_column_or_null(locked, name, type_) for name, type_ in BREAKER_COLUMNS.items()]
+        breaker.append(seconds_until(locked.c.breaker_probe_at) if kind == "handler" else sa.cast(sa.null(), sa.Float))
         row: list[Any] = [*entry, flag, *limits, *breaker, dialect.pause_limit()]
-        parts.append(sa.select(*row).select_from(same).where(wanted))
+        parts.append(sa.select(*row).select_from(same).where(condition))
     task = tables.task.c
     groups = (task.queue, task.handler, task.tenant)
     mine = task.queue.in_(names["queue"]) | task.handler.in_(names["handler"])
@@ -211,8 +213,8 @@ def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared, Pr
     return Prepared(sa.union_all(*parts), driver), Prepared(sa.select(*waits), driver), Prepared(count, driver)
 
 
-def _held_or_null(held: sa.CTE, name: str, type_: Any) -> sa.ColumnElement[Any]:
-    return held.c[name] if name in held.c else sa.cast(sa.null(), type_)
+def _column_or_null(entry: sa.CTE, name: str, type_: Any) -> sa.ColumnElement[Any]:
+    return entry.c[name] if name in entry.c else sa.cast(sa.null(), type_)
 
 
 @lru_cache

@@ -157,10 +157,10 @@ async def record_times(tx: Transaction, runner_id: int, times: Mapping[tuple[str
     rows: dict[tuple[str, str, int], dict[str, Any]] = {}
     for (queue, handler), each in sorted(times.items()):
         for names, histogram in zip((("runs", "run_time"), ("waits", "wait_time")), each, strict=True):
-            for bound, found in sorted(histogram.bins.items()):
+            for bound, numbers in sorted(histogram.bins.items()):
                 key = {"queue": queue, "handler": handler, "bin_ms": bound, "runner_id": runner_id}
                 row = rows.setdefault((queue, handler, bound), key | zero)
-                row.update(zip(names, found, strict=True))
+                row.update(zip(names, numbers, strict=True))
     if rows:
         insert = tx.dialect.insert(minute).values(minute=minute_start(db_now()), part=0)
         await tx.execute(_adding(tx.tables, insert, tuple(MINUTE_TIMES)), list(rows.values()))

@@ -137,10 +137,10 @@ async def rescue(tx: Transaction, rescuer: Rescuer, grace: float) -> dict[int, R
     verbs = {row.id: _verb(row) for row in lost}
     await record(tx, [FailedAttempt(row, verbs[row.id], _failure(row), None) for row in lost if row.began])
     for verb in ("die", "cancel"):
-        ended = [_finished(row) for row in lost if verbs[row.id] == verb]
-        if ended:
-            await delete_stale_history(tx, [ending.id for ending in ended])
-            await finish(tx, verb, NO_RUNNER, ended)
+        endings = [_finished(row) for row in lost if verbs[row.id] == verb]
+        if endings:
+            await delete_stale_history(tx, [ending.id for ending in endings])
+            await finish(tx, verb, NO_RUNNER, endings)
     await count_runs(tx, rescuer.runner_id, [Run(row, verbs[row.id]) for row in lost])
     return {row.id: _rescued(row, verbs[row.id]) for row in lost}
 

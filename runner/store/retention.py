@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.dialects import by_column
 from runner.db.schema import Tables, is_open, is_state
-from runner.db.schema.task import Condition, ended
+from runner.db.schema.task import Condition, is_final_state
 from runner.db.transaction import Transaction
 from runner.db.types import NO_JOIN, db_later, db_now
 from runner.model.task import Scope, State
@@ -53,13 +53,13 @@ async def forget_finished(tx: Transaction, holders: Iterable[tuple[Key, int]]) -
     """
     rows = [(*key, id) for key, id in holders]
     if rows:
-        unique, gone = tx.tables.unique, tx.dialect.rows("gone", HELD_COLUMNS)
-        same_key = (unique.c.handler == gone.c.handler) & (unique.c.unique_key == gone.c.unique_key)
-        selection = sa.select(unique.c.handler, unique.c.unique_key).select_from(unique.join(gone, same_key))
-        still = (unique.c.task_id == gone.c.task_id) & unique.c.scope.in_(
+        unique, finished = tx.tables.unique, tx.dialect.rows("finished", HELD_COLUMNS)
+        same_key = (unique.c.handler == finished.c.handler) & (unique.c.unique_key == finished.c.unique_key)
+        selection = sa.select(unique.c.handler, unique.c.unique_key).select_from(unique.join(finished, same_key))
+        still = (unique.c.task_id == finished.c.task_id) & unique.c.scope.in_(
             (Scope.UNTIL_STARTED.value, Scope.UNTIL_FINISHED.value)
         )
-        parameters = tx.dialect.parameters("gone", by_column(HELD_COLUMNS, rows))
+        parameters = tx.dialect.parameters("finished", by_column(HELD_COLUMNS, rows))
         await _forget(tx, selection.where(still).with_for_update(of=unique, skip_locked=True), parameters)
 
 
@@ -178,7 +178,7 @@ async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int
     old = history.c.finished_at < db_later(db_now(), -age.total_seconds())
     # A parent with open dependents may be retried and succeed.
     waited_for = sa.exists().where(dependency.c.parent_id == history.c.id, is_open(dependency.c))
-    conditions = (ended(history.c.state, state), old, ~waited_for, *passed)
+    conditions = (is_final_state(history.c.state, state), old, ~waited_for, *passed)
     # Newest first: older rows have mostly been deleted, except those of other states.
     columns = (history.c.id, history.c.handler, history.c.unique_key)
     selection = sa.select(*columns).where(*conditions).order_by(history.c.finished_at.desc()).limit(limit)
@@ -188,8 +188,8 @@ async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int
         await forget_finished(tx, [((row.handler, row.unique_key), row.id) for row in rows if row.unique_key])
         for column in (table.c.task_id for table in tx.tables.of_tasks):
             await tx.execute(sa.delete(column.table).where(tx.dialect.one_of(column, ids)))
-        gone = tx.dialect.one_of(history.c.id, ids) & is_state(history.c.state, state)
-        await tx.execute(sa.delete(history).where(gone))
+        condition = tx.dialect.one_of(history.c.id, ids) & is_state(history.c.state, state)
+        await tx.execute(sa.delete(history).where(condition))
     return len(ids)
 
 
@@ -255,16 +255,16 @@ async def enforce(
 
 async def _drop_ranges(database: Database, ranges: Forecast) -> AsyncGenerator[Pruned]:
     """Drop ranges, each after the rows of other tables that belong to its tasks, and delete their unique keys."""
-    gone = 0
+    count = 0
     for part in ranges.drop:
         left: Range | None = part
         while left:
             left = await database.write(strip, left, ranges.before)
             yield CONTINUE
         if dropped := await database.write(drop, part, ranges.before):
-            gone += 1
+            count += 1
             yield Pruned({State.SUCCEEDED: dropped.tasks}, more=True, ranges=[part])
-    last = START if gone else None
+    last = START if count else None
     while last:
         last = await database.write(forget_gone, last)
         yield CONTINUE

@@ -99,10 +99,10 @@ async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement], keep
         ],
     )
     for verb in ("succeed", "die", "cancel"):
-        ended = [_finished_task(item, verdict) for item, _, verdict in verdicts if verdict.verb == verb]
-        if ended:
-            await delete_stale_history(tx, [ending.id for ending in ended])
-            await finish(tx, verb, holder, ended)
+        endings = [_finished_task(item, verdict) for item, _, verdict in verdicts if verdict.verb == verb]
+        if endings:
+            await delete_stale_history(tx, [ending.id for ending in endings])
+            await finish(tx, verb, holder, endings)
     await _requeue(tx, [(item, row, verdict) for item, row, verdict in verdicts if verdict.delay is not None])
     await count_runs(tx, holder, [Run(row, verdict.verb) for _, row, verdict in verdicts])
     if settled.fenced:
@@ -124,11 +124,11 @@ async def _written(tx: Transaction, holder: int, items: Sequence[Settlement]) ->
     """
     tables, ids = tx.tables, [item.id for item in items]
     history, attempt, task = tables.history.c, tables.attempt.c, tables.task.c
-    ended = tx.dialect.one_of(history.id, ids) & (history.runner_id == holder)
+    condition = tx.dialect.one_of(history.id, ids) & (history.runner_id == holder)
     failed = tx.dialect.one_of(attempt.task_id, ids) & (attempt.runner_id == holder) & (attempt.error_type != LOST.type)
     waits = tx.dialect.one_of(task.id, ids) & is_state(task.state, State.WAITING) & task.runner_id.is_(None)
     statement = sa.union_all(
-        sa.select(history.id, history.fence, history.state).where(ended),
+        sa.select(history.id, history.fence, history.state).where(condition),
         sa.select(attempt.task_id, attempt.fence, attempt.verb).where(failed),
         sa.select(task.id, task.fence, task.state).where(waits),
     )
@@ -217,8 +217,8 @@ async def _lock(tx: Transaction, holder: int, ids: list[int]) -> dict[int, Any]:
     more = ("cancel_requested", "fence", "state", "runner_id", "host")
     columns = [*(task[name] for name in (*names, *more)), started_at_column(task), *minute_columns(task)]
     columns.append(tx.dialect.pause_limit())
-    is_held = task.id.in_(ids) & (task.runner_id == holder)
-    rows = await tx.rows(sa.select(*columns).where(is_held).order_by(task.id).with_for_update())
+    condition = task.id.in_(ids) & (task.runner_id == holder)
+    rows = await tx.rows(sa.select(*columns).where(condition).order_by(task.id).with_for_update())
     return {row.id: row for row in rows}
 
 
@@ -259,7 +259,7 @@ async def _requeue(tx: Transaction, items: list[tuple[Settlement, Any, Verdict]]
         )
         for item, _, verdict in items
     ]
-    back, meant = tx.dialect.one_by_one(tx.dialect.rows("back", columns), task, same_id)
+    back, match = tx.dialect.one_by_one(tx.dialect.rows("back", columns), task, same_id)
     values = {
         "state": state_literal(MOVES["retry"].target),
         "run_at": sa.case((back.c.released == 1, task.c.run_at), else_=db_later(db_now(), back.c.delay)),
@@ -271,7 +271,7 @@ async def _requeue(tx: Transaction, items: list[tuple[Settlement, Any, Verdict]]
         "error": sa.func.coalesce(back.c.error, task.c.error),
         "version": next_version(task.c.version),
     } | UNASSIGNED
-    statement = sa.update(task).where(meant).values(values)
+    statement = sa.update(task).where(match).values(values)
     await tx.execute(statement, tx.dialect.parameters("back", by_column(columns, rows)))
 
 
@@ -302,8 +302,8 @@ def complete_steps(frame: Frame, holder: int, ending: FinishedTask, part: int = 
 def _prepared(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
     task, history = tables.task, tables.history
     task_id = sa.bindparam("task_id", type_=sa.BigInteger)
-    is_held = (task.c.fence == sa.bindparam("given_fence", type_=sa.BigInteger)) & (
+    has_fence = (task.c.fence == sa.bindparam("given_fence", type_=sa.BigInteger)) & (
         task.c.runner_id == sa.bindparam("holder", type_=sa.BigInteger)
     )
-    lock = sa.select(task.c.id).where((task.c.id == task_id) & is_held).with_for_update()
+    lock = sa.select(task.c.id).where((task.c.id == task_id) & has_fence).with_for_update()
     return Prepared(lock, driver), Prepared(sa.delete(history).where(history.c.id == task_id), driver)

@@ -48,12 +48,12 @@ async def mark_started(tx: Transaction, holder: int, starts: Sequence[Start]) ->
 @lru_cache
 def _prepared(tables: Tables, driver: sa.Dialect) -> Prepared:
     task, dialect = tables.task, DIALECTS[driver.name]
-    start, match = dialect.one_by_one(dialect.rows("start", START_COLUMNS), task, _held)
+    start, match = dialect.one_by_one(dialect.rows("start", START_COLUMNS), task, _has_claim)
     started_at = db_later(db_now(), start.c.ago)
     return Prepared(sa.update(task).where(match).values(started_at=started_at).returning(task.c.id), driver)
 
 
-def _held(task: Any, start: Any) -> sa.ColumnElement[bool]:
+def _has_claim(task: Any, start: Any) -> sa.ColumnElement[bool]:
     """The condition that the fence matches; it compares no state, as in runner.store.history."""
     holder = sa.bindparam("holder", type_=sa.BigInteger)
     condition: sa.ColumnElement[bool] = (

@@ -81,7 +81,7 @@ def _unstarted(tables: Tables, driver: sa.Dialect) -> Prepared:
 
 def _lock_waiting(tables: Tables, driver: sa.Dialect, *, shared: bool) -> Prepared:
     """Lock tasks without a runner in the order of ids, as operations do, to avoid deadlocks."""
-    dialect, row = DIALECTS[driver.name], tables.task.alias("held")
+    dialect, row = DIALECTS[driver.name], tables.task.alias("target")
     new = dialect.rows("new", ID_COLUMNS)
     waiting = same_id(row, new) & is_state(row.c.state, State.WAITING, State.BLOCKED)
     # The batch comes in the order of ids, and is locked row by row.
@@ -276,7 +276,7 @@ def _lock_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
 
 @lru_cache
 def _holder_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
-    unique, new = tables.unique.alias("known"), DIALECTS[driver.name].rows("new", KEY_COLUMNS)
+    unique, new = tables.unique.alias("entry"), DIALECTS[driver.name].rows("new", KEY_COLUMNS)
     holder_id = sa.select(unique.c.task_id).where(_same(unique, new), is_key_held(unique, tables.task))
     holder = holder_id.correlate(new).scalar_subquery()
     scope = sa.select(unique.c.scope).where(_same(unique, new)).correlate(new).scalar_subquery()

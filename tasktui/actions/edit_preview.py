@@ -69,20 +69,22 @@ def meanings(
         zone: time zone for display.
         payload_limit: maximum number of bytes of a payload.
     """
-    texts, found = edited_texts(typed, detail), {}
+    texts, meaning_by_name = edited_texts(typed, detail), {}
     for entry in entries(detail):
         if entry.name not in texts:
-            found[entry.name] = EntryMeaning("", entry.lock_reason or _unchanged(entry.name, detail, zone), "muted")
+            meaning_by_name[entry.name] = EntryMeaning(
+                "", entry.lock_reason or _unchanged(entry.name, detail, zone), "muted"
+            )
             continue
         try:
             value = _checked(entry.name, texts[entry.name], detail, zone, payload_limit)
         except InvalidEdit as error:
-            found[entry.name] = EntryMeaning(WRONG, line(error.fields["why"]), "dead")
+            meaning_by_name[entry.name] = EntryMeaning(WRONG, line(error.fields["why"]), "dead")
         except RunnerError as error:
-            found[entry.name] = EntryMeaning(WRONG, line(str(error)), "dead")
+            meaning_by_name[entry.name] = EntryMeaning(WRONG, line(str(error)), "dead")
         else:
-            found[entry.name] = EntryMeaning(RIGHT, line(_changed(entry.name, value, detail, zone)), "muted")
-    return found
+            meaning_by_name[entry.name] = EntryMeaning(RIGHT, line(_changed(entry.name, value, detail, zone)), "muted")
+    return meaning_by_name
 
 
 def _checked(name: str, text: str, detail: TaskDetail, zone: tzinfo, payload_limit: int) -> Any:

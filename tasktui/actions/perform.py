@@ -56,17 +56,17 @@ async def preview(
 
 async def with_obstacles(session: Session, planned: ActionPlan) -> ActionPlan:
     """Return the plan of a retry with the open breakers and the pauses that its tasks meet."""
-    return replace(planned, held=await session.read(_obstacles, planned))
+    return replace(planned, obstacles=await session.read(_obstacles, planned))
 
 
 async def _obstacles(tx: Transaction, planned: ActionPlan) -> tuple[str, ...]:
     """The open breakers and the pauses that the tasks of a retry meet; the samples name their handlers."""
     handlers = {task.handler for task in planned.samples}
-    held = [row.handler for row in await breakers(tx, only_open=True) if row.state and row.handler in handlers]
+    open_breakers = [row.handler for row in await breakers(tx, only_open=True) if row.state and row.handler in handlers]
     paused = (await read_pauses(tx)).queues
     queues = dict.fromkeys(queue for _, queue in planned.groups if queue in paused)
     return (
-        *(f"The breaker of {name} is open: its tasks wait for the next probe." for name in held),
+        *(f"The breaker of {name} is open: its tasks wait for the next probe." for name in open_breakers),
         *(f"Queue {name} is paused: its tasks wait." for name in queues),
     )
 

@@ -44,7 +44,7 @@ class ActionPlan:
         task_filter: a filter for the tasks to change; None if `targets` lists them.
         last: number of eligible tasks with one attempt left.
         states: number of eligible tasks by state.
-        held: sentences about the obstacles that the tasks meet after the change.
+        obstacles: sentences about the obstacles that the tasks meet after the change.
     """
 
     action: Action
@@ -56,7 +56,7 @@ class ActionPlan:
     task_filter: Filter | None = None
     last: int = 0
     states: Mapping[Shown, int] = field(default_factory=dict)
-    held: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
 
     @property
     def weight(self) -> int:
@@ -129,7 +129,7 @@ def plan_rows(plan: ActionPlan, database: str, width: int, _answer: str, *, low:
     rows: list[Row] = [
         [(f"{count.number:,}{more}", "bold strong"), (f"{of} {noun} will change, in {line(database)}.", "text")]
     ]
-    rows += [[(line(text, width), "bold retrying")] for text in plan.held]
+    rows += [[(line(text, width), "bold retrying")] for text in plan.obstacles]
     if selected:
         skipped = sum(plan.skipped.values())
         shares = [(number / selected, str(shown)) for shown, number in plan.states.items()]

@@ -106,8 +106,8 @@ async def _about_pause(session: Session, place: PauseTarget, current: Pause | No
         if place.kind is PauseKind.QUEUE:
             counts = {queue.queue: queue for queue in await session.read(read_counts, depth=MOST_COUNTED)}
             if queue := counts.get(place.name):
-                held = f"{queue.ready} ready and {queue.retrying} retrying tasks are held back"
-                texts.append(content(f"  {held}, {queue.running} running tasks finish"))
+                backlog = f"{queue.ready} ready and {queue.retrying} retrying tasks are held back"
+                texts.append(content(f"  {backlog}, {queue.running} running tasks finish"))
         return texts
     at = await session.read(clock)
     until = formatting.exact(current.until, at, session.zone) if current.until else "resumed"

@@ -76,8 +76,8 @@ def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None 
     """
     outage = list(_no_runner(overview))
     yield from outage
-    held = list(_held_pools(overview))
-    yield from held
+    pools = list(_held_pools(overview))
+    yield from pools
     yield from _blocked_runners(overview)
     yield from _failing_runners(overview, results or {})
     yield from _breakers(overview)
@@ -93,7 +93,7 @@ def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None 
     for name, queue in behind.items():
         text = _behind(queue, overview.diagnoses.slow.get(name))
         shown = line(name, MAX_TEXT)
-        yield Alert("retrying" if held else "dead", f"{shown} falls behind", text, "↵", "tasks", shown)
+        yield Alert("retrying" if pools else "dead", f"{shown} falls behind", text, "↵", "tasks", shown)
     if not outage:
         yield from _lost(overview)
     yield from _dead(overview, zone)
@@ -118,8 +118,8 @@ async def read_alarm(session: Session) -> Alarm:
         overview = await session.read(read_overview)
     except RunnerError as error:
         return Alarm.of(error)
-    found = [alert for alert in alerts(overview, session.zone) if alert.role != "paused"]
-    return Alarm(f"! {len(found)}", found[0].role) if found else Alarm("✓", "succeeded")
+    problems = [alert for alert in alerts(overview, session.zone) if alert.role != "paused"]
+    return Alarm(f"! {len(problems)}", problems[0].role) if problems else Alarm("✓", "succeeded")
 
 
 def unavailable_databases(sessions: Iterable[Session]) -> Iterator[Alert]:
@@ -163,13 +163,13 @@ def _no_runner(overview: Overview) -> Iterator[Alert]:
         return
     silent = min(overview.runners, key=lambda runner: runner.heartbeat_age, default=None)
     if silent is None:
-        seen = "none is registered"
+        last = "none is registered"
     else:
         name = f"{line(silent.host, MAX_TEXT)}:{silent.pid}"
-        seen = f"{name} was the last, {formatting.age(silent.heartbeat_age)} ago"
+        last = f"{name} was the last, {formatting.age(silent.heartbeat_age)} ago"
     wait = f"{ready.of('task')} {'waits' if ready == Count(1) else 'wait'}"
     rescue = f", {count_noun(lost, 'lost task')} cannot be rescued" if lost else ""
-    yield Alert("dead", "No runner is alive", f"{wait}{rescue}; start one: runner work; {seen}", "5", "runners")
+    yield Alert("dead", "No runner is alive", f"{wait}{rescue}; start one: runner work; {last}", "5", "runners")
 
 
 POOLS = {"threads": "thread", "processes": "process", "slots": "async"}
@@ -241,7 +241,7 @@ def _failing_runners(overview: Overview, results: Mapping[int, Flow]) -> Iterato
 
 
 def _rates(queue: QueueCounts) -> str:
-    return f"{queue.arrived} in, {queue.minute.ended:,} out per min"
+    return f"{queue.arrived} in, {queue.minute.finished:,} out per min"
 
 
 def _behind(queue: QueueCounts, slow: Slowdown | None) -> str:
@@ -299,8 +299,8 @@ def _silent(runner: RunnerRow) -> Iterator[Alert]:
 
 def _lost(overview: Overview) -> Iterator[Alert]:
     lost = {line(queue.queue, MAX_TEXT): queue.lost for queue in overview.queues if queue.lost.number}
-    held = sum(runner.running_tasks for runner in overview.runners if not runner.alive)
-    if sum(each.number for each in lost.values()) <= held:  # The alerts of the lost runners name these tasks.
+    listed = sum(runner.running_tasks for runner in overview.runners if not runner.alive)
+    if sum(each.number for each in lost.values()) <= listed:  # The alerts of the lost runners name these tasks.
         return
     count = Count(sum(each.number for each in lost.values()), any(each.more for each in lost.values()))
     are, them = ("is", "it") if count == Count(1) else ("are", "them")

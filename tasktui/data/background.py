@@ -243,11 +243,11 @@ async def runner_hours(tx: Transaction, runners: Sequence[int], *, busy: bool) -
     at = await clock(tx)
     begin, end = at.replace(second=0, microsecond=0) - HOUR, at.replace(second=0, microsecond=0)
     flows = await per_step(tx, "runner_id", runners[:MOST_PLOTTED], begin, end, 1) if runners else {}
-    done = {int(id): per_minute(minutes, end - MINUTE, lambda flow: flow.ended) for id, minutes in flows.items()}
+    done = {int(id): per_minute(minutes, end - MINUTE, lambda flow: flow.finished) for id, minutes in flows.items()}
     if not busy:
         return RunnerHours(at, done, ())
-    ended = await times_by_minute(tx, begin)
-    return RunnerHours(at, done, busy_per_minute(ended, await running_since(tx), begin))
+    finished = await times_by_minute(tx, begin)
+    return RunnerHours(at, done, busy_per_minute(finished, await running_since(tx), begin))
 
 
 NO_HOURS = RunnerHours(EARLIEST, {}, ())
@@ -300,16 +300,18 @@ async def _claimed_tasks(tx: Transaction, runner_id: int) -> list[TaskRow]:
     return (await page(tx, running, None, MOST_TASKS, LONGEST_FIRST)).tasks
 
 
-def busy_per_minute(ended: Mapping[datetime, Times], running: Mapping[datetime, int], begin: datetime) -> list[float]:
+def busy_per_minute(
+    finished: Mapping[datetime, Times], running: Mapping[datetime, int], begin: datetime
+) -> list[float]:
     """Busy slots in each minute of an hour, the mean: the length of all attempts by the minutes in which they ran.
 
     Args:
-        ended: histograms of the attempts that ended, by minute.
+        finished: histograms of the attempts that ended, by minute.
         running: attempts that still run, by the minute of their start.
         begin: the first minute.
     """
     spans = [((at - begin) / MINUTE, 60.0, number) for at, number in running.items()]
-    for at, times in ended.items():
+    for at, times in finished.items():
         end = (at - begin) / MINUTE + 0.5
         spans += [(end - each.seconds / each.number / 60, end, each.number) for each in times.runs.bins.values()]
     busy = [0.0] * 60

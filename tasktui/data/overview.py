@@ -330,7 +330,7 @@ def sorted_queues(queues: Sequence[QueueCounts]) -> list[QueueCounts]:
     While no task arrives or ends, no queue falls behind: then the one with the most ready tasks comes first, and of
     equal ones the one that waits longest.
     """
-    still = not any(queue.arrived.number or queue.minute.ended for queue in queues)
+    still = not any(queue.arrived.number or queue.minute.finished for queue in queues)
 
     def place(queue: QueueCounts) -> tuple[bool, int, float, str]:
         ready, oldest = (queue.ready.number, queue.oldest or 0.0) if still else (0, 0.0)

@@ -110,7 +110,7 @@ class ReportData:
 
 
 ORDERS: Mapping[str, Callable[[SummaryLine], Any]] = {
-    "volume": lambda row: -row.flow.ended,
+    "volume": lambda row: -row.flow.finished,
     "success": lambda row: 2.0 if row.flow.success_rate is None else row.flow.success_rate,
     "run time": lambda row: -(row.p95 or 0.0),
     "wait": lambda row: -(row.wait95 or 0.0),
@@ -160,7 +160,7 @@ class Figure(NamedTuple):
 def figures_of(row: SummaryLine, before: SummaryLine | None) -> list[Figure]:
     """The figures of a row, compared with the same row of the period before."""
     flow, success, first = row.flow, row.flow.success_rate, row.first_try_rate
-    past = before if before is not None and before.flow.ended else None
+    past = before if before is not None and before.flow.finished else None
     changes = _changes(row, past) if past is not None else [("", "muted")] * 6
     figures = (
         ("DONE", f"{flow.succeeded:,}", "bold strong"),
@@ -261,14 +261,14 @@ async def read_beside(tx: Transaction, span: ReportSpan, by: GroupBy, names: Seq
     since = now - span.length
     before, base = await _before(tx, span, by, since)
     pulses = await per_step(tx, str(by), names[:MOST_PULSES], since, now, span.step)
-    return Comparison(rows_by_key(before), pulses, base if before.total.flow.ended else "")
+    return Comparison(rows_by_key(before), pulses, base if before.total.flow.finished else "")
 
 
 async def _before(tx: Transaction, span: ReportSpan, by: GroupBy, since: datetime) -> tuple[Summary, str]:
     """The same hour of yesterday if it has data, because a day has its own rhythm; else the span before."""
     if span.length < DAY:
         yesterday = await read_summary(tx, since - DAY, since - DAY + span.length, by)
-        if yesterday.total.flow.ended:
+        if yesterday.total.flow.finished:
             return yesterday, "yesterday"
     before = await read_summary(tx, since - span.length, since, by)
     return before, "yesterday" if span.length == DAY else f"the {span.label} before"

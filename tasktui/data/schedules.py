@@ -61,8 +61,8 @@ async def read_board(tx: Transaction, id: str | None) -> ScheduleBoard:
         id: the schedule whose runs to read; None or an unknown one for the first.
     """
     rows = tuple(await read_schedules(tx))
-    known = {row.id: row for row in rows}
-    row = known.get(id or "") or (rows[0] if rows else None)
+    by_id = {row.id: row for row in rows}
+    row = by_id.get(id or "") or (rows[0] if rows else None)
     runs = await schedule_runs(tx, row.id, row.spec.jitter, MOST_RUNS) if row is not None else []
     starts = await recent_starts(tx, DAY)
     return ScheduleBoard(await clock(tx), rows, row.id if row else None, tuple(runs), tuple(starts))

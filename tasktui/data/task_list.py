@@ -34,7 +34,7 @@ class Listing:
         next: cursor of the next page; None at the end of the list.
         indexed: an index covers the filter.
         access: description of the access path.
-        gone: ids of tasks that no longer exist.
+        missing: ids of tasks that no longer exist.
         live: ids of tasks that were unfinished when loaded.
         marks: the latest row of each marked task, in the list or not.
         newer: number of tasks submitted since the list was loaded.
@@ -49,7 +49,7 @@ class Listing:
     next: Cursor | None = None
     indexed: bool = True
     access: str = ""
-    gone: frozenset[int] = frozenset()
+    missing: frozenset[int] = frozenset()
     live: frozenset[int] = frozenset()
     marks: Mapping[int, TaskRow] = field(default_factory=dict)
     newer: int = 0
@@ -92,7 +92,9 @@ class Listing:
         tasks = {**self.tasks, **{id: row for id, row in by_id.items() if id in self.tasks}}
         marks = {id: by_id.get(id, task) for id, task in self.marks.items()}
         missing = frozenset(id for id in ids if id not in by_id)
-        return replace(self, tasks=tasks, marks=marks, at=at, gone=(self.gone - by_id.keys()) | missing, newer=newer)
+        return replace(
+            self, tasks=tasks, marks=marks, at=at, missing=(self.missing - by_id.keys()) | missing, newer=newer
+        )
 
     def toggled(self, id: int) -> "Listing":
         """Mark or unmark a task of the list."""
@@ -130,7 +132,7 @@ class Listing:
             return tuple(self.marks.values())
         return (self.tasks[cursor],) if cursor is not None and cursor in self.tasks else ()
 
-    def ended(self, id: int) -> bool:
+    def has_finished(self, id: int) -> bool:
         """True if a task has finished since it was loaded."""
         return id in self.live and self.tasks[id].state.final
 
@@ -148,8 +150,8 @@ class Listing:
     @property
     def details(self) -> str:
         """The number of marked tasks that are not in the list or no longer exist: ` (3 not in this list, 1 gone)`."""
-        hidden, gone = (sum(id not in self.tasks for id in self.marks), len(self.gone & self.marks.keys()))
-        notes = [f"{hidden:,} not in this list"] * bool(hidden) + [f"{gone:,} gone"] * bool(gone)
+        hidden, missing = (sum(id not in self.tasks for id in self.marks), len(self.missing & self.marks.keys()))
+        notes = [f"{hidden:,} not in this list"] * bool(hidden) + [f"{missing:,} gone"] * bool(missing)
         return f" ({', '.join(notes)})" if notes else ""
 
 

@@ -49,8 +49,8 @@ def sentence(detail: TaskDetail) -> list[Part]:
     failed = f" {failures} failed: {error}" if failures and error else ""
     if task.state.final:
         return _ending(detail, error if task.shown is not Shown.SUCCEEDED else failed.strip())
-    if task.state is State.WAITING and (held := _held(detail)):
-        return [(f"{_due(task, at)}, but held back: ", "bold strong"), (held, "text")]
+    if task.state is State.WAITING and (obstacle := _obstacle(detail)):
+        return [(f"{_due(task, at)}, but held back: ", "bold strong"), (obstacle, "text")]
     since, where = formatting.since(task.relevant_time, at), _place(detail)
     attempt = formatting.attempts(task.attempt, task.max_attempts).replace("/", " of ")
     again = "again " if task.shown is Shown.RETRYING else ""
@@ -93,7 +93,7 @@ def _due(task: TaskRow, at: datetime) -> str:
     return f"Due for {formatting.since(task.run_at, at)}"
 
 
-def _held(detail: TaskDetail) -> str:
+def _obstacle(detail: TaskDetail) -> str:
     """The pause or the open breaker that holds a task back; a breaker only one that is due."""
     for name, pause in (("queue", detail.queue_pause), ("handler", detail.handler_pause)):
         if pause is not None:

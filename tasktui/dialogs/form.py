@@ -269,13 +269,13 @@ class EditScreen(ModalScreen[Result | None]):
     def _meanings(self) -> dict[str, EntryMeaning]:
         """The meaning of each text, by entry name."""
         limit, typed = int(self._session.settings.payload_limit), self._typed()
-        found = meanings(typed, self._detail, self._session.zone, limit)
+        entries = meanings(typed, self._detail, self._session.zone, limit)
         needed = "required in production" if self._required.reason else "optional"
-        found["reason"] = EntryMeaning(RIGHT if typed["reason"] else "", needed, "muted")
+        entries["reason"] = EntryMeaning(RIGHT if typed["reason"] else "", needed, "muted")
         if self._required.reason:
             sign = RIGHT if typed["word"] == self._required.word else ""
-            found["word"] = EntryMeaning(sign, "to save", "muted")
-        return found
+            entries["word"] = EntryMeaning(sign, "to save", "muted")
+        return entries
 
     def _wrong(self) -> str:
         """The first wrong entry with its reason; empty if all can be saved."""
@@ -290,8 +290,8 @@ class EditScreen(ModalScreen[Result | None]):
             *handler(task.handler, min(30, len(task.handler))),
             (f"  {line(task.key, 30) if task.key else ''}", "strong"),
         ]
-        seen = "as you saw it: " if width >= SHORT else ""
-        return ends([*left, (f"  {used}", "muted")], [(f" {seen}version {task.version}", "muted")], width)
+        prefix = "as you saw it: " if width >= SHORT else ""
+        return ends([*left, (f"  {used}", "muted")], [(f" {prefix}version {task.version}", "muted")], width)
 
     def _next(self, _text: str) -> None:
         self.focus_next()

@@ -113,11 +113,11 @@ def error_rows(
 def _frames(trace: str) -> Iterator[StackFrame]:
     lines = trace.splitlines()
     for index, text in enumerate(lines):
-        if found := FRAME.match(text):
+        if match := FRAME.match(text):
             following = lines[index + 1] if index + 1 < len(lines) else ""
             code = "" if FRAME.match(following) or MARKERS.match(following) else following.strip()
             yield StackFrame(
-                found["path"], found["line"], found["function"] or "", code if following[:1] == " " else ""
+                match["path"], match["line"], match["function"] or "", code if following[:1] == " " else ""
             )
 
 

@@ -182,7 +182,7 @@ class _ListedTask(NamedTuple):
     task: TaskRow
     at: datetime
     quiet: str
-    gone: bool
+    missing: bool
 
     def style(self, spec: str) -> str:
         return self.quiet or spec
@@ -191,7 +191,7 @@ class _ListedTask(NamedTuple):
 def _state_cell(row: _ListedTask) -> Cell:
     cell = state(row.task.shown)
     cancel_mark = "!" if row.task.cancel_requested else ""
-    return Cell("gone", "faint") if row.gone else Cell(f"{cell.text}{cancel_mark}", cell.style)
+    return Cell("gone", "faint") if row.missing else Cell(f"{cell.text}{cancel_mark}", cell.style)
 
 
 def _attempt_cell(row: _ListedTask) -> Cell:
@@ -236,14 +236,14 @@ TASK_HEADS = tuple(head for head, _ in TASK_COLUMNS)
 """The heads of the task list."""
 
 
-def task_line(task: TaskRow, at: datetime, *, ended: bool = False, gone: bool = False) -> RenderedRow:
+def task_line(task: TaskRow, at: datetime, *, finished: bool = False, missing: bool = False) -> RenderedRow:
     """A row of the task list.
 
     Args:
         task: the latest row.
         at: the database's time of that row.
-        ended: the task has finished since it was loaded.
-        gone: the task has been pruned since.
+        finished: the task has finished since it was loaded.
+        missing: the task has been pruned since.
     """
-    row = _ListedTask(task, at, "faint" if ended or gone else "", gone)
-    return RenderedRow(tuple(cell(row) for _, cell in TASK_COLUMNS), struck=ended or gone)
+    row = _ListedTask(task, at, "faint" if finished or missing else "", missing)
+    return RenderedRow(tuple(cell(row) for _, cell in TASK_COLUMNS), struck=finished or missing)

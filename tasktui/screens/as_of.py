@@ -155,24 +155,24 @@ class PastOverview(PastScreen):
 
 def queue_line(queue: PastQueue, data: PastQueues, *, capped: bool) -> RenderedRow:
     """The row of a queue."""
-    known = [Shown.READY, Shown.SCHEDULED, Shown.RETRYING, Shown.BLOCKED, Shown.RUNNING]
-    unsure = sum(number for word, number in queue.states.items() if word not in known)
+    columns = [Shown.READY, Shown.SCHEDULED, Shown.RETRYING, Shown.BLOCKED, Shown.RUNNING]
+    unsure = sum(number for word, number in queue.states.items() if word not in columns)
 
     def cell(number: int, role: str) -> Cell:
         return Cell(str(Count(number, capped)), role if number else "faint")
 
-    held = [pause_text(queue.pause, data)] if queue.pause else []
-    held += [str(queue.limits)] if any(queue.limits) else []
+    notes = [pause_text(queue.pause, data)] if queue.pause else []
+    notes += [str(queue.limits)] if any(queue.limits) else []
     return RenderedRow(
         (
             Cell(line(queue.queue), "text"),
-            *(cell(queue.states.get(shown, 0), str(shown)) for shown in known),
+            *(cell(queue.states.get(shown, 0), str(shown)) for shown in columns),
             cell(unsure, "retrying"),
             Cell(str(queue.dead), "dead" if queue.dead.number else "faint"),
             Cell(formatting.age(queue.oldest) if queue.oldest is not None else "", "text"),
-            Cell(f"{queue.minute.ended:,}", "text" if queue.minute.ended else "faint"),
+            Cell(f"{queue.minute.finished:,}", "text" if queue.minute.finished else "faint"),
             Cell(f"{queue.hour.failed:,}", "text" if queue.hour.failed else "faint"),
-            Cell(line(", ".join(held)) if held else "", "paused"),
+            Cell(line(", ".join(notes)) if notes else "", "paused"),
         )
     )
 

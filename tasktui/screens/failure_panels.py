@@ -78,10 +78,10 @@ def group_line(group: Failures, at: datetime, trends: Mapping[str, Sequence[int]
     )
 
 
-def finding(group: Failures, found: Shares | None, data: FailureGroups) -> list[Part]:
+def finding(group: Failures, shares: Shares | None, data: FailureGroups) -> list[Part]:
     """A group in one sentence: what its attempts have in common, and since when."""
     parts: list[Part] = []
-    for counts, word in ((found.versions, "version"), (found.hosts, "host")) if found is not None else ():
+    for counts, word in ((shares.versions, "version"), (shares.hosts, "host")) if shares is not None else ():
         name, number = max(counts.items(), key=lambda item: item[1], default=("", 0))
         named, share = line(name, 40), number / max(1, sum(counts.values()))
         if len(counts) == 1:
@@ -103,7 +103,7 @@ def _after_deploy(group: Failures, version: str, data: FailureGroups) -> str:
 
 
 def detail(
-    group: Failures, found: GroupDetail | None, data: FailureGroups, width: int, room: int, *, unfold: bool
+    group: Failures, tasks_detail: GroupDetail | None, data: FailureGroups, width: int, room: int, *, unfold: bool
 ) -> list[Row]:
     """The group under the cursor: the finding, shares, one traceback, and as many latest tasks as there is room for."""
     error = brief(f"{group.error_type}: {group.message}")
@@ -112,28 +112,28 @@ def detail(
     title: list[Part] = [(kind, "bold strong"), (f" {message}", "muted")]
     most = width - width_of(note) - 8
     rows: list[Row] = [rule(title if width_of(title) < most else fit(title, most), width, note)]
-    rows += [*wrapped([("  ", ""), *finding(group, found.shares if found else None, data)], width), BLANK]
+    rows += [*wrapped([("  ", ""), *finding(group, tasks_detail.shares if tasks_detail else None, data)], width), BLANK]
     left, right = 46, width - 49 if width >= NORMAL else width - 2
     trace = error_rows(group.error_type, group.message, group.traceback, right, reveal=False, unfold=unfold)
-    if found is None:
+    if tasks_detail is None:
         return [*rows, *trace]
-    now = _now(group, found.tasks, data)
+    now = _now(group, tasks_detail.tasks, data)
     most = min(max(FEW_LATEST, room - len(rows) - len(trace) - 2), MOST_LATEST)
-    trace = [*trace, *latest_tasks(group, found.tasks.latest[:most], data.at, right)]
+    trace = [*trace, *latest_tasks(group, tasks_detail.tasks.latest[:most], data.at, right)]
     if width < NORMAL:
         traced: list[Row] = [[("  ", ""), *row] for row in trace]
-        return [*rows[:-1], *_shared_briefly(found.shares, width), *now, BLANK, *traced]
-    shared = [*_shared(found.shares, data.versions), BLANK, *now]
+        return [*rows[:-1], *_shared_briefly(tasks_detail.shares, width), *now, BLANK, *traced]
+    shared = [*_shared(tasks_detail.shares, data.versions), BLANK, *now]
     bordered: list[Row] = [[("│ ", "line"), *row] for row in trace]
     return [*rows, *beside(shared, bordered, left, 1)]
 
 
-def _shared(found: Shares, versions: Iterable[str]) -> list[Row]:
+def _shared(shares: Shares, versions: Iterable[str]) -> list[Row]:
     """The attempts of a group by version, host and number; a version without any shows that it is not the cause."""
     rows: list[Row] = []
-    others = dict.fromkeys(list(versions)[-2:], 0) if found.versions else {}
-    ordered = {name: found.numbers[name] for name in ("first", "second", "later") if name in found.numbers}
-    for word, counts in (("version", others | found.versions), ("host", found.hosts), ("attempt", ordered)):
+    others = dict.fromkeys(list(versions)[-2:], 0) if shares.versions else {}
+    ordered = {name: shares.numbers[name] for name in ("first", "second", "later") if name in shares.numbers}
+    for word, counts in (("version", others | shares.versions), ("host", shares.hosts), ("attempt", ordered)):
         total = sum(counts.values())
         listed = list(counts.items()) if word == "attempt" else sorted(counts.items(), key=lambda item: -item[1])
         for index, (name, number) in enumerate(listed[:3]):
@@ -146,13 +146,13 @@ def _shared(found: Shares, versions: Iterable[str]) -> list[Row]:
     return rows
 
 
-def _shared_briefly(found: Shares, width: int) -> list[Row]:
+def _shared_briefly(shares: Shares, width: int) -> list[Row]:
     """The largest shares of a group in two lines."""
     rows: list[list[Part]] = [[(" ", "")], [(" ", "")]]
     for place, word, counts in (
-        (0, "version", found.versions),
-        (0, "host", found.hosts),
-        (1, "attempt", found.numbers),
+        (0, "version", shares.versions),
+        (0, "host", shares.hosts),
+        (1, "attempt", shares.numbers),
     ):
         rows[place].append((f" {word} ", "muted"))
         for name, number in sorted(counts.items(), key=lambda item: -item[1])[:3]:

@@ -117,8 +117,8 @@ class FailuresScreen(LiveScreen):
         group = self._group()
         if group is not None:
             ask = partial(self.session.read, group_detail, group.fingerprint, snapshot.at - SPANS[self._span])
-            found = await self._detail_cache.get((group.fingerprint, self._span), ask)
-            self._details = {group.fingerprint: found}
+            group_tasks = await self._detail_cache.get((group.fingerprint, self._span), ask)
+            self._details = {group.fingerprint: group_tasks}
         return snapshot
 
     def show(self, snapshot: Any) -> None:
@@ -174,12 +174,12 @@ class FailuresScreen(LiveScreen):
         group, data = self._group(), self._snapshot
         rows: list[Row] = []
         if group is not None and isinstance(data, FailureGroups):
-            found = self._details.get(group.fingerprint)
-            if found is None:
+            group_detail = self._details.get(group.fingerprint)
+            if group_detail is None:
                 self.feed.hurry()
             blank = [BLANK] if self.size.height >= HIGH else []
             for width in (self.size.width, self.size.width - 3):  # A scroll bar takes the last cells.
-                rows = detail(group, found, data, max(40, width), self._room - len(blank), unfold=self._unfold)
+                rows = detail(group, group_detail, data, max(40, width), self._room - len(blank), unfold=self._unfold)
                 rows = [*blank, *rows]
                 if len(rows) <= self._room:
                     break

@@ -161,8 +161,8 @@ class OverviewScreen(LiveScreen):
         self.session.add_names({"queue": [queue.queue for queue in data.queues if line(queue.queue) == queue.queue]})
         results = self._slow.results if self._slow is not None else {}
         others = unavailable_databases(cast("Any", self.app).databases.behind)
-        found = (*others, *alerts(data, self.session.zone, results))
-        view = View(data, self._slow, found, self.session.zone, SPANS[self._span], self.session.writable)
+        problems = (*others, *alerts(data, self.session.zone, results))
+        view = View(data, self._slow, problems, self.session.zone, SPANS[self._span], self.session.writable)
         self._draw(view)
 
     def _draw(self, view: View) -> None:
@@ -302,7 +302,7 @@ def queue_line(queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0, e
             Cell(f"{queue.running}/{slots}" if slots else str(queue.running), "strong" if full else "muted"),
             Cell(formatting.age(queue.oldest) if queue.oldest is not None else "0s", _oldest(queue)),
             Cell(f"{compact(queue.arrived.number)}{more}", "text" if queue.arrived.number else "faint"),
-            Cell(compact(queue.minute.ended), _ended(queue)),
+            Cell(compact(queue.minute.finished), _finished_style(queue)),
             empty_in(queue, end, stopped=not served),
             Cell("".join(text for text, _ in spark), "spark", tuple(spark)),
         )
@@ -326,10 +326,10 @@ def _oldest(queue: QueueCounts) -> str:
     return "bold retrying" if queue.falls_behind else "text"
 
 
-def _ended(queue: QueueCounts) -> str:
+def _finished_style(queue: QueueCounts) -> str:
     if queue.falls_behind:
         return "bold dead"
-    return "text" if queue.minute.ended else "faint"
+    return "text" if queue.minute.finished else "faint"
 
 
 def empty_in(queue: QueueCounts, end: str = "", *, stopped: bool = False) -> Cell:

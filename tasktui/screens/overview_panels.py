@@ -90,7 +90,7 @@ class View:
         left = [0.0] * self.span[1]
         for name in (queue.queue for queue in self.data.queues if queue.falls_behind):
             flows, end = self.data.pulses.get(name, ()), self.data.at - MINUTE
-            for ago, more in enumerate(reversed(per_minute(flows, end, lambda flow: flow.submitted - flow.ended))):
+            for ago, more in enumerate(reversed(per_minute(flows, end, lambda flow: flow.submitted - flow.finished))):
                 left[-1 - ago] += max(0.0, more)
         return left
 
@@ -113,18 +113,18 @@ def total(counts: Iterable[Count]) -> Count:
 
 def attention(view: View, width: int, most: int) -> list[Row]:
     """The alerts, at most a number of rows; or a line that there are none."""
-    found = view.alerts
+    alerts = view.alerts
     title: list[Part] = [heading("NEEDS ATTENTION")]
-    if not found:
+    if not alerts:
         return [rule(title, width), *_quiet(view, width)]
-    title.append((f" {len(found)}", f"bold {found[0].role if found[0].role != 'paused' else 'retrying'}"))
-    hidden = found[most:]
+    title.append((f" {len(alerts)}", f"bold {alerts[0].role if alerts[0].role != 'paused' else 'retrying'}"))
+    hidden = alerts[most:]
     names = ", ".join(alert.title for alert in hidden)
     more: list[Part] = (
         [(fitted(f"+{len(hidden)} more: {names}", min(width // 2, 60)).rstrip(), "muted")] if hidden else []
     )
     rows: list[Row] = [rule(title, width, more)]
-    return [*rows, *(_alert(alert, width, view.writable, first=not index) for index, alert in enumerate(found[:most]))]
+    return [*rows, *(_alert(alert, width, view.writable, first=not index) for index, alert in enumerate(alerts[:most]))]
 
 
 def _alert(alert: Alert, width: int, writable: bool, *, first: bool) -> Row:
@@ -173,7 +173,7 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
     data = view.data
     done, failed = view.minutes("succeeded"), view.minutes("failed")
     capacity, busy = (sum(getattr(runner, name) for runner in data.alive) for name in ("capacity", "running_tasks"))
-    arrived, ended = sum(queue.arrived.number for queue in data.queues), view.last("ended")
+    arrived, finished = sum(queue.arrived.number for queue in data.queues), view.last("finished")
     ready, dead = total(queue.ready for queue in data.queues), total(queue.dead for queue in data.queues)
     oldest = max(
         (queue for queue in data.queues if queue.oldest is not None), key=lambda q: q.oldest or 0, default=None
@@ -183,7 +183,7 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
     died_hour = sum(flow.flow.died for flow in data.hour if data.at - flow.minute <= 60 * MINUTE)
     late = oldest is not None and any(queue.falls_behind for queue in data.queues)
     slots = " slots" if width >= 18 else ""
-    change = arrived - ended
+    change = arrived - finished
     in_and_out = ("▲" if change > 0 else "▼") + f" {abs(change):,} / min" if change else "steady"
     return [
         ("READY", [(str(ready), "bold strong"), (f"  {in_and_out}" if ready.number else "", "muted")]),
@@ -230,7 +230,7 @@ def throughput(view: View, width: int, height: int) -> list[Row]:
     values, above = resampled(view.minutes("succeeded"), room), resampled(view.behind, room)
     top = nice(max((one + two for one, two in zip(values, above, strict=True)), default=0))
     legend: list[Part] = [("█ ", "done@24"), (f"done {view.last('succeeded'):,} / min", "muted")]
-    late = sum(queue.arrived.number - queue.minute.ended for queue in view.data.queues if queue.falls_behind)
+    late = sum(queue.arrived.number - queue.minute.finished for queue in view.data.queues if queue.falls_behind)
     if late > 0:
         legend += [("  █ ", "retrying"), (f"behind {late:,} / min", "muted")]
     rows = framed(area(values, height, "done", above, top), top)
@@ -244,8 +244,8 @@ def failed_attempts(view: View, width: int, height: int, label: str = "FAILED AT
     legend: list[Part] = [(f"{now:,} / min", "dead" if bad else "muted"), (f", usual {usual:,.0f}", "muted")]
     data = view.data
     paused = {queue.queue: queue.paused for queue in data.queues if queue.paused}
-    found = marks(data.deploys, paused, data.breakers)
-    return [rule([heading(label)], width, legend), *failed_plot(minutes, view.time, found, width, height)]
+    events = marks(data.deploys, paused, data.breakers)
+    return [rule([heading(label)], width, legend), *failed_plot(minutes, view.time, events, width, height)]
 
 
 def is_unusual(now: float, minutes: Sequence[float]) -> tuple[bool, float]:
@@ -254,14 +254,14 @@ def is_unusual(now: float, minutes: Sequence[float]) -> tuple[bool, float]:
     return now > max(UNUSUAL * usual, 1.0), usual
 
 
-def failed_plot(minutes: Sequence[float], span: Span, found: Sequence[Mark], width: int, height: int) -> list[Row]:
+def failed_plot(minutes: Sequence[float], span: Span, events: Sequence[Mark], width: int, height: int) -> list[Row]:
     """Failed attempts over a period with marks and both axes; red above the usual rate."""
     room = width - AXIS - 1  # The right edge ends below the figure of the title.
     values = resampled(minutes, room)
     top = nice(max([*values, 5]))
     limit = max(UNUSUAL * (median(minutes) if minutes else 0.0), 1.0)
     plotted = area(values, height, lambda value: "failed" if value > limit else "spark", top=top)
-    return [*framed(with_marks(plotted, span, room, found), top), time_axis(span, room, marks=found)]
+    return [*framed(with_marks(plotted, span, room, events), top), time_axis(span, room, marks=events)]
 
 
 def marks(deploys: Mapping[str, datetime], paused: Mapping[str, Pause], breakers: Sequence[BreakerRow]) -> list[Mark]:
@@ -272,13 +272,13 @@ def marks(deploys: Mapping[str, datetime], paused: Mapping[str, Pause], breakers
         paused: pauses of queues.
         breakers: the open breakers.
     """
-    found = [Mark(at, f"deploy {line(name, 20)}", "accent") for name, at in list(deploys.items())[1:]]
-    found += [Mark(each.since, f"{line(name, 20)} paused", "paused") for name, each in paused.items() if each.since]
+    events = [Mark(at, f"deploy {line(name, 20)}", "accent") for name, at in list(deploys.items())[1:]]
+    events += [Mark(each.since, f"{line(name, 20)} paused", "paused") for name, each in paused.items() if each.since]
     opened = [(each.handler, each.state.opened_at) for each in breakers if each.state is not None]
     for handler, at in opened:
         name = "breaker opens" if len(opened) == 1 else f"{line(handler, 20)} breaker"
-        found += [Mark(at, name, "retrying")] if at is not None else []
-    return sorted(found, key=lambda mark: mark.at)
+        events += [Mark(at, name, "retrying")] if at is not None else []
+    return sorted(events, key=lambda mark: mark.at)
 
 
 def run_time(view: View, width: int, height: int) -> list[Row]:

@@ -189,8 +189,8 @@ def host_heads(data: Workforce, width: int, room: int, *, spaced: bool) -> dict[
     heads: dict[int, Row | None] = {}
     for place, (host, runners) in enumerate(hosts.items()):
         heads |= {-2 * place - 1: BLANK} if place and spaced else {}
-        ended = sum(data.results.get(runner.id, Flow()).ended for runner in runners)
-        rate: list[Part] = [(compact(ended / 10), "text" if ended else "faint"), (" / min", "muted")]
+        finished = sum(data.results.get(runner.id, Flow()).finished for runner in runners)
+        rate: list[Part] = [(compact(finished / 10), "text" if finished else "faint"), (" / min", "muted")]
         figures = host_figures(runners)
         title = rule([heading(line(host, 40))], width, [*rate, *([("   ", "")] if figures else []), *figures])
         heads |= {-2 * place - 2: title, **dict.fromkeys((runner.id for runner in runners), None)}
@@ -283,7 +283,7 @@ def runner_line(
         "USED": Cell(f"{runner.running_tasks}/{runner.capacity}", "text"),
         "CPU": Cell(percent(runner.cpu), "text" if runner.alive else "faint"),
         "MEMORY": Cell(formatting.size(runner.memory), "muted" if runner.alive else "faint"),
-        "/MIN": Cell(compact(flow.ended / 10), "text" if flow.ended else "faint"),
+        "/MIN": Cell(compact(flow.finished / 10), "text" if flow.finished else "faint"),
         "FAILED": Cell(failed, "bold dead" if failing else "muted" if flow.failed else "faint"),
         "SEEN": liveness(runner),
     }

@@ -85,7 +85,7 @@ def _runner(runner: RunnerRow, data: Overview, colours: dict[str, int], width: i
     well = runner.alive and not runner.silent
     sign, role = ("● ", "succeeded") if well else ("◌ ", "bold lost")
     age = formatting.age(runner.heartbeat_age)
-    seen: Part = (f"{age} ago", "faint") if well else (f"silent {age}", "bold lost")
+    mark: Part = (f"{age} ago", "faint") if well else (f"silent {age}", "bold lost")
     name_width = min(max(13, width // 4), 26)
     bar = max(8, width - name_width - 29)
     used = f"{runner.running_tasks}/{runner.capacity}"
@@ -96,7 +96,7 @@ def _runner(runner: RunnerRow, data: Overview, colours: dict[str, int], width: i
         (fitted(name, name_width), "text" if well else "bold lost"),
         (" ", ""),
     ]
-    return fit([*left, *blocks, (f" {used:>7}", "muted"), (fitted(f" {seen[0]}", 15, right=True), seen[1])], width - 1)
+    return fit([*left, *blocks, (f" {used:>7}", "muted"), (fitted(f" {mark[0]}", 15, right=True), mark[1])], width - 1)
 
 
 def legend(colours: Mapping[str, int], width: int, per_block: int = 1) -> list[Row]:
@@ -286,9 +286,9 @@ def slowest(view: View, width: int) -> list[Row]:
         role = "retrying" if p95 and length > p95 * 0.95 else "running"
         bar = gauge([(share, role)], 20)
         name = handler(task.handler, max(10, width - 56))
-        known = f"p95 {formatting.duration(p95)}" if p95 else ""
+        figure = f"p95 {formatting.duration(p95)}" if p95 else ""
         left = [(f"{task.id:>9}  ", "muted"), *name, ("  ", ""), *bar]
-        rows.append(ends(left, [(f"{formatting.age(length):>9}", "text"), (f"{known:>12}", "faint")], width - 1))
+        rows.append(ends(left, [(f"{formatting.age(length):>9}", "text"), (f"{figure:>12}", "faint")], width - 1))
     return rows
 
 

@@ -51,17 +51,17 @@ class PreviewPane:
     def __init__(self) -> None:
         self.below = Canvas(id="below")
         self.beside = Canvas(id="preview")
-        self._wanted = True
+        self._enabled = True
         self._detail: TaskDetail | None = None
         self._details = TtlCache[TaskDetail | None](PREVIEW_EVERY)
 
     def fits(self, size: Size) -> bool:
         """True if the operator has not hidden the preview and the screen has room for it."""
-        return self._wanted and (size.width >= WIDE or (size.height >= TALL and size.width >= 100))
+        return self._enabled and (size.width >= WIDE or (size.height >= TALL and size.width >= 100))
 
     def toggle(self) -> None:
         """Show or hide the preview."""
-        self._wanted = not self._wanted
+        self._enabled = not self._enabled
 
     async def read(self, session: Session, id: int) -> None:
         """Read a task; the result is cached."""

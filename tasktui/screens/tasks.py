@@ -260,7 +260,7 @@ def time_field(listing: Listing) -> SortField:
 def list_line(listing: Listing, id: int, *, places: Sequence[int] = range(len(TASK_HEADS))) -> RenderedRow:
     """Render a task of a list as a row with some of its columns."""
     assert listing.at is not None  # noqa: S101 - ids come from a read
-    row = task_line(listing.tasks[id], listing.at, ended=listing.ended(id), gone=id in listing.gone)
+    row = task_line(listing.tasks[id], listing.at, finished=listing.has_finished(id), missing=id in listing.missing)
     return row._replace(cells=tuple(row.cells[place] for place in places))
 
 
@@ -293,9 +293,9 @@ def searched(listing: Listing, width: int, *, searching: bool) -> list[Row]:
     """A line below the list while a search has not seen all tasks: the last task it has seen, and the key to go on."""
     if not listing.capped or listing.next is None:
         return []
-    seen = f"to task {listing.next.id}"
+    position = f"to task {listing.next.id}"
     if searching:
-        return [rule([(f"Searching, {seen} so far, ", "text"), ("esc", "bold accent"), (" stops", "muted")], width)]
-    found = "Searched" if listing.ids else "No match"
-    text: list[Part] = [(f"{found} {seen}, ", "text"), ("n", "bold accent"), (" searches on", "muted")]
+        return [rule([(f"Searching, {position} so far, ", "text"), ("esc", "bold accent"), (" stops", "muted")], width)]
+    verb = "Searched" if listing.ids else "No match"
+    text: list[Part] = [(f"{verb} {position}, ", "text"), ("n", "bold accent"), (" searches on", "muted")]
     return [rule(text, width)]

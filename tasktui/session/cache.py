@@ -103,7 +103,7 @@ class Timeout:
             interrupt()
             await asyncio.wait(self._transactions, timeout=INTERRUPT_PAUSE)
 
-    async def ended(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until no transaction runs."""
         while self._transactions:
             await asyncio.wait(self._transactions)

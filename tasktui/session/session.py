@@ -218,9 +218,9 @@ class Session:
             else:
                 self.lock.barrier = BARRIERS[await self.database.read(connection_permission)]
 
-    def add_names(self, seen: Mapping[str, Iterable[str]]) -> None:
+    def add_names(self, names: Mapping[str, Iterable[str]]) -> None:
         """Add names for completion, by filter field."""
-        for field_name, values in seen.items():
+        for field_name, values in names.items():
             self.names[field_name] = sorted({*self.names.get(field_name, ()), *values})
 
     def now(self) -> datetime:
@@ -307,11 +307,11 @@ class Session:
         """True while a change is written."""
         return self._changes.is_busy
 
-    async def ended(self) -> None:
+    async def finish(self) -> None:
         """Cancel the running queries, and wait for the running changes; the database may be closed only then."""
         await self._reads.cancelled(self.database.interrupt_reads)
         await asyncio.gather(*self._prefetched.values(), return_exceptions=True)
-        await self._changes.ended()
+        await self._changes.wait_idle()
 
     def _file_now(self) -> tuple[int, int] | None:
         """The identity of the database file, if it exists."""

@@ -128,7 +128,7 @@ async def run(
         ready()
         await console.run_async()
         on_leave(lambda: any(each.is_changing for each in sessions))
-        await asyncio.gather(*(each.ended() for each in sessions))
+        await asyncio.gather(*(each.finish() for each in sessions))
         return console.return_code or 0
 
 
@@ -176,7 +176,7 @@ async def _prepared(arguments: Arguments, settings: Settings) -> AsyncIterator[S
         try:
             yield session
         finally:
-            await session.ended()
+            await session.finish()
     finally:
         await database.dispose()
         await driver_threads_ended()

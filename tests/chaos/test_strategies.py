@@ -226,7 +226,7 @@ async def claim_twice(database: Database) -> None:
     await claim_log.acknowledge(database, "handler", "work")
     await database.write(submit_many, [NewTask("work"), NewTask("work")])
     await worker.survey()
-    every = claim_limited.LimitedLanes([*worker.lanes.known], worker.start)
+    every = claim_limited.LimitedLanes([*worker.lanes.heads], worker.start)
     await database.write_prepared(claim_limited.claim_limited, worker.who, every, worker.terms, 10)
 
 

@@ -129,7 +129,7 @@ async def test_without_prefetch_no_claimed_task_waits_for_a_slot(harness: Harnes
     async with harness.running(concurrency=3, prefetch=0) as runner:
         slots = runner.worker.in_flight.on_loop
         for _ in range(100):  # as after a long while of quick work, which would have it look far ahead
-            slots.look_ahead.ended += 1_000
+            slots.look_ahead.ends += 1_000
         await until(lambda: runner.worker.metrics.verbs["succeed"] == MANY)
     assert 0 < most_in_hand <= 3
 

@@ -18,7 +18,7 @@ def task(lane: Lane, run_at: str, id: int) -> Claimed:
 def test_due_lanes_are_ordered_by_priority_and_start_at_the_beginning() -> None:
     lanes = surveyed((LOW, -5.0), (HIGH, 0.0))
     assert list(lanes.places.items()) == [(HIGH, START), (LOW, START)]
-    assert lanes.known == lanes.places
+    assert lanes.heads == lanes.places
 
 
 def test_lanes_of_other_handlers_and_paused_lanes_are_skipped() -> None:
@@ -37,7 +37,7 @@ def test_a_full_claim_moves_each_lane_past_its_last_task() -> None:
     lanes = surveyed((LOW, -5.0), (HIGH, -5.0))
     lanes.advance([HIGH, LOW], [task(HIGH, "2", 7), task(HIGH, "2", 9), task(LOW, "1", 3)], 3)
     assert lanes.places == {HIGH: LanePosition("2", 9), LOW: LanePosition("1", 3)}
-    assert lanes.known == {HIGH: START, LOW: START}
+    assert lanes.heads == {HIGH: START, LOW: START}
 
 
 def test_a_position_never_moves_back() -> None:

@@ -127,8 +127,8 @@ class TestLaneSchedule:
         assert schedule.ready(NOW + 0.5) == [BULK]
         assert schedule.wait(NOW) == pytest.approx(1)
         assert schedule.wait(NOW + 2) == pytest.approx(0.01)  # its time has come, and no claim has tried it
-        assert not schedule.ended("other", "other")
-        assert schedule.ended("mail", "other")
+        assert not schedule.reopen("other", "other")
+        assert schedule.reopen("mail", "other")
         assert schedule.ready(NOW) == [MAIL, BULK]
 
     def test_a_lane_without_tasks_waits_for_the_next_survey(self) -> None:

@@ -45,7 +45,7 @@ def ahead(per_second: float, seconds: int = 10, **options: int) -> int:
     look = LookAhead(**options)
     look.tasks(1_000.0)
     for step in range(1, 10 * seconds + 1):
-        look.ended += round(per_second / 10)
+        look.ends += round(per_second / 10)
         tasks = look.tasks(1_000.0 + step / 10)
     return tasks
 
@@ -70,7 +70,7 @@ def test_a_new_runner_does_not_prefetch() -> None:
 def test_an_old_rate_is_discarded() -> None:
     look = LookAhead()
     look.tasks(1_000.0)
-    look.ended += 10_000
+    look.ends += 10_000
     assert look.tasks(1_000.5) > 0
     assert look.tasks(1_010.0) == 0
 
@@ -78,14 +78,14 @@ def test_an_old_rate_is_discarded() -> None:
 def test_a_burst_is_prefetched_soon_after_it_began() -> None:
     look = LookAhead()
     assert look.tasks(1_000.0) == 0
-    look.ended += 100
+    look.ends += 100
     assert look.tasks(1_000.0 + look.span / 4) == pytest.approx(400, abs=1)
 
 
 def test_slow_tasks_that_end_together_are_not_prefetched() -> None:
     look = LookAhead()
     look.tasks(1_000.0)
-    look.ended += 100
+    look.ends += 100
     look.busy += 1.0
     assert look.tasks(1_000.0 + look.span) == 5
 
@@ -93,9 +93,9 @@ def test_slow_tasks_that_end_together_are_not_prefetched() -> None:
 def test_a_rate_is_kept_within_its_span() -> None:
     look = LookAhead()
     look.tasks(1_000.0)
-    look.ended += 1_000
+    look.ends += 1_000
     rate = look.tasks(1_000.1)
-    look.ended += 50_000
+    look.ends += 50_000
     assert look.tasks(1_000.11) == rate > 0
 
 

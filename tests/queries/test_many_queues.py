@@ -119,7 +119,7 @@ async def test_minutes_of_other_queues_are_their_sum(crowded: Database) -> None:
     rest = [flow for name, flows in every.items() if name not in names for flow in flows]
     for pulse in some[OTHERS]:
         assert pulse.flow == sum((flow.flow for flow in rest if flow.minute == pulse.minute), Flow())
-    assert sum(pulse.flow.ended for pulse in some[OTHERS]) == sum(flow.flow.ended for flow in rest)
+    assert sum(pulse.flow.finished for pulse in some[OTHERS]) == sum(flow.flow.finished for flow in rest)
 
 
 async def test_no_screen_reads_a_row_for_each_queue(crowded: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,4 +139,4 @@ async def test_the_overview_is_of_the_listed_queues(crowded: Database, monkeypat
     monkeypatch.setattr("tasktui.data.overview.MOST_QUEUES", QUEUES)
     overview = await crowded.read(read_overview)
     assert overview.hides_queues
-    assert sum(flow.flow.ended for flow in overview.hour) == sum(range(QUEUES)) + QUEUES
+    assert sum(flow.flow.finished for flow in overview.hour) == sum(range(QUEUES)) + QUEUES

@@ -59,7 +59,7 @@ async def test_arrivals_are_counted_tasks_and_tasks_whose_first_run_has_not_ende
     arrivals: dict[Arrival, int] = {((minute - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() / 60, "mail", "h"): 7}
     await database.write(write_statistics, 1, [ended], arrivals)
     (mail,) = await database.read(counts)
-    assert (mail.arrived, mail.minute.ended) == (Count(11), 2)
+    assert (mail.arrived, mail.minute.finished) == (Count(11), 2)
     assert mail.empty_in == inf
     assert mail.falls_behind
 

@@ -46,7 +46,7 @@ async def test_lines_add_up_over_queues_and_over_handlers(worked: Database) -> N
     send = by_handler.lines[0]
     assert (send.flow.succeeded, send.flow.died, send.flow.retried, send.flow.rescued) == (18, 3, 5, 1)
     by_queue = await worked.read(summary, NOON, LATER, GroupBy.QUEUE)
-    assert [(line.name, line.flow.ended) for line in by_queue.lines] == [("mail", 24), ("bulk", 1)]
+    assert [(line.name, line.flow.finished) for line in by_queue.lines] == [("mail", 24), ("bulk", 1)]
     assert by_queue.total == by_handler.total
 
 

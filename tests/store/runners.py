@@ -74,7 +74,7 @@ class Runner:
     async def claim_suspect(self, limit: int = 1, width: int = 1, among: int = 1) -> list[Claimed]:
         await self.survey()
         ask = Ask(limit, width, among)
-        return await self.database.write_single(claim_suspect, self.who, self.lanes.known, self.terms, ask)
+        return await self.database.write_single(claim_suspect, self.who, self.lanes.heads, self.terms, ask)
 
     async def settle(self, *settlements: Settlement) -> Settled:
         return await self.database.write(settle, self.id, settlements)

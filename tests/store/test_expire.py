@@ -93,7 +93,7 @@ async def test_what_depends_on_an_expired_task_follows_its_rule(database: Databa
     rules = [DependsOn(parent, on_failure="cancel"), DependsOn(parent, on_failure="run"), DependsOn(parent)]
     doomed, goes_on, waits = await database.write(submit_many, [NewTask("work", after=(rule,)) for rule in rules])
     (task,) = await database.write(expire)
-    await database.write(resolve, await database.read(open_dependencies, [task.ended]))
+    await database.write(resolve, await database.read(open_dependencies, [task.as_parent]))
     assert (await ended(database, doomed)).error == f"parent {parent} is cancelled"
     assert [(await stored(database, id)).state for id in (goes_on, waits)] == ["waiting", "blocked"]
 

@@ -151,7 +151,7 @@ async def costs(database: Database, looking: Watch) -> dict[str, Seen]:
     await change(database, sa.update(task).where(task.c.rescues == 1).values(rescues=2))
     await runner.claim_suspect()  # so that the index entries of deleted rows are marked as dead
     async with looking.seeing() as seen["claim_suspect"]:
-        assert await database.write_single(claim_suspect, runner.who, runner.lanes.known, runner.terms, Ask(1, 1))
+        assert await database.write_single(claim_suspect, runner.who, runner.lanes.heads, runner.terms, Ask(1, 1))
     near = task.c.run_at.between(db_later(db_now(), -DAY / 2), db_later(db_now(), DAY / 2))
     await change(database, sa.delete(task).where(near))
     return seen

@@ -170,7 +170,7 @@ def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
                 operator = Operator(console, pilot)
                 await operator.until(lambda: operator.screen.feed.read_at is not None)
                 yield operator
-            await session.ended()
+            await session.finish()
         finally:
             await seen.dispose()
 

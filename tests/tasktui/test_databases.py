@@ -39,7 +39,7 @@ async def eu(eu_url: str, tmp_path: Path) -> AsyncIterator[Session]:
     await add_live(database, queue="parcels")
     session = Session(database, settings, WriteLock(-inf), UTC, views=tmp_path / "views.json")
     yield session
-    await session.ended()
+    await session.finish()
     await database.dispose()
 
 
@@ -101,7 +101,7 @@ async def us(tmp_path: Path) -> AsyncIterator[Session]:
     database = Database.of(settings, read_only=True)
     session = Session(database, settings, WriteLock(inf, UNOPENED), UTC, views=tmp_path / "views.json")
     yield session
-    await session.ended()
+    await session.finish()
     await database.dispose()
 
 

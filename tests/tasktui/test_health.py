@@ -81,7 +81,7 @@ async def test_a_latency_does_not_outlive_a_slow_moment(database: Database, monk
     await session.measure()
     assert measured == [0.0, 22.1, 22.1]
     assert session.ping.took < 60
-    await session.ended()
+    await session.finish()
 
 
 @ON_ONE_DATABASE

@@ -318,8 +318,8 @@ def test_an_update_changes_no_order_and_forgets_no_mark() -> None:
     listing = Listing().loaded(page(row(3), row(2), row(1), after=1)).toggled(2)
     changed = listing.refreshed([3, 2, 1], [row(1, Shown.DEAD), row(3, version=4)], AT, 9)
     assert changed.ids == (3, 2, 1)
-    assert (changed.ended(1), changed.ended(3)) == (True, False)
-    assert (changed.gone, changed.newer) == (frozenset({2}), 9)
+    assert (changed.has_finished(1), changed.has_finished(3)) == (True, False)
+    assert (changed.missing, changed.newer) == (frozenset({2}), 9)
     assert changed.selected(3) == (row(2),)
     assert changed.details == " (1 gone)"
     assert changed.cleared().selected(3) == (row(3, version=4),)

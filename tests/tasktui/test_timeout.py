@@ -41,11 +41,11 @@ async def test_after_a_long_silence_nobody_waits_but_the_transaction_goes_on_to_
 
     with pytest.raises(DatabaseUnavailable):
         await patience.wait(frozen(), 0, GONE)
-    all_ended = asyncio.create_task(patience.ended())
+    idle = asyncio.create_task(patience.wait_idle())
     await asyncio.sleep(0)
-    assert not all_ended.done()
+    assert not idle.done()
     thaws.set()
-    await all_ended
+    await idle
     assert ended.is_set()
 
 
@@ -77,7 +77,7 @@ async def test_the_end_of_a_session_cancels_a_query_that_runs_for_hours(
     async with asyncio.timeout(WAIT_SECONDS):
         await begun.wait()
         await runs(database)
-        await session.ended()
+        await session.finish()
         await session.database.dispose()
         with pytest.raises(asyncio.CancelledError):
             await reading
@@ -114,7 +114,7 @@ async def test_the_end_of_a_session_waits_for_a_change(
 
     changing = asyncio.create_task(session.write(change))
     await begun.wait()
-    ending = asyncio.create_task(session.ended())
+    ending = asyncio.create_task(session.finish())
     await asyncio.sleep(0)
     assert session.is_changing
     assert not ending.done()
@@ -167,7 +167,7 @@ async def test_q_reads_nothing(database: Database, watch: Watch, mode: str) -> N
         await operator.until(rests)
         console: Any = operator.console
         await operator.until(lambda: not [worker for worker in console.workers if worker.is_running])
-        await console.session.ended()
+        await console.session.finish()
         engine = console.session.database.engine.sync_engine
         sa.event.listen(engine, "before_cursor_execute", record)
         await operator.press("q")

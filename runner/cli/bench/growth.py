@@ -79,16 +79,16 @@ async def _run(context: BenchContext, fill: Fill, rows: int) -> tuple[int, int, 
             await workers.wait_for_starts(tasks)
             deadline = time.monotonic() + TIMEOUT
             # Each settle adds to these sums in its own transaction; counting the tasks would read all other rows.
-            while (ended := await load.database.read(_ended)) < tasks:
+            while (count := await load.database.read(_finished_count)) < tasks:
                 if time.monotonic() > deadline:
-                    raise BenchFailed(why=f"{tasks - ended:,} tasks started but did not finish within {TIMEOUT:.0f} s")
+                    raise BenchFailed(why=f"{tasks - count:,} tasks started but did not finish within {TIMEOUT:.0f} s")
                 await asyncio.sleep(POLL_INTERVAL)
             took = time.monotonic() - workers.first
             reports = await workers.stop()
         return tasks, sum(report.hits for report in reports), took
 
 
-async def _ended(tx: Transaction) -> int:
+async def _finished_count(tx: Transaction) -> int:
     minute = tx.tables.minute.c
     counted = minute.bin_ms == sa.literal_column(str(NO_BIN))
     return int(await tx.scalar(sa.select(sa.func.coalesce(sa.func.sum(minute.first_try), 0)).where(counted)))

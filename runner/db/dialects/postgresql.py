@@ -116,8 +116,8 @@ class PostgreSQL:
 
     def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:  # noqa: ARG002 - the other database needs it
         """Run the selection once for each outer row."""
-        found = inner.lateral("found")
-        return outer.join(found, sa.true()), found.c
+        match = inner.lateral("candidate")
+        return outer.join(match, sa.true()), match.c
 
     def first_of_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
         """Run the selection once for each outer row."""
@@ -125,10 +125,10 @@ class PostgreSQL:
 
     def one_by_one(self, batch: sa.FromClause, table: sa.Table, same: Any) -> tuple[sa.FromClause, Any]:
         """Look up the rows one by one, and address them by ctid."""
-        row = table.alias("held")
-        place = sa.select(ctid(row)).where(same(row, batch)).offset(NO_JOIN).lateral("place")
-        found = sa.select(place.c.ctid, *batch.c).select_from(batch.join(place, sa.true())).subquery("found")
-        return found, ctid(table) == found.c.ctid
+        row = table.alias("target")
+        address = sa.select(ctid(row)).where(same(row, batch)).offset(NO_JOIN).lateral("address")
+        match = sa.select(address.c.ctid, *batch.c).select_from(batch.join(address, sa.true())).subquery("match")
+        return match, ctid(table) == match.c.ctid
 
     def position(self, moment: datetime) -> Any:
         """Microseconds since 1970."""
@@ -315,8 +315,8 @@ def _numbered(sql: str) -> tuple[str, tuple[str, ...], bool]:
     """Return a statement with the parameters of the server, `$1`, their names in this order, and if it has rows."""
     names: dict[str, int] = {}
 
-    def number(found: re.Match[str]) -> str:
-        return f"${names.setdefault(found[1], len(names) + 1)}" if found[1] else "%"
+    def number(match: re.Match[str]) -> str:
+        return f"${names.setdefault(match[1], len(names) + 1)}" if match[1] else "%"
 
     returns = not sql.startswith(("INSERT", "UPDATE", "DELETE")) or "RETURNING" in sql
     return PARAMETER.sub(number, sql), tuple(names), returns

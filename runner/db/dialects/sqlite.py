@@ -70,14 +70,14 @@ class SQLite:
 
     def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
         """Find the ids for each outer row and look the rows up by id: SQLite has no LATERAL."""
-        found = row.alias("found")
-        return outer.join(found, found.c.id.in_(inner.with_only_columns(inner.selected_columns["id"]))), found.c
+        match = row.alias("candidate")
+        return outer.join(match, match.c.id.in_(inner.with_only_columns(inner.selected_columns["id"]))), match.c
 
     def first_of_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
         """Find one id for each outer row: SQLite would put the ids of an IN into a table, once for each row."""
-        found = row.alias("found")
+        match = row.alias("candidate")
         one = inner.with_only_columns(inner.selected_columns["id"]).scalar_subquery()
-        return outer.join(found, found.c.id == one), found.c
+        return outer.join(match, match.c.id == one), match.c
 
     def one_by_one(self, batch: sa.FromClause, table: sa.Table, same: Any) -> tuple[sa.FromClause, Any]:
         """Join them: SQLite always reads the batch first, because its size is unknown."""

@@ -38,7 +38,7 @@ def state_list(*states: State) -> str:
 Condition: TypeAlias = sa.ColumnElement[bool]
 
 
-def ended(column: sa.ColumnElement[str], state: State) -> sa.ColumnElement[bool]:
+def is_final_state(column: sa.ColumnElement[str], state: State) -> sa.ColumnElement[bool]:
     """The condition that a task ended in this state, in the form that SQLite's index needs.
 
     SQLite uses a partial index only if the query repeats the condition of the index.

@@ -159,7 +159,7 @@ async def consequences(tx: Transaction, ends: Iterable[UndoableChange]) -> dict[
         sa.select(dependency.c.parent_id, dependency.c.task_id, dependency.c.satisfied_at).where(is_consequence)
     )
     pairs = [(row.parent_id, row.task_id, since[row.parent_id], row.satisfied_at) for row in rows]
-    return {parent: child for parent, child, ended, closed in pairs if ended is None or closed >= ended}
+    return {parent: child for parent, child, end, closed in pairs if end is None or closed >= end}
 
 
 async def _reopen(tx: Transaction, ids: Sequence[int]) -> None:

@@ -112,12 +112,12 @@ async def dependency_tree(tx: Transaction, task: TaskRow) -> DependencyTree:
         tx: an open transaction.
         task: the task.
     """
-    total, waiting, ended = await _progress(tx, task.id)
+    total, waiting, by_state = await _progress(tx, task.id)
     children = await _count(tx, task)
     return DependencyTree(
         total=total,
         waiting=waiting,
-        ended=ended,
+        ended=by_state,
         above=await _above(tx, task) if total else (),
         children=children,
         below=await _below(tx, task) if children.number else (),
@@ -132,12 +132,12 @@ async def _progress(tx: Transaction, id: int) -> tuple[int, int, dict[str, int]]
         .where(dependency.task_id == id)
         .group_by(dependency.parent_state, still_open)
     )
-    ended: dict[str, int] = defaultdict(int)
+    counts: dict[str, int] = defaultdict(int)
     for row in rows:
         if row.parent_state is not None:
-            ended[as_text(row.parent_state)] += row.number
-    order = [*FINAL, *ended]
-    ended_by_state = {state: ended[state] for state in sorted(ended, key=order.index)}
+            counts[as_text(row.parent_state)] += row.number
+    order = [*FINAL, *counts]
+    ended_by_state = {state: counts[state] for state in sorted(counts, key=order.index)}
     return sum(row.number for row in rows), sum(row.number for row in rows if row.open), ended_by_state
 
 

@@ -92,13 +92,13 @@ async def unique_key(tx: Transaction, id: int, handler: str, key: str) -> Unique
     """
     unique = tx.tables.unique
     names = ("task_id", "scope", "expires_at", "duplicates", "duplicate_at")
-    columns = [*readable(tx, [unique.c[name] for name in names]), is_key_held(unique, tx.tables.task).label("held")]
+    columns = [*readable(tx, [unique.c[name] for name in names]), is_key_held(unique, tx.tables.task).label("in_force")]
     same_key = (unique.c.handler == handler) & (unique.c.unique_key == key)
     row = (await tx.execute(sa.select(*columns).where(same_key))).mappings().one_or_none()
     if row is None:
         return UniqueKey(key)
     duplicates = (as_int(row["duplicates"]), moment(row["duplicate_at"])) if row["task_id"] == id else ()
-    if not row["held"]:
+    if not row["in_force"]:
         return UniqueKey(key, None, None, None, *duplicates)
     return UniqueKey(key, as_int(row["task_id"]), text(row["scope"]), moment(row["expires_at"]), *duplicates)
 

@@ -51,11 +51,11 @@ def endings(frame: Frame, ids: Sequence[int]) -> Steps[dict[int, TaskResult | No
     Returns:
         The result by id, or None for a live task; ids of unknown tasks are missing.
     """
-    rows = yield Step(_either(frame.tables, frame.driver), frame.dialect.parameters("wanted", {"id": ids}))
+    rows = yield Step(_either(frame.tables, frame.driver), frame.dialect.parameters("request", {"id": ids}))
     by_id = {row[0]: _ending(*row) for row in rows}
     dead = [id for id, ending in by_id.items() if ending is not None and ending.state is State.DEAD]
     if dead:
-        parameters = frame.dialect.parameters("wanted", {"id": dead})
+        parameters = frame.dialect.parameters("request", {"id": dead})
         attempts = yield Step(_last_attempts(frame.tables, frame.driver), parameters)
         for id, error_type, message, trace in attempts:
             if (ending := by_id[id]) is not None:
@@ -71,8 +71,8 @@ def _either(tables: Tables, driver: sa.Dialect) -> Prepared:
     dialect, task, history = DIALECTS[driver.name], tables.task.c, tables.history.c
     columns = [history.id, history.state, history.handler, history.attempt, history.result, history.error]
     nulls = [sa.null(), sa.null(), sa.null(), sa.cast(sa.null(), JsonText), sa.null()]
-    live = sa.select(task.id, *nulls).where(dialect.in_batch(task.id, "wanted"))
-    return Prepared(sa.select(*columns).where(dialect.in_batch(history.id, "wanted")).union_all(live), driver)
+    live = sa.select(task.id, *nulls).where(dialect.in_batch(task.id, "request"))
+    return Prepared(sa.select(*columns).where(dialect.in_batch(history.id, "request")).union_all(live), driver)
 
 
 @lru_cache
@@ -81,7 +81,7 @@ def _last_attempts(tables: Tables, driver: sa.Dialect) -> Prepared:
     newer = attempt.alias("later")
     last = sa.select(sa.func.max(newer.c.fence)).where(newer.c.task_id == attempt.c.task_id).scalar_subquery()
     columns = (attempt.c.task_id, attempt.c.error_type, attempt.c.message, attempt.c.traceback)
-    of_tasks = dialect.in_batch(attempt.c.task_id, "wanted")
+    of_tasks = dialect.in_batch(attempt.c.task_id, "request")
     return Prepared(sa.select(*columns).where(of_tasks, attempt.c.fence == last), driver)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.schema import Tables, is_state
-from runner.db.schema.task import Condition, ended
+from runner.db.schema.task import Condition, is_final_state
 from runner.db.types import db_now
 from runner.model.task import FINAL, Shown, State
 
@@ -104,7 +104,7 @@ def past(tables: Tables) -> Source:
     history = tables.history.c
     columns = {field: history[name] for field, name in TASK_COLUMNS.items()} | bound_to(history)
     times = {"since": history.finished_at, "until": history.finished_at, "due": history.run_at}
-    states: dict[str, Condition] = {state: ended(history.state, state) for state in FINAL}
+    states: dict[str, Condition] = {state: is_final_state(history.state, state) for state in FINAL}
     return Source(tables.history, columns | times, states, tables)
 
 

@@ -228,9 +228,9 @@ def _outlook(facts: Facts) -> str:
     """The time until a task starts, at the rate that later tasks of a higher priority leave to it."""
     rest = facts.pace - facts.arrivals
     if rest <= NEGLIGIBLE * facts.pace:
-        ended, arrived = (f"{60 * rate:,.0f}" for rate in (facts.pace, facts.arrivals))
+        pace, arrived = (f"{60 * rate:,.0f}" for rate in (facts.pace, facts.arrivals))
         return (
-            f"not at this rate: in the last 10 minutes, {ended} tasks a minute ended, and {arrived} of a higher "
+            f"not at this rate: in the last 10 minutes, {pace} tasks a minute ended, and {arrived} of a higher "
             "priority became due"
         )
     about = "more than" if facts.ahead.more else "about"

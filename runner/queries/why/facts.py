@@ -222,8 +222,8 @@ async def _predecessor(tx: Transaction, id: int) -> TaskRow | None:
     """The running task with the order key of a task, or the first one before it."""
     own, other = tx.tables.task.alias("own"), tx.tables.task.alias("other")
     running, earlier = ORDERING.running(other.c, own.c), ORDERING.earlier(other.c, own.c)
-    found = sa.select(other.c.id).where(own.c.id == id, sa.or_(running, earlier))
-    ids = (await tx.execute(found.order_by(running.desc(), other.c.id).limit(1))).scalars().all()
+    predecessors = sa.select(other.c.id).where(own.c.id == id, sa.or_(running, earlier))
+    ids = (await tx.execute(predecessors.order_by(running.desc(), other.c.id).limit(1))).scalars().all()
     return next(iter(await task_rows(tx, ids)), None)
 
 

@@ -118,7 +118,7 @@ def causes(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
         case State.RUNNING:
             yield from _running(facts, zone)
         case State.SUCCEEDED | State.DEAD | State.CANCELLED:
-            yield _ended(facts)
+            yield _final_cause(facts)
 
 
 def _blocked(facts: Facts) -> Iterator[Cause]:
@@ -217,7 +217,7 @@ def _lost(facts: Facts) -> Cause:
     return Cause(Shown.LOST, f"{loss} No live runner can rescue the task.", "start a runner", at_runner(runner))
 
 
-def _ended(facts: Facts) -> Cause:
+def _final_cause(facts: Facts) -> Cause:
     task = facts.task
     ago = f"{since(task.finished_at, facts.at)} ago"
     attempt = f"attempt {task.attempt}{f' of {task.max_attempts}' if task.max_attempts else ''}"
@@ -285,8 +285,8 @@ async def _waiting_as_of(tx: Transaction, past: PastTask, at: datetime, zone: tz
         unknown.insert(0, "its due time, which a later retry has replaced")
     entries, usages = [], []
     for kind, name in (("queue", task.queue), ("handler", task.handler)):
-        known = await registries_as_of(tx, at, kind, audited=await reads_audit(tx))
-        pause, limits = known.get(name, (None, UNLIMITED))
+        registries = await registries_as_of(tx, at, kind, audited=await reads_audit(tx))
+        pause, limits = registries.get(name, (None, UNLIMITED))
         entries.append(RegistryEntry(name, pause, limits))
         if limits.counts_running:
             usages.append(await _usage_as_of(tx, at, kind, name, limits._replace(rate=None)))

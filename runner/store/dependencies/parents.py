@@ -78,11 +78,11 @@ def changed_parents(tables: Tables, some: sa.Select[Any] | sa.CompoundSelect[Any
     """
     dependency = some.subquery("dependency")
     named = sa.select(dependency, parent_of(tables, dependency).label("parent")).offset(NO_JOIN).subquery("named")
-    ended = named.c.parent.is_not(None) & ~is_live(tables, named.c.parent)
-    judged = sa.select(named, final_state(tables, named.c.parent).label("state")).where(ended)
+    is_final = named.c.parent.is_not(None) & ~is_live(tables, named.c.parent)
+    judged = sa.select(named, final_state(tables, named.c.parent).label("state")).where(is_final)
     judged_ = judged.offset(NO_JOIN).subquery("judged")
-    seen, state = judged_.c.parent_state, judged_.c.state
-    new = seen.is_(None) | (seen != state) | (judged_.c.parent_id != judged_.c.parent)
+    former, state = judged_.c.parent_state, judged_.c.state
+    new = former.is_(None) | (former != state) | (judged_.c.parent_id != judged_.c.parent)
     return sa.select(judged_).where(new)
 
 
@@ -101,48 +101,48 @@ def summary(tables: Tables, task_id: Any) -> sa.ColumnElement[str]:
     return sa.select(whole).where(own).scalar_subquery()
 
 
-async def release_followers(tx: Transaction, ended: Sequence[int], *, notify: bool = True) -> int:
+async def release_followers(tx: Transaction, parent_ids: Sequence[int], *, notify: bool = True) -> int:
     """Unblock the tasks that only wait for one of some succeeded tasks in their order key.
 
     It never waits for locks. `resolve` treats all other dependents, and those with locks.
 
     Args:
         tx: an open transaction; on PostgreSQL one statement is executed, on SQLite three.
-        ended: ids of tasks that may have succeeded.
+        parent_ids: ids of tasks that may have succeeded.
         notify: wake listening runners (PostgreSQL).
 
     Returns:
         The number of unblocked tasks.
     """
-    return await tx.follow(_release_steps(tx, ended, notify))
+    return await tx.follow(_release_steps(tx, parent_ids, notify))
 
 
-async def has_followers(tx: Transaction, ended: Sequence[int]) -> bool:
+async def has_followers(tx: Transaction, parent_ids: Sequence[int]) -> bool:
     """True if `release_followers` finds a task to unblock. This read waits for no writer; a release waits for all.
 
     Args:
         tx: an open transaction on SQLite; one statement is executed.
-        ended: ids of tasks that may have succeeded.
+        parent_ids: ids of tasks that may have succeeded.
     """
     search = _releasing(tx.tables, tx.driver, False)[0]
-    return bool(await tx.run(search, tx.dialect.parameters("ended", {"id": ended})))
+    return bool(await tx.run(search, tx.dialect.parameters("parents", {"id": parent_ids})))
 
 
-def _release_steps(tx: Transaction, ended: Sequence[int], notify: bool) -> Steps[int]:
+def _release_steps(tx: Transaction, parent_ids: Sequence[int], notify: bool) -> Steps[int]:
     statements = _releasing(tx.tables, tx.driver, notify)
-    found = yield Step(statements[0], tx.dialect.parameters("ended", {"id": ended}))
-    if len(statements) == 1 or not found:
-        return len(found)
-    places, ids = zip(*found, strict=True)
-    yield Step(statements[1], tx.dialect.parameters("chosen", {"id": places}))
-    rows = yield Step(statements[2], tx.dialect.parameters("chosen", {"id": ids}))
+    matches = yield Step(statements[0], tx.dialect.parameters("parents", {"id": parent_ids}))
+    if len(statements) == 1 or not matches:
+        return len(matches)
+    places, ids = zip(*matches, strict=True)
+    yield Step(statements[1], tx.dialect.parameters("selection", {"id": places}))
+    rows = yield Step(statements[2], tx.dialect.parameters("selection", {"id": ids}))
     return len(rows)
 
 
 @lru_cache
 def _releasing(tables: Tables, driver: sa.Dialect, notify: bool) -> list[Prepared]:
     dialect, task, dependency = DIALECTS[driver.name], tables.task, tables.dependency
-    chosen = _followers(tables, dialect)
+    selection = _followers(tables, dialect)
     satisfied = {"parent_state": state_literal(State.SUCCEEDED), "satisfied_at": db_now()}
     free = {
         "state": state_literal(MOVES["unblock"].target),
@@ -152,37 +152,37 @@ def _releasing(tables: Tables, driver: sa.Dialect, notify: bool) -> list[Prepare
         "version": next_version(task.c.version),
     }
     if dialect.isolates_rows:
-        rows = chosen.cte("chosen").prefix_with("MATERIALIZED")
+        rows = selection.cte("selection").prefix_with("MATERIALIZED")
         closed = sa.update(dependency).where(ctid(dependency) == rows.c.place).values(satisfied)
-        freed = sa.update(task).where(ctid(task) == rows.c.held).values(free).returning(task.c.id)
+        freed = sa.update(task).where(ctid(task) == rows.c.task_row).values(free).returning(task.c.id)
         freed = freed.add_cte(closed.returning(dependency.c.id).cte("closed"))
         return [Prepared(dialect.announcing(freed, tables) if notify else freed, driver)]
-    ids = sa.select(dialect.rows("chosen", {"id": sa.BigInteger}).c.id)
+    ids = sa.select(dialect.rows("selection", {"id": sa.BigInteger}).c.id)
     closed = sa.update(dependency).where(dependency.c.id.in_(ids)).values(satisfied)
     freed = sa.update(task).where(task.c.id.in_(ids)).values(free).returning(task.c.id)
-    return [Prepared(statement, driver) for statement in (chosen, closed.returning(dependency.c.id), freed)]
+    return [Prepared(statement, driver) for statement in (selection, closed.returning(dependency.c.id), freed)]
 
 
 def _followers(tables: Tables, dialect: Dialect) -> sa.Select[Any]:
     """The open dependencies in order keys on succeeded tasks, and their tasks without any other dependency."""
-    ended = dialect.rows("ended", {"id": sa.BigInteger})
+    parents = dialect.rows("parents", {"id": sa.BigInteger})
     one: sa.ColumnElement[int] = sa.literal_column("1")
     column = tables.dependency.c
-    after = (column.parent_id == ended.c.id) & column.parent_key.is_(None) & column.in_order & is_open(column)
+    after = (column.parent_id == parents.c.id) & column.parent_key.is_(None) & column.in_order & is_open(column)
     columns = [column.id, column.task_id, *([ctid(tables.dependency)] if dialect.isolates_rows else [])]
-    waits = sa.select(*columns).where(after).offset(NO_JOIN).correlate(ended)
-    joined, found = dialect.for_each(ended, waits, tables.dependency)
+    waits = sa.select(*columns).where(after).offset(NO_JOIN).correlate(parents)
+    joined, match = dialect.for_each(parents, waits, tables.dependency)
     past, other, row = tables.history.alias("past"), tables.dependency.alias("other"), tables.task.alias("follower")
-    succeeded = sa.select(one).where(past.c.id == ended.c.id, is_state(past.c.state, State.SUCCEEDED))
+    succeeded = sa.select(one).where(past.c.id == parents.c.id, is_state(past.c.state, State.SUCCEEDED))
     # One of an operator or of a parent: `resolve` counts the parents.
     others = sa.select(one).where(
-        other.c.task_id == found.task_id, other.c.id != found.id, is_open(other.c) | ~other.c.in_order
+        other.c.task_id == match.task_id, other.c.id != match.id, is_open(other.c) | ~other.c.in_order
     )
     alone = succeeded.exists() & ~others.exists()
     # The last condition is checked again when the row is locked: a predecessor that fails meanwhile raises the number.
-    held = (row.c.id == found.task_id) & is_state(row.c.state, State.BLOCKED) & (row.c.blocked_by <= one)
+    is_blocked = (row.c.id == match.task_id) & is_state(row.c.state, State.BLOCKED) & (row.c.blocked_by <= one)
     if not dialect.isolates_rows:
-        return sa.select(found.id, row.c.id).select_from(joined.join(row, held)).where(alone)
-    locked = sa.select(ctid(row)).where(held).with_for_update(skip_locked=True).lateral("locked")
-    chosen = sa.select(found.ctid.label("place"), locked.c.ctid.label("held"))
-    return chosen.select_from(joined.join(locked, sa.true())).where(alone)
+        return sa.select(match.id, row.c.id).select_from(joined.join(row, is_blocked)).where(alone)
+    locked = sa.select(ctid(row)).where(is_blocked).with_for_update(skip_locked=True).lateral("locked")
+    selection = sa.select(match.ctid.label("place"), locked.c.ctid.label("task_row"))
+    return selection.select_from(joined.join(locked, sa.true())).where(alone)

@@ -56,7 +56,7 @@ class Dependent(NamedTuple):
     attempt: int
 
     @property
-    def ended(self) -> FinishedParent:
+    def as_parent(self) -> FinishedParent:
         """The task as a finished parent of others."""
         return FinishedParent(self.id, self.handler, self.key)
 
@@ -76,15 +76,15 @@ class Resolved:
     skipped: list[Dependency] = field(default_factory=list)
 
 
-async def open_dependencies(tx: Transaction, ended: Sequence[FinishedParent], limit: int = CHUNK) -> list[Dependency]:
+async def open_dependencies(tx: Transaction, parents: Sequence[FinishedParent], limit: int = CHUNK) -> list[Dependency]:
     """Find the open dependencies on finished tasks.
 
     Args:
         tx: an open transaction; one statement is executed.
-        ended: tasks that may have finished.
+        parents: tasks that may have finished.
         limit: maximum number of dependencies; after a full result, resolve them and call again.
     """
-    parameters = tx.dialect.parameters("ended", by_column(ENDED_COLUMNS, ended)) | {"most": limit}
+    parameters = tx.dialect.parameters("parents", by_column(ENDED_COLUMNS, parents)) | {"most": limit}
     rows = await tx.run(_waiting_for(tx.tables, tx.driver), parameters)
     return list(dict.fromkeys(Dependency(*row) for row in rows))
 
@@ -236,23 +236,26 @@ def dependencies_of(tables: Tables) -> Any:
 @lru_cache
 def _waiting_for(tables: Tables, driver: sa.Dialect) -> Prepared:
     dialect, dependency = DIALECTS[driver.name], tables.dependency
-    ended = dialect.rows("ended", ENDED_COLUMNS)
-    by_id = (dependency.c.parent_id == ended.c.id) & dependency.c.parent_key.is_(None)
-    by_key = (dependency.c.parent_key == ended.c.key) & (dependency.c.parent_handler == ended.c.handler)
-    selections = [_dependencies(tables, dialect, ended, named) for named in (by_id, by_key)]
+    parents = dialect.rows("parents", ENDED_COLUMNS)
+    by_id = (dependency.c.parent_id == parents.c.id) & dependency.c.parent_key.is_(None)
+    by_key = (dependency.c.parent_key == parents.c.key) & (dependency.c.parent_handler == parents.c.handler)
+    selections = [_dependencies(tables, dialect, parents, named) for named in (by_id, by_key)]
     changed = changed_parents(tables, sa.union_all(*selections)).subquery("changed")
     concerned = sa.select(changed.c.id, changed.c.task_id).where(is_blocked(tables, changed.c.task_id))
     return Prepared(concerned.limit(sa.bindparam("most", type_=sa.Integer)), driver)
 
 
 def _dependencies(
-    tables: Tables, dialect: Dialect, ended: sa.FromClause, named: sa.ColumnElement[bool]
+    tables: Tables, dialect: Dialect, parents: sa.FromClause, named: sa.ColumnElement[bool]
 ) -> sa.Select[Any]:
     """The open dependencies on each finished task."""
     open_ = (
-        sa.select(*dependencies_of(tables)).where(named, is_open(tables.dependency.c)).offset(NO_JOIN).correlate(ended)
+        sa.select(*dependencies_of(tables))
+        .where(named, is_open(tables.dependency.c))
+        .offset(NO_JOIN)
+        .correlate(parents)
     )
-    joined, dependency = dialect.for_each(ended, open_, tables.dependency)
+    joined, dependency = dialect.for_each(parents, open_, tables.dependency)
     return sa.select(*(dependency[name] for name in DEPENDENCY_COLUMNS)).select_from(joined)
 
 

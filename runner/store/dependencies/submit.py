@@ -144,7 +144,7 @@ def _predecessors(frame: Frame, tasks: Sequence[NewTask]) -> Steps[list[DependsO
     last: dict[str, int | BatchMember] = {}
     for first in range(0, len(keys), CHUNK):
         part = by_column(ORDER_COLUMNS, [(key,) for key in keys[first : first + CHUNK]])
-        rows = yield Step(_last_of_keys(frame.tables, frame.driver), frame.dialect.parameters("wanted", part))
+        rows = yield Step(_last_of_keys(frame.tables, frame.driver), frame.dialect.parameters("keys", part))
         last |= {key: id for key, id in rows if id is not None}
     predecessors: list[DependsOn | None] = []
     for place, task in enumerate(tasks):
@@ -158,9 +158,9 @@ def _predecessors(frame: Frame, tasks: Sequence[NewTask]) -> Steps[list[DependsO
 
 @lru_cache
 def _last_of_keys(tables: Tables, driver: sa.Dialect) -> Prepared:
-    wanted, task = DIALECTS[driver.name].rows("wanted", ORDER_COLUMNS), tables.task
-    last = sa.select(sa.func.max(task.c.id)).where(task.c.order_key == wanted.c.order_key).correlate(wanted)
-    return Prepared(sa.select(wanted.c.order_key, last.scalar_subquery()), driver)
+    keys, task = DIALECTS[driver.name].rows("keys", ORDER_COLUMNS), tables.task
+    last = sa.select(sa.func.max(task.c.id)).where(task.c.order_key == keys.c.order_key).correlate(keys)
+    return Prepared(sa.select(keys.c.order_key, last.scalar_subquery()), driver)
 
 
 def _row(
@@ -176,8 +176,8 @@ def _row(
             parent = (id, None, None)
     holds = _is_blocking(dependency, state)
     # The next sweep cancels the task. It only finds parents whose stored state differs.
-    seen = None if holds and dependency.on_failure == "cancel" else state.state
-    return (task_id, *parent, dependency.on_failure, in_order, seen, int(not holds))
+    parent_state = None if holds and dependency.on_failure == "cancel" else state.state
+    return (task_id, *parent, dependency.on_failure, in_order, parent_state, int(not holds))
 
 
 def _dependency_row(
@@ -210,7 +210,7 @@ def _states_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     parents = DIALECTS[driver.name].rows("parent", PARENT_COLUMNS)
     named = sa.select(parents.c.place, parent_of(tables, parents).label("parent")).offset(NO_JOIN)
     named_ = named.subquery("named")
-    live, past = is_live(tables, named_.c.parent), tables.history.alias("ended")
+    live, past = is_live(tables, named_.c.parent), tables.history.alias("past")
     there = live | sa.select(past.c.id).where(past.c.id == named_.c.parent).offset(NO_JOIN).exists()
     state = sa.case((~live, final_state(tables, named_.c.parent)))
     return Prepared(sa.select(named_.c.place, named_.c.parent, state).where(there), driver)

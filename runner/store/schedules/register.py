@@ -36,7 +36,7 @@ class Registered(NamedTuple):
 
 
 async def register_schedules(
-    tx: Transaction, runner_id: int, declared: Mapping[str, DeclaredSchedule], is_gone: Callable[[str, str], bool]
+    tx: Transaction, runner_id: int, declared: Mapping[str, DeclaredSchedule], is_removed: Callable[[str, str], bool]
 ) -> Registered:
     """Register the schedules of a runner's code; a repetition changes nothing.
 
@@ -44,8 +44,8 @@ async def register_schedules(
         tx: a writing transaction.
         runner_id: the runner; its own row is ignored.
         declared: the schedules of its code.
-        is_gone: takes the id and the module of a schedule; returns True if the runner has that module's code, and the
-            code does not have the schedule. It has vanished if no other live runner has it either.
+        is_removed: takes the id and the module of a schedule; returns True if the runner has that module's code, and
+            the code does not have the schedule. It has vanished if no other live runner has it either.
 
     Returns:
         The changes.
@@ -70,14 +70,14 @@ async def register_schedules(
     vanished = [
         id
         for id, row in stored.items()
-        if row["module"] and not live.get(id) and row["paused_at"] is None and is_gone(id, row["module"])
+        if row["module"] and not live.get(id) and row["paused_at"] is None and is_removed(id, row["module"])
     ]
     await _pause(tx, vanished)
     return Registered(added, changed, {id: names for id, names in kept.items() if names}, vanished)
 
 
 async def has_changed(
-    tx: Transaction, runner_id: int, declared: Mapping[str, DeclaredSchedule], is_gone: Callable[[str, str], bool]
+    tx: Transaction, runner_id: int, declared: Mapping[str, DeclaredSchedule], is_removed: Callable[[str, str], bool]
 ) -> bool:
     """True if `register_schedules` would change something; it only reads.
 
@@ -90,7 +90,7 @@ async def has_changed(
     }
     live = await _live_declarations(tx, runner_id)
     return any(id not in stored or _replaces(declared[id], stored[id], live) for id in declared) or any(
-        row["module"] and not live.get(id) and row["paused_at"] is None and is_gone(id, row["module"])
+        row["module"] and not live.get(id) and row["paused_at"] is None and is_removed(id, row["module"])
         for id, row in stored.items()
     )
 

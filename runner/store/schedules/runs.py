@@ -79,8 +79,8 @@ async def due_schedules(tx: Transaction, limit: int) -> list[dict[str, Any]]:
     if not ids:
         return []
     schedule = tx.tables.schedule
-    chosen = tx.dialect.one_of(schedule.c.id, sorted(set(ids)))
-    rows = sa.select(schedule, tx.dialect.pause_limit().label("pause_limit")).where(chosen).order_by(schedule.c.id)
+    condition = tx.dialect.one_of(schedule.c.id, sorted(set(ids)))
+    rows = sa.select(schedule, tx.dialect.pause_limit().label("pause_limit")).where(condition).order_by(schedule.c.id)
     return [dict(row) for row in (await tx.execute(rows.with_for_update(skip_locked=True))).mappings()]
 
 
@@ -107,11 +107,11 @@ class LastRuns(NamedTuple):
 
     Args:
         live: ids of the unfinished ones.
-        ended: the end of each other one by id; a task that was pruned is missing.
+        ends: the end of each other one by id; a task that was pruned is missing.
     """
 
     live: frozenset[int]
-    ended: Mapping[int, datetime]
+    ends: Mapping[int, datetime]
 
 
 async def last_runs(tx: Transaction, ids: Sequence[int | None]) -> LastRuns:
@@ -121,9 +121,9 @@ async def last_runs(tx: Transaction, ids: Sequence[int | None]) -> LastRuns:
         tx: an open transaction.
         ids: task ids; None for schedules without a run.
     """
-    known = [id for id in ids if id is not None]
-    live = await live_tasks(tx, known)
-    rest = [id for id in known if id not in live]
+    task_ids = [id for id in ids if id is not None]
+    live = await live_tasks(tx, task_ids)
+    rest = [id for id in task_ids if id not in live]
     if not rest:
         return LastRuns(live, {})
     history = tx.tables.history
@@ -244,7 +244,7 @@ async def abandon_rounds(tx: Transaction, limit: int = 1_000) -> list[int]:
     in_runner_queue = (task.c.queue >= RUNNER_QUEUE) & (task.c.queue < AFTER_QUEUES)
     waiting = is_state(task.c.state, State.WAITING) & in_runner_queue  # a range of the index of the claims
     owner: sa.ColumnElement[str] = sa.literal_column(f"'{RUNNER_QUEUE}'") + sa.cast(runner.c.id, sa.Text)
-    gone = sa.select(task.c.id).where(waiting, ~sa.exists().where(owner == task.c.queue)).limit(limit)
-    ids = [row.id for row in await tx.rows(gone)]
+    orphans = sa.select(task.c.id).where(waiting, ~sa.exists().where(owner == task.c.queue)).limit(limit)
+    ids = [row.id for row in await tx.rows(orphans)]
     await terminate(tx, dict.fromkeys(ids, "its runner no longer exists"))
     return ids

@@ -114,8 +114,8 @@ async def _handler_defaults(tx: Transaction, rows: Sequence[Mapping[str, Any]]) 
     names = tx.dialect.one_of(table.c.name, sorted(set(handlers.values())))
     stored = await tx.rows(sa.select(table.c.name, table.c.signature).where(names))
     signatures = {row.name: read_signature(row.signature) for row in stored}
-    found = {id: signatures.get(name) for id, name in handlers.items()}
-    return {id: signature.options for id, signature in found.items() if signature is not None}
+    by_schedule = {id: signatures.get(name) for id, name in handlers.items()}
+    return {id: signature.options for id, signature in by_schedule.items() if signature is not None}
 
 
 def _plan(
@@ -156,8 +156,8 @@ def _due(plan: _Plan, rule: Rule, now: datetime, runs: LastRuns) -> list[datetim
             return []
         if row["last_task_id"] in runs.live:
             return []
-        ended = runs.ended.get(row["last_task_id"])
-        plan.next_at = now if ended is None else rule.next(ended)
+        end = runs.ends.get(row["last_task_id"])
+        plan.next_at = now if end is None else rule.next(end)
     if plan.next_at is None:
         return []
     decision = due_ticks(rule, parse_misfire(row["misfire"]), plan.next_at, now)
@@ -218,12 +218,12 @@ async def _drop_recorded(tx: Transaction, plans: Sequence[_Plan]) -> None:
     recorded = sa.select(tick.c.schedule, tick.c.tick).where(
         tx.dialect.one_of(tick.c.schedule, ids), tick.c.tick >= min(moments), tick.c.tick <= max(moments)
     )
-    known = {(row.schedule, row.tick) for row in await tx.rows(recorded)}
+    ticks = {(row.schedule, row.tick) for row in await tx.rows(recorded)}
     for plan in plans:
-        plan.runs = [run for run in plan.runs if (plan.id, run[0]) not in known]
-        plan.skipped = [moment for moment in plan.skipped if (plan.id, moment) not in known]
+        plan.runs = [run for run in plan.runs if (plan.id, run[0]) not in ticks]
+        plan.skipped = [moment for moment in plan.skipped if (plan.id, moment) not in ticks]
         plan.replaced = plan.replaced if plan.runs else []
-        if (plan.id, plan.missed) in known:
+        if (plan.id, plan.missed) in ticks:
             plan.missed = None
 
 

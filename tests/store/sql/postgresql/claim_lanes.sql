@@ -55,7 +55,7 @@ WITH
             )
     ),
     head AS (
-        SELECT lane.number AS number, found.id AS id
+        SELECT lane.number AS number, candidate.id AS id
         FROM lane
         JOIN LATERAL (
             SELECT due.id AS id, due.priority AS priority, due.run_at AS run_at
@@ -98,8 +98,8 @@ WITH
                 )
             ORDER BY due.run_at, due.id
             LIMIT :limit::INTEGER
-        ) AS found ON true
-        ORDER BY found.priority DESC, found.run_at, found.id
+        ) AS candidate ON true
+        ORDER BY candidate.priority DESC, candidate.run_at, candidate.id
         LIMIT :limit::INTEGER
     ),
     share AS (

@@ -48,13 +48,17 @@ FROM (
                 ) END AS parent
             FROM (
                 SELECT
-                    found.id AS id,
-                    found.task_id AS task_id,
-                    found.parent_id AS parent_id,
-                    found.parent_handler AS parent_handler,
-                    found.parent_key AS parent_key,
-                    found.parent_state AS parent_state
-                FROM unnest(:ended_id::BIGINT[], :ended_handler::TEXT[], :ended_key::TEXT[]) AS ended(id, handler, key)
+                    candidate.id AS id,
+                    candidate.task_id AS task_id,
+                    candidate.parent_id AS parent_id,
+                    candidate.parent_handler AS parent_handler,
+                    candidate.parent_key AS parent_key,
+                    candidate.parent_state AS parent_state
+                FROM unnest(
+                    :parents_id::BIGINT[],
+                    :parents_handler::TEXT[],
+                    :parents_key::TEXT[]
+                ) AS parents(id, handler, key)
                 JOIN LATERAL (
                     SELECT
                         task_dependency.id AS id,
@@ -65,21 +69,25 @@ FROM (
                         task_dependency.parent_state AS parent_state
                     FROM task_dependency
                     WHERE
-                        task_dependency.parent_id = ended.id
+                        task_dependency.parent_id = parents.id
                         AND task_dependency.parent_key IS NULL
                         AND task_dependency.satisfied_at IS NULL
                     LIMIT ALL
                     OFFSET 0
-                ) AS found ON true
+                ) AS candidate ON true
                 UNION ALL
                 SELECT
-                    found.id AS id,
-                    found.task_id AS task_id,
-                    found.parent_id AS parent_id,
-                    found.parent_handler AS parent_handler,
-                    found.parent_key AS parent_key,
-                    found.parent_state AS parent_state
-                FROM unnest(:ended_id::BIGINT[], :ended_handler::TEXT[], :ended_key::TEXT[]) AS ended(id, handler, key)
+                    candidate.id AS id,
+                    candidate.task_id AS task_id,
+                    candidate.parent_id AS parent_id,
+                    candidate.parent_handler AS parent_handler,
+                    candidate.parent_key AS parent_key,
+                    candidate.parent_state AS parent_state
+                FROM unnest(
+                    :parents_id::BIGINT[],
+                    :parents_handler::TEXT[],
+                    :parents_key::TEXT[]
+                ) AS parents(id, handler, key)
                 JOIN LATERAL (
                     SELECT
                         task_dependency.id AS id,
@@ -90,12 +98,12 @@ FROM (
                         task_dependency.parent_state AS parent_state
                     FROM task_dependency
                     WHERE
-                        task_dependency.parent_key = ended.key
-                        AND task_dependency.parent_handler = ended.handler
+                        task_dependency.parent_key = parents.key
+                        AND task_dependency.parent_handler = parents.handler
                         AND task_dependency.satisfied_at IS NULL
                     LIMIT ALL
                     OFFSET 0
-                ) AS found ON true
+                ) AS candidate ON true
             ) AS dependency
             LIMIT ALL
             OFFSET 0

@@ -1,11 +1,11 @@
 WITH RECURSIVE
     walk(queue, handler, priority, hosts, run_at) AS (
         SELECT
-            found.queue AS queue,
-            found.handler AS handler,
-            found.priority AS priority,
-            found.hosts AS hosts,
-            found.run_at AS run_at
+            candidate.queue AS queue,
+            candidate.handler AS handler,
+            candidate.priority AS priority,
+            candidate.hosts AS hosts,
+            candidate.run_at AS run_at
         FROM (
             SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts
         ) AS start
@@ -29,14 +29,14 @@ WITH RECURSIVE
                 )
             ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
             LIMIT 1
-        ) AS found ON true
+        ) AS candidate ON true
         UNION ALL
         SELECT
-            found.queue AS queue,
-            found.handler AS handler,
-            found.priority AS priority,
-            found.hosts AS hosts,
-            found.run_at AS run_at
+            candidate.queue AS queue,
+            candidate.handler AS handler,
+            candidate.priority AS priority,
+            candidate.hosts AS hosts,
+            candidate.run_at AS run_at
         FROM walk
         JOIN LATERAL (
             SELECT
@@ -58,7 +58,7 @@ WITH RECURSIVE
                 )
             ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
             LIMIT 1
-        ) AS found ON true
+        ) AS candidate ON true
     ),
     lane AS (
         SELECT
@@ -126,7 +126,7 @@ SELECT
             )
     ) AS anon_1,
     EXISTS (
-        SELECT found.id
+        SELECT candidate.id
         FROM lane
         JOIN LATERAL (
             SELECT
@@ -167,5 +167,5 @@ SELECT
                 AND (first.fence > 0 OR first.run_at <= statement_timestamp())
             ORDER BY first.queue, first.handler, first.priority, first.hosts, first.run_at, first.id
             LIMIT 1
-        ) AS found ON true
+        ) AS candidate ON true
     ) AS anon_2;

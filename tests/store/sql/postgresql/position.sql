@@ -9,7 +9,7 @@ WITH lane AS (
 )
 SELECT count(*) AS count_1
 FROM (
-    SELECT found.id AS id
+    SELECT candidate.id AS id
     FROM lane
     JOIN LATERAL (
         SELECT before.id AS id
@@ -51,7 +51,7 @@ FROM (
             )
         ORDER BY before.run_at, before.id
         LIMIT :param_1::INTEGER
-    ) AS found ON true
+    ) AS candidate ON true
     LIMIT :param_2::INTEGER
 ) AS anon_1;
 WITH lane AS (
@@ -65,7 +65,7 @@ WITH lane AS (
 )
 SELECT count(*) AS count_1
 FROM (
-    SELECT found.id AS id
+    SELECT candidate.id AS id
     FROM lane
     JOIN LATERAL (
         SELECT before.id AS id
@@ -107,7 +107,7 @@ FROM (
             )
         ORDER BY before.run_at, before.id
         LIMIT :param_2::INTEGER
-    ) AS found ON true
+    ) AS candidate ON true
     LIMIT :param_3::INTEGER
 ) AS anon_1;
 WITH lane AS (
@@ -121,7 +121,7 @@ WITH lane AS (
 )
 SELECT count(*) AS count_1
 FROM (
-    SELECT found.id AS id
+    SELECT candidate.id AS id
     FROM lane
     JOIN LATERAL (
         SELECT before.id AS id
@@ -164,6 +164,6 @@ FROM (
             )
         ORDER BY before.run_at, before.id
         LIMIT :param_2::INTEGER
-    ) AS found ON true
+    ) AS candidate ON true
     LIMIT :param_3::INTEGER
 ) AS anon_1;

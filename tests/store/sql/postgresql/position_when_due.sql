@@ -9,7 +9,7 @@ WITH lane AS (
 )
 SELECT count(*) AS count_1
 FROM (
-    SELECT found.id AS id
+    SELECT candidate.id AS id
     FROM lane
     JOIN LATERAL (
         SELECT before.id AS id
@@ -51,6 +51,6 @@ FROM (
             )
         ORDER BY before.run_at, before.id
         LIMIT :param_1::INTEGER
-    ) AS found ON true
+    ) AS candidate ON true
     LIMIT :param_2::INTEGER
 ) AS anon_1;

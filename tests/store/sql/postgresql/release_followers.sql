@@ -1,22 +1,22 @@
 WITH
-    chosen AS MATERIALIZED (
-        SELECT found.ctid AS place, locked.ctid AS held
-        FROM unnest(:ended_id::BIGINT[]) AS ended(id)
+    selection AS MATERIALIZED (
+        SELECT candidate.ctid AS place, locked.ctid AS task_row
+        FROM unnest(:parents_id::BIGINT[]) AS parents(id)
         JOIN LATERAL (
             SELECT task_dependency.id AS id, task_dependency.task_id AS task_id, task_dependency.ctid AS ctid
             FROM task_dependency
             WHERE
-                task_dependency.parent_id = ended.id
+                task_dependency.parent_id = parents.id
                 AND task_dependency.parent_key IS NULL
                 AND task_dependency.in_order
                 AND task_dependency.satisfied_at IS NULL
             LIMIT ALL
             OFFSET 0
-        ) AS found ON true
+        ) AS candidate ON true
         JOIN LATERAL (
             SELECT follower.ctid AS ctid
             FROM task AS follower
-            WHERE follower.id = found.task_id AND follower.state = 'blocked' AND follower.blocked_by <= 1
+            WHERE follower.id = candidate.task_id AND follower.state = 'blocked' AND follower.blocked_by <= 1
             FOR UPDATE SKIP LOCKED
         ) AS locked ON true
         WHERE
@@ -24,7 +24,7 @@ WITH
                 EXISTS (
                     SELECT 1
                     FROM task_history AS past
-                    WHERE past.id = ended.id AND past.state = 'succeeded'
+                    WHERE past.id = parents.id AND past.state = 'succeeded'
                 )
             )
             AND NOT (
@@ -32,8 +32,8 @@ WITH
                     SELECT 1
                     FROM task_dependency AS other
                     WHERE
-                        other.task_id = found.task_id
-                        AND other.id != found.id
+                        other.task_id = candidate.task_id
+                        AND other.id != candidate.id
                         AND (other.satisfied_at IS NULL OR NOT other.in_order)
                 )
             )
@@ -41,8 +41,8 @@ WITH
     closed AS (
         UPDATE task_dependency
         SET parent_state = 'succeeded', satisfied_at = statement_timestamp()
-        FROM chosen
-        WHERE task_dependency.ctid = chosen.place
+        FROM selection
+        WHERE task_dependency.ctid = selection.place
         RETURNING task_dependency.id
     ),
     inserted AS (
@@ -52,8 +52,8 @@ WITH
             state = 'waiting',
             blocked_by = 0,
             version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END
-        FROM chosen
-        WHERE task.ctid = chosen.held
+        FROM selection
+        WHERE task.ctid = selection.task_row
         RETURNING task.id
     ),
     notice AS MATERIALIZED (

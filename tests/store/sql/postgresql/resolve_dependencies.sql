@@ -148,10 +148,10 @@ UPDATE
 SET submitted = (task_minute.submitted + excluded.submitted), cancelled = (task_minute.cancelled + excluded.cancelled);
 DELETE FROM task_history
 WHERE task_history.id = ANY (:param_1::BIGINT[]);
-WITH gone AS (
+WITH deletion AS (
     DELETE FROM task USING (
         SELECT
-            place.ctid AS ctid,
+            address.ctid AS ctid,
             ending.id AS id,
             ending.fence AS fence,
             ending.duration AS duration,
@@ -165,14 +165,17 @@ WITH gone AS (
             :ending_error::TEXT[]
         ) AS ending(id, fence, duration, result, error)
         JOIN LATERAL (
-            SELECT held.ctid AS ctid
-            FROM task AS held
-            WHERE held.id = ending.id AND held.fence = ending.fence AND coalesce(held.runner_id, 0) = :holder::BIGINT
+            SELECT target.ctid AS ctid
+            FROM task AS target
+            WHERE
+                target.id = ending.id
+                AND target.fence = ending.fence
+                AND coalesce(target.runner_id, 0) = :holder::BIGINT
             LIMIT ALL
             OFFSET 0
-        ) AS place ON true
-    ) AS found
-    WHERE task.ctid = found.ctid AND task.fence = found.fence
+        ) AS address ON true
+    ) AS match
+    WHERE task.ctid = match.ctid AND task.fence = match.fence
     RETURNING
         task.id,
         task.queue,
@@ -207,9 +210,9 @@ WITH gone AS (
         task.claimed_at,
         task.parents,
         task.error,
-        found.error AS new_error,
-        found.duration AS new_duration,
-        found.result AS new_result
+        match.error AS new_error,
+        match.duration AS new_duration,
+        match.result AS new_result
 )
 INSERT INTO task_history(
     id,
@@ -251,44 +254,44 @@ INSERT INTO task_history(
     finished_at
 )
 SELECT
-    gone.id,
-    gone.queue,
-    gone.handler,
-    gone.key,
-    gone.payload,
-    gone.priority,
-    gone.run_at,
-    gone.expires_at,
-    gone.max_attempts,
-    gone.retry,
-    gone.timeout,
-    gone.bucket,
-    gone.tenant,
-    gone.hosts,
-    gone.hosts_until,
-    gone.unique_key,
-    gone.order_key,
-    gone.order_on_failure,
-    gone.tags,
-    gone.trace,
-    gone.submitted_at,
-    gone.submitted_by,
-    gone.attempt,
-    gone.fence,
-    CASE WHEN (gone.version < 1000000000000000000) THEN gone.version + 1 ELSE 1 END AS anon_1,
-    gone.releases,
-    gone.rescues,
-    gone.interruptions,
-    gone.runner_id,
-    gone.host,
-    gone.claimed_at,
-    gone.parents,
+    deletion.id,
+    deletion.queue,
+    deletion.handler,
+    deletion.key,
+    deletion.payload,
+    deletion.priority,
+    deletion.run_at,
+    deletion.expires_at,
+    deletion.max_attempts,
+    deletion.retry,
+    deletion.timeout,
+    deletion.bucket,
+    deletion.tenant,
+    deletion.hosts,
+    deletion.hosts_until,
+    deletion.unique_key,
+    deletion.order_key,
+    deletion.order_on_failure,
+    deletion.tags,
+    deletion.trace,
+    deletion.submitted_at,
+    deletion.submitted_by,
+    deletion.attempt,
+    deletion.fence,
+    CASE WHEN (deletion.version < 1000000000000000000) THEN deletion.version + 1 ELSE 1 END AS anon_1,
+    deletion.releases,
+    deletion.rescues,
+    deletion.interruptions,
+    deletion.runner_id,
+    deletion.host,
+    deletion.claimed_at,
+    deletion.parents,
     'cancelled',
-    coalesce(gone.new_error, gone.error) AS coalesce_1,
-    CAST(gone.new_duration AS FLOAT) / 1000000 AS anon_2,
-    CAST(gone.new_result AS JSON) AS new_result,
+    coalesce(deletion.new_error, deletion.error) AS coalesce_1,
+    CAST(deletion.new_duration AS FLOAT) / 1000000 AS anon_2,
+    CAST(deletion.new_result AS JSON) AS new_result,
     statement_timestamp() AS anon_3
-FROM gone
+FROM deletion
 RETURNING task_history.id, task_history.order_key;
 UPDATE task_dependency
 SET satisfied_at = statement_timestamp()

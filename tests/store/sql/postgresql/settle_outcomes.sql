@@ -64,10 +64,10 @@ VALUES (
 );
 DELETE FROM task_history
 WHERE task_history.id = ANY (:param_1::BIGINT[]);
-WITH gone AS (
+WITH deletion AS (
     DELETE FROM task USING (
         SELECT
-            place.ctid AS ctid,
+            address.ctid AS ctid,
             ending.id AS id,
             ending.fence AS fence,
             ending.duration AS duration,
@@ -81,14 +81,17 @@ WITH gone AS (
             :ending_error::TEXT[]
         ) AS ending(id, fence, duration, result, error)
         JOIN LATERAL (
-            SELECT held.ctid AS ctid
-            FROM task AS held
-            WHERE held.id = ending.id AND held.fence = ending.fence AND coalesce(held.runner_id, 0) = :holder::BIGINT
+            SELECT target.ctid AS ctid
+            FROM task AS target
+            WHERE
+                target.id = ending.id
+                AND target.fence = ending.fence
+                AND coalesce(target.runner_id, 0) = :holder::BIGINT
             LIMIT ALL
             OFFSET 0
-        ) AS place ON true
-    ) AS found
-    WHERE task.ctid = found.ctid AND task.fence = found.fence
+        ) AS address ON true
+    ) AS match
+    WHERE task.ctid = match.ctid AND task.fence = match.fence
     RETURNING
         task.id,
         task.queue,
@@ -123,9 +126,9 @@ WITH gone AS (
         task.claimed_at,
         task.parents,
         task.error,
-        found.error AS new_error,
-        found.duration AS new_duration,
-        found.result AS new_result
+        match.error AS new_error,
+        match.duration AS new_duration,
+        match.result AS new_result
 )
 INSERT INTO task_history(
     id,
@@ -167,64 +170,64 @@ INSERT INTO task_history(
     finished_at
 )
 SELECT
-    gone.id,
-    gone.queue,
-    gone.handler,
-    gone.key,
-    gone.payload,
-    gone.priority,
-    gone.run_at,
-    gone.expires_at,
-    gone.max_attempts,
-    gone.retry,
-    gone.timeout,
-    gone.bucket,
-    gone.tenant,
-    gone.hosts,
-    gone.hosts_until,
-    gone.unique_key,
-    gone.order_key,
-    gone.order_on_failure,
-    gone.tags,
-    gone.trace,
-    gone.submitted_at,
-    gone.submitted_by,
-    gone.attempt,
-    gone.fence,
-    CASE WHEN (gone.version < 1000000000000000000) THEN gone.version + 1 ELSE 1 END AS anon_1,
-    gone.releases,
-    gone.rescues,
-    gone.interruptions,
-    gone.runner_id,
-    gone.host,
-    gone.claimed_at,
-    gone.parents,
+    deletion.id,
+    deletion.queue,
+    deletion.handler,
+    deletion.key,
+    deletion.payload,
+    deletion.priority,
+    deletion.run_at,
+    deletion.expires_at,
+    deletion.max_attempts,
+    deletion.retry,
+    deletion.timeout,
+    deletion.bucket,
+    deletion.tenant,
+    deletion.hosts,
+    deletion.hosts_until,
+    deletion.unique_key,
+    deletion.order_key,
+    deletion.order_on_failure,
+    deletion.tags,
+    deletion.trace,
+    deletion.submitted_at,
+    deletion.submitted_by,
+    deletion.attempt,
+    deletion.fence,
+    CASE WHEN (deletion.version < 1000000000000000000) THEN deletion.version + 1 ELSE 1 END AS anon_1,
+    deletion.releases,
+    deletion.rescues,
+    deletion.interruptions,
+    deletion.runner_id,
+    deletion.host,
+    deletion.claimed_at,
+    deletion.parents,
     'dead',
-    coalesce(gone.new_error, gone.error) AS coalesce_1,
-    CAST(gone.new_duration AS FLOAT) / 1000000 AS anon_2,
-    CAST(gone.new_result AS JSON) AS new_result,
+    coalesce(deletion.new_error, deletion.error) AS coalesce_1,
+    CAST(deletion.new_duration AS FLOAT) / 1000000 AS anon_2,
+    CAST(deletion.new_result AS JSON) AS new_result,
     statement_timestamp() AS anon_3
-FROM gone
+FROM deletion
 RETURNING task_history.id, task_history.order_key;
 UPDATE task
 SET
-    run_at = CASE WHEN (found.released = :released_1::INTEGER) THEN task.run_at ELSE (
-        statement_timestamp() + (CAST(found.delay AS FLOAT)) * interval '1 second'
+    run_at = CASE WHEN (match.released = :released_1::INTEGER) THEN task.run_at ELSE (
+        statement_timestamp() + (CAST(match.delay AS FLOAT)) * interval '1 second'
     ) END,
     state = 'waiting',
     deadline_at = :deadline_at::TIMESTAMP WITH TIME ZONE,
     started_at = :started_at::TIMESTAMP WITH TIME ZONE,
-    attempt = (task.attempt - found.uncounted),
+    attempt = (task.attempt - match.uncounted),
     version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END,
-    releases = CASE WHEN (task.releases < 1000000000) THEN task.releases + found.released ELSE task.releases END,
-    rescues = CASE WHEN (found.released = :released_2::INTEGER) THEN task.rescues ELSE :param_1::INTEGER END,
-    interruptions = CASE WHEN (task.interruptions < 1000000000) THEN task.interruptions + found.interrupted ELSE task.interruptions END,
+    releases = CASE WHEN (task.releases < 1000000000) THEN task.releases + match.released ELSE task.releases END,
+    rescues = CASE WHEN (match.released = :released_2::INTEGER) THEN task.rescues ELSE :param_1::INTEGER END,
+    interruptions = CASE WHEN (task.interruptions < 1000000000) THEN task.interruptions + match.interrupted ELSE task.interruptions END,
     runner_id = :runner_id::BIGINT,
     claimed_at = :claimed_at::TIMESTAMP WITH TIME ZONE,
-    error = coalesce(found.error, task.error)
+    error = coalesce(match.error, task.error)
 FROM (
     SELECT
-        place.ctid AS ctid,
+        address.ctid AS ctid,
         back.id AS id,
         back.delay AS delay,
         back.uncounted AS uncounted,
@@ -240,14 +243,14 @@ FROM (
         :back_error::TEXT[]
     ) AS back(id, delay, uncounted, released, interrupted, error)
     JOIN LATERAL (
-        SELECT held.ctid AS ctid
-        FROM task AS held
-        WHERE held.id = back.id
+        SELECT target.ctid AS ctid
+        FROM task AS target
+        WHERE target.id = back.id
         LIMIT ALL
         OFFSET 0
-    ) AS place ON true
-) AS found
-WHERE task.ctid = found.ctid;
+    ) AS address ON true
+) AS match
+WHERE task.ctid = match.ctid;
 INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, retried, died)
 VALUES (
     :minute::TIMESTAMP WITH TIME ZONE,

@@ -5,10 +5,10 @@ FOR UPDATE;
 DELETE FROM task_history
 WHERE task_history.id = :task_id::BIGINT;
 WITH
-    gone AS (
+    deletion AS (
         DELETE FROM task USING (
             SELECT
-                place.ctid AS ctid,
+                address.ctid AS ctid,
                 ending.id AS id,
                 ending.fence AS fence,
                 ending.duration AS duration,
@@ -22,17 +22,17 @@ WITH
                 :ending_error::TEXT[]
             ) AS ending(id, fence, duration, result, error)
             JOIN LATERAL (
-                SELECT held.ctid AS ctid
-                FROM task AS held
+                SELECT target.ctid AS ctid
+                FROM task AS target
                 WHERE
-                    held.id = ending.id
-                    AND held.fence = ending.fence
-                    AND coalesce(held.runner_id, 0) = :holder::BIGINT
+                    target.id = ending.id
+                    AND target.fence = ending.fence
+                    AND coalesce(target.runner_id, 0) = :holder::BIGINT
                 LIMIT ALL
                 OFFSET 0
-            ) AS place ON true
-        ) AS found
-        WHERE task.ctid = found.ctid AND task.fence = found.fence
+            ) AS address ON true
+        ) AS match
+        WHERE task.ctid = match.ctid AND task.fence = match.fence
         RETURNING
             task.id,
             task.queue,
@@ -67,18 +67,18 @@ WITH
             task.claimed_at,
             task.parents,
             task.error,
-            found.error AS new_error,
-            found.duration AS new_duration,
-            found.result AS new_result
+            match.error AS new_error,
+            match.duration AS new_duration,
+            match.result AS new_result
     ),
     run_group AS (
         SELECT
-            gone.queue AS queue,
-            gone.handler AS handler,
-            CASE WHEN (gone.attempt <= 2) THEN gone.attempt END AS early,
-            CASE WHEN (gone.fence = 1) THEN coalesce(floor(date_part('epoch', gone.submitted_at) / 60), -1) END AS submitted,
+            deletion.queue AS queue,
+            deletion.handler AS handler,
+            CASE WHEN (deletion.attempt <= 2) THEN deletion.attempt END AS early,
+            CASE WHEN (deletion.fence = 1) THEN coalesce(floor(date_part('epoch', deletion.submitted_at) / 60), -1) END AS submitted,
             CAST(count(*) AS INTEGER) AS runs
-        FROM gone
+        FROM deletion
         GROUP BY queue, handler, early, submitted
     ),
     counted AS (
@@ -167,42 +167,42 @@ INSERT INTO task_history(
     finished_at
 )
 SELECT
-    gone.id,
-    gone.queue,
-    gone.handler,
-    gone.key,
-    gone.payload,
-    gone.priority,
-    gone.run_at,
-    gone.expires_at,
-    gone.max_attempts,
-    gone.retry,
-    gone.timeout,
-    gone.bucket,
-    gone.tenant,
-    gone.hosts,
-    gone.hosts_until,
-    gone.unique_key,
-    gone.order_key,
-    gone.order_on_failure,
-    gone.tags,
-    gone.trace,
-    gone.submitted_at,
-    gone.submitted_by,
-    gone.attempt,
-    gone.fence,
-    CASE WHEN (gone.version < 1000000000000000000) THEN gone.version + 1 ELSE 1 END AS anon_4,
-    gone.releases,
-    gone.rescues,
-    gone.interruptions,
-    gone.runner_id,
-    gone.host,
-    gone.claimed_at,
-    gone.parents,
+    deletion.id,
+    deletion.queue,
+    deletion.handler,
+    deletion.key,
+    deletion.payload,
+    deletion.priority,
+    deletion.run_at,
+    deletion.expires_at,
+    deletion.max_attempts,
+    deletion.retry,
+    deletion.timeout,
+    deletion.bucket,
+    deletion.tenant,
+    deletion.hosts,
+    deletion.hosts_until,
+    deletion.unique_key,
+    deletion.order_key,
+    deletion.order_on_failure,
+    deletion.tags,
+    deletion.trace,
+    deletion.submitted_at,
+    deletion.submitted_by,
+    deletion.attempt,
+    deletion.fence,
+    CASE WHEN (deletion.version < 1000000000000000000) THEN deletion.version + 1 ELSE 1 END AS anon_4,
+    deletion.releases,
+    deletion.rescues,
+    deletion.interruptions,
+    deletion.runner_id,
+    deletion.host,
+    deletion.claimed_at,
+    deletion.parents,
     'succeeded',
-    coalesce(gone.new_error, gone.error) AS coalesce_1,
-    CAST(gone.new_duration AS FLOAT) / 1000000 AS anon_5,
-    CAST(gone.new_result AS JSON) AS new_result,
+    coalesce(deletion.new_error, deletion.error) AS coalesce_1,
+    CAST(deletion.new_duration AS FLOAT) / 1000000 AS anon_5,
+    CAST(deletion.new_result AS JSON) AS new_result,
     statement_timestamp() AS anon_6
-FROM gone
+FROM deletion
 RETURNING task_history.id;

@@ -1,10 +1,10 @@
 WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
     SELECT
-        found.queue AS queue,
-        found.handler AS handler,
-        found.priority AS priority,
-        found.hosts AS hosts,
-        found.run_at AS run_at
+        candidate.queue AS queue,
+        candidate.handler AS handler,
+        candidate.priority AS priority,
+        candidate.hosts AS hosts,
+        candidate.run_at AS run_at
     FROM (
         SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts
     ) AS start
@@ -28,14 +28,14 @@ WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
             )
         ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
         LIMIT 1
-    ) AS found ON true
+    ) AS candidate ON true
     UNION ALL
     SELECT
-        found.queue AS queue,
-        found.handler AS handler,
-        found.priority AS priority,
-        found.hosts AS hosts,
-        found.run_at AS run_at
+        candidate.queue AS queue,
+        candidate.handler AS handler,
+        candidate.priority AS priority,
+        candidate.hosts AS hosts,
+        candidate.run_at AS run_at
     FROM walk
     JOIN LATERAL (
         SELECT
@@ -57,16 +57,16 @@ WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
             )
         ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
         LIMIT 1
-    ) AS found ON true
+    ) AS candidate ON true
 )
 SELECT
-    chosen.queue,
-    chosen.handler,
-    chosen.priority,
-    chosen.hosts,
-    chosen.run_at,
-    extract(epoch from chosen.run_at - statement_timestamp())::float AS anon_1,
-    chosen.paused,
+    selection.queue,
+    selection.handler,
+    selection.priority,
+    selection.hosts,
+    selection.run_at,
+    extract(epoch from selection.run_at - statement_timestamp())::float AS anon_1,
+    selection.paused,
     (
         SELECT CASE WHEN (
             NOT (
@@ -78,14 +78,14 @@ SELECT
         FROM task AS first
         WHERE
             first.state = 'waiting'
-            AND first.queue = chosen.queue
-            AND first.handler = chosen.handler
-            AND first.priority = chosen.priority
-            AND first.hosts = chosen.hosts
+            AND first.queue = selection.queue
+            AND first.handler = selection.handler
+            AND first.priority = selection.priority
+            AND first.hosts = selection.hosts
         ORDER BY first.run_at, first.id
         LIMIT 1
     ) AS anon_2,
-    chosen.limited
+    selection.limited
 FROM (
     SELECT
         walk.queue AS queue,
@@ -125,4 +125,4 @@ FROM (
                 OR task_handler.breaker_probes IS NOT NULL
         ) AS limited
     FROM walk
-) AS chosen;
+) AS selection;

@@ -98,9 +98,9 @@ SET
     claimed_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
 WHERE
     task.id IN (
-        SELECT found.id
+        SELECT candidate.id
         FROM lane
-        JOIN task AS found ON found.id IN (
+        JOIN task AS candidate ON candidate.id IN (
             SELECT due.id
             FROM task AS due
             WHERE
@@ -143,7 +143,7 @@ WHERE
             LIMIT :limit
             OFFSET :param_3
         )
-        ORDER BY found.priority DESC, found.run_at, found.id
+        ORDER BY candidate.priority DESC, candidate.run_at, candidate.id
         LIMIT :limit
         OFFSET :param_4
     )

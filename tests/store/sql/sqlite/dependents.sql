@@ -48,24 +48,24 @@ FROM (
                 ) END AS parent
             FROM (
                 SELECT
-                    found.id AS id,
-                    found.task_id AS task_id,
-                    found.parent_id AS parent_id,
-                    found.parent_handler AS parent_handler,
-                    found.parent_key AS parent_key,
-                    found.parent_state AS parent_state
+                    candidate.id AS id,
+                    candidate.task_id AS task_id,
+                    candidate.parent_id AS parent_id,
+                    candidate.parent_handler AS parent_handler,
+                    candidate.parent_key AS parent_key,
+                    candidate.parent_state AS parent_state
                 FROM (
                     SELECT
-                        json_extract(ended_row.value, :json_extract_1) AS id,
-                        json_extract(ended_row.value, :json_extract_2) AS handler,
-                        json_extract(ended_row.value, :json_extract_3) AS "key"
-                    FROM json_each(:ended) AS ended_row
-                ) AS ended
-                JOIN task_dependency AS found ON found.id IN (
+                        json_extract(parents_row.value, :json_extract_1) AS id,
+                        json_extract(parents_row.value, :json_extract_2) AS handler,
+                        json_extract(parents_row.value, :json_extract_3) AS "key"
+                    FROM json_each(:parents) AS parents_row
+                ) AS parents
+                JOIN task_dependency AS candidate ON candidate.id IN (
                     SELECT task_dependency.id
                     FROM task_dependency
                     WHERE
-                        task_dependency.parent_id = ended.id
+                        task_dependency.parent_id = parents.id
                         AND task_dependency.parent_key IS NULL
                         AND task_dependency.satisfied_at IS NULL
                     LIMIT :param_1
@@ -73,25 +73,25 @@ FROM (
                 )
                 UNION ALL
                 SELECT
-                    found.id AS id,
-                    found.task_id AS task_id,
-                    found.parent_id AS parent_id,
-                    found.parent_handler AS parent_handler,
-                    found.parent_key AS parent_key,
-                    found.parent_state AS parent_state
+                    candidate.id AS id,
+                    candidate.task_id AS task_id,
+                    candidate.parent_id AS parent_id,
+                    candidate.parent_handler AS parent_handler,
+                    candidate.parent_key AS parent_key,
+                    candidate.parent_state AS parent_state
                 FROM (
                     SELECT
-                        json_extract(ended_row.value, :json_extract_1) AS id,
-                        json_extract(ended_row.value, :json_extract_2) AS handler,
-                        json_extract(ended_row.value, :json_extract_3) AS "key"
-                    FROM json_each(:ended) AS ended_row
-                ) AS ended
-                JOIN task_dependency AS found ON found.id IN (
+                        json_extract(parents_row.value, :json_extract_1) AS id,
+                        json_extract(parents_row.value, :json_extract_2) AS handler,
+                        json_extract(parents_row.value, :json_extract_3) AS "key"
+                    FROM json_each(:parents) AS parents_row
+                ) AS parents
+                JOIN task_dependency AS candidate ON candidate.id IN (
                     SELECT task_dependency.id
                     FROM task_dependency
                     WHERE
-                        task_dependency.parent_key = ended."key"
-                        AND task_dependency.parent_handler = ended.handler
+                        task_dependency.parent_key = parents."key"
+                        AND task_dependency.parent_handler = parents.handler
                         AND task_dependency.satisfied_at IS NULL
                     LIMIT :param_2
                     OFFSET 0

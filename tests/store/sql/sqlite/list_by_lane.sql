@@ -1,14 +1,14 @@
 WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
     SELECT
-        found.queue AS queue,
-        found.handler AS handler,
-        found.priority AS priority,
-        found.hosts AS hosts,
-        found.run_at AS run_at
+        candidate.queue AS queue,
+        candidate.handler AS handler,
+        candidate.priority AS priority,
+        candidate.hosts AS hosts,
+        candidate.run_at AS run_at
     FROM (
         SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts
     ) AS start
-    JOIN task AS found ON found.id = (
+    JOIN task AS candidate ON candidate.id = (
         SELECT beyond.id
         FROM task AS beyond
         WHERE
@@ -26,13 +26,13 @@ WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
     )
     UNION ALL
     SELECT
-        found.queue AS queue,
-        found.handler AS handler,
-        found.priority AS priority,
-        found.hosts AS hosts,
-        found.run_at AS run_at
+        candidate.queue AS queue,
+        candidate.handler AS handler,
+        candidate.priority AS priority,
+        candidate.hosts AS hosts,
+        candidate.run_at AS run_at
     FROM walk
-    JOIN task AS found ON found.id = (
+    JOIN task AS candidate ON candidate.id = (
         SELECT beyond.id
         FROM task AS beyond
         WHERE
@@ -50,13 +50,13 @@ WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
     )
 )
 SELECT
-    chosen.queue,
-    chosen.handler,
-    chosen.priority,
-    chosen.hosts,
-    chosen.run_at,
-    ((julianday(chosen.run_at) - julianday('now')) * 86400.0) AS anon_1,
-    chosen.paused,
+    selection.queue,
+    selection.handler,
+    selection.priority,
+    selection.hosts,
+    selection.run_at,
+    ((julianday(selection.run_at) - julianday('now')) * 86400.0) AS anon_1,
+    selection.paused,
     (
         SELECT CASE WHEN (
             NOT (
@@ -68,15 +68,15 @@ SELECT
         FROM task AS first
         WHERE
             first.state = 'waiting'
-            AND first.queue = chosen.queue
-            AND first.handler = chosen.handler
-            AND first.priority = chosen.priority
-            AND first.hosts = chosen.hosts
+            AND first.queue = selection.queue
+            AND first.handler = selection.handler
+            AND first.priority = selection.priority
+            AND first.hosts = selection.hosts
         ORDER BY first.run_at, first.id
         LIMIT 1
         OFFSET :param_1
     ) AS anon_2,
-    chosen.limited
+    selection.limited
 FROM (
     SELECT
         walk.queue AS queue,
@@ -121,7 +121,7 @@ FROM (
     FROM walk
     LIMIT :most
     OFFSET :param_4
-) AS chosen;
+) AS selection;
 WITH lane AS (
     SELECT
         lane.queue AS queue,
@@ -145,9 +145,9 @@ WITH lane AS (
         FROM json_each(:lane) AS lane_row
     ) AS lane
 )
-SELECT found.id, found.priority, CAST(found.run_at AS TEXT) AS run_at
+SELECT candidate.id, candidate.priority, CAST(candidate.run_at AS TEXT) AS run_at
 FROM lane
-JOIN task AS found ON found.id IN (
+JOIN task AS candidate ON candidate.id IN (
     SELECT task.id
     FROM task
     WHERE
@@ -163,6 +163,6 @@ JOIN task AS found ON found.id IN (
     LIMIT :param_1
     OFFSET :param_2
 )
-ORDER BY found.priority DESC, found.run_at, found.id
+ORDER BY candidate.priority DESC, candidate.run_at, candidate.id
 LIMIT :param_3
 OFFSET :param_4;

@@ -1,15 +1,15 @@
 WITH RECURSIVE
     walk(queue, handler, priority, hosts, run_at) AS (
         SELECT
-            found.queue AS queue,
-            found.handler AS handler,
-            found.priority AS priority,
-            found.hosts AS hosts,
-            found.run_at AS run_at
+            candidate.queue AS queue,
+            candidate.handler AS handler,
+            candidate.priority AS priority,
+            candidate.hosts AS hosts,
+            candidate.run_at AS run_at
         FROM (
             SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts
         ) AS start
-        JOIN task AS found ON found.id = (
+        JOIN task AS candidate ON candidate.id = (
             SELECT beyond.id
             FROM task AS beyond
             WHERE
@@ -27,13 +27,13 @@ WITH RECURSIVE
         )
         UNION ALL
         SELECT
-            found.queue AS queue,
-            found.handler AS handler,
-            found.priority AS priority,
-            found.hosts AS hosts,
-            found.run_at AS run_at
+            candidate.queue AS queue,
+            candidate.handler AS handler,
+            candidate.priority AS priority,
+            candidate.hosts AS hosts,
+            candidate.run_at AS run_at
         FROM walk
-        JOIN task AS found ON found.id = (
+        JOIN task AS candidate ON candidate.id = (
             SELECT beyond.id
             FROM task AS beyond
             WHERE
@@ -120,9 +120,9 @@ SELECT
             )
     ) AS anon_1,
     EXISTS (
-        SELECT found.id
+        SELECT candidate.id
         FROM lane
-        JOIN task AS found ON found.id = (
+        JOIN task AS candidate ON candidate.id = (
             SELECT first.id
             FROM task AS first
             WHERE

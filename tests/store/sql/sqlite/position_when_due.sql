@@ -11,9 +11,9 @@ WITH lane AS (
 )
 SELECT count(*) AS count_1
 FROM (
-    SELECT found.id AS id
+    SELECT candidate.id AS id
     FROM lane
-    JOIN task AS found ON found.id IN (
+    JOIN task AS candidate ON candidate.id IN (
         SELECT "before".id
         FROM task AS "before"
         WHERE

@@ -1,14 +1,14 @@
 WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
     SELECT
-        found.queue AS queue,
-        found.handler AS handler,
-        found.priority AS priority,
-        found.hosts AS hosts,
-        found.run_at AS run_at
+        candidate.queue AS queue,
+        candidate.handler AS handler,
+        candidate.priority AS priority,
+        candidate.hosts AS hosts,
+        candidate.run_at AS run_at
     FROM (
         SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts
     ) AS start
-    JOIN task AS found ON found.id = (
+    JOIN task AS candidate ON candidate.id = (
         SELECT beyond.id
         FROM task AS beyond
         WHERE
@@ -26,13 +26,13 @@ WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
     )
     UNION ALL
     SELECT
-        found.queue AS queue,
-        found.handler AS handler,
-        found.priority AS priority,
-        found.hosts AS hosts,
-        found.run_at AS run_at
+        candidate.queue AS queue,
+        candidate.handler AS handler,
+        candidate.priority AS priority,
+        candidate.hosts AS hosts,
+        candidate.run_at AS run_at
     FROM walk
-    JOIN task AS found ON found.id = (
+    JOIN task AS candidate ON candidate.id = (
         SELECT beyond.id
         FROM task AS beyond
         WHERE
@@ -50,13 +50,13 @@ WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
     )
 )
 SELECT
-    chosen.queue,
-    chosen.handler,
-    chosen.priority,
-    chosen.hosts,
-    chosen.run_at,
-    ((julianday(chosen.run_at) - julianday('now')) * 86400.0) AS anon_1,
-    chosen.paused,
+    selection.queue,
+    selection.handler,
+    selection.priority,
+    selection.hosts,
+    selection.run_at,
+    ((julianday(selection.run_at) - julianday('now')) * 86400.0) AS anon_1,
+    selection.paused,
     (
         SELECT CASE WHEN (
             NOT (
@@ -68,15 +68,15 @@ SELECT
         FROM task AS first
         WHERE
             first.state = 'waiting'
-            AND first.queue = chosen.queue
-            AND first.handler = chosen.handler
-            AND first.priority = chosen.priority
-            AND first.hosts = chosen.hosts
+            AND first.queue = selection.queue
+            AND first.handler = selection.handler
+            AND first.priority = selection.priority
+            AND first.hosts = selection.hosts
         ORDER BY first.run_at, first.id
         LIMIT 1
         OFFSET :param_1
     ) AS anon_2,
-    chosen.limited
+    selection.limited
 FROM (
     SELECT
         walk.queue AS queue,
@@ -119,4 +119,4 @@ FROM (
                 OR task_handler.breaker_probes IS NOT NULL
         ) AS limited
     FROM walk
-) AS chosen;
+) AS selection;
