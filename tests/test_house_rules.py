@@ -30,6 +30,17 @@ FORMER_CLASSES = {
     "After", "By", "ContentRefused", "DatabaseAway", "Desk", "Door", "Found", "Held", "MovedOn", "Once", "Patience",
     "Recall", "Receipt", "Said", "Sibling", "Side", "Standing", "Subject", "TaskMovedOn", "Ticket", "Way", "WrongForm",
 }  # fmt: skip
+PARTICIPLES = {
+    "chosen", "ended", "found", "given", "gone", "heard", "held", "known", "meant", "said", "seen", "sought", "spoken",
+    "taken", "told", "wanted",
+}  # fmt: skip
+PARTICIPLES_THAT_USERS_SEE = {
+    ("runner/cli/bench/load.py", "ended"),  # a JSON key of `bench --json`
+    ("runner/cli/check.py", "found"),  # a JSON key of `check --json`
+    ("runner/cli/handlers.py", "known"),  # a JSON key of `check --against --json`
+    ("runner/queries/runners.py", "seen"),  # a JSON key of `stats --json`
+    ("runner/queries/task/dependency_tree.py", "ended"),  # a JSON key of `show --json`
+}
 STATES = {"waiting", "running", "blocked", "succeeded", "dead", "cancelled"}
 NAMED_BY_DJANGO = {("Meta", True), ("Command", True)}
 HEAVY = {"sqlalchemy", "apscheduler", "textual", "alembic"}
@@ -144,6 +155,20 @@ def class_names() -> dict[str, list[str]]:
     return places
 
 
+def participles(source: str) -> Iterator[tuple[int, str]]:
+    """Lines and names of variables, arguments, functions and attributes that name an event instead of a thing."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.Attribute(attr=name, ctx=ast.Store()):
+                pass
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                pass
+            case _:
+                continue
+        if name.strip("_").removeprefix("is_") in PARTICIPLES:
+            yield node.lineno, name
+
+
 def in_a_fresh_python(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT)
     return done.stdout.strip()
@@ -202,6 +227,30 @@ def test_former_names_are_not_used_again() -> None:
     former_call = re.compile(rf"\b(?:{'|'.join(FORMER_CLASSES)})\(")
     texts = [*modules(*PACKAGES), PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")]
     assert [(location(text), call) for text in texts for call in former_call.findall(text.read_text())] == []
+
+
+def test_names_are_not_participles() -> None:
+    names = {
+        (str(module.relative_to(PROJECT)), name): location(module, line)
+        for module in modules(*PACKAGES)
+        for line, name in participles(module.read_text())
+    }
+    assert {
+        name: place for (path, name), place in names.items() if (path, name) not in PARTICIPLES_THAT_USERS_SEE
+    } == {}
+    assert names.keys() >= PARTICIPLES_THAT_USERS_SEE, "an exception is not needed any more"
+
+
+def test_every_form_of_a_participle_is_found() -> None:
+    source = "async def told(seen, *, held=1):\n    is_gone = seen\n    self._ended = [0 for known in held]\n"
+    assert sorted(participles(source)) == [
+        (1, "held"),
+        (1, "seen"),
+        (1, "told"),
+        (2, "is_gone"),
+        (3, "_ended"),
+        (3, "known"),
+    ]
 
 
 def test_the_pages_name_every_logger() -> None:

@@ -170,15 +170,15 @@ async def _silent(tx: Transaction, since: datetime, until: datetime) -> list[Hap
     running = sa.select(sa.func.count()).where(task.runner_id == runner.id, is_state(task.state, State.RUNNING))
     columns = readable(tx, [runner.id, runner.pid, runner.host, runner.heartbeat_at, runner.lease_until])
     rows = await tx.execute(
-        sa.select(*columns, running.scalar_subquery().label("held")).where(runner.lease_until < db_now())
+        sa.select(*columns, running.scalar_subquery().label("load")).where(runner.lease_until < db_now())
     )
     happenings = []
     for row in rows.mappings():
-        at, ended = moment(row["heartbeat_at"]), moment(row["lease_until"])
-        if at is not None and ended is not None and since <= ended and at < until:
+        at, end = moment(row["heartbeat_at"]), moment(row["lease_until"])
+        if at is not None and end is not None and since <= end and at < until:
             name = f"Runner {row['id']} (pid {row['pid']}) on {as_text(row['host']) or 'an unknown host'}"
-            tasks = f"it holds {count_noun(row['held'], 'task')}, which no live runner has rescued"
-            happenings.append(Happening(at, f"{name} lost: its last heartbeat; {tasks if row['held'] else 'no tasks'}"))
+            tasks = f"it holds {count_noun(row['load'], 'task')}, which no live runner has rescued"
+            happenings.append(Happening(at, f"{name} lost: its last heartbeat; {tasks if row['load'] else 'no tasks'}"))
     return happenings
 
 

@@ -51,13 +51,13 @@ class RegistryEntry:
         name: the name of the queue or handler.
         pause: the pause in force; None if it is not paused.
         limits: its limits over all runners.
-        seen: when a runner last had the handler; None for never, if a pause created the entry.
+        last_seen: when a runner last had the handler; None for never, if a pause created the entry.
     """
 
     name: str
     pause: Pause | None
     limits: SharedLimits = UNLIMITED
-    seen: datetime | None = None
+    last_seen: datetime | None = None
 
     @property
     def is_changed(self) -> bool:
@@ -147,7 +147,7 @@ def _entry(row: Mapping[Any, Any]) -> RegistryEntry:
         name=as_text(row["name"]),
         pause=pause if row["paused"] else None,
         limits=SharedLimits.of_row(row),
-        seen=None if last_seen == EARLIEST else last_seen,
+        last_seen=None if last_seen == EARLIEST else last_seen,
     )
 
 

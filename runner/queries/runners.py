@@ -320,7 +320,7 @@ async def unknown_handlers(tx: Transaction, heads: Sequence[Head] | None = None)
             hosts = () if "" in hosts else hosts
             result.append(HandlerWithoutRunner(handler, names, -min(unclaimed.values()), None, hosts))
     registry = await registry_entries(tx, tx.tables.handler) if result else {}
-    result = [replace(row, seen=registry[row.handler].seen) if row.handler in registry else row for row in result]
+    result = [replace(row, seen=registry[row.handler].last_seen) if row.handler in registry else row for row in result]
     return sorted(result, key=lambda row: (-row.due, row.handler))
 
 

@@ -506,7 +506,7 @@ class TestPause:
         async with database.reading() as tx:
             entry = (await registry_entries(tx, tx.tables.handler))["h"]
         assert entry.pause is not None
-        assert entry.seen is None
+        assert entry.last_seen is None
 
     async def test_another_pause_keeps_the_reason_that_it_does_not_give(self, database: Database) -> None:
         until = await database.read(clock) + timedelta(hours=1)

@@ -35,26 +35,24 @@ class TaskCounts(NamedTuple):
     Args:
         tasks: submitted tasks.
         hits: starts.
-        ends: tasks in the history, each after one attempt.
-        unfinished: unfinished tasks.
+        ended: tasks in the history, each after one attempt.
+        left: unfinished tasks.
     """
 
     tasks: int
     hits: int
-    ends: int
-    unfinished: int
+    ended: int
+    left: int
 
     @property
     def holds(self) -> bool:
         """True if each task started once and finished once."""
-        return self.ends == self.hits == self.tasks and not self.unfinished
+        return self.ended == self.hits == self.tasks and not self.left
 
     def __str__(self) -> str:
         if self.holds:
             return f"each of {self.tasks:,} tasks finished exactly once"
-        return (
-            f"{self.ends:,} of {self.tasks:,} tasks finished, with {self.hits:,} starts; {self.unfinished:,} unfinished"
-        )
+        return f"{self.ended:,} of {self.tasks:,} tasks finished, with {self.hits:,} starts; {self.left:,} unfinished"
 
 
 class Load:

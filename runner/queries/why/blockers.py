@@ -252,6 +252,6 @@ def _nothing(facts: Facts) -> Cause:
 
 
 def _registration(entry: RegistryEntry | None, at: datetime) -> str:
-    if entry is None or entry.seen is None:
+    if entry is None or entry.last_seen is None:
         return "no runner ever had it"
-    return f"last seen {since(entry.seen, at)} ago"
+    return f"last seen {since(entry.last_seen, at)} ago"
