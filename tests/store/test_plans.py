@@ -43,7 +43,7 @@ SOME, MANY, MILLION = 3_000, 30_000, 1_000_000
 DAY = 86_400
 PARTITIONS = {f"task_history_{part}" for part in ("others", "beyond", "from_1")}
 OURS = {"task", "task_history", "task_attempt", "task_unique"} | PARTITIONS
-ALIASES = {"known", "due", "here", "beyond", "earliest", "held", "found"}
+ALIASES = {"entry", "due", "here", "beyond", "earliest", "target", "candidate", "match"}
 
 INDEXES = {
     "survey": {"task_ready"},
