@@ -112,9 +112,9 @@ async def test_the_worst_tenants_at_their_limit_are_listed(busy: Database) -> No
         for wait in range(0 if tenant == "idle" else 10 * (number + 1)):
             await add_live(busy, "send", queue="mail", tenant=tenant, run_at=ahead(-500 - 100 * number - wait))
         await add_live(busy, "send", queue="mail", tenant=tenant, run_at=ahead(900))
-    (found,) = (await busy.read(capacity)).tenants
-    assert str(found) == "queue mail: 2 tenants wait at the limit of 2 running"
-    zeta, acme = found.rows
+    (tenants,) = (await busy.read(capacity)).tenants
+    assert str(tenants) == "queue mail: 2 tenants wait at the limit of 2 running"
+    zeta, acme = tenants.rows
     assert (zeta.tenant, zeta.running, zeta.backlog, acme.backlog) == ("zeta", 3, Count(20), Count(10))
     assert 619 <= zeta.oldest < 700
     # 20 tasks of 3 s, two at a time.
@@ -130,11 +130,13 @@ async def test_few_of_many_tenants_at_their_limit_are_listed(busy: Database) -> 
         await add_live(busy, "send", tenant=f"t{number}", state="running", fence=1)
         for queue in ("mail", "news"):
             await add_live(busy, "send", queue=queue, tenant=f"t{number}", run_at=ahead(-100 - number))
-    (found,) = (await busy.read(capacity)).tenants
-    assert str(found) == "handler send: 7 tenants wait at the limit of 1 running; the 5 with the oldest tasks"
-    assert [(row.tenant, row.backlog.number) for row in found.rows] == [(f"t{number}", 2) for number in (6, 5, 4, 3, 2)]
+    (tenants,) = (await busy.read(capacity)).tenants
+    assert str(tenants) == "handler send: 7 tenants wait at the limit of 1 running; the 5 with the oldest tasks"
+    assert [(row.tenant, row.backlog.number) for row in tenants.rows] == [
+        (f"t{number}", 2) for number in (6, 5, 4, 3, 2)
+    ]
     # No attempt has ended in queue news.
-    assert found.rows[0].cells[-1] == "unknown"
+    assert tenants.rows[0].cells[-1] == "unknown"
 
 
 async def test_an_empty_database_has_no_rows(database: Database) -> None:

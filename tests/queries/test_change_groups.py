@@ -23,8 +23,8 @@ async def test_a_change_group_is_one_operation(database: Database) -> None:
     await database.write(pause, PauseTarget(PauseKind.QUEUE, "mail"), BY)
     await database.write(terminate, [Target(id) for id in ids[1:]], by)
     await database.write(delay, [Target(await put(database))], seconds=60.0, by=BY)
-    found = await database.read(change_groups)
-    assert [(group.entry.verb, group.number) for group in found] == [
+    groups = await database.read(change_groups)
+    assert [(group.entry.verb, group.number) for group in groups] == [
         ("delay", Count(1)),
         ("terminate", Count(3)),
         ("pause", Count(1)),
@@ -43,8 +43,8 @@ async def test_what_was_done_before_is_found_behind_many_that_were_done_together
     for id in ids[5:]:
         await database.write(delay, [Target(id)], seconds=60.0, by=others)
         await database.write(terminate, [Target(id)], by)
-    found = await database.read(change_groups, 3)
-    assert [(group.entry.verb, group.number.number) for group in found] == [
+    groups = await database.read(change_groups, 3)
+    assert [(group.entry.verb, group.number.number) for group in groups] == [
         ("terminate", 7),
         ("delay", 2),
         ("pause", 1),

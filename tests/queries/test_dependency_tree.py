@@ -21,13 +21,13 @@ async def family(database: Database, id: int) -> DependencyTree:
     return (await database.read(task_detail, id)).dependencies
 
 
-def lines(told: DependencyTree) -> list[str]:
-    return [line.strip() for _, section in told.sections() for line in section]
+def lines(tree: DependencyTree) -> list[str]:
+    return [line.strip() for _, section in tree.sections() for line in section]
 
 
 async def test_a_task_without_dependencies_has_an_empty_tree(database: Database) -> None:
-    told = await family(database, await put(database))
-    assert (told, list(told.sections()), told.progress) == (DependencyTree(ended={}), [], "")
+    tree = await family(database, await put(database))
+    assert (tree, list(tree.sections()), tree.progress) == (DependencyTree(ended={}), [], "")
 
 
 async def test_dependencies_are_shown_a_few_levels_up_and_down(database: Database) -> None:
@@ -36,13 +36,13 @@ async def test_dependencies_are_shown_a_few_levels_up_and_down(database: Databas
     for _ in range(7):
         chain.append(await put_after(database, chain[-1], on_failure="cancel"))
     middle = chain[4]
-    told = await family(database, middle)
-    assert [kin.task.id for kin in told.above if kin.task] == chain[3::-1]
-    assert [kin.task.id for kin in told.below if kin.task] == chain[5:]
-    assert [kin.depth for kin in told.above] == [0, 1, 2, 3]
-    assert lines(told)[0] == f"[{middle - root}]  waits for task {chain[3]} work: blocked; on failure: cancel"
-    assert lines(told)[3].endswith(f"waits for task {root} work: ready; on failure: cancel")
-    assert lines(told)[4].endswith(f"task {chain[5]} work waits for it: blocked; on failure: cancel")
+    tree = await family(database, middle)
+    assert [kin.task.id for kin in tree.above if kin.task] == chain[3::-1]
+    assert [kin.task.id for kin in tree.below if kin.task] == chain[5:]
+    assert [kin.depth for kin in tree.above] == [0, 1, 2, 3]
+    assert lines(tree)[0] == f"[{middle - root}]  waits for task {chain[3]} work: blocked; on failure: cancel"
+    assert lines(tree)[3].endswith(f"waits for task {root} work: ready; on failure: cancel")
+    assert lines(tree)[4].endswith(f"task {chain[5]} work waits for it: blocked; on failure: cancel")
     assert [kin.depth for kin in (await family(database, root)).below] == [0, 1, 2, 3]
 
 
@@ -53,20 +53,20 @@ async def test_open_dependencies_are_listed_first(database: Database, runner: Ru
     await runner.end(first)
     await runner.end(second, Dead("no"))
     await tell(database, done, dead)
-    told = await family(database, child)
-    assert (told.total, told.waiting, dict(told.ended or {})) == (4, 3, {"succeeded": 1, "dead": 1})
-    assert told.progress == "2 of 4 have ended: 1 succeeded, 1 dead"
-    assert [line.partition("  ")[2] for line in lines(told)] == [
+    tree = await family(database, child)
+    assert (tree.total, tree.waiting, dict(tree.ended or {})) == (4, 3, {"succeeded": 1, "dead": 1})
+    assert tree.progress == "2 of 4 have ended: 1 succeeded, 1 dead"
+    assert [line.partition("  ")[2] for line in lines(tree)] == [
         f"waits for task {dead} work: dead; on failure: wait",
         f"waits for task {pending} work: ready; on failure: wait",
         "waits for pay o-17: not submitted yet; on failure: wait",
         f"waited for task {done} work: succeeded",
     ]
     await database.write(unblock, [Target(child)], ANA)
-    told = await family(database, child)
-    assert f"waited for task {dead} work: dead; unblocked by ana" in " ".join(lines(told))
-    assert "waited for pay o-17: never submitted; unblocked by ana" in " ".join(lines(told))
-    assert [title for title, _ in told.sections()] == ["dependencies"]
+    tree = await family(database, child)
+    assert f"waited for task {dead} work: dead; unblocked by ana" in " ".join(lines(tree))
+    assert "waited for pay o-17: never submitted; unblocked by ana" in " ".join(lines(tree))
+    assert [title for title, _ in tree.sections()] == ["dependencies"]
 
 
 async def test_a_parent_by_key_is_the_one_that_was_submitted_last(database: Database) -> None:
@@ -80,9 +80,9 @@ async def test_a_parent_by_key_is_the_one_that_was_submitted_last(database: Data
 async def test_ten_thousand_children_are_counted_and_twenty_named(database: Database) -> None:
     root = await put(database)
     await database.write(submit_many, [after(root)] * 10_002)
-    told = await family(database, root)
-    assert (str(told.children), len(told.below)) == ("10,000+", 20)
-    assert [title for title, _ in told.sections()] == ["dependents (20 of 10,000+)"]
+    tree = await family(database, root)
+    assert (str(tree.children), len(tree.below)) == ("10,000+", 20)
+    assert [title for title, _ in tree.sections()] == ["dependents (20 of 10,000+)"]
 
 
 async def test_an_undetected_cycle_is_found_and_shown(database: Database) -> None:

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.both_databases
 
 
 async def ids(database: Database, text: str) -> list[int]:
-    found = await database.read(page, filtered(text))
-    return [task.id for task in found.tasks]
+    listing = await database.read(page, filtered(text))
+    return [task.id for task in listing.tasks]
 
 
 USER_7 = '{"user_id": 7, "urgent": true}'
@@ -220,9 +220,9 @@ def test_a_page_states_whether_an_index_serves(text: str, served: bool) -> None:
 
 
 async def test_the_oldest_can_come_first(zoo: Database) -> None:
-    found = await zoo.read(page, Filter(), sort=OLDEST, limit=4)
-    assert [task.id for task in found.tasks] == [1, 2, 3, 4]
-    rest = await zoo.read(page, Filter(), found.next, sort=OLDEST)
+    listing = await zoo.read(page, Filter(), sort=OLDEST, limit=4)
+    assert [task.id for task in listing.tasks] == [1, 2, 3, 4]
+    rest = await zoo.read(page, Filter(), listing.next, sort=OLDEST)
     assert [task.id for task in rest.tasks] == [5, 6, 7, 8, 9]
     assert rest.next is None
 

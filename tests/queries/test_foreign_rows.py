@@ -40,8 +40,8 @@ async def look(database: Database) -> dict[int, TaskRow]:
     """Run every query, and return the listed tasks."""
     listed = await database.read(page, EVERYTHING, None, 500)
     for shown in listed.tasks:
-        told = await database.read(task_detail, shown.id)
-        assert told.task.handler == shown.handler
+        detail = await database.read(task_detail, shown.id)
+        assert detail.task.handler == shown.handler
         assert (await database.read(why, shown.id, UTC)).verdict
     for verb in (counts, failures, audit, pauses, runners, unknown_handlers):
         await database.read(verb)
@@ -84,8 +84,8 @@ async def test_an_unknown_handler_is_shown_as_one(database: Database, shell: She
     shell(insertion({"handler": "'nobody.knows'", "queue": "'lost & found'"}))
     shell(insertion({}))
     await work(database, ENDS[0][0])
-    (found,) = await database.read(unknown_handlers)
-    assert (found.handler, found.queues) == ("nobody.knows", ("lost & found",))
+    (entry,) = await database.read(unknown_handlers)
+    assert (entry.handler, entry.queues) == ("nobody.knows", ("lost & found",))
     (waiting,) = (await database.read(page, parse_filter("handler:nobody.knows", datetime.now(UTC), UTC))).tasks
-    told = await database.read(why, waiting.id, UTC)
-    assert "nobody.knows" in " ".join([told.verdict, *(str(cause) for cause in told.causes)])
+    answer = await database.read(why, waiting.id, UTC)
+    assert "nobody.knows" in " ".join([answer.verdict, *(str(cause) for cause in answer.causes)])

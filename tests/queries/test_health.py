@@ -20,33 +20,33 @@ WELL = Health(datetime(2026, 1, 1, tzinfo=UTC), "postgresql", "18", connections=
 
 async def test_every_database_reports_its_version_and_size(database: Database) -> None:
     await add_live(database)
-    found = await database.read(health)
-    assert found.kind == database.dialect.name
-    assert found.version[0].isdigit()
-    assert found.size is not None
-    assert found.size > 10_000
+    report = await database.read(health)
+    assert report.kind == database.dialect.name
+    assert report.version[0].isdigit()
+    assert report.size is not None
+    assert report.size > 10_000
 
 
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
 async def test_a_file_reports_its_write_ahead_log(database: Database) -> None:
     await add_live(database)
-    found = await database.read(health)
+    report = await database.read(health)
     log = Path(f"{database.engine.url.database}-wal")
-    assert found.wal == log.stat().st_size > 0
-    assert (found.connections, found.oldest) == (None, None)
+    assert report.wal == log.stat().st_size > 0
+    assert (report.connections, report.oldest) == (None, None)
 
 
 @on_postgresql
 async def test_a_server_reports_its_oldest_transaction(database: Database, rival: Database) -> None:
     async with rival.writing() as tx:
         pid = await tx.scalar(sa.text("SELECT pg_backend_pid()"))
-        found = await database.read(health)
-    assert found.oldest is not None
-    assert (found.oldest.pid, found.oldest.state) == (pid, "idle in transaction")
-    assert found.oldest.age >= 0
-    assert found.connections is not None
-    assert found.connections[0] >= 2
-    assert {"task", "task_history"} <= {table.table for table in found.dead}
+        report = await database.read(health)
+    assert report.oldest is not None
+    assert (report.oldest.pid, report.oldest.state) == (pid, "idle in transaction")
+    assert report.oldest.age >= 0
+    assert report.connections is not None
+    assert report.connections[0] >= 2
+    assert {"task", "task_history"} <= {table.table for table in report.dead}
 
 
 class Undone(Exception):
@@ -61,11 +61,11 @@ async def test_values_that_a_role_may_not_see_are_marked_as_hidden(database: Dat
             async with database.writing() as tx:
                 await tx.execute(sa.text("CREATE ROLE stranger_of_the_tests"))
                 await tx.execute(sa.text("SET LOCAL ROLE stranger_of_the_tests"))
-                found = await health(tx)
+                report = await health(tx)
                 raise Undone
-    assert found.hidden >= 1
-    assert found.oldest is None
-    assert found.size is not None
+    assert report.hidden >= 1
+    assert report.oldest is None
+    assert report.size is not None
 
 
 def test_a_healthy_database_has_no_problems() -> None:

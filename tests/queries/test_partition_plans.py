@@ -56,54 +56,54 @@ async def _fill(database: Database, first: int, rows: int, state: State) -> None
     await change(database, sa.insert(database.tables.history).from_select(names, values))
 
 
-def walked(seen: Seen) -> set[str]:
+def walked(cost: Seen) -> set[str]:
     """The indexes of the history that were used."""
-    return {name for name in seen.indexes if name.startswith("task_history")}
+    return {name for name in cost.indexes if name.startswith("task_history")}
 
 
-def whole(seen: Seen) -> set[str]:
+def whole(cost: Seen) -> set[str]:
     """The non-empty tables of finished tasks that were read completely."""
-    return {name for name in seen.whole if name.startswith("task_history")} - {"task_history_beyond"}
+    return {name for name in cost.whole if name.startswith("task_history")} - {"task_history_beyond"}
 
 
 async def test_an_id_is_looked_up_in_two_partitions(watched: tuple[Database, Watch]) -> None:
     database, looking = watched
     for id in (5, 7 * WIDTH + 5, ROWS + 5):
-        async with looking.seeing() as seen:
+        async with looking.seeing() as cost:
             await database.read(task_detail, id)
         here = f"task_history_from_{(id - 1) // WIDTH * WIDTH + 1}_pkey"
-        assert walked(seen) == {"task_history_others_pkey", here}
-        assert not whole(seen)
+        assert walked(cost) == {"task_history_others_pkey", here}
+        assert not whole(cost)
 
 
 async def test_a_page_walks_along_the_keys(watched: tuple[Database, Watch]) -> None:
     database, looking = watched
     for order, after in itertools.product((NEWEST, OLDEST), (None, Cursor(7 * WIDTH + 300))):
-        async with looking.seeing() as seen:
-            found = await database.read(page, Filter(), after, LIMIT, order)
-        assert len(found.tasks) == LIMIT
-        assert {name.rpartition("_")[2] for name in walked(seen)} == {"pkey"}
-        assert not whole(seen)
+        async with looking.seeing() as cost:
+            listing = await database.read(page, Filter(), after, LIMIT, order)
+        assert len(listing.tasks) == LIMIT
+        assert {name.rpartition("_")[2] for name in walked(cost)} == {"pkey"}
+        assert not whole(cost)
         # One row for the head of each partition, the page itself, and its rows by id.
-        assert seen.rows <= RANGES + 3 * LIMIT + 10
+        assert cost.rows <= RANGES + 3 * LIMIT + 10
 
 
 async def test_rare_states_are_searched_in_one_partition(watched: tuple[Database, Watch]) -> None:
     database, looking = watched
-    async with looking.seeing() as seen:
+    async with looking.seeing() as cost:
         (queue,) = await database.read(counts)
     assert queue.dead.number == DEAD
-    assert walked(seen) == {"task_history_others_state_queue_id_idx"}
-    async with looking.seeing() as seen:
-        found = await database.read(page, filtered("state:dead"), None, LIMIT)
-    assert len(found.tasks) == LIMIT
-    assert whole(seen) <= {"task_history_others"}  # whose rows are all dead
+    assert walked(cost) == {"task_history_others_state_queue_id_idx"}
+    async with looking.seeing() as cost:
+        listing = await database.read(page, filtered("state:dead"), None, LIMIT)
+    assert len(listing.tasks) == LIMIT
+    assert whole(cost) <= {"task_history_others"}  # whose rows are all dead
 
 
 async def test_old_tasks_are_found_by_their_time(watched: tuple[Database, Watch]) -> None:
     database, looking = watched
     await add_past(database, 7 * WIDTH + ROWS + 1, finished_at=ahead(-8 * 86_400))
-    async with looking.seeing() as seen:
+    async with looking.seeing() as cost:
         pruned = await database.write(prune, {State.SUCCEEDED: timedelta(days=7)}, 10)
     assert pruned.tasks == {State.SUCCEEDED: 1}
-    assert seen.rows <= RANGES + 20
+    assert cost.rows <= RANGES + 20

@@ -82,34 +82,34 @@ class TestCounts:
         await add_past(database, 101, State.DEAD, queue="mail")
         await add_past(database, 102, State.DEAD, queue="old")
         await add_past(database, 103, State.SUCCEEDED, queue="done")
-        found = await counted(database)
-        mail = found["mail"]
-        assert set(found) == {"mail", "old"}
+        counts = await counted(database)
+        mail = counts["mail"]
+        assert set(counts) == {"mail", "old"}
         assert (mail.ready, mail.scheduled, mail.retrying, mail.blocked) == (Count(3), Count(1), Count(1), Count(1))
         assert (mail.running, mail.lost, mail.dead) == (Count(1), Count(1), Count(1))
-        assert found["old"].dead == Count(1)
+        assert counts["old"].dead == Count(1)
 
     async def test_the_oldest_ready_task_gives_the_age(self, database: Database) -> None:
         await add_live(database, "a", run_at=ahead(-100))
         await add_live(database, "b", run_at=ahead(-300))
         await add_live(database, queue="later", run_at=ahead(300))
-        found = await counted(database)
-        assert found["default"].oldest == pytest.approx(300, abs=30)
-        assert found["later"].oldest is None
+        counts = await counted(database)
+        assert counts["default"].oldest == pytest.approx(300, abs=30)
+        assert counts["later"].oldest is None
 
     async def test_no_count_goes_beyond_the_cap(self, database: Database) -> None:
         await database.write(submit_many, [NewTask("a", delay=delay) for delay in (0, 0, 0, 60, 60, 60)] * 2)
         for id in range(100, 105):
             await add_past(database, id, State.DEAD)
-        (found,) = (await counted(database, cap=3)).values()
-        assert (found.ready, found.dead) == (Count(3, True), Count(3, True))
-        assert (found.scheduled, found.retrying) == (Count(3, True), Count(0, True))
-        assert str(found.ready) == "3+"
+        (counts,) = (await counted(database, cap=3)).values()
+        assert (counts.ready, counts.dead) == (Count(3, True), Count(3, True))
+        assert (counts.scheduled, counts.retrying) == (Count(3, True), Count(0, True))
+        assert str(counts.ready) == "3+"
 
     async def test_a_count_equal_to_the_cap_is_complete(self, database: Database) -> None:
         await database.write(submit_many, [NewTask("a"), NewTask("b"), NewTask("a", delay=60), NewTask("b", delay=60)])
-        (found,) = (await counted(database, cap=2)).values()
-        assert (found.ready, found.scheduled) == (Count(2), Count(2))
+        (counts,) = (await counted(database, cap=2)).values()
+        assert (counts.ready, counts.scheduled) == (Count(2), Count(2))
 
     async def test_a_short_list_has_the_queues_that_need_attention(self, database: Database) -> None:
         past = datetime(2020, 1, 1, tzinfo=UTC)
@@ -146,11 +146,11 @@ class TestCounts:
             for name, until in (("over", past), ("on", future), ("ever", None)):
                 values = {"name": name, "paused_at": past, "paused_until": until, "paused_by": "ana"}
                 await tx.execute(sa.insert(queue).values(**values, paused_why="deploy"))
-        found = await counted(database)
-        assert found["over"].paused is None
-        assert found["on"].paused is not None
-        assert (found["on"].paused.by, found["on"].paused.why, found["on"].paused.until) == ("ana", "deploy", future)
-        assert found["ever"].paused is not None
+        counts = await counted(database)
+        assert counts["over"].paused is None
+        assert counts["on"].paused is not None
+        assert (counts["on"].paused.by, counts["on"].paused.why, counts["on"].paused.until) == ("ana", "deploy", future)
+        assert counts["ever"].paused is not None
 
     async def test_the_last_full_minute_and_the_last_hour_are_summed_up(self, database: Database) -> None:
         now = (await database.read(page, Filter())).at
@@ -159,10 +159,10 @@ class TestCounts:
             row = Minute(minute - timedelta(minutes=ago), "mail", "h")
             row.counts["succeeded"] = number
             await database.write(write_statistics, runner_id, [row], {})
-        found = (await counted(database))["mail"]
+        counts = (await counted(database))["mail"]
         assert (await database.read(page, Filter())).at.minute == now.minute, "the minute turned while we looked"
-        assert found.minute == Flow(succeeded=11)
-        assert found.hour == Flow(succeeded=1_111)
+        assert counts.minute == Flow(succeeded=11)
+        assert counts.hour == Flow(succeeded=1_111)
 
 
 class TestPages:
@@ -174,8 +174,8 @@ class TestPages:
         await database.write(submit, NewTask("h"))
         second = await database.read(page, Filter(), first.next, limit=8)
         third = await database.read(page, Filter(), second.next, limit=8)
-        seen = [task.id for found in (first, second, third) for task in found.tasks]
-        assert seen == [*reversed(ids), *range(-1, -11, -1)]
+        ids_read = [task.id for listing in (first, second, third) for task in listing.tasks]
+        assert ids_read == [*reversed(ids), *range(-1, -11, -1)]
         assert third.next is None
 
     async def test_a_page_that_just_fits_is_the_last_one(self, database: Database) -> None:
@@ -187,13 +187,13 @@ class TestPages:
         await database.write(submit_many, [NewTask("rare" if number == 3 else "h") for number in range(20)])
         for id in range(1_000, 1_020):
             await add_past(database, id, handler="rare" if id == 1_001 else "h")
-        found, pages, after = [], 0, None
+        listing, pages, after = [], 0, None
         while pages == 0 or after is not None:
             one = await database.read(page, filtered("handler:rare"), after, scan_limit=6)
-            found += [task.id for task in one.tasks]
+            listing += [task.id for task in one.tasks]
             assert one.capped is (one.next is not None)
             after, pages = one.next, pages + 1
-        assert found == [1_001, 4]
+        assert listing == [1_001, 4]
         assert pages > 3
 
     @pytest.mark.parametrize("order", [NEWEST, OLDEST])
@@ -209,15 +209,15 @@ class TestPages:
             (3, 9, "-key:x"),
             (5, 2, "age<1h"),
         ]:
-            found: list[int] = []
+            listing: list[int] = []
             some = await database.read(find, filtered(text), limit, None, order, scan_limit)
             while True:
-                found += some.ids
+                listing += some.ids
                 if some.next is None:
                     break
                 some = await database.read(find, filtered(text), limit, some.next, order, scan_limit)
             expected = [3, 6, 9, 12] if text == "handler:rare" else list(range(1, 13))
-            assert found == (expected if order is OLDEST else expected[::-1])
+            assert listing == (expected if order is OLDEST else expected[::-1])
 
     async def test_states_are_shown_as_the_database_s_clock_has_them(self, database: Database) -> None:
         gone = await add_runner(database, lease=-1)
@@ -227,10 +227,10 @@ class TestPages:
         await add_live(database, state=State.RUNNING.value, runner_id=gone)
         await add_live(database, state=State.RUNNING.value, runner_id=await add_runner(database))
         await add_past(database, 6, State.CANCELLED)
-        found = await database.read(page, Filter(), sort=OLDEST)
+        listing = await database.read(page, Filter(), sort=OLDEST)
         shown = [Shown.READY, Shown.SCHEDULED, Shown.RETRYING, Shown.LOST, Shown.RUNNING, Shown.CANCELLED]
-        assert [task.shown for task in found.tasks] == shown
-        assert [task.state for task in found.tasks][2:5] == [State.WAITING, State.RUNNING, State.RUNNING]
+        assert [task.shown for task in listing.tasks] == shown
+        assert [task.state for task in listing.tasks][2:5] == [State.WAITING, State.RUNNING, State.RUNNING]
 
     async def test_hostile_text_is_stored_unchanged(self, database: Database) -> None:
         await add_live(database, "h", queue=HOSTILE, key=HOSTILE, error=HOSTILE, host=HOSTILE)
@@ -251,9 +251,9 @@ class TestPages:
             await execute(
                 database, "update task set submitted_at = :odd, claimed_at = :odd where id = :id", odd=odd, id=id
             )
-        found = await database.read(page, Filter())
-        assert [(task.submitted_at, task.claimed_at) for task in found.tasks] == [(None, None)] * 3
-        for task in found.tasks:
+        listing = await database.read(page, Filter())
+        assert [(task.submitted_at, task.claimed_at) for task in listing.tasks] == [(None, None)] * 3
+        for task in listing.tasks:
             assert (await database.read(task_detail, task.id)).task.submitted_at is None
 
 
@@ -316,21 +316,26 @@ class TestStory:
         for fence, delay in ((1, 60.0), (2, 300.0)):
             times = {"started_at": ahead(-100 * fence - 50), "ended_at": ahead(-100 * fence)}
             await add_attempt(database, id, fence, delay=delay, traceback="Traceback ...", **times)
-        told = await database.read(task_detail, id)
-        assert (told.payload, told.tags, told.task.shown) == ('{"a": [1, "ü"]}', ("x",), Shown.RUNNING)
-        assert [(tried.fence, tried.delay) for tried in told.attempts] == [
+        detail = await database.read(task_detail, id)
+        assert (detail.payload, detail.tags, detail.task.shown) == ('{"a": [1, "ü"]}', ("x",), Shown.RUNNING)
+        assert [(tried.fence, tried.delay) for tried in detail.attempts] == [
             (1, timedelta(minutes=1)),
             (2, timedelta(minutes=5)),
         ]
-        assert told.attempts[0].duration == pytest.approx(timedelta(seconds=50), abs=timedelta(seconds=1))
-        assert told.runner is not None
-        assert (told.runner.id, told.runner.running_tasks) == (runner_id, 1)
+        assert detail.attempts[0].duration == pytest.approx(timedelta(seconds=50), abs=timedelta(seconds=1))
+        assert detail.runner is not None
+        assert (detail.runner.id, detail.runner.running_tasks) == (runner_id, 1)
 
     async def test_a_finished_task_is_read_from_the_history(self, database: Database) -> None:
         await add_past(database, 5, State.DEAD, error="gone", result='{"ok": 1}', duration=1.5, retry="nonsense")
-        told = await database.read(task_detail, 5)
-        assert (told.task.shown, told.error, told.result, told.task.duration) == (Shown.DEAD, "gone", '{"ok": 1}', 1.5)
-        assert told.next_runs == ()
+        detail = await database.read(task_detail, 5)
+        assert (detail.task.shown, detail.error, detail.result, detail.task.duration) == (
+            Shown.DEAD,
+            "gone",
+            '{"ok": 1}',
+            1.5,
+        )
+        assert detail.next_runs == ()
 
     async def test_the_next_runs_go_to_the_end_of_the_plan(self, database: Database) -> None:
         at = datetime(2050, 1, 1, tzinfo=UTC)
@@ -383,8 +388,8 @@ class TestFailures:
         await database.write(settling.settle, runner_id, batch)
         (group,) = await database.read(failures)
         assert (group.count, group.tasks, group.error_type) == (Count(2), 2, "OSError")
-        found = await database.read(page, filtered(f"failure:{group.fingerprint}"))
-        assert [task.id for task in found.tasks] == [task.id for task in reversed(taken)]
+        listing = await database.read(page, filtered(f"failure:{group.fingerprint}"))
+        assert [task.id for task in listing.tasks] == [task.id for task in reversed(taken)]
 
     async def test_only_the_latest_attempts_are_read(self, database: Database) -> None:
         for task_id in range(10):
@@ -400,11 +405,11 @@ class TestFailures:
     async def test_failures_can_be_filtered_and_limited_in_time(self, database: Database) -> None:
         await add_attempt(database, 1, fingerprint="a", queue="mail", message="100% lost", ended_at=ahead(-7200))
         await add_attempt(database, 2, fingerprint="b", handler="x", ended_at=ahead(-10))
-        found = [
+        listing = [
             [group.fingerprint for group in await database.read(failures, filtered(text))]
             for text in ("queue:mail", "error~0%", "since:1h", "until:1h", "-queue:mail", "handler:x,y", "nothing")
         ]
-        assert found == [["a"], ["a"], ["b"], ["a"], ["b"], ["b"], []]
+        assert listing == [["a"], ["a"], ["b"], ["a"], ["b"], ["b"], []]
         recent = await database.read(failures, since=datetime.now(UTC) - timedelta(hours=1))
         assert [group.fingerprint for group in recent] == ["b"]
 
@@ -477,8 +482,8 @@ class TestReports:
         assert only.flow.succeeded == 6
 
     async def test_minutes_come_in_order(self, noted: Database) -> None:
-        found = await noted.read(per_minute, self.NOON, self.NOON + timedelta(hours=1))
-        assert [(flow.minute.minute, flow.flow.succeeded) for flow in found] == [(0, 6), (1, 12)]
+        flows = await noted.read(per_minute, self.NOON, self.NOON + timedelta(hours=1))
+        assert [(flow.minute.minute, flow.flow.succeeded) for flow in flows] == [(0, 6), (1, 12)]
 
     async def test_nothing_done_has_no_success_rate(self) -> None:
         assert Flow().success_rate is None

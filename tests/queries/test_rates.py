@@ -89,6 +89,9 @@ async def test_pulses_are_of_each_queue_minute_by_minute(database: Database) -> 
         minute = Minute(NOON + timedelta(minutes=ahead_by), queue, "h")
         minute.counts["succeeded"] = number
         await database.write(write_statistics, runner_id, [minute], {})
-    found = await database.read(pulses, NOON)
-    assert {queue: [flow.flow.succeeded for flow in flows] for queue, flows in found.items()} == {"a": [7, 5], "b": [6]}
+    flows_by_queue = await database.read(pulses, NOON)
+    assert {queue: [flow.flow.succeeded for flow in flows] for queue, flows in flows_by_queue.items()} == {
+        "a": [7, 5],
+        "b": [6],
+    }
     assert [flow.flow.succeeded for flow in (await database.read(pulses, NOON + timedelta(minutes=1)))["a"]] == [5]

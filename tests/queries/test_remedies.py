@@ -88,11 +88,11 @@ async def claimed(tx: Transaction, runner_id: int, sizes: Mapping[int, int]) -> 
     if not runner.alive or runner.command == "drain":
         return set()
     task = tx.tables.task.c
-    found = await tx.rows(sa.select(task.handler).where(task.runner_id == runner.id, task.state == "running"))
-    in_threads = sum(row[0] in runner.threaded for row in found)
+    rows = await tx.rows(sa.select(task.handler).where(task.runner_id == runner.id, task.state == "running"))
+    in_threads = sum(row[0] in runner.threaded for row in rows)
     lanes = [head.lane for head in await survey(tx) if head.wait <= 0 and not head.paused]
     taken: set[int] = set()
-    for threads, held in ((False, len(found) - in_threads), (True, in_threads)):
+    for threads, held in ((False, len(rows) - in_threads), (True, in_threads)):
         size = sizes.get(runner.id, runner.threads if threads else runner.capacity - runner.threads)
         mine = {
             lane: LanePosition(tx.dialect.position(EARLIEST), 0)

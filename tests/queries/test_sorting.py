@@ -27,13 +27,13 @@ LIMIT = 20
 
 async def listed(database: Database, text: str, sort: str, limit: int = 50, scan_limit: int = 20_000) -> list[int]:
     """All tasks of a list, page by page, with every cursor written and parsed again."""
-    found: list[int] = []
+    listing: list[int] = []
     after, order = None, parse_sort(sort)
     while True:
         one = await database.read(find, filtered(text), limit, after, order, scan_limit)
-        found += one.ids
+        listing += one.ids
         if one.next is None:
-            return found
+            return listing
         after = parse_cursor(marked(one.next, order), order)
         assert after == one.next
 
@@ -109,9 +109,9 @@ async def test_a_walk_finds_all_tasks_at_any_scan_limit(mixed: Database, scan_li
 
 
 async def test_orders_without_an_index_sort_the_newest_tasks(mixed: Database) -> None:
-    found = await mixed.read(page, filtered(""), sort=parse_sort("attempts"), scan_limit=3)
-    assert [task.id for task in found.tasks] == [13, 12, 11]
-    assert found.access == "scan: sorted the newest 20,000 rows"
+    listing = await mixed.read(page, filtered(""), sort=parse_sort("attempts"), scan_limit=3)
+    assert [task.id for task in listing.tasks] == [13, 12, 11]
+    assert listing.access == "scan: sorted the newest 20,000 rows"
     whole = await mixed.read(page, filtered("state:waiting"), sort=parse_sort("attempts"))
     assert (whole.capped, whole.sorted, whole.access) == (False, True, "scan: sorted all rows")
 
@@ -147,12 +147,12 @@ async def test_unreadable_times_are_sorted_too(database: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "order"),
     [("run_at", "run_at asc"), ("run_at desc", "run_at desc"), ("id", "id desc"), ("finished_at", "finished_at desc")],
 )
-def test_an_order_is_read_as_it_is_written(text: str, found: str) -> None:
-    assert str(parse_sort(text)) == found
-    assert parse_sort(found) == parse_sort(text)
+def test_an_order_is_read_as_it_is_written(text: str, order: str) -> None:
+    assert str(parse_sort(text)) == order
+    assert parse_sort(order) == parse_sort(text)
 
 
 @pytest.mark.parametrize("text", ["", "size", "run_at down", "run_at desc desc", "runat"])
@@ -225,10 +225,10 @@ PARTS = {
 }
 
 
-def walked(seen: Seen) -> set[str]:
+def walked(cost: Seen) -> set[str]:
     """The indexes that were used, without primary keys, over all partitions."""
     names = set()
-    for index in seen.indexes:
+    for index in cost.indexes:
         part = index.removesuffix("_idx").rpartition("task_history_others_")[2].rpartition("task_history_from_1_")[2]
         names |= {PARTS.get(part, PARTS.get(index, ""))}
     return names - {""}
@@ -237,11 +237,11 @@ def walked(seen: Seen) -> set[str]:
 async def costs(database: Database, looking: Watch, text: str, sort: Sort) -> Seen:
     """A page in the middle of a list."""
     first = await database.read(page, filtered(text), None, LIMIT, sort)
-    async with looking.seeing() as seen:
-        found = await database.read(page, filtered(text), first.next, LIMIT, sort)
-    assert len(found.tasks) == LIMIT
-    assert (found.access, found.next is not None) == ("indexed", True)
-    return seen
+    async with looking.seeing() as cost:
+        listing = await database.read(page, filtered(text), first.next, LIMIT, sort)
+    assert len(listing.tasks) == LIMIT
+    assert (listing.access, listing.next is not None) == ("indexed", True)
+    return cost
 
 
 @pytest.mark.slow
@@ -251,13 +251,13 @@ async def test_a_page_costs_the_same_for_any_length_of_the_list(watched: tuple[D
     before = {plan: await costs(database, looking, plan[0], parse_sort(plan[1])) for plan in PLANS}
     await fill(database, 4 * SOME)
     for (text, sort), indexes in PLANS.items():
-        seen = await costs(database, looking, text, parse_sort(sort))
-        told = f"{text!r} by {sort}: {before[text, sort]} -> {seen}"
-        assert walked(seen) == indexes, told
-        assert not seen.whole & {"task", "task_history", "task_history_others", "task_history_from_1"}, told
-        assert seen.rows <= 1.2 * before[text, sort].rows + 50, told
-        assert seen.rows < 1_000, told
-        assert seen.pages <= 1.5 * before[text, sort].pages + 50, told
+        cost = await costs(database, looking, text, parse_sort(sort))
+        report = f"{text!r} by {sort}: {before[text, sort]} -> {cost}"
+        assert walked(cost) == indexes, report
+        assert not cost.whole & {"task", "task_history", "task_history_others", "task_history_from_1"}, report
+        assert cost.rows <= 1.2 * before[text, sort].rows + 50, report
+        assert cost.rows < 1_000, report
+        assert cost.pages <= 1.5 * before[text, sort].pages + 50, report
 
 
 async def test_the_other_tasks_of_a_key_are_found_without_reading_all_of_them(watched: tuple[Database, Watch]) -> None:
@@ -266,10 +266,10 @@ async def test_the_other_tasks_of_a_key_are_found_without_reading_all_of_them(wa
     for table in (database.tables.task, database.tables.history):
         await change(database, sa.update(table).values(key="order-7"))
     (task,) = (await database.read(page, filtered("key:order-7"), None, 1)).tasks
-    async with looking.seeing() as seen:
+    async with looking.seeing() as cost:
         others = await database.read(same_key_tasks, task)
     assert (len(others), others[0].id) == (5, task.id - 1)
-    assert seen.rows < 100, seen
+    assert cost.rows < 100, cost
 
 
 @pytest.mark.parametrize("text", ["state:dead", "state:dead,cancelled id<=2000000000", "state:dead queue:q1"])
@@ -280,11 +280,11 @@ async def test_a_chunk_of_a_bulk_over_a_rare_state_is_found_without_sorting_all(
     await fill(database, SOME)
     after, rows = None, []
     for _ in range(3):
-        async with looking.seeing() as seen:
-            found = await database.read(matching, filtered(text), 100, after)
-        after = found.next
-        rows.append(seen.rows)
-        assert (len(found.targets), walked(seen)) == (100, {"failed"} if "queue" in text else {"rare"})
+        async with looking.seeing() as cost:
+            listing = await database.read(matching, filtered(text), 100, after)
+        after = listing.next
+        rows.append(cost.rows)
+        assert (len(listing.targets), walked(cost)) == (100, {"failed"} if "queue" in text else {"rare"})
     assert max(rows) <= min(rows) + 50, rows
 
 

@@ -75,14 +75,14 @@ async def test_shares_count_succeeded_and_dead_tasks(worked: Database) -> None:
 
 
 async def test_unclaimed_tasks_count_as_submitted(worked: Database) -> None:
-    found = await worked.read(summary, NOON, LATER, GroupBy.QUEUE)
-    assert {line.name: line.submitted for line in found.lines} == {"mail": Count(19), "bulk": Count(2)}
-    assert found.total.submitted == Count(21)
+    report = await worked.read(summary, NOON, LATER, GroupBy.QUEUE)
+    assert {line.name: line.submitted for line in report.lines} == {"mail": Count(19), "bulk": Count(2)}
+    assert report.total.submitted == Count(21)
 
 
 async def test_a_period_without_activity_has_no_lines(worked: Database) -> None:
-    found = await worked.read(summary, NOON - timedelta(days=9), NOON - timedelta(days=8))
-    assert (found.lines, found.total.flow.success_rate) == ((), None)
+    report = await worked.read(summary, NOON - timedelta(days=9), NOON - timedelta(days=8))
+    assert (report.lines, report.total.flow.success_rate) == ((), None)
 
 
 async def test_minutes_are_summed_up_in_steps(worked: Database) -> None:
@@ -92,8 +92,8 @@ async def test_minutes_are_summed_up_in_steps(worked: Database) -> None:
 
 
 async def test_a_spreadsheet_gets_no_formulas(worked: Database) -> None:
-    found = await worked.read(summary, NOON, LATER)
-    rows = list(csv.DictReader(io.StringIO(as_csv(found))))
+    report = await worked.read(summary, NOON, LATER)
+    rows = list(csv.DictReader(io.StringIO(as_csv(report))))
     assert [row["name"] for row in rows] == ["send", "'=cmd"]
     assert rows[0]["success"] == "0.857143"
     assert (rows[1]["second"], rows[1]["submitted"]) == ("0.0", "1")

@@ -29,9 +29,9 @@ async def test_edits_are_listed_between_their_attempts(database: Database, runne
     await database.write(retry_now, [Target(id)], BY)
     (second,) = await runner.claim()
     await database.write(terminate, [Target(id)], BY)
-    told = timeline(await database.read(task_detail, id))
-    assert [event.kind for event in told] == ["submitted", "change", "attempt", "change", "running", "change"]
-    submitted, edited, failed, retried, running, asked = told
+    events = timeline(await database.read(task_detail, id))
+    assert [event.kind for event in events] == ["submitted", "change", "attempt", "change", "running", "change"]
+    submitted, edited, failed, retried, running, asked = events
     assert submitted.text == "submitted by shop"
     changes = (edited, retried, asked)
     assert [event.text.startswith(f"{verb} by ana@web-1") for event, verb in zip(changes, VERBS, strict=True)] == [
@@ -46,15 +46,15 @@ async def test_edits_are_listed_between_their_attempts(database: Database, runne
     revealed = timeline(await database.read(task_detail, id), reveal=True)
     assert revealed[2].details == ("OSError: token=hunter22 refused",)
     there = timeline(await database.read(task_detail, id), zone=timezone(timedelta(hours=1), "CET"))
-    assert [told[3].details[0].count(zone) for told, zone in ((revealed, " UTC"), (there, " CET"))] == [2, 2]
+    assert [events[3].details[0].count(zone) for events, zone in ((revealed, " UTC"), (there, " CET"))] == [2, 2]
     await runner.end(second, Done())
     assert timeline(await database.read(task_detail, id))[-1].kind == "ended"
 
 
 def test_a_long_value_is_cut_before_and_after() -> None:
     old, new = (json.dumps({"payload": json.dumps({"n": letter * 500})}) for letter in "ab")
-    (told,) = differences(old, new, most=20)
-    assert told == 'payload: {"n": "aaaaaaaaaaaa… -> {"n": "bbbbbbbbbbbb…'
+    (line,) = differences(old, new, most=20)
+    assert line == 'payload: {"n": "aaaaaaaaaaaa… -> {"n": "bbbbbbbbbbbb…'
 
 
 def test_an_entry_shows_its_undo_login_and_group() -> None:

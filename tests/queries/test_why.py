@@ -36,22 +36,22 @@ BY = Actor("ana", "web-1", "restore of db-2")
 WORK = '["work"]'
 
 
-async def told(database: Database, id: int) -> Why:
+async def explain(database: Database, id: int) -> Why:
     return await database.read(why, id, UTC)
 
 
 async def kinds(database: Database, id: int) -> list[str]:
-    return [cause.kind for cause in (await told(database, id)).causes]
+    return [cause.kind for cause in (await explain(database, id)).causes]
 
 
 async def only(database: Database, id: int) -> Cause:
-    (cause,) = (await told(database, id)).causes
+    (cause,) = (await explain(database, id)).causes
     return cause
 
 
 async def test_a_missing_task_has_no_causes(database: Database) -> None:
     with pytest.raises(TaskNotFound, match="77"):
-        await told(database, 77)
+        await explain(database, 77)
 
 
 async def test_a_future_task_is_not_due(database: Database, runner: Runner) -> None:
@@ -101,7 +101,7 @@ async def test_a_pause_names_its_author_reason_and_end(database: Database, runne
     until = await database.read(clock) + timedelta(minutes=10, seconds=1)
     await database.write(pause, PauseTarget(PauseKind.QUEUE, "mail"), BY, until)
     await database.write(pause, PauseTarget(PauseKind.HANDLER, "work"), BY)
-    queue, handler = (await told(database, id)).causes
+    queue, handler = (await explain(database, id)).causes
     assert queue.kind == handler.kind == "paused"
     assert queue.text.startswith("Queue mail was paused by ana ")
     assert "restore of db-2. It resumes in 10m" in queue.text
@@ -153,14 +153,14 @@ async def test_a_blocked_event_loop_is_the_cause_for_its_own_task_and_for_others
     table = database.tables.runner
     await change(database, sa.update(table).values(stall=block((task, "reports.render"))))
     for each in (task, other, waiting):
-        cause = (await told(database, each)).causes[-1]
+        cause = (await explain(database, each)).causes[-1]
         assert cause.text == (
             f"The event loop of runner {id} (web-1, process 4117) has been blocked for 12s by reports.render "
             f"(task {task}) at reports.py:7: a blocking call in an async handler."
         )
         assert cause.advice == 'make it a plain function, or use executor="process"'
     await change(database, sa.update(table).values(stall=block((task, "reports.render"), (other, "w"), locked=True)))
-    cause = (await told(database, other)).causes[-1]
+    cause = (await explain(database, other)).causes[-1]
     assert cause.text == (
         f"Runner {id} (web-1, process 4117) has executed no Python code for 12s: C code of one of reports.render "
         f"(task {task}), w (task {other}) holds the interpreter lock."
@@ -175,7 +175,7 @@ async def test_a_blocked_event_loop_is_the_cause_for_its_own_task_and_for_others
 async def test_an_unreadable_block_is_one_by_unknown_code(database: Database, stored: str) -> None:
     id = await add_runner(database, handlers=WORK, stall=stored, cpu=1e300, memory=-5)
     task = await add_live(database, "work", state="running", runner_id=id)
-    assert " by unknown code: " in (await told(database, task)).causes[-1].text
+    assert " by unknown code: " in (await explain(database, task)).causes[-1].text
     (row,) = await database.read(runners)
     assert (row.cpu, row.memory) == (None, None)
 
@@ -183,7 +183,7 @@ async def test_an_unreadable_block_is_one_by_unknown_code(database: Database, st
 async def test_a_bucket_that_no_runner_takes_is_named(database: Database) -> None:
     await add_runner(database, handlers=WORK, buckets="0-511")
     await add_runner(database, handlers=WORK, buckets="", slice="single")
-    answer = await told(database, await put(database, bucket=700))
+    answer = await explain(database, await put(database, bucket=700))
     (cause,) = answer.causes
     assert cause.kind == "bucket"
     assert cause.text == (
@@ -196,7 +196,7 @@ async def test_a_bucket_that_no_runner_takes_is_named(database: Database) -> Non
 
 async def test_the_buckets_of_runners_without_the_handler_are_not_advised(database: Database) -> None:
     await add_runner(database, handlers='["other"]', buckets="0-511")
-    answer = await told(database, await put(database, bucket=700))
+    answer = await explain(database, await put(database, bucket=700))
     assert [remedy.commands for remedy in answer.remedies] == ["runner work -H package.module"]
 
 
@@ -208,10 +208,10 @@ async def test_a_runner_that_drains_takes_nothing(database: Database, runner: Ru
 
 async def test_attempts_that_are_used_up_are_the_first_reason(database: Database) -> None:
     id = await add_live(database, "work", attempt=3, max_attempts=3, run_at=ahead(60))
-    found = await told(database, id)
-    assert [cause.kind for cause in found.causes] == ["attempts", "due", "unknown"]
-    assert found.causes[0].text == "It has used 3 of 3 attempts and will not be retried."
-    assert found.causes[0].advice == f"runner edit {id} --max-attempts 4"
+    answer = await explain(database, id)
+    assert [cause.kind for cause in answer.causes] == ["attempts", "due", "unknown"]
+    assert answer.causes[0].text == "It has used 3 of 3 attempts and will not be retried."
+    assert answer.causes[0].advice == f"runner edit {id} --max-attempts 4"
 
 
 async def test_full_runners_list_their_tasks(database: Database) -> None:
@@ -271,7 +271,7 @@ async def test_tasks_of_a_higher_priority_that_become_due_leave_less_of_the_rate
         await add_live(database, "work", priority=9, run_at=ahead(-900))
     facts = await database.read(read_facts, id)
     assert facts.arrivals == pytest.approx(share * facts.pace)
-    text = (await told(database, id)).causes[-1].text
+    text = (await explain(database, id)).causes[-1].text
     if share == 1.0:
         assert re.search(r"4 tasks are ahead of it: not at this rate: in the last 10 minutes, (\d+) .* and \1 of", text)
     else:
@@ -322,7 +322,7 @@ async def test_a_suspect_is_reported_as_isolated(database: Database, runner: Run
     await add_live(database, "work", rescues=2, run_at=ahead(-60))
     await put_many(database, 5, priority=9)
     id = await add_live(database, "work", rescues=2, run_at=ahead(-1))
-    apart, behind = (await told(database, id)).causes
+    apart, behind = (await explain(database, id)).causes
     assert (apart.kind, apart.advice) == ("apart", f"runner retry {id}")
     assert apart.text.startswith("It lost 2 runners, and is suspected of killing them: a runner runs such tasks ")
     assert apart.text == f"{(await database.read(task_detail, id)).suspicion} `runner retry {id}` clears it."
@@ -342,7 +342,7 @@ async def test_the_dependencies_of_a_blocked_task_are_named(database: Database) 
     there = await add_live(database, "load", key="day-2")
     parents = (DependsOn(dead), DependsOn(("load", "day-1")), DependsOn(("load", "day-2")))
     id = await put(database, after=parents)
-    texts = [cause.text for cause in (await told(database, id)).causes]
+    texts = [cause.text for cause in (await explain(database, id)).causes]
     assert texts == [
         "It depends on task 900 fetch, which is dead; it waits until that task succeeds.",
         "It depends on a task of load with key day-1, which has not been submitted yet.",
@@ -350,7 +350,7 @@ async def test_the_dependencies_of_a_blocked_task_are_named(database: Database) 
     ]
     history = database.tables.history
     await change(database, sa.delete(history).where(history.c.id == dead))
-    assert (await told(database, id)).causes[0].text == "It depends on task 900, which no longer exists."
+    assert (await explain(database, id)).causes[0].text == "It depends on task 900, which no longer exists."
     await change(database, sa.delete(database.tables.dependency))
     assert "no open row in task_dependency" in (await only(database, id)).text
 
@@ -365,16 +365,16 @@ async def test_a_running_task_names_its_runner_and_start(database: Database, run
     id = await put(database, timeout=600.0)
     await runner.claim()
     await database.write(terminate, [Target(id)], BY)
-    found = await told(database, id)
-    running, asked = found.causes
-    assert found.verdict == f"Task {id} work is running."
+    answer = await explain(database, id)
+    running, asked = answer.causes
+    assert answer.verdict == f"Task {id} work is running."
     assert running.text.startswith(f"It has been running on runner {runner.id} (here, process 1) for ")
     assert "attempt 1 of 3; its deadline is in 9m" in running.text
     assert asked.text.startswith("Termination was requested by ana ")
 
 
 @pytest.mark.parametrize(
-    ("threaded", "timeout", "beat", "said"),
+    ("threaded", "timeout", "beat", "sentence"),
     [
         ((), None, False, "learns about it with its next heartbeat."),
         (("work",), None, False, "learns about it with its next heartbeat."),
@@ -384,7 +384,7 @@ async def test_a_running_task_names_its_runner_and_start(database: Database, run
     ],
 )
 async def test_a_terminated_running_task_states_the_next_step(
-    database: Database, runner: Runner, threaded: tuple[str, ...], timeout: float | None, beat: bool, said: str
+    database: Database, runner: Runner, threaded: tuple[str, ...], timeout: float | None, beat: bool, sentence: str
 ) -> None:
     id = await put(database, timeout=timeout)
     await runner.claim()
@@ -396,7 +396,7 @@ async def test_a_terminated_running_task_states_the_next_step(
     silent = (known.at - known.terminated.at).total_seconds() + (-0.1 if beat else 0.1)
     known = replace(known, runner=replace(known.runner, threaded=threaded, heartbeat_age=silent))
     *_, asked = causes(known, UTC)
-    assert re.search(f"Termination was requested by ana .*{said}", asked.text)
+    assert re.search(f"Termination was requested by ana .*{sentence}", asked.text)
 
 
 async def test_a_lost_task_states_whether_a_runner_can_rescue_it(database: Database, runner: Runner) -> None:
@@ -407,7 +407,7 @@ async def test_a_lost_task_states_whether_a_runner_can_rescue_it(database: Datab
     assert "No live runner can rescue the task." in cause.text
     await Runner.enter(database)
     assert (await only(database, id)).text.endswith("A live runner will rescue the task within seconds.")
-    assert (await told(database, id)).task.shown is Shown.LOST
+    assert (await explain(database, id)).task.shown is Shown.LOST
 
 
 async def test_an_ended_task_states_its_end(database: Database, runner: Runner) -> None:
@@ -419,20 +419,20 @@ async def test_an_ended_task_states_its_end(database: Database, runner: Runner) 
         else:
             (task,) = await runner.claim()
             await runner.end(task, outcome)
-            said = "no such address." if isinstance(outcome, Dead) else "attempt 1 of 3."
-            assert (await only(database, id)).text.endswith(said)
+            sentence = "no such address." if isinstance(outcome, Dead) else "attempt 1 of 3."
+            assert (await only(database, id)).text.endswith(sentence)
 
 
 async def test_rows_of_foreign_clients_break_nothing(database: Database) -> None:
     await add_runner(database, handlers=WORK, capacity=0, threaded="{}", queues="[5]")
     hostile = "\x1b[31m\u202e'; drop"
     id = await add_live(database, "work", queue=hostile, error=hostile)
-    (cause,) = (await told(database, id)).causes
+    (cause,) = (await explain(database, id)).causes
     assert "\x1b" not in cause.text
     await change(
         database, sa.insert(database.tables.queue).values(name=hostile, paused_at=ahead(0), paused_why=hostile)
     )
-    assert all("\x1b" not in cause.text + cause.advice for cause in (await told(database, id)).causes)
+    assert all("\x1b" not in cause.text + cause.advice for cause in (await explain(database, id)).causes)
 
 
 async def test_the_position_of_the_first_of_many_is_found_without_reading_the_others(
@@ -468,7 +468,7 @@ async def test_a_task_for_a_host_without_a_runner_names_the_host_and_the_time(da
     assert cause.advice == f"start a runner there, or let web-1 take it: runner edit {bound} --hosts any"
     text = (await only(database, waiting)).text
     assert "one of the hosts web-2, web-3, which have no live runner; any host may take it in 59m59s (" in text
-    (remedy,) = (await told(database, bound)).remedies
+    (remedy,) = (await explain(database, bound)).remedies
     assert remedy.text == "a runner claimed handler work from queue default on web-3"
     await database.write(edit, bound, None, Changes(hosts=""), BY)
     assert await kinds(database, bound) == ["now"]
