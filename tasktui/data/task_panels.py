@@ -145,7 +145,7 @@ def line_of_facts(detail: TaskDetail, width: int) -> Row:
 
 
 def attempts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
-    """The attempts as bars over time: failed, running, and planned ones."""
+    """The attempts as bars over time: failed, running, held and planned ones."""
     task, at = detail.task, detail.at
     failed = detail.attempts[-MOST_ATTEMPTS:]
     planned = detail.next_runs[:MOST_PLANNED]
@@ -170,6 +170,10 @@ def attempts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
         bar = _bar(span, room, (before, task.claimed_at, at), "running", at)
         took = formatting.since(task.claimed_at, at)
         rows.append(_attempt(task.attempt, Shown.RUNNING, "running", line(task.host, 14), took, bar))
+    if task.state is State.WAITING and task.run_at is not None and task.run_at < at and _obstacle(detail):
+        due, now = (min(max(span.column(each, room), 0), room) for each in (task.run_at, at))
+        bar = [(" " * due, ""), ("━" * (now - due), "retrying"), ("┊" * (now < room), "accent")]
+        rows.append(_attempt(task.attempt + 1, Shown.RETRYING, "held", "", formatting.since(task.run_at, at), bar))
     for index, moment in enumerate(planned):
         before = planned[index - 1] if index else at
         bar = _bar(span, room, (before, moment, None), "accent", at)

@@ -9,9 +9,11 @@ from textual.widgets import Input
 
 from runner.db.database import Database
 from runner.model.task import State
+from runner.operations.pause import PauseKind, PauseTarget, pause
+from runner.operations.results import Actor
 from runner.queries.task_list.search import page
 from tasktui.data import task_pages
-from tests.store.rows import add_live, add_past, ahead
+from tests.store.rows import add_attempt, add_live, add_past, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Watch
 
 
@@ -46,6 +48,31 @@ async def test_the_order_stays_fixed_and_newer_tasks_are_announced(database: Dat
         assert operator.screen.pages.listing.ids == (first,)
         await operator.press("r")
         await operator.until(lambda: operator.screen.pages.listing.ids == (second, first))
+
+
+async def test_the_time_that_a_pause_holds_a_due_task_is_amber(database: Database, watch: Watch) -> None:
+    id = await add_live(database, queue="mail", attempt=1, run_at=ahead(-300), retry="1m", error="OSError: gone")
+    await add_attempt(database, id, started_at=ahead(-400), ended_at=ahead(-390), delay=90.0, queue="mail")
+    async with watch("task", task_id=id) as operator:
+        await operator.sees("ATTEMPTS", "failed")
+        assert "↻ held" not in operator.text
+        await database.write(pause, PauseTarget(PauseKind.QUEUE, "mail"), Actor("ana", "desk-1"))
+        await operator.until(lambda: "held back" in operator.text)
+        (row,) = [line for line in operator.text.splitlines() if "2 ↻ held" in line]
+        assert "━━━━" in row
+
+
+@ON_ONE_DATABASE
+async def test_empty_fields_have_a_mark_where_the_theme_has_no_ground(database: Database, watch: Watch) -> None:
+    id = await add_live(database)
+    async with watch("task", task_id=id) as operator:
+        operator.console.apply_theme("sixteen")
+        await operator.sees("PAYLOAD")
+        await operator.press("E")
+        await operator.until(lambda: operator.screen.is_modal and bool(operator.screen.query(Input)))
+        await operator.until(
+            lambda: all(field.styles.border_left[0] == "outer" for field in operator.screen.query(Input))
+        )
 
 
 async def test_n_and_p_open_the_neighbours_of_a_task_in_its_list(database: Database, watch: Watch) -> None:
