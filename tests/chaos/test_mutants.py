@@ -96,7 +96,7 @@ async def test_a_late_settle_breaks_nothing_by_itself(bench: Bench) -> None:
 
 
 async def test_a_settle_without_a_fence_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "_held", lambda task, ending: task.c.id == ending.c.id)
+    monkeypatch.setattr(history, "_has_claim", lambda task, ending: task.c.id == ending.c.id)
     monkeypatch.setattr(history, "_same_fence", lambda _task, _ending: sa.true())
     assert 3 in await broken_by_a_late_settle(bench)
 
@@ -218,7 +218,7 @@ def without_holder(task: Any, ending: Any) -> Any:
 
 async def test_a_finish_without_the_holder_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await broken_by_a_run_that_failed_before(bench) == set()
-    monkeypatch.setattr(history, "_held", without_holder)
+    monkeypatch.setattr(history, "_has_claim", without_holder)
     forget_statements()
     assert 2 in await broken_by_a_run_that_failed_before(bench)
 
