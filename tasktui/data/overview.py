@@ -104,6 +104,10 @@ class Overview:
     slots: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     waits: Mapping[str, Mapping[datetime, float]] = field(default_factory=dict)
 
+    def this_minute(self, name: str) -> int:
+        """A count of the current minute so far, over all queues."""
+        return int(per_minute(self.hour, self.at, lambda flow: getattr(flow, name), 1)[0])
+
     @property
     def alive(self) -> tuple[RunnerRow, ...]:
         """The runners whose lease is valid."""

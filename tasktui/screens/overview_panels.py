@@ -95,8 +95,9 @@ class View:
         return left
 
     def last(self, name: str) -> int:
-        """A count of the last full minute, over all queues."""
-        return sum(getattr(queue.minute, name) for queue in self.data.queues)
+        """A count of the last full minute, over all queues; of this minute while no full one has data."""
+        full = sum(getattr(queue.minute, name) for queue in self.data.queues)
+        return full or (0 if any(self.minutes("finished")) else self.data.this_minute(name))
 
     @property
     def time(self) -> Span:
@@ -173,7 +174,6 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
     data = view.data
     done, failed = view.minutes("succeeded"), view.minutes("failed")
     capacity, busy = (sum(getattr(runner, name) for runner in data.alive) for name in ("capacity", "running_tasks"))
-    arrived, finished = sum(queue.arrived.number for queue in data.queues), view.last("finished")
     ready, dead = total(queue.ready for queue in data.queues), total(queue.dead for queue in data.queues)
     oldest = max(
         (queue for queue in data.queues if queue.oldest is not None), key=lambda q: q.oldest or 0, default=None
@@ -183,7 +183,7 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
     died_hour = sum(flow.flow.died for flow in data.hour if data.at - flow.minute <= 60 * MINUTE)
     late = oldest is not None and any(queue.falls_behind for queue in data.queues)
     slots = " slots" if width >= 18 else ""
-    change = arrived - finished
+    change = sum(queue.arrived.number - queue.minute.finished for queue in data.queues)
     in_and_out = ("▲" if change > 0 else "▼") + f" {abs(change):,} / min" if change else "steady"
     return [
         ("READY", [(str(ready), "bold strong"), (f"  {in_and_out}" if ready.number else "", "muted")]),

@@ -559,6 +559,14 @@ def test_a_figure_far_above_the_usual_one_names_that_one() -> None:
     assert "900  usual 17" in plain(overview_panels.figures(View(overview, None, (), UTC, ("1 h", 60), False), 120))
 
 
+@pytest.mark.parametrize(("before", "shown"), [(0, "14"), (3, "0")])
+def test_the_first_minute_counts_at_once_and_an_idle_one_is_zero(before: int, shown: str) -> None:
+    counts = {0: 14, 9: before}
+    flows = [MinuteFlow(AT.replace(second=0) - ago * MINUTE, Flow(succeeded=done)) for ago, done in counts.items()]
+    view = View(seen(queue(), pulses={"mail": flows}), None, (), UTC, ("1 h", 60), False)
+    assert plain(overview_panels.figures(view, 120)).splitlines()[1].split("│")[2].split()[0] == shown
+
+
 def test_the_run_times_are_empty_only_once_they_are_read() -> None:
     nothing = "no attempt ended in the last hour"
     view = View(seen(), None, (), UTC, ("1 h", 60), False)
