@@ -365,8 +365,8 @@ async def _tasks(tx: Transaction, runners: list[int]) -> int:
 def _earlier(dead: dict[str, Any], id: int) -> Iterator[dict[str, Any]]:
     """Earlier tasks of an order that retries now."""
     for nth, name in enumerate(("dead", "succeeded", "cancelled")):
-        ended = NOW - (3 - nth) * 400 * MINUTE
-        values = {"id": id + nth, "state": name, "key": "order-94002", "finished_at": ended}
+        end = NOW - (3 - nth) * 400 * MINUTE
+        values = {"id": id + nth, "state": name, "key": "order-94002", "finished_at": end}
         yield dead | values | {"error": dead["error"] if name == "dead" else None}
 
 
@@ -411,7 +411,7 @@ async def _attempts(tx: Transaction, last: int) -> None:
     rows = []
     for group, (queue, handler, error, message, number, minutes) in enumerate(FAILURES):
         for nth in range(number):
-            ended = NOW - timedelta(seconds=minutes * 60 * nth / number)
+            end = NOW - timedelta(seconds=minutes * 60 * nth / number)
             rows.append(
                 {
                     "task_id": _failed_task(last, group, nth),
@@ -421,8 +421,8 @@ async def _attempts(tx: Transaction, last: int) -> None:
                     "handler": handler,
                     "host": ("web-1", "web-2")[nth % 5 > 2],
                     "runner_id": 1 + nth % 3,
-                    "started_at": ended - timedelta(seconds=30),
-                    "ended_at": ended,
+                    "started_at": end - timedelta(seconds=30),
+                    "ended_at": end,
                     "verb": "die" if group == 0 and nth % 15 == 0 else "retry",
                     "error_type": error,
                     "message": message,
@@ -432,8 +432,8 @@ async def _attempts(tx: Transaction, last: int) -> None:
                 }
             )
     for nth in range(1, 3):  # one task with every failed attempt of its own
-        ended = NOW - timedelta(minutes=24 - 8 * nth)
-        times = {"started_at": ended - timedelta(seconds=30), "ended_at": ended}
+        end = NOW - timedelta(minutes=24 - 8 * nth)
+        times = {"started_at": end - timedelta(seconds=30), "ended_at": end}
         rows.append(rows[0] | times | {"task_id": last - FIRST_RETRY + 2, "fence": 100 + nth, "attempt": nth})
         rows[-1]["verb"] = "retry"
     await tx.execute(sa.insert(tx.tables.attempt), rows)

@@ -148,10 +148,10 @@ def class_names() -> dict[str, list[str]]:
     places: dict[str, list[str]] = {}
     for module in modules("runner", "tasktui"):
         source = module.read_text()
-        for found in CLASS.finditer(source):
-            if (found[1], "django" in module.parts) not in NAMED_BY_DJANGO:
-                line = source.count("\n", 0, found.start()) + 1
-                places.setdefault(found[1], []).append(location(module, line))
+        for match in CLASS.finditer(source):
+            if (match[1], "django" in module.parts) not in NAMED_BY_DJANGO:
+                line = source.count("\n", 0, match.start()) + 1
+                places.setdefault(match[1], []).append(location(module, line))
     return places
 
 
@@ -232,7 +232,7 @@ def test_former_names_are_not_used_again() -> None:
 def test_names_are_not_participles() -> None:
     names = {
         (str(module.relative_to(PROJECT)), name): location(module, line)
-        for module in modules(*PACKAGES)
+        for module in modules(*PACKAGES, "tests")
         for line, name in participles(module.read_text())
     }
     assert {
@@ -275,14 +275,14 @@ def test_states_are_written_in_one_place() -> None:
 
 
 def test_only_the_database_packages_ask_for_the_name_of_a_database() -> None:
-    found = [
+    places = [
         location(module, number)
         for module in modules("runner", "tasktui")
         if not ANY_DATABASE & set(module.parts) and module != PROJECT / DATABASE_OF_OTHERS
         for number, line in enumerate(module.read_text(encoding="utf-8").splitlines(), 1)
         if DATABASE_NAME.search(line) and re.search("sqlite|postgresql", line)
     ]
-    assert not found, f"ask for a property of the URL or of the dialect instead: {found}"
+    assert not places, f"ask for a property of the URL or of the dialect instead: {places}"
 
 
 def test_every_form_of_a_state_literal_is_found() -> None:

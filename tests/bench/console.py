@@ -43,8 +43,8 @@ def changing(url: str, a_second: int, stop: threading.Event) -> None:
             while not stop.is_set():
                 begin = time.monotonic()
                 async with database.writing() as tx:
-                    found = sa.select(task.c.id).where(task.c.id > last).order_by(task.c.id).limit(part)
-                    ids = [row.id for row in await tx.rows(found)]
+                    newer = sa.select(task.c.id).where(task.c.id > last).order_by(task.c.id).limit(part)
+                    ids = [row.id for row in await tx.rows(newer)]
                     last = ids[-1] if ids else 0
                     values = {"version": task.c.version + 1, "attempt": 1 - task.c.attempt}
                     await tx.execute(sa.update(task).where(tx.dialect.one_of(task.c.id, ids)).values(values))
@@ -72,8 +72,8 @@ def started(url: str) -> tuple[Terminal, list[float]]:
     """Start a console: milliseconds to its first picture and its first data, by the clock and of the processor."""
     begin, times = time.monotonic(), []
     console = Terminal("--url", url, size=SIZE, environment=INSTALLED)
-    for wanted in ("tasktui is starting", "queue-0"):
-        console.sees(wanted)
+    for text in ("tasktui is starting", "queue-0"):
+        console.sees(text)
         times += [1000 * (time.monotonic() - begin), 1000 * used(console.process.pid)]
     return console, times
 
@@ -112,11 +112,11 @@ def memory(pid: int) -> float:
 def watched(console: Terminal, seconds: float) -> tuple[float, list[float]]:
     """Watch for a while; the share of a core that it took, and the memory held in each tenth of it."""
     begin, before = time.monotonic(), used(console.process.pid)
-    held = [memory(console.process.pid)]
+    sizes = [memory(console.process.pid)]
     for _ in range(10):
         console.drains(seconds / 10)
-        held.append(memory(console.process.pid))
-    return (used(console.process.pid) - before) / (time.monotonic() - begin), held
+        sizes.append(memory(console.process.pid))
+    return (used(console.process.pid) - before) / (time.monotonic() - begin), sizes
 
 
 def main() -> None:
@@ -125,20 +125,20 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=5)
     parser.add_argument("--changes", type=int, default=200, help="rows that change in a second")
     parser.add_argument("--seconds", type=float, default=60.0, help="to watch each screen")
-    given = parser.parse_args()
+    options = parser.parse_args()
     first = []
-    for _ in range(1 + given.starts):
-        console, times = started(given.url)
+    for _ in range(1 + options.starts):
+        console, times = started(options.url)
         console.close()
         first.append(times)
     figures = [round(median(times)) for times in zip(*first[1:], strict=True)]
     print(
-        f"load average {os.getloadavg()[0]:.1f}, medians of {given.starts} starts, by the clock and of the processor:"
+        f"load average {os.getloadavg()[0]:.1f}, medians of {options.starts} starts, by the clock and of the processor:"
     )
     print("first paint {} and {} ms, first data {} and {} ms".format(*figures))
-    console, _ = started(given.url)
+    console, _ = started(options.url)
     first_memory = memory(console.process.pid)
-    with changed(given.url, given.changes):
+    with changed(options.url, options.changes):
         console.drains(WARM_UP)
         print(
             f"memory: {first_memory:.0f} MiB with the first data, {memory(console.process.pid):.0f} after {WARM_UP:g} s"
@@ -146,10 +146,8 @@ def main() -> None:
         for key, title in (("1", "Overview"), ("2", "Tasks")):
             console.goes(key, title)
             console.sees("queue-")
-            share, held = watched(console, given.seconds)
-            print(
-                f"watching {title}: {share:.1%} of a core, {held[0]:.0f} to {held[-1]:.0f} MiB, {max(held):.0f} at most"
-            )
+            share, sizes = watched(console, options.seconds)
+            print(f"{title}: {share:.1%} of a core, {sizes[0]:.0f} to {sizes[-1]:.0f} MiB, {max(sizes):.0f} at most")
         before = used(console.process.pid)
         waits = [wait * 1000 for wait in answered(console)]
         processor = (used(console.process.pid) - before) / KEYS * 1000

@@ -114,14 +114,14 @@ async def main() -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--history", type=int, default=1_000_000)
     parser.add_argument("--live", type=int, default=100_000)
-    given = parser.parse_args()
-    database, begin = Database.open(given.url, synchronous="NORMAL"), time.monotonic()
+    arguments = parser.parse_args()
+    database, begin = Database.open(arguments.url, synchronous="NORMAL"), time.monotonic()
     try:
         await database.migrate()
-        await Filler(database, given.history, given.live).fill()
+        await Filler(database, arguments.history, arguments.live).fill()
     finally:
         await database.dispose()
-    print(f"{given.history:,} finished and {given.live:,} live tasks in {time.monotonic() - begin:.0f} s")
+    print(f"{arguments.history:,} finished and {arguments.live:,} live tasks in {time.monotonic() - begin:.0f} s")
 
 
 if __name__ == "__main__":

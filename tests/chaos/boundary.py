@@ -31,9 +31,9 @@ def install() -> None:
 
     async def save(tx: Any, holder: int, checkpoint: Checkpoint) -> bool:
         die_at("before", checkpoint.number)
-        is_held = await save_checkpoint(tx, holder, checkpoint)
+        holds = await save_checkpoint(tx, holder, checkpoint)
         die_at("statement", checkpoint.number)
-        return is_held
+        return holds
 
     async def stored(notes: checkpoints.AttemptNotes, text: str) -> None:
         await store(notes, text)

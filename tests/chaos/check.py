@@ -109,13 +109,13 @@ def _endings(evidence: Evidence) -> Iterator[Violation]:
     for row in evidence.dump.live:
         if row.state != State.WAITING or row.run_at < max((event.at for event in evidence.history), default=0.0):
             yield Violation(2, row.id, f"is {row.state} and due though all is at rest")
-    for row in evidence.dump.ended:
+    for row in evidence.dump.history:
         if row.state == State.SUCCEEDED and any(attempt.fence == row.fence for attempt in evidence.attempts[row.id]):
             yield Violation(2, row.id, f"failed and succeeded under fence {row.fence}")
 
 
 def _effects(evidence: Evidence) -> Iterator[Violation]:
-    for row in evidence.dump.ended:
+    for row in evidence.dump.history:
         if row.state != State.SUCCEEDED:
             continue
         end = evidence.ends.get((row.id, row.fence))
@@ -137,10 +137,10 @@ def _grants(evidence: Evidence) -> Iterator[Violation]:
 
 def _overlaps(evidence: Evidence) -> Iterator[Violation]:
     for task_id, attempts in evidence.attempts.items():
-        for ended in attempts:
-            later = [at for fence, at in evidence.claims(task_id) if fence > ended.fence]
-            if any(at < ended.ended_at - GRAIN for at in later):
-                yield Violation(5, task_id, f"was claimed again before the run under fence {ended.fence} was over")
+        for attempt in attempts:
+            later = [at for fence, at in evidence.claims(task_id) if fence > attempt.fence]
+            if any(at < attempt.ended_at - GRAIN for at in later):
+                yield Violation(5, task_id, f"was claimed again before the run under fence {attempt.fence} was over")
 
 
 def _zombies(evidence: Evidence) -> Iterator[Violation]:

@@ -56,7 +56,7 @@ def _triggers(tables: Tables) -> list[_Trigger]:
     member = ("id", "host", "pid", "slice", "buckets", "lease_until")
     starts = "NEW.state = 'running' AND NEW.fence <> OLD.fence"
     ends = "OLD.state = 'running' AND (NEW.state <> 'running' OR NEW.fence <> OLD.fence)"
-    found: list[_Trigger] = [
+    triggers: list[_Trigger] = [
         _Trigger("submit", tables.task, "INSERT", "", submitted),
         _Trigger("end", tables.task, "UPDATE", ends, ("id", "fence")),
         _Trigger("claim", tables.task, "UPDATE", starts, (*claimed, "expires_at")),
@@ -69,9 +69,9 @@ def _triggers(tables: Tables) -> list[_Trigger]:
         _Trigger("left", tables.runner, "DELETE", "", ("id",)),
     ]
     for registry in (tables.queue, tables.handler):
-        found.append(_Trigger("limits", registry, "INSERT", "", ("name", *LIMITS)))
-        found.append(_Trigger("limits", registry, "UPDATE", _differ(*LIMITS), ("name", *LIMITS)))
-    return found
+        triggers.append(_Trigger("limits", registry, "INSERT", "", ("name", *LIMITS)))
+        triggers.append(_Trigger("limits", registry, "UPDATE", _differ(*LIMITS), ("name", *LIMITS)))
+    return triggers
 
 
 def _differ(*columns: str) -> str:

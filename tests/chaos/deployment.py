@@ -92,9 +92,9 @@ class Deployment:
     def row(self, task_id: int) -> Row:
         return next(row for row in self.dump().rows if row.id == task_id)
 
-    def ended(self, *task_ids: int) -> bool:
+    def has_finished(self, *task_ids: int) -> bool:
         """Return True if these tasks have ended."""
-        return {row.id for row in self.dump().ended} >= set(task_ids)
+        return {row.id for row in self.dump().history} >= set(task_ids)
 
     def at_rest(self) -> bool:
         """Return True if every task has ended."""

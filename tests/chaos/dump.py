@@ -59,7 +59,7 @@ class Dump:
     """
 
     live: tuple[Row, ...] = ()
-    ended: tuple[Row, ...] = ()
+    history: tuple[Row, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     paid: tuple[int, ...] = ()
     audited: tuple[tuple[str, int], ...] = ()
@@ -69,7 +69,7 @@ class Dump:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        return self.live + self.ended
+        return self.live + self.history
 
 
 async def take(database: Database) -> Dump:
@@ -77,7 +77,7 @@ async def take(database: Database) -> Dump:
     tables = database.tables
     async with database.reading() as tx:
         live = await tx.rows(_select(tables.task, Row))
-        ended = await tx.rows(_select(tables.history, Row))
+        history = await tx.rows(_select(tables.history, Row))
         attempts = await tx.rows(_select(tables.attempt, Attempt))
         paid = await _paid(tx)
         audit, minute = tables.audit.c, tables.minute.c
@@ -86,7 +86,7 @@ async def take(database: Database) -> Dump:
         (reported,) = await tx.rows(sa.select(*sums))
     return Dump(
         tuple(Row._make(map(plain, row)) for row in live),
-        tuple(Row._make(map(plain, row)) for row in ended),
+        tuple(Row._make(map(plain, row)) for row in history),
         tuple(Attempt._make(map(plain, row)) for row in attempts),
         paid,
         tuple((row.verb, row.task_id) for row in audited),

@@ -89,11 +89,11 @@ class Evidence:
 
     def claims(self, task_id: int) -> list[tuple[int, float]]:
         """The claims of a task whose end is known, by fence, each with its time."""
-        known = {attempt.fence: attempt.started_at for attempt in self.attempts[task_id]}
+        starts = {attempt.fence: attempt.started_at for attempt in self.attempts[task_id]}
         row = self.rows.get(task_id)
         if row is not None and row.state == State.SUCCEEDED:
-            known[row.fence] = row.claimed_at
-        return sorted((fence, at) for fence, at in known.items() if at is not None)
+            starts[row.fence] = row.claimed_at
+        return sorted((fence, at) for fence, at in starts.items() if at is not None)
 
 
 def run_of(event: Event) -> Run:
@@ -114,7 +114,7 @@ def _final_answers(history: Iterable[Event], what: str, name: str) -> dict[Any, 
     answers: dict[Any, Event] = {}
     for event in history:
         if event.what == what:
-            known = answers.get(event.data[name])
-            if known is None or known.data["answer"] != OK or event.data["answer"] not in (UNKNOWN, REFUSED):
+            earlier = answers.get(event.data[name])
+            if earlier is None or earlier.data["answer"] != OK or event.data["answer"] not in (UNKNOWN, REFUSED):
                 answers[event.data[name]] = event
     return answers

@@ -38,7 +38,7 @@ def started(ctx: Context, token: str, data: Any) -> None:
     journal().write("start", task=ctx.id, fence=ctx.fence, attempt=ctx.attempt, token=token, digest=digest(data))
 
 
-def ended(ctx: Context) -> None:
+def log_end(ctx: Context) -> None:
     journal().write("end", task=ctx.id, fence=ctx.fence)
 
 
@@ -47,7 +47,7 @@ async def work(ctx: Context, token: str, data: Any, seconds: float = 0.0) -> Non
     """Take some time."""
     started(ctx, token, data)
     await asyncio.sleep(seconds)
-    ended(ctx)
+    log_end(ctx)
 
 
 @handler("chaos.narrow", limit_per_runner=NARROW)
@@ -57,7 +57,7 @@ async def narrow(ctx: Context, token: str, data: Any, seconds: float = 0.0) -> N
     journal().write("enter", task=ctx.id, fence=ctx.fence)
     try:
         await asyncio.sleep(seconds)
-        ended(ctx)
+        log_end(ctx)
     finally:
         journal().write("leave", task=ctx.id, fence=ctx.fence)
 
@@ -68,7 +68,7 @@ async def brittle(ctx: Context, token: str, data: Any) -> None:
     started(ctx, token, data)
     if Path(OUTAGE).exists():
         raise ConnectionError("the service is down")
-    ended(ctx)
+    log_end(ctx)
 
 
 @handler("chaos.thread")
@@ -76,7 +76,7 @@ def thread(ctx: Context, token: str, data: Any, seconds: float = 0.0) -> None:
     """Take some time in a thread."""
     started(ctx, token, data)
     time.sleep(seconds)
-    ended(ctx)
+    log_end(ctx)
 
 
 @handler("chaos.tick")
@@ -84,7 +84,7 @@ async def tick(ctx: Context, seconds: float = 0.0) -> None:
     """Run for one tick of a schedule."""
     journal().write("start", task=ctx.id, fence=ctx.fence, key=ctx.key)
     await asyncio.sleep(seconds)
-    ended(ctx)
+    log_end(ctx)
 
 
 def resumed(ctx: Context) -> int:
@@ -133,7 +133,7 @@ async def wait(ctx: Context, token: str, data: Any, gate: str) -> None:
     started(ctx, token, data)
     while not Path(f"{gate}.{ctx.attempt}").exists():
         await asyncio.sleep(CHECK_INTERVAL)
-    ended(ctx)
+    log_end(ctx)
 
 
 @handler("chaos.pay")
@@ -143,7 +143,7 @@ async def pay(ctx: Context, token: str, data: Any, seconds: float = 0.0) -> None
     async with ctx.transaction() as tx:
         await tx.execute(sa.insert(PAYMENTS).values(task=ctx.id))
         await asyncio.sleep(seconds)
-        ended(ctx)
+        log_end(ctx)
 
 
 @handler("chaos.pay_thread")
@@ -153,7 +153,7 @@ def pay_thread(ctx: Context, token: str, data: Any, seconds: float = 0.0) -> Non
     with ctx.transaction() as tx:
         tx.execute(sa.insert(PAYMENTS).values(task=ctx.id))
         time.sleep(seconds)
-        ended(ctx)
+        log_end(ctx)
 
 
 @handler("chaos.flaky")
@@ -162,7 +162,7 @@ async def flaky(ctx: Context, token: str, data: Any, failures: int) -> None:
     started(ctx, token, data)
     if ctx.attempt <= failures:
         raise ConnectionError(f"attempt {ctx.attempt}")
-    ended(ctx)
+    log_end(ctx)
 
 
 @handler("chaos.kill")
@@ -191,4 +191,4 @@ async def innocent(ctx: Context, token: str, data: Any) -> None:
     while ctx.attempt <= LOSSES:
         await asyncio.sleep(CHECK_INTERVAL)
     await asyncio.sleep(0.1)
-    ended(ctx)
+    log_end(ctx)

@@ -52,13 +52,13 @@ class Operator:
             return
         self._latest = target.id
         what = self._draw.choice(["edit", "edit", "terminate"])
-        known: dict[str, Any] = {"task": target.id, "key": f"edited-{target.id}"}
-        self._journal.write(what, answer=UNKNOWN, **known)
+        request: dict[str, Any] = {"task": target.id, "key": f"edited-{target.id}"}
+        self._journal.write(what, answer=UNKNOWN, **request)
         try:
             result = await self._change(what, target)
         except StoreError:
             return  # the commit may have succeeded
-        self._journal.write(what, answer=OK if result.changed else REFUSED, **known)
+        self._journal.write(what, answer=OK if result.changed else REFUSED, **request)
 
     async def _target(self) -> Target | None:
         task = self._database.tables.task.c

@@ -40,21 +40,21 @@ class Connection:
         self._on_fault = on_fault
         self._kind: Kind | None = None
         self._from_server = False
-        self._left = 0
+        self._remaining = 0
         self._seconds = 0.0
         self._swallowing = False
 
-    def arm(self, kind: Kind, left: int, *, from_server: bool, seconds: float) -> None:
+    def arm(self, kind: Kind, remaining: int, *, from_server: bool, seconds: float) -> None:
         """Let a fault happen after a number of bytes.
 
         Args:
             kind: close, reset, or swallow the answers and then reset.
-            left: bytes to forward before.
+            remaining: bytes to forward before.
             from_server: count the bytes of the server; answers are always counted for `swallow`.
             seconds: how long answers are swallowed.
         """
         if not self._swallowing:
-            self._kind, self._left, self._seconds = kind, left, seconds
+            self._kind, self._remaining, self._seconds = kind, remaining, seconds
             self._from_server = from_server or kind == "swallow"
 
     async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, from_server: bool) -> None:
@@ -62,11 +62,11 @@ class Connection:
         try:
             while data := await reader.read(BUFFER):
                 if self._kind is not None and from_server is self._from_server:
-                    if len(data) >= self._left:
-                        writer.write(data[: self._left])
+                    if len(data) >= self._remaining:
+                        writer.write(data[: self._remaining])
                         self._happen(self._kind)
                         continue
-                    self._left -= len(data)
+                    self._remaining -= len(data)
                 if not (from_server and self._swallowing):
                     writer.write(data)
                     await writer.drain()
@@ -154,11 +154,11 @@ class Proxy:
     def _arm(self, share: float, kind: Kind | None = None, *, immediately: bool = False) -> None:
         for connection in list(self._connections):
             if self._draw.random() < share:
-                left = 0 if immediately else int(BYTES[0] * (BYTES[1] / BYTES[0]) ** self._draw.random())
-                chosen = kind if kind is not None else self._draw.choice(KINDS)
+                remaining = 0 if immediately else int(BYTES[0] * (BYTES[1] / BYTES[0]) ** self._draw.random())
+                fault = kind if kind is not None else self._draw.choice(KINDS)
                 connection.arm(
-                    chosen,
-                    left,
+                    fault,
+                    remaining,
                     from_server=self._draw.random() < 0.5,
                     seconds=self._draw.uniform(*self._swallow_seconds),
                 )

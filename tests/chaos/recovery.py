@@ -204,7 +204,7 @@ def _suspects(evidence: Evidence, since: float, until: float) -> dict[int, int]:
         row = evidence.rows.get(task_id)
         if not lost or row is None or (row.finished_at is not None and row.finished_at < since):
             continue
-        left = None if row.max_attempts is None else row.max_attempts - lost[0].attempt
-        if is_suspect(len(lost), left, lost[0].attempt):
-            widths[width(len(lost), left)] += 1
+        remaining = None if row.max_attempts is None else row.max_attempts - lost[0].attempt
+        if is_suspect(len(lost), remaining, lost[0].attempt):
+            widths[width(len(lost), remaining)] += 1
     return dict(widths)

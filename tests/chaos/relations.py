@@ -68,8 +68,8 @@ def dependencies(evidence: Evidence) -> Iterator[Violation]:
     for event in evidence.submits.values():
         for parent in event.data.get("parents", []):
             row, at = evidence.rows.get(parent), starts.get(event.data["task"])
-            ended = row.finished_at if row is not None else None
-            if at is not None and (ended is None or at < ended - GRAIN):
+            end = row.finished_at if row is not None else None
+            if at is not None and (end is None or at < end - GRAIN):
                 yield Violation(11, event.data["task"], f"started before its parent {parent} had ended")
 
 
@@ -84,7 +84,7 @@ def first_starts(evidence: Evidence, *, last: bool = False) -> dict[int, float]:
 
 def outcomes(evidence: Evidence) -> Counter[str]:
     """The outcomes that were settled, by the column of the statistics that counts them."""
-    settled = Counter(STATES[State(row.state)] for row in evidence.dump.ended)
+    settled = Counter(STATES[State(row.state)] for row in evidence.dump.history)
     settled.update(VERBS[attempt.verb] for attempt in evidence.dump.attempts if attempt.verb in VERBS)
     return settled
 
@@ -92,7 +92,7 @@ def outcomes(evidence: Evidence) -> Counter[str]:
 def reports(evidence: Evidence) -> Iterator[Violation]:
     """The minute statistics count every outcome once, and every task that has run or ended as submitted."""
     settled = outcomes(evidence)
-    settled["submitted"] = len(evidence.dump.ended) + sum(row.fence > 0 for row in evidence.dump.live)
+    settled["submitted"] = len(evidence.dump.history) + sum(row.fence > 0 for row in evidence.dump.live)
     for name in ("submitted", "succeeded", "died", "retried"):
         reported = evidence.dump.reported.get(name, 0)
         if reported != settled[name]:

@@ -128,9 +128,9 @@ def _figures(evidence: Evidence, seconds: float) -> dict[str, Any]:
     waits = [max(0.0, at - answered[task]) for task, at in starts.items() if task in answered and task not in planned]
     return {
         "duration, s": round(seconds),
-        "tasks ended": len(dump.ended),
-        "tasks ended per second, mean of the whole storm": round(len(dump.ended) / seconds, 1),
-        "tasks ended per second, best 10 seconds": _best_rate([row.finished_at for row in dump.ended]),
+        "tasks ended": len(dump.history),
+        "tasks ended per second, mean of the whole storm": round(len(dump.history) / seconds, 1),
+        "tasks ended per second, best 10 seconds": _best_rate([row.finished_at for row in dump.history]),
         "submits with an unknown answer": sum(
             event.data["answer"] not in (OK, "duplicate") for event in evidence.submits.values()
         ),
@@ -149,9 +149,9 @@ def _figures(evidence: Evidence, seconds: float) -> dict[str, Any]:
             Counter(attempt.task_id for attempt in rescued).values(), default=0
         ),
         "tasks that killed their runner until they died": sum(
-            row.state == State.DEAD and row.handler == KILLER for row in dump.ended
+            row.state == State.DEAD and row.handler == KILLER for row in dump.history
         ),
-        BYSTANDERS: sum(row.state == State.DEAD and row.handler != KILLER for row in dump.ended),
+        BYSTANDERS: sum(row.state == State.DEAD and row.handler != KILLER for row in dump.history),
     }
 
 

@@ -147,15 +147,15 @@ def _order(log: Sequence[Entry], states: Mapping[int, str], unblocked: frozenset
     waiting: dict[str, set[int]] = defaultdict(set)
     last: dict[str, int] = {}
     submitted: dict[int, int] = {}
-    ended: dict[int, int] = {}
-    for place, entry in enumerate(log):
+    ends: dict[int, int] = {}
+    for index, entry in enumerate(log):
         task, key = entry.data.get("id"), entry.data.get("order_key")
         state.apply(entry)
         if entry.kind == "submit" and key is not None:
             waiting[key].add(entry.data["id"])
-            submitted[entry.data["id"]] = place
+            submitted[entry.data["id"]] = index
         if entry.kind == "gone":
-            ended[entry.data["id"]] = place
+            ends[entry.data["id"]] = index
         if entry.kind != "claim" or key is None:
             continue
         waiting[key] &= state.live.keys()
@@ -166,7 +166,7 @@ def _order(log: Sequence[Entry], states: Mapping[int, str], unblocked: frozenset
                 yield Breach("order", task, f"started before task {other} of order key {key}")
         before = last.get(key)
         stops = key.startswith("wait") and before is not None and states.get(before) in (State.DEAD, State.CANCELLED)
-        waited = before is not None and submitted.get(task or 0, 0) < ended.get(before, 0)
+        waited = before is not None and submitted.get(task or 0, 0) < ends.get(before, 0)
         if stops and waited and before != task and task not in unblocked:
             yield Breach("order", task, f"started after task {before}, which is {states[before or 0]}, with {key}")
         last[key] = entry.data["id"]
@@ -257,8 +257,8 @@ def _slices(log: Sequence[Entry]) -> Iterator[Breach]:
         living = slices.members(entry.at)
         # A runner that took the bucket, and then lost its lease or returned the bucket, owns it no longer: the runner
         # before it may have renewed its lease.
-        is_taken = owner is not None and bucket in living.get(owner, ())
-        foreign = owner != runner and (is_taken or bucket not in living.get(runner, ()))
+        in_use = owner is not None and bucket in living.get(owner, ())
+        foreign = owner != runner and (in_use or bucket not in living.get(runner, ()))
         if row["slice"] and foreign and entry.began > since:
             yield Breach("slices", entry.data["id"], f"of bucket {bucket} of runner {owner} was claimed by {runner}")
         if not row["slice"] and row["buckets"] and bucket not in stored_buckets(row["buckets"]):

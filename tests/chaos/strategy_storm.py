@@ -98,10 +98,10 @@ class StrategyStorm(Storm):
         edit = UNLIMITED if draw.random() < 0.2 else {name: values[name]}
         self._set_limits(draw.choice(PLACES), edit)
 
-    def _set_limits(self, place: PauseTarget, values: Mapping[str, str]) -> None:
+    def _set_limits(self, target: PauseTarget, values: Mapping[str, str]) -> None:
         async def change(database: Database) -> None:
-            await database.write(set_limits, place, LimitEdit(values, new=True), BY)
-            await acknowledge(database, place.kind.value, place.name)
+            await database.write(set_limits, target, LimitEdit(values, new=True), BY)
+            await acknowledge(database, target.kind.value, target.name)
 
         self._try(change)
 
@@ -141,8 +141,8 @@ class StrategyStorm(Storm):
             self._fleet.kill(runner)
             self._fleet.start_runner()
         self._close_breaker()
-        for place in PLACES:
-            self._set_limits(place, UNLIMITED)
+        for target in PLACES:
+            self._set_limits(target, UNLIMITED)
         super()._repair()
 
     def _try(self, change: Callable[[Database], Awaitable[Any]]) -> None:
@@ -176,7 +176,7 @@ def violations(history: Sequence[Event], dump: Dump) -> list[Violation]:
     others = replace(
         dump,
         live=tuple(without_scope(row) for row in dump.live if row.id not in window),
-        ended=tuple(without_scope(row) for row in dump.ended if row.id not in window),
+        history=tuple(without_scope(row) for row in dump.history if row.id not in window),
         attempts=tuple(attempt for attempt in dump.attempts if attempt.task_id not in window),
     )
     broken = check([event for event in history if is_other(event)], others)

@@ -62,9 +62,9 @@ class Submitter:
         except StoreError:
             return  # the commit may have succeeded
         answers = [
-            {"answer": DUPLICATE if place in result.duplicates else OK, "task": task_id, **data}
+            {"answer": DUPLICATE if index in result.duplicates else OK, "task": task_id, **data}
             | _parents(planned, result.ids)
-            for place, (planned, task_id, data) in enumerate(zip(chunk, result.ids, described, strict=True))
+            for index, (planned, task_id, data) in enumerate(zip(chunk, result.ids, described, strict=True))
         ]
         self._journal.write_all("submit", answers)
 

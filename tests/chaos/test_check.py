@@ -88,7 +88,7 @@ HISTORY = [
 ]
 
 DUMP = Dump(
-    ended=(
+    history=(
         row(1, "a", handler="chaos.pay"),
         row(2, "b", attempt=3, fence=4, rescues=1, claimed_at=8.0, finished_at=9.1),
         row(3, "c", "dead"),
@@ -115,7 +115,7 @@ def test_a_sound_history_breaks_nothing() -> None:
 def test_an_edit_that_another_operator_repeats_in_vain_breaks_nothing() -> None:
     again = [operated("edit", 1, UNKNOWN, at=1.1), operated("edit", 1, REFUSED, at=1.2)]
     history = [*HISTORY, operated("edit", 1), *again]
-    assert check(history, with_audit(ended(DUMP, 1, key="edited"), ("edit", 1)), BOUND) == []
+    assert check(history, with_audit(finished(DUMP, 1, key="edited"), ("edit", 1)), BOUND) == []
 
 
 def test_nothing_at_all_breaks_nothing() -> None:
@@ -141,17 +141,17 @@ def reporting(**counts: int) -> Dump:
 
 
 def without(dump: Dump, task_id: int) -> Dump:
-    return replace(dump, ended=tuple(row for row in dump.ended if row.id != task_id))
+    return replace(dump, history=tuple(row for row in dump.history if row.id != task_id))
 
 
-def ended(dump: Dump, task_id: int, **changes: Any) -> Dump:
-    return replace(dump, ended=tuple(row._replace(**changes) if row.id == task_id else row for row in dump.ended))
+def finished(dump: Dump, task_id: int, **changes: Any) -> Dump:
+    return replace(dump, history=tuple(row._replace(**changes) if row.id == task_id else row for row in dump.history))
 
 
 def attempted(dump: Dump, task_id: int, fence: int, /, **changes: Any) -> Dump:
-    chosen = (task_id, fence)
+    run = (task_id, fence)
     return replace(
-        dump, attempts=tuple(t._replace(**changes) if (t.task_id, t.fence) == chosen else t for t in dump.attempts)
+        dump, attempts=tuple(t._replace(**changes) if (t.task_id, t.fence) == run else t for t in dump.attempts)
     )
 
 
@@ -159,8 +159,8 @@ def living(dump: Dump, *rows: Row) -> Dump:
     return replace(dump, live=(*dump.live, *rows))
 
 
-def less(*gone: Event) -> list[Event]:
-    return [event for event in HISTORY if event not in gone]
+def less(*missing: Event) -> list[Event]:
+    return [event for event in HISTORY if event not in missing]
 
 
 END_OF_1 = end(2.0, 1, 1)
@@ -183,32 +183,32 @@ def dependent(*parents: int) -> list[Event]:
 
 
 def same_key(dump: Dump) -> Dump:
-    return ended(ended(dump, 1, unique_key="k", handler="chaos.work"), 4, unique_key="k")
+    return finished(finished(dump, 1, unique_key="k", handler="chaos.work"), 4, unique_key="k")
 
 
 DOCTORED: dict[str, tuple[int, Callable[[], tuple[list[Event], Dump]]]] = {
     "an acknowledged edit is lost": (9, lambda: ([*HISTORY, operated("edit", 1)], with_audit(DUMP, ("edit", 1)))),
     "an acknowledged edit is not audited": (
         9,
-        lambda: ([*HISTORY, operated("edit", 1)], ended(DUMP, 1, key="edited")),
+        lambda: ([*HISTORY, operated("edit", 1)], finished(DUMP, 1, key="edited")),
     ),
     "an edit is audited twice": (
         9,
         lambda: (
             [*HISTORY, operated("edit", 1)],
-            with_audit(ended(DUMP, 1, key="edited"), ("edit", 1), ("edit", 1)),
+            with_audit(finished(DUMP, 1, key="edited"), ("edit", 1), ("edit", 1)),
         ),
     ),
     "a refused edit is there": (
         9,
         lambda: (
             [*HISTORY, operated("edit", 1, REFUSED)],
-            with_audit(ended(DUMP, 1, key="edited"), ("edit", 1)),
+            with_audit(finished(DUMP, 1, key="edited"), ("edit", 1)),
         ),
     ),
     "an unknown edit is in the row only": (
         9,
-        lambda: ([*HISTORY, operated("edit", 1, UNKNOWN)], ended(DUMP, 1, key="edited")),
+        lambda: ([*HISTORY, operated("edit", 1, UNKNOWN)], finished(DUMP, 1, key="edited")),
     ),
     "a task started while another one had its unique key": (10, lambda: (HISTORY, same_key(DUMP))),
     "a task started before its parent had ended": (11, lambda: (dependent(2), DUMP)),
@@ -221,12 +221,12 @@ DOCTORED: dict[str, tuple[int, Callable[[], tuple[list[Event], Dump]]]] = {
         16,
         lambda: (
             [*HISTORY, operated("terminate", 3, at=1.0)],
-            with_audit(ended(DUMP, 3, state="cancelled"), ("terminate", 3)),
+            with_audit(finished(DUMP, 3, state="cancelled"), ("terminate", 3)),
         ),
     ),
     "a termination is not audited": (
         16,
-        lambda: ([*HISTORY, operated("terminate", 3, UNKNOWN)], ended(DUMP, 3, state="cancelled")),
+        lambda: ([*HISTORY, operated("terminate", 3, UNKNOWN)], finished(DUMP, 3, state="cancelled")),
     ),
     "reports count a success twice": (19, lambda: (HISTORY, reporting(succeeded=4))),
     "reports miss a success": (19, lambda: (HISTORY, reporting(succeeded=2))),
@@ -250,7 +250,7 @@ DOCTORED: dict[str, tuple[int, Callable[[], tuple[list[Event], Dump]]]] = {
     "a task runs for ever": (2, lambda: (HISTORY, living(DUMP, row(9, "d", "running")))),
     "one run failed and succeeded": (2, lambda: (HISTORY, attempted(DUMP, 2, 2, fence=4))),
     "a task succeeded whose handler never ended": (3, lambda: (less(END_OF_1), DUMP)),
-    "a task succeeded before its handler ended": (3, lambda: (HISTORY, ended(DUMP, 1, finished_at=1.5))),
+    "a task succeeded before its handler ended": (3, lambda: (HISTORY, finished(DUMP, 1, finished_at=1.5))),
     "a task succeeded by a run under another fence": (3, lambda: ([*less(END_OF_1), end(2.0, 1, 2)], DUMP)),
     "a fence was granted twice": (4, lambda: ([*HISTORY, start(1.2, 1, 1, "a", pid=SECOND)], DUMP)),
     "a fence was granted after a later one": (
@@ -260,13 +260,13 @@ DOCTORED: dict[str, tuple[int, Callable[[], tuple[list[Event], Dump]]]] = {
     "a task was claimed again while it ran": (5, lambda: (HISTORY, attempted(DUMP, 2, 2, ended_at=8.05))),
     "an old run was accepted after a newer claim": (6, lambda: ([*HISTORY, start(2.5, 1, 2, "a")], DUMP)),
     "a failure was accepted after a newer start": (6, lambda: (HISTORY, attempted(DUMP, 2, 2, ended_at=8.5))),
-    "an attempt was not counted": (7, lambda: (HISTORY, ended(DUMP, 2, attempt=2))),
-    "no attempt was counted": (7, lambda: (HISTORY, ended(DUMP, 1, attempt=0))),
+    "an attempt was not counted": (7, lambda: (HISTORY, finished(DUMP, 2, attempt=2))),
+    "no attempt was counted": (7, lambda: (HISTORY, finished(DUMP, 1, attempt=0))),
     "an attempt ended as fenced out under a valid fence": (
         7,
         lambda: (HISTORY, attempted(DUMP, 3, 1, error_type="runner.errors.FencedOut")),
     ),
-    "a task was claimed too often": (7, lambda: (HISTORY, ended(DUMP, 2, max_attempts=2))),
+    "a task was claimed too often": (7, lambda: (HISTORY, finished(DUMP, 2, max_attempts=2))),
     "a rescued task at its maximum was claimed again": (
         7,
         lambda: (HISTORY, attempted(DUMP, 2, 2, attempt=3)),
@@ -276,7 +276,7 @@ DOCTORED: dict[str, tuple[int, Callable[[], tuple[list[Event], Dump]]]] = {
     "a task was claimed again before its delay": (14, lambda: (HISTORY, attempted(DUMP, 2, 1, delay=3.0))),
     "a payload changed in the table": (
         15,
-        lambda: (HISTORY, ended(DUMP, 1, payload=json.dumps({"token": "a", "data": 2}))),
+        lambda: (HISTORY, finished(DUMP, 1, payload=json.dumps({"token": "a", "data": 2}))),
     ),
     "a handler got another payload": (
         15,
@@ -286,7 +286,7 @@ DOCTORED: dict[str, tuple[int, Callable[[], tuple[list[Event], Dump]]]] = {
     "a payment was made twice": (18, lambda: (HISTORY, replace(DUMP, paid=(1, 1)))),
     "a task that died has a payment": (
         18,
-        lambda: (HISTORY, replace(ended(DUMP, 3, handler="chaos.pay"), paid=(1, 3))),
+        lambda: (HISTORY, replace(finished(DUMP, 3, handler="chaos.pay"), paid=(1, 3))),
     ),
 }
 
@@ -312,9 +312,9 @@ RECOVERY = Recovery(lease=1.5, scan=0.2, proof=Proof(group=0.3, alone=1.5), long
 
 def with_bystander(runner_id: int = 7) -> Dump:
     """The dump, with a bystander of task 2 that its runner had claimed and not started."""
-    known = attempted(DUMP, 2, 2, runner_id=runner_id)
+    dump = attempted(DUMP, 2, 2, runner_id=runner_id)
     bystander = attempt(4, 1, "rescue", 3.5, 7.0, runner_id=runner_id, **LOST)
-    again = ended(known, 4, attempt=2, fence=3, rescues=1, claimed_at=8.0, finished_at=9.5)
+    again = finished(dump, 4, attempt=2, fence=3, rescues=1, claimed_at=8.0, finished_at=9.5)
     return replace(again, attempts=(*again.attempts, bystander))
 
 
@@ -336,8 +336,8 @@ def test_restarts_are_measured_from_the_kill_for_bystanders_too() -> None:
 
 def test_counted_attempts_without_a_body_are_found_with_the_fault_of_their_runner() -> None:
     dump = with_bystander()
-    known = Evidence(BYSTANDER, dump)
-    assert [(one.fault, round(one.seconds, 2)) for one in idle_attempts(known)] == [("kill", 0.5)]
+    evidence = Evidence(BYSTANDER, dump)
+    assert [(one.fault, round(one.seconds, 2)) for one in idle_attempts(evidence)] == [("kill", 0.5)]
     calm = [event for event in BYSTANDER if event.what != "kill"]
     assert [(one.fault, round(one.seconds, 2)) for one in idle_attempts(Evidence(calm, dump))] == [("connection", 3.5)]
     begun = Evidence([start(3.6, 4, 1, "f"), *BYSTANDER], dump)

@@ -115,7 +115,7 @@ def test_a_runner_that_is_killed_at_a_boundary_of_a_checkpoint_loses_no_acknowle
         expire_leases(deployment)
     monkeypatch.delenv(KILL)
     fleet.start_runner()
-    fleet.until(lambda: deployment.ended(task), timeout=PATIENCE)
+    fleet.until(lambda: deployment.has_finished(task), timeout=PATIENCE)
     assert deployment.row(task).state == "succeeded"
     states = [event.data["state"] for event in fleet.happened("resume")]
     assert states == (RESUMED if kills is KILLS else [0, 1])
@@ -131,13 +131,13 @@ def storm(deployment: Deployment, runners: int, tasks: int, last: int, seed: int
     """Let runners count while they are killed and frozen, and return the number of events by kind."""
     draw, fleet = random.Random(seed), deployment.fleet
     kinds = ("count", "count_thread", "count_process")
-    ids = submit(deployment, *(kinds[place % 3] for place in range(tasks)), last=last, seconds=0.05)
+    ids = submit(deployment, *(kinds[number % 3] for number in range(tasks)), last=last, seconds=0.05)
     for _ in range(runners):
         fleet.start_runner()
     frozen: list[Program] = []
 
     answers = 0
-    while not deployment.ended(*ids):
+    while not deployment.has_finished(*ids):
         enough = answers + last
         fleet.until(lambda: deployment.at_rest() or answered(fleet) > enough, timeout=PATIENCE)  # noqa: B023
         answers = answered(fleet)

@@ -44,10 +44,12 @@ def test_the_work_of_a_killed_runner_is_rescued(deployment: Deployment, tmp_path
     fleet.kill(victim)
     opened(gate, 1)
     opened(gate, 2)
-    fleet.until(lambda: deployment.ended(*tasks))
+    fleet.until(lambda: deployment.has_finished(*tasks))
     assert 0 < len(lost) < len(tasks)
     assert deployment.violations() == []
-    again = [row.id for row in deployment.dump().ended if (row.state, row.attempt, row.rescues) == ("succeeded", 2, 1)]
+    again = [
+        row.id for row in deployment.dump().history if (row.state, row.attempt, row.rescues) == ("succeeded", 2, 1)
+    ]
     assert sorted(again) == sorted(lost)
     report("seconds until the rescue:", (min(deployment.recoveries()), max(deployment.recoveries())))
 
@@ -61,9 +63,9 @@ def test_killed_runners_leave_both_payment_and_ended_task_or_neither(deployment:
         victim = fleet.start_runner()
         fleet.until(partial(deployment.has_paid, paid))
         fleet.kill(victim)
-    assert not deployment.ended(*tasks), "each was killed in the midst of it"
+    assert not deployment.has_finished(*tasks), "each was killed in the midst of it"
     fleet.start_runner()
-    fleet.until(lambda: deployment.ended(*tasks))
+    fleet.until(lambda: deployment.has_finished(*tasks))
     assert deployment.violations() == []
     assert sorted(deployment.dump().paid) == sorted(tasks)
 
@@ -83,7 +85,7 @@ def test_a_runner_frozen_beyond_its_lease_is_fenced_out(deployment: Deployment, 
     fleet.until(lambda: "was fenced out: its outcome is discarded" in fleet.log())
     assert deployment.row(task).state == "running", "the late settle changed nothing"
     opened(gate, 2)
-    fleet.until(lambda: deployment.ended(task))
+    fleet.until(lambda: deployment.has_finished(task))
     assert deployment.violations() == []
     row = deployment.row(task)
     assert (row.state, row.attempt, row.rescues) == ("succeeded", 2, 1)
@@ -106,13 +108,13 @@ def test_a_newcomer_after_an_outage_takes_nothing_from_runners_that_renew_later(
         fleet.until(deployment.leases_expired)
         fleet.start_runner()
         (probe,) = deployment.submit(plan("work", "probe"))
-        fleet.until(lambda: deployment.ended(probe))
+        fleet.until(lambda: deployment.has_finished(probe))
         for process in healthy:
             fleet.thaw(process)
         opened(gate, 1)
-        fleet.until(lambda: deployment.ended(*tasks))
+        fleet.until(lambda: deployment.has_finished(*tasks))
         assert deployment.violations() == []
-        assert {(row.state, row.attempt, row.rescues) for row in deployment.dump().ended} == {("succeeded", 1, 0)}
+        assert {(row.state, row.attempt, row.rescues) for row in deployment.dump().history} == {("succeeded", 1, 0)}
 
 
 @contextmanager
@@ -153,9 +155,9 @@ def test_a_write_lock_held_beyond_every_lease_spends_no_attempt(migrated_url: st
             fleet.until(lambda: len(fleet.happened("end")) == len(fleet.happened("start")))
             fleet.until(lambda: "could not renew the lease" in fleet.log() or time.time() > expired + 3)
             released = time.time()
-        fleet.until(lambda: deployment.ended(*tasks))
+        fleet.until(lambda: deployment.has_finished(*tasks))
         assert deployment.violations() == []
-        assert {(row.state, row.attempt, row.rescues) for row in deployment.dump().ended} == {("succeeded", 1, 0)}
+        assert {(row.state, row.attempt, row.rescues) for row in deployment.dump().history} == {("succeeded", 1, 0)}
         late = [event for event in fleet.happened("start") if expired < event.at < released]
         assert late == [], "a body started although the lease of its runner was over"
 
@@ -172,8 +174,8 @@ def test_a_runner_that_is_alone_rescues_its_own_work_one_lease_after_its_restart
     fleet.kill(victim)
     opened(gate, 2)
     fleet.start_runner()
-    fleet.until(lambda: deployment.ended(*tasks))
-    assert {(row.state, row.attempt, row.rescues) for row in deployment.dump().ended} == {("succeeded", 2, 1)}
+    fleet.until(lambda: deployment.has_finished(*tasks))
+    assert {(row.state, row.attempt, row.rescues) for row in deployment.dump().history} == {("succeeded", 2, 1)}
     registered = deployment.registered_at()
     assert all(attempt.ended_at - registered >= 1.5 for attempt in deployment.dump().attempts)
     assert deployment.violations() == []
@@ -187,7 +189,7 @@ def test_a_task_that_kills_its_runner_dies_and_its_neighbours_do_not(deployment:
     killer, *others = deployment.submit(plan("kill", "k"), *neighbours)
     fleet.start_runner()
     fleet.start_runner()
-    fleet.until(lambda: deployment.ended(killer, *others), between=fleet.revive)
+    fleet.until(lambda: deployment.has_finished(killer, *others), between=fleet.revive)
     assert deployment.violations() == []
     row = deployment.row(killer)
     assert (row.state, row.attempt, row.rescues) == ("dead", 3, 3)
@@ -211,7 +213,7 @@ def test_sixty_tasks_that_lost_two_runners_run_in_groups_and_only_the_killer_die
             fleet.until(lambda: len(fleet.happened("start", attempt=attempt)) == 60)  # noqa: B023 - called immediately
             fleet.kill(victim)
         fleet.start_runner()
-        fleet.until(lambda: deployment.ended(killer, *others), between=fleet.revive, timeout=240.0)
+        fleet.until(lambda: deployment.has_finished(killer, *others), between=fleet.revive, timeout=240.0)
         assert deployment.violations() == []
         assert (deployment.row(killer).state, deployment.row(killer).attempt) == ("dead", 5)
         assert {deployment.row(task).state for task in others} == {"succeeded"}
@@ -238,7 +240,7 @@ def most_together(history: list[Event]) -> dict[int, int]:
         elif event.what == "end":
             running.pop((event.data["task"], event.data["fence"]), None)
         elif event.what == "kill":
-            running = {run: held for run, held in running.items() if held[0] != event.pid}
+            running = {run: owner for run, owner in running.items() if owner[0] != event.pid}
     return dict(most)
 
 
@@ -273,13 +275,13 @@ def test_crashes_of_postgresql_under_load_lose_nothing(
         fleet.start_runner()
         submitter = fleet.start_submitter("gentle", 1)
         for crash in (crashing_server.kill9, lambda: crashing_server.stop("immediate")):
-            seen = len(fleet.happened("end"))
-            fleet.until(lambda: len(fleet.happened("end")) > seen + 50)  # noqa: B023 - called immediately
+            before = len(fleet.happened("end"))
+            fleet.until(lambda: len(fleet.happened("end")) > before + 50)  # noqa: B023 - called immediately
             crash()
             crashing_server.start()
-        seen = len(fleet.happened("end"))
-        fleet.until(lambda: len(fleet.happened("end")) > seen + 50)
+        before = len(fleet.happened("end"))
+        fleet.until(lambda: len(fleet.happened("end")) > before + 50)
         fleet.kill(submitter)
         fleet.until(deployment.at_rest)
         assert deployment.violations() == []
-        report("tasks, of which rescued:", (len(deployment.dump().ended), len(deployment.recoveries())))
+        report("tasks, of which rescued:", (len(deployment.dump().history), len(deployment.recoveries())))

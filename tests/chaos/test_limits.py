@@ -39,7 +39,7 @@ def limit(url: str, **values: str) -> None:
 
 def tasks(number: int, seconds: float) -> list[PlannedTask]:
     """Tasks of all tenants; the token of each begins with its tenant."""
-    planned = [plan("work", f"t{place % TENANTS}-{place}", seconds=seconds) for place in range(number)]
+    planned = [plan("work", f"t{index % TENANTS}-{index}", seconds=seconds) for index in range(number)]
     return [each._replace(task=each.task._replace(tenant=tenant_of(each.token))) for each in planned]
 
 
@@ -84,7 +84,7 @@ def test_no_instant_exceeds_a_limit_while_runners_are_killed(deployment: Deploym
         fleet.until(lambda: len(fleet.happened("end")) >= number)  # noqa: B023 - called at once
         busy = {event.pid for event in fleet.happened("start")[-3:]}
         fleet.kill(next(each for each in fleet.runners if each.pid in busy))
-    fleet.until(lambda: deployment.ended(*ids))
+    fleet.until(lambda: deployment.has_finished(*ids))
     check(fleet, 2)
     assert deployment.violations() == []
 
@@ -98,11 +98,11 @@ def test_limits_hold_for_minutes_of_kills(deployment: Deployment, migrated_url: 
     for _ in range(RUNNERS):
         fleet.start_runner()
     end = time.monotonic() + 60
-    while time.monotonic() < end and not deployment.ended(*ids):
+    while time.monotonic() < end and not deployment.has_finished(*ids):
         time.sleep(draw.uniform(0.3, 1.5))
         fleet.kill(draw.choice(fleet.runners))
         fleet.start_runner()
-    fleet.until(lambda: deployment.ended(*ids), between=fleet.revive, timeout=300)
+    fleet.until(lambda: deployment.has_finished(*ids), between=fleet.revive, timeout=300)
     check(fleet, 2)
     assert deployment.violations() == []
 

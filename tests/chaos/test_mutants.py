@@ -125,7 +125,7 @@ async def broken_by_a_late_settle(bench: Bench) -> set[int]:
             await until(lambda: first.metrics.verbs.total() == 1)
             await asyncio.sleep(4 * GRAIN)  # so that the times of this settle and the following end differ
             gates[1].set()
-            await harness.ended(task)
+            await harness.wait_for(task)
     return await bench.broken()
 
 
@@ -245,7 +245,7 @@ async def broken_by_a_run_that_failed_before(bench: Bench) -> set[int]:
         gate.set()
         await until(lambda: not runner.worker.in_flight.tasks)
         runner.claimer.open = True
-        await harness.ended(task)
+        await harness.wait_for(task)
     return await bench.broken()
 
 
@@ -289,7 +289,7 @@ async def broken_by_an_edit_during_a_completion(bench: Bench) -> set[int]:
             await tx.execute(sa.update(table).where(table.c.id == task).values(priority=9))
             gate.set()
             await until(blocked)
-        await harness.ended(task)
+        await harness.wait_for(task)
     return await bench.broken()
 
 
@@ -325,5 +325,5 @@ async def broken_by_a_fenced_payment(bench: Bench) -> set[int]:
             gates[0].set()
             await until(lambda: not first.worker.in_flight.tasks)
             gates[1].set()
-            await harness.ended(task)
+            await harness.wait_for(task)
     return await bench.broken()

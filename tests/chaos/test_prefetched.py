@@ -57,9 +57,9 @@ def test_tasks_that_never_started_spend_no_attempt_when_their_runner_is_killed(
         fleet.kill(victim)
         Path(f"{gate}.1").touch()
         fleet.start_runner()
-        fleet.until(lambda: deployment.ended(*slow))
+        fleet.until(lambda: deployment.has_finished(*slow))
         assert deployment.violations() == []
-        ends = {row.id: (row.state, row.attempt) for row in deployment.dump().ended}
+        ends = {row.id: (row.state, row.attempt) for row in deployment.dump().history}
         assert {ends[task] for task in begun} == {("dead", 1)}
         assert {ends[task] for task in set(slow) - begun} == {("succeeded", 1)}
         assert {deployment.row(task).rescues for task in prefetched} == {1}
@@ -75,7 +75,7 @@ def test_a_prefetched_task_that_kills_its_runner_is_dead_after_its_attempts_and_
         neighbours = [plan("work", f"n-{number}", seconds=0.2) for number in range(8)]
         killer, *others = behind_quick_ones(deployment, plan("kill", "k", max_attempts=most), *neighbours)
         fleet.start_runner()
-        fleet.until(lambda: deployment.ended(killer, *others), between=fleet.revive, timeout=SLOW)
+        fleet.until(lambda: deployment.has_finished(killer, *others), between=fleet.revive, timeout=SLOW)
         assert deployment.violations() == []
         row = deployment.row(killer)
         assert (row.state, row.attempt) == ("dead", most)
@@ -95,7 +95,7 @@ def test_a_thawed_runner_starts_nothing_that_others_may_have(deployment: Deploym
         started_before = len(fleet.happened("start"))
         assert started_before < QUICK
         fleet.start_runner()
-        fleet.until(lambda: deployment.ended(*tasks) or deployment.dump().live == ())
+        fleet.until(lambda: deployment.has_finished(*tasks) or deployment.dump().live == ())
         fleet.thaw(frozen)
         fleet.until(lambda: "was declared lost" in fleet.log())
         # The freeze may fall between the check of the lease and the first line of one body.

@@ -80,7 +80,7 @@ async def test_a_short_storm_on_the_network_strands_nothing(
             await asyncio.sleep(0.05)
             if await harness.count(database.tables.task) == 0:
                 tasks += await database.write(submit_many, [NewTask("work")] * TASKS)
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
         await until(lambda: _none_live(harness))
     states = {row.state for row in await harness.rows(database.tables.history.select())}
     assert states == {"succeeded"}

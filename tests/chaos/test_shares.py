@@ -111,8 +111,8 @@ def test_live_slices_move_only_the_share_of_a_member_that_is_killed_or_joins(
 
     # Killed for good: only its share moves.
     before = shares(deployment)
-    gone = fleet.runners[0]
-    fleet.kill(gone)
+    first_runner = fleet.runners[0]
+    fleet.kill(first_runner)
 
     def has_gone() -> bool:
         after = shares(deployment)
@@ -163,11 +163,11 @@ def test_a_breaker_survives_the_kill_of_its_opener_and_of_its_prober(deployment:
     fleet.until(lambda: opened(deployment) >= 4, fleet.revive)  # others probe on
     assert starts(deployment) - spent <= opened(deployment), "waiting tasks spend no attempts"
     outage.unlink()
-    fleet.until(lambda: deployment.ended(*ids), fleet.revive)
+    fleet.until(lambda: deployment.has_finished(*ids), fleet.revive)
     breaches = check_strategies(log_of(deployment), {}, frozenset())
     assert breaches == []
     assert deployment.violations() == []
-    assert {row.state for row in deployment.dump().ended} == {"succeeded"}
+    assert {row.state for row in deployment.dump().history} == {"succeeded"}
 
 
 def opened(deployment: Deployment) -> int:

@@ -94,8 +94,8 @@ def claimed(at: float, task: int, began: float | None = None, **data: Any) -> En
 def limited(at: float, **values: Any) -> list[Entry]:
     """Limits that an operator set, and their acknowledgement."""
     columns = dict.fromkeys(("max_running", "max_per_tenant", "rate_limit", "rate_period")) | values
-    place: dict[str, Any] = {"kind": "handler", "name": "work"}
-    return [entry("limits", at, **place, **columns), entry("acknowledged", at, **place)]
+    target: dict[str, Any] = {"kind": "handler", "name": "work"}
+    return [entry("limits", at, **target, **columns), entry("acknowledged", at, **target)]
 
 
 def runner(at: float, id: int, **values: Any) -> Entry:
@@ -221,8 +221,8 @@ def forget_statements() -> None:
 
 async def claim_twice(database: Database) -> None:
     """Claim under a limit of one running task."""
-    place, worker = PauseTarget(PauseKind.HANDLER, "work"), await Runner.enter(database)
-    await database.write(set_limits, place, LimitEdit({"concurrency": "1"}, new=True), Actor("ana", "desk"))
+    target, worker = PauseTarget(PauseKind.HANDLER, "work"), await Runner.enter(database)
+    await database.write(set_limits, target, LimitEdit({"concurrency": "1"}, new=True), Actor("ana", "desk"))
     await claim_log.acknowledge(database, "handler", "work")
     await database.write(submit_many, [NewTask("work"), NewTask("work")])
     await worker.survey()

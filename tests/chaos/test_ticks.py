@@ -110,8 +110,8 @@ def runs_of(deployment: Deployment) -> list[Run]:
             for table in (tx.tables.task, tx.tables.history):
                 end = table.c.finished_at if table is tx.tables.history else sa.null()
                 row = table.c
-                found = sa.select(row.id, row.submitted_by, row.key, row.queue, end.label("finished_at"))
-                rows = await tx.rows(found.where(row.submitted_by.like("schedule %")))
+                statement = sa.select(row.id, row.submitted_by, row.key, row.queue, end.label("finished_at"))
+                rows = await tx.rows(statement.where(row.submitted_by.like("schedule %")))
                 runs += [Run(each[0], each[1].removeprefix("schedule "), *each[2:]) for each in rows]
         return runs
 
@@ -151,13 +151,13 @@ def check(ticks: Sequence[Tick], runs: Sequence[Run]) -> list[str]:
 
 
 def _repeated(ticks: Sequence[Tick], runs: Sequence[Run]) -> Iterator[str]:
-    seen: set[tuple[str, ...]] = set()
+    identities: set[tuple[str, ...]] = set()
     for run in runs:
         # The runs of a broadcast differ by their queues.
         identity = (run.schedule, run.key, run.queue)
-        if identity in seen:
+        if identity in identities:
             yield f"{identity} has two tasks"
-        seen.add(identity)
+        identities.add(identity)
     submitted = [tick.task_id for tick in ticks if tick.task_id is not None]
     if sorted(submitted) != sorted(run.id for run in runs):
         yield f"{len(submitted)} ticks have a task, and {len(runs)} tasks have a tick"

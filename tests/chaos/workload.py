@@ -110,7 +110,7 @@ def planned_chunks(mix: str, seed: int, size: int) -> Iterator[list[PlannedTask]
         chunk: list[PlannedTask] = []
         for _ in range(size):
             kind = draw.choices(list(shares), list(shares.values()))[0]
-            parents = [place for place, task in enumerate(chunk) if task.task.handler == "chaos.work"]
+            parents = [index for index, task in enumerate(chunk) if task.task.handler == "chaos.work"]
             if kind == "dependent" and not parents:
                 kind = "work"
             token = f"{seed}-{number}"

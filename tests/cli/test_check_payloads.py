@@ -49,11 +49,11 @@ def test_payloads_that_do_not_fit_are_named(cli: Call, monkeypatch: pytest.Monke
         assert cli("submit", "shop.charge", payload, "-H", "shop_before").code == 0
     assert cli("submit", "shop.gone", "-H", "shop_before").code == 0
     REGISTRY._handlers.clear()
-    found = cli("check", "--against", "shop_after")
-    assert found.code == 1
-    assert "✗ shop.charge: 2 of 2 payloads would fail" in found.out
-    assert "task 1: cents: Field required" in found.out
-    assert "✗ shop.gone: shop_after has no such handler, and 1 task would wait" in found.out
+    outcome = cli("check", "--against", "shop_after")
+    assert outcome.code == 1
+    assert "✗ shop.charge: 2 of 2 payloads would fail" in outcome.out
+    assert "task 1: cents: Field required" in outcome.out
+    assert "✗ shop.gone: shop_after has no such handler, and 1 task would wait" in outcome.out
     monkeypatch.setattr(handlers, "MOST_PAYLOADS", 1)
     document = cli("check", "--against", "shop_after", "--json").document
     assert [(item["handler"], item["tasks"], item["failures"]) for item in document["handlers"]] == [
@@ -65,5 +65,5 @@ def test_payloads_that_do_not_fit_are_named(cli: Call, monkeypatch: pytest.Monke
 def test_tasks_that_fit_pass(cli: Call) -> None:
     Path("shop_same.py").write_text(OLD)
     assert cli("submit", "shop.charge", '{"order": 1}', "-H", "shop_same").code == 0
-    found = cli("check", "--against", "shop_same")
-    assert (found.code, found.out) == (0, "✓ shop.charge: 1 payload fit\n")
+    outcome = cli("check", "--against", "shop_same")
+    assert (outcome.code, outcome.out) == (0, "✓ shop.charge: 1 payload fit\n")

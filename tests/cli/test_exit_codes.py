@@ -116,17 +116,17 @@ def test_a_broken_pipe_prints_no_error(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        ended = subprocess.run([PROGRAM, "--help"], stdout=writing, stderr=subprocess.PIPE, check=False, cwd=tmp_path)
+        process = subprocess.run([PROGRAM, "--help"], stdout=writing, stderr=subprocess.PIPE, check=False, cwd=tmp_path)
     finally:
         os.close(writing)
-    assert (ended.returncode, ended.stderr) == (Exit.BROKEN_PIPE, b"")
+    assert (process.returncode, process.stderr) == (Exit.BROKEN_PIPE, b"")
 
 
 def test_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
-        ended = subprocess.run([PROGRAM, "--help"], stdout=full, stderr=subprocess.PIPE, check=False, cwd=tmp_path)
-    assert ended.returncode == Exit.ERROR
-    assert ended.stderr == b"runner: No space left on device\n"
+        process = subprocess.run([PROGRAM, "--help"], stdout=full, stderr=subprocess.PIPE, check=False, cwd=tmp_path)
+    assert process.returncode == Exit.ERROR
+    assert process.stderr == b"runner: No space left on device\n"
 
 
 @pytest.mark.slow

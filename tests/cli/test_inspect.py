@@ -225,18 +225,18 @@ def test_stats_list_every_queue_and_unknown_handlers(cli: Call, store: Store) ->
 
 
 @on_sqlite
-@pytest.mark.parametrize("place", [("mail",), ("--handler", "a.b")])
+@pytest.mark.parametrize("target", [("mail",), ("--handler", "a.b")])
 def test_a_pause_is_printed_with_operator_reason_and_end(
-    cli: Call, store: Store, place: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    cli: Call, store: Store, target: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     store.submit(NewTask("a.b", queue="mail"))
-    cli("pause", *place, "--until", "+2h", "--reason", "shop is closed")
-    name = f"{'handler' if len(place) > 1 else 'queue'} {place[-1]}"
+    cli("pause", *target, "--until", "+2h", "--reason", "shop is closed")
+    name = f"{'handler' if len(target) > 1 else 'queue'} {target[-1]}"
     pattern = rf"(?i){name} has been paused for .+ by .+ \(shop is closed\); it resumes in"
     looks = [("stats",), ("check",), ("show", 1)]
     assert [look for look in looks if not re.search(pattern, cli(*look).out)] == []
-    cli("resume", *place)
+    cli("resume", *target)
     assert [look for look in looks if "has been paused" in cli(*look).out] == []
 
 
@@ -294,10 +294,10 @@ def test_a_runner_refuses_a_selection_without_handlers_before_it_claims(cli: Cal
 
 def test_colours_follow_the_terminal_and_no_color(call: Call) -> None:
     call("submit", "a.b")
-    wanted = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}
-    assert "\x1b[1m" in program("tasks", env=wanted).stdout
+    environment = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    assert "\x1b[1m" in program("tasks", env=environment).stdout
     assert "\x1b[" not in program("tasks").stdout
-    refused = program("tasks", env={**wanted, "NO_COLOR": "1"}).stdout
+    refused = program("tasks", env={**environment, "NO_COLOR": "1"}).stdout
     assert not re.search("\x1b\\[[0-9;]*3[0-9]", refused)
 
 

@@ -94,11 +94,11 @@ def test_a_check_advises_on_problems(cli: Call, store: Store) -> None:
     assert cli("check").code == Exit.OK
 
 
-@pytest.mark.parametrize("place", [("mail",), ("--handler", "a.b")])
-def test_a_check_does_not_miss_runners_for_paused_tasks(cli: Call, store: Store, place: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("target", [("mail",), ("--handler", "a.b")])
+def test_a_check_does_not_miss_runners_for_paused_tasks(cli: Call, store: Store, target: tuple[str, ...]) -> None:
     store.submit(NewTask("a.b", queue="mail"))
     assert cli("check").code != Exit.OK
-    cli("pause", *place)
+    cli("pause", *target)
     result = cli("check", "--json")
     assert result.code == Exit.OK
     assert "No live runner takes" not in result.out
@@ -213,9 +213,9 @@ def test_a_signal_drains_a_runner(call: Call, handlers: None) -> None:
         (runner,) = call("runners", "--json").document["runners"]
         assert (runner["pid"], runner["running_tasks"]) == (working.process.pid, 1)
         working.process.send_signal(signal.SIGTERM)
-        ended = working.wait()
-    assert ended.code == Exit.OK, ended.err
-    assert "Traceback" not in ended.err
+        outcome = working.wait()
+    assert outcome.code == Exit.OK, outcome.err
+    assert "Traceback" not in outcome.err
     assert call("runners", "--json").document["runners"] == []
 
 

@@ -79,7 +79,7 @@ async def stored(database: Database) -> dict[int, str]:
         return {row.id: row.payload for row in await tx.rows(sa.select(task.id, task.payload))}
 
 
-async def told(future: Future[SubmitResult]) -> int:
+async def result_id(future: Future[SubmitResult]) -> int:
     (task_id,) = (await asyncio.wait_for(asyncio.wrap_future(future), WAIT_SECONDS)).ids
     return task_id
 
@@ -119,7 +119,7 @@ async def test_a_single_submit_is_sent_immediately_and_later_ones_share_the_next
     await gate.arrived.wait()
     others = [coalescer.put(numbered(number)) for number in range(1, 50)]
     gate.let(2)
-    ids = [await told(future) for future in (first, *others)]
+    ids = [await result_id(future) for future in (first, *others)]
     assert gate.sizes == [1, 49]
     assert len(set(ids)) == 50
 
@@ -129,7 +129,7 @@ async def test_no_future_resolves_before_the_commit(coalescer: Coalescer, gate: 
     await gate.arrived.wait()
     assert (future.done(), await stored(database)) == (False, {})
     gate.let(1)
-    assert {await told(future): '{"number":1}'} == await stored(database)
+    assert {await result_id(future): '{"number":1}'} == await stored(database)
 
 
 async def test_the_size_of_a_transaction_is_bounded(coalescer: Coalescer, gate: Gate) -> None:
@@ -138,7 +138,7 @@ async def test_the_size_of_a_transaction_is_bounded(coalescer: Coalescer, gate: 
     futures = [first, *(coalescer.put(numbered(number)) for number in range(2 * MOST + 5))]
     gate.let(4)
     for future in futures:
-        await told(future)
+        await result_id(future)
     assert gate.sizes == [1, MOST, MOST, 5]
 
 
@@ -153,8 +153,8 @@ async def test_an_invalid_task_fails_alone(
     gate.let(100)
     refused = futures.pop(5)
     with pytest.raises(error):
-        await told(refused)
-    accepted = {await told(future): f'{{"number":{number}}}' for number, future in enumerate(futures)}
+        await result_id(refused)
+    accepted = {await result_id(future): f'{{"number":{number}}}' for number, future in enumerate(futures)}
     assert accepted == await stored(database)
 
 
@@ -164,8 +164,8 @@ async def test_a_cancelled_submit_is_not_sent(coalescer: Coalescer, gate: Gate, 
     given_up, other = coalescer.put(numbered(1)), coalescer.put(numbered(2))
     given_up.cancel()
     gate.let(2)
-    await told(first)
-    await told(other)
+    await result_id(first)
+    await result_id(other)
     assert sorted((await stored(database)).values()) == ['{"number":0}', '{"number":2}']
 
 
@@ -206,9 +206,9 @@ async def test_submits_continue_after_an_outage(gate: Gate, database: Database) 
 
     coalescer = Coalescer(submit, asyncio.get_running_loop())
     with pytest.raises(DatabaseUnavailable):
-        await told(coalescer.put(numbered(0)))
+        await result_id(coalescer.put(numbered(0)))
     gate.let(1)
-    assert {await told(coalescer.put(numbered(1))): '{"number":1}'} == await stored(database)
+    assert {await result_id(coalescer.put(numbered(1))): '{"number":1}'} == await stored(database)
 
 
 async def test_a_task_with_a_unique_key_is_submitted_separately(

@@ -48,7 +48,7 @@ async def submitted(database: Database) -> int:
         return int(await tx.scalar(sa.select(sa.func.count()).select_from(tx.tables.task)))
 
 
-async def found(database: Database, error: Exception) -> list[int]:
+async def matching_ids(database: Database, error: Exception) -> list[int]:
     """The tasks that the search in the message of an error finds."""
     command = re.search(r"Search with: (runner tasks .*?)\. (?:Or|Submit)", str(error))
     assert command is not None, error
@@ -91,7 +91,7 @@ async def test_the_error_says_that_the_task_may_exist_and_its_search_finds_it(
         await work.options(**OPTIONS[kind]).submit_async(number=1)
     assert commits.lost == 1
     assert await submitted(database) == 2
-    assert (await found(database, lost.value))[0] == 2
+    assert (await matching_ids(database, lost.value))[0] == 2
     assert str(lost.value).endswith(f"{ADVICE.get(kind, ADVICE['others'])}.")
     again = await work.options(**OPTIONS[kind]).submit_async(number=1)
     assert again.duplicate is (kind == "unique key")
@@ -102,7 +102,7 @@ async def test_tasks_of_one_submit_exist_all_or_none(commits: LostCommits, datab
     commits.lose(loss(commits, transaction=False))
     with pytest.raises(SubmitUncertain, match="All 3 tasks, or none of them, may exist") as lost:
         await work.options().submit_many_async({"number": number} for number in range(1, 4))
-    assert await found(database, lost.value) == [4, 3, 2, 1]
+    assert await matching_ids(database, lost.value) == [4, 3, 2, 1]
 
 
 async def test_a_connection_that_breaks_before_the_commit_leaves_no_doubt(

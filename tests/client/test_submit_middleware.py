@@ -53,14 +53,14 @@ async def test_every_way_to_submit_passes_through(work: TaskHandler[Any, Any, An
 
 
 def test_an_exception_refuses_the_submit(work: TaskHandler[Any, Any, Any], store: TaskStore) -> None:
-    seen: list[str] = []
+    errors: list[str] = []
 
     @around_submit
     def outer(tasks: list[NewTask]) -> Generator[None, SubmitResult, None]:
         try:
             yield
         except PermissionError as error:
-            seen.append(str(error))
+            errors.append(str(error))
             raise
 
     @around_submit
@@ -71,7 +71,7 @@ def test_an_exception_refuses_the_submit(work: TaskHandler[Any, Any, Any], store
 
     with pytest.raises(PermissionError, match="no quota"):
         work.submit(n=1)
-    assert seen == ["no quota"]
+    assert errors == ["no quota"]
     assert store.tasks() == []
 
 

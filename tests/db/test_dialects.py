@@ -75,8 +75,8 @@ async def test_a_column_is_one_of_the_values_and_of_none_without_values(database
     async with database.reading() as tx:
         task = tx.tables.task.c
         for column, value in ((task.id, 1), (task.handler, "mail.send"), (task.tenant, "acme")):
-            found = [
+            counts = [
                 await tx.scalar(sa.select(sa.func.count()).where(tx.dialect.one_of(column, values)))
                 for values in ([], [value])
             ]
-            assert found == [0, 0 if column is task.tenant else 1]
+            assert counts == [0, 0 if column is task.tenant else 1]

@@ -221,13 +221,13 @@ async def test_texts_and_times_do_not_depend_on_settings_of_the_login(
     monkeypatch.setenv("PGDATESTYLE", "German, DMY")
     other = Database.open(migrated_url)
     id = await put(other, key="ключ €")
-    row, set_to = await _seen(other, id)
+    row, set_to = await _row_and_datestyle(other, id)
     await other.dispose()
-    assert (row.key, row.run_at) == (await _seen(database, id))[0]
+    assert (row.key, row.run_at) == (await _row_and_datestyle(database, id))[0]
     assert set_to == "ISO, DMY"  # the day still comes before the month in input
 
 
-async def _seen(database: Database, id: int) -> tuple[Any, str]:
+async def _row_and_datestyle(database: Database, id: int) -> tuple[Any, str]:
     async with database.reading() as tx:
         table = tx.tables.task
         [row] = await tx.rows(sa.select(table.c.key, table.c.run_at).where(table.c.id == id))

@@ -29,7 +29,7 @@ MOUNTS = r"""
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "kind"),
     [
         ("/tasks.db", "ext4"),
         ("/home", "nfs4"),
@@ -44,8 +44,8 @@ MOUNTS = r"""
         ("/srv/twice/tasks.db", "nfs"),
     ],
 )
-def test_the_longest_mount_point_of_a_path_determines_its_file_system(path: str, found: str) -> None:
-    assert filesystem_of(path, MOUNTS) == found
+def test_the_longest_mount_point_of_a_path_determines_its_file_system(path: str, kind: str) -> None:
+    assert filesystem_of(path, MOUNTS) == kind
 
 
 @pytest.mark.parametrize("mounts", ["", "nonsense\n\n1 2 3 - ext4\n", "1 2 0:1 / /proc rw - proc proc rw\n"])

@@ -250,12 +250,12 @@ async def test_transactions_that_wait_for_another_program_share_a_commit(databas
 
 
 @on_sqlite
-@pytest.mark.parametrize("place", [0, 1, 2])
-async def test_a_transaction_that_fails_beside_others_fails_alone(database: Database, place: int) -> None:
+@pytest.mark.parametrize("index", [0, 1, 2])
+async def test_a_transaction_that_fails_beside_others_fails_alone(database: Database, index: int) -> None:
     verbs: list[Any] = [submit_one, submit_one]
-    verbs.insert(place, refused)
+    verbs.insert(index, refused)
     results, commits = await written_behind_a_rival(database, *verbs)
-    assert isinstance(results.pop(place), ValueError)
+    assert isinstance(results.pop(index), ValueError)
     assert len(set(results)) == await tasks(database) == 2
     assert commits == 2
 

@@ -113,7 +113,7 @@ class Harness:
         """Pause a queue."""
         await self.database.write(pause, PauseTarget(PauseKind.QUEUE, queue), Actor("ana", "desk", "relay is down"))
 
-    async def ended(self, *task_ids: int) -> None:
+    async def wait_for(self, *task_ids: int) -> None:
         """Wait until these tasks are in the history."""
         history = self.database.tables.history
         await until(lambda: self._all_in(history, task_ids))

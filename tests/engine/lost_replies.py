@@ -57,9 +57,9 @@ class LostReplies:
         async def executed(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
             statements: list[str] = []
 
-            def traced(*given: Any, **named: Any) -> Any:
+            def traced(*arguments: Any, **keywords: Any) -> Any:
                 driver._conn.set_trace_callback(statements.append)  # in the thread: other calls may wait for it
-                return function(*given, **named)
+                return function(*arguments, **keywords)
 
             result = await execute(traced, *arguments, **options)
             if "COMMIT" in statements and any(self._loses(sql) for sql in statements) and await execute(claimed):

@@ -64,7 +64,7 @@ def hold() -> None:
 
 
 @handler("process.held", executor="process")
-def held(folder: Path) -> None:
+def hold_lock(folder: Path) -> None:
     (folder / "held").touch()
     ctypes.PyDLL(None).sleep(600)
 

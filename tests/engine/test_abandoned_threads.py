@@ -52,16 +52,16 @@ async def test_spare_threads_replace_functions_that_hang_up_to_the_bound(
     async with harness.running(threads=1, spare_threads=2) as engine:
         for number in (1, 2):
             hung, after = await harness.submit("hangs"), await harness.submit("quick")
-            await harness.ended(hung, after)
+            await harness.wait_for(hung, after)
             await until(lambda number=number: reported(harness, number, number))  # type: ignore[misc]
         assert (await the_runner(harness)).remarks[0] == "2 abandoned threads"
         assert "a spare thread replaces it (2 of 2 used)" in caplog.text
-        await harness.ended(await harness.submit("hangs"))
+        await harness.wait_for(await harness.submit("hangs"))
         await until(lambda: reported(harness, 3, 2))
         assert (await the_runner(harness)).remarks[0] == "3 abandoned threads, 1 slot lost"
         assert "it keeps its slot until it ends (1 slot lost)" in caplog.text
         last = await harness.submit("quick")
-        await harness.ended(await harness.submit("async"))
+        await harness.wait_for(await harness.submit("async"))
         texts = [cause.text for cause in (await harness.database.read(why, last, UTC)).causes]
         assert any("no threads are free: none in 0 threads; 1 slot lost to abandoned threads" in text for text in texts)
         findings = [item async for item in run_checks(Settings(url=parse_url(harness.url))) if item.topic == "threads"]
@@ -69,17 +69,17 @@ async def test_spare_threads_replace_functions_that_hang_up_to_the_bound(
         assert findings[0].found.endswith("has 3 abandoned threads, 1 slot lost")
         assert threading.active_count() - len([t for t in threading.enumerate() if "runner-task" not in t.name]) <= 3
         hanging.go_on.set()
-        await harness.ended(last)
+        await harness.wait_for(last)
         await until(lambda: (engine.worker.executor.stuck, engine.worker.in_flight.in_threads.in_use) == (0, 0))
         await until(lambda: reported(harness, 0, 0))
 
 
 async def test_without_spare_threads_a_function_that_hangs_keeps_its_slot(harness: Harness, hanging: Hanging) -> None:
     async with harness.running(threads=2, spare_threads=0):
-        await harness.ended(await harness.submit("hangs"), await harness.submit("quick"))
+        await harness.wait_for(await harness.submit("hangs"), await harness.submit("quick"))
         await until(lambda: reported(harness, 1, 0))
         assert (await the_runner(harness)).sizes["threads"] == 1
-        await harness.ended(await harness.submit("quick"))
+        await harness.wait_for(await harness.submit("quick"))
 
 
 def test_as_many_threads_are_spare_as_there_are_threads() -> None:

@@ -77,7 +77,7 @@ async def test_an_outage_costs_few_calls_and_all_tasks_succeed_after_it(harness:
         assert await harness.count(harness.database.tables.attempt) == calls + 1
         service.down = False
         await hasten(harness)
-        await harness.ended(*ids)
+        await harness.wait_for(*ids)
         assert not await is_open(harness)()
 
 
@@ -90,7 +90,7 @@ async def test_a_class_opens_it_at_once_and_others_do_not_count(harness: Harness
 
     ids = [await harness.submit("sms", {"number": number}) for number in (0, 1)]
     async with harness.running():
-        await harness.ended(*ids)
+        await harness.wait_for(*ids)
         assert not await is_open(harness)()
         await harness.submit("sms", {"number": 2})
         await until(is_open(harness))
@@ -113,7 +113,7 @@ async def test_dead_judges_the_task_and_not_the_service(harness: Harness) -> Non
 
     task = await harness.submit("sms")
     async with harness.running():
-        await harness.ended(task)
+        await harness.wait_for(task)
         assert not await is_open(harness)()
 
 
@@ -133,7 +133,7 @@ async def test_a_probe_in_its_own_transaction_closes_it(harness: Harness) -> Non
         down.clear()
         task = await harness.submit("sms")  # An attempt that began before the opening would not be a probe.
         await hasten(harness)
-        await harness.ended(task)
+        await harness.wait_for(task)
         await until(lambda: _closed(harness))
 
 

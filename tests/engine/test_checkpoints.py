@@ -27,10 +27,10 @@ ANA = Actor("ana", "desk", "line 3 is wrong")
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
 async def test_the_next_attempt_continues_from_the_last_checkpoint(harness: Harness, kind: str) -> None:
-    seen: list[Any] = []
+    states: list[Any] = []
 
     def step(ctx: Context) -> dict[str, int]:
-        seen.append(ctx.state)
+        states.append(ctx.state)
         return {"line": (ctx.state or {"line": 0})["line"] + 100}
 
     @harness.handler("async")
@@ -47,7 +47,7 @@ async def test_the_next_attempt_continues_from_the_last_checkpoint(harness: Harn
 
     task = await harness.submit(kind)
     await harness.work()
-    assert seen == [None, {"line": 100}, {"line": 200}]
+    assert states == [None, {"line": 100}, {"line": 200}]
     detail = await harness.database.read(task_detail, task)
     assert [(row.number, row.attempt, row.state) for row in detail.checkpoints] == [
         (n, n, f'{{"line":{100 * n}}}') for n in (1, 2, 3)
@@ -58,7 +58,7 @@ async def test_the_next_attempt_continues_from_the_last_checkpoint(harness: Harn
 async def test_attempts_that_resume_together_read_their_checkpoints_with_one_statement(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, reads = dict[int, Any](), list[list[int]]()
+    states, reads = dict[int, Any](), list[list[int]]()
 
     async def read(tx: Transaction, task_ids: Sequence[int]) -> dict[int, tuple[int, str]]:
         reads.append(sorted(task_ids))
@@ -70,7 +70,7 @@ async def test_attempts_that_resume_together_read_their_checkpoints_with_one_sta
             for number in range(ctx.id % 3):
                 await ctx.checkpoint([ctx.id, number])
             raise ConnectionError
-        seen[ctx.id] = ctx.state
+        states[ctx.id] = ctx.state
 
     monkeypatch.setattr(checkpoints, "last_checkpoints", read)
     tasks = [await harness.submit("work") for _ in range(6)]
@@ -81,8 +81,8 @@ async def test_attempts_that_resume_together_read_their_checkpoints_with_one_sta
 
         await until(failed)
         await make_due(harness.database, *tasks)
-        await until(lambda: len(seen) == len(tasks))
-    assert seen == {task: [task, task % 3 - 1] if task % 3 else None for task in tasks}
+        await until(lambda: len(states) == len(tasks))
+    assert states == {task: [task, task % 3 - 1] if task % 3 else None for task in tasks}
     assert reads == [tasks]
 
 
@@ -115,7 +115,7 @@ async def test_a_fenced_attempt_stores_no_checkpoint(harness: Harness) -> None:
 async def test_a_checkpoint_whose_commit_is_not_answered_is_stored_again(
     harness: Harness, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Any] = []
+    states: list[Any] = []
     async with losing_commits(harness.url, monkeypatch) as commits:
 
         @harness.handler("async")
@@ -124,9 +124,9 @@ async def test_a_checkpoint_whose_commit_is_not_answered_is_stored_again(
             commits.lose("INSERT INTO task_checkpoint")
             with pytest.raises(DatabaseUnavailable):
                 await ctx.checkpoint(2)
-            seen.append(ctx.state)
+            states.append(ctx.state)
             await ctx.checkpoint(3)
-            seen.append(ctx.state)
+            states.append(ctx.state)
 
         @harness.handler("plain")
         def plain(ctx: Context) -> None:
@@ -134,14 +134,14 @@ async def test_a_checkpoint_whose_commit_is_not_answered_is_stored_again(
             commits.lose("INSERT INTO task_checkpoint")
             with pytest.raises(DatabaseUnavailable):
                 ctx.checkpoint(2)
-            seen.append(ctx.state)
+            states.append(ctx.state)
             ctx.checkpoint(3)
-            seen.append(ctx.state)
+            states.append(ctx.state)
 
         task = await harness.submit(kind)
         await harness.work(url=parse_url(commits.url), notify=False)
     assert commits.lost == 1
-    assert seen == [1, 3]
+    assert states == [1, 3]
     assert await harness.state(task) == "succeeded"
     detail = await harness.database.read(task_detail, task)
     assert [(row.number, row.state) for row in detail.checkpoints] == [(1, "1"), (2, "3")]
@@ -261,7 +261,7 @@ async def test_progress_and_log_lines_are_written_while_it_runs(
         await until(lambda: _has_rows(harness, harness.database.tables.log))
         detail = await harness.database.read(task_detail, task)
         go_on.set()
-        await harness.ended(task)
+        await harness.wait_for(task)
     assert detail.progress is not None
     assert detail.progress.describe(detail.at).startswith("42 of 105 files (40 %), ")
     assert (detail.progress.rate or 0) > 0
@@ -273,11 +273,11 @@ async def test_progress_and_log_lines_are_written_while_it_runs(
 
 
 async def test_an_operator_goes_back_to_an_earlier_checkpoint(harness: Harness) -> None:
-    seen: list[Any] = []
+    states: list[Any] = []
 
     @harness.handler("work", retry="1h")
     async def work(ctx: Context) -> None:
-        seen.append(ctx.state)
+        states.append(ctx.state)
         if ctx.state is None:
             for line in (1, 2, 3):
                 await ctx.checkpoint(line)
@@ -298,7 +298,7 @@ async def test_an_operator_goes_back_to_an_earlier_checkpoint(harness: Harness) 
     assert (await harness.database.write(rewind, [Target(task)], 1, ANA)).changed == [task]
     await harness.change(sa.update(harness.database.tables.task).values(run_at=sa.text("'2020-01-01 00:00:00.000'")))
     await harness.work()
-    assert seen == [None, 1]
+    assert states == [None, 1]
 
 
 async def test_the_undo_of_a_rewind_never_discards_a_newer_checkpoint(harness: Harness) -> None:

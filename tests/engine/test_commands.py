@@ -16,17 +16,17 @@ ANA = Actor("ana", "desk")
 
 
 async def row(harness: Harness) -> RunnerRow:
-    (found,) = await harness.database.read(runners)
-    return found
+    (runner_row,) = await harness.database.read(runners)
+    return runner_row
 
 
-async def ask(harness: Harness, wanted: RunnerCommand) -> None:
-    assert await harness.database.write(send_command, (await row(harness)).id, str(wanted), ANA)
+async def ask(harness: Harness, command: RunnerCommand) -> None:
+    assert await harness.database.write(send_command, (await row(harness)).id, str(command), ANA)
 
 
-async def said(harness: Harness, command: str | None, capacity: int) -> bool:
-    found = await row(harness)
-    return (found.command, found.capacity) == (command, capacity)
+async def reports(harness: Harness, command: str | None, capacity: int) -> bool:
+    runner_row = await row(harness)
+    return (runner_row.command, runner_row.capacity) == (command, capacity)
 
 
 async def test_a_command_to_drain_stops_it(harness: Harness) -> None:
@@ -52,9 +52,9 @@ async def test_more_slots_run_more_tasks_in_parallel(harness: Harness) -> None:
         await ask(harness, RunnerCommand(concurrency=3))
         await until(lambda: len(running) == 3)
         assert runner.worker.in_flight.capacity == 5
-        await until(lambda: said(harness, None, 5))
+        await until(lambda: reports(harness, None, 5))
         go_on.set()
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
 
 
 async def test_more_threads_run_more_plain_functions_in_parallel(harness: Harness) -> None:
@@ -68,7 +68,7 @@ async def test_more_threads_run_more_plain_functions_in_parallel(harness: Harnes
     async with harness.running(threads=1) as runner:
         await until(lambda: runner.worker.in_flight.in_threads.in_use == 1)
         await ask(harness, RunnerCommand(threads=3))
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
     assert [await harness.state(task) for task in tasks] == ["succeeded"] * 3
 
 
@@ -90,8 +90,8 @@ async def test_fewer_slots_let_running_tasks_finish(harness: Harness) -> None:
         await until(lambda: runner.worker.in_flight.on_loop.size == 1)
         assert running == 2
         go_on.set()
-        await harness.ended(*tasks)
-        await harness.ended(*[await harness.submit("work") for _ in range(4)])
+        await harness.wait_for(*tasks)
+        await harness.wait_for(*[await harness.submit("work") for _ in range(4)])
     assert most == 1
 
 
@@ -114,7 +114,7 @@ async def test_commands_in_quick_succession_all_take_effect(harness: Harness) ->
         await runner._heartbeat()
         in_flight = runner.worker.in_flight
         assert (in_flight.on_loop.size, in_flight.in_threads.size) == (9, 7)
-        assert await said(harness, "drain", 16)
+        assert await reports(harness, "drain", 16)
         assert any("await go_on.wait()" in line.line for line in await harness.database.read(log_of, task))
         assert runner.stopping
         go_on.set()

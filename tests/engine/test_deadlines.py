@@ -8,7 +8,7 @@ from runner.engine.deadlines import KEPT
 from runner.engine.executor import Executor
 from runner.model.outcome import Done, Outcome, Retry
 from tests.engine.harness import WAIT_SECONDS
-from tests.engine.test_executor import AT_ONCE, taken, waiting
+from tests.engine.test_executor import AT_ONCE, running_task, waiting
 
 RESULT_LIMIT = 1000
 
@@ -23,20 +23,20 @@ def is_timeout(outcome: Outcome) -> bool:
 
 async def execute(works: Executor, function: object, timeout: float) -> Outcome:
     async with asyncio.timeout(WAIT_SECONDS):
-        return await works.execute(taken(function, timeout=timeout), lambda _: None)  # type: ignore[arg-type]
+        return await works.execute(running_task(function, timeout=timeout), lambda _: None)  # type: ignore[arg-type]
 
 
 async def test_each_of_many_attempts_is_cancelled_at_its_own_deadline() -> None:
-    works, ended = executor(), list[float]()
+    works, ends = executor(), list[float]()
 
     async def attempt(timeout: float) -> bool:
         outcome = await execute(works, waiting("async"), timeout)
-        ended.append(timeout)
+        ends.append(timeout)
         return is_timeout(outcome)
 
     limits = [5 * AT_ONCE, AT_ONCE, 3 * AT_ONCE, AT_ONCE]
     assert all(await asyncio.gather(*map(attempt, limits)))
-    assert ended == sorted(limits)
+    assert ends == sorted(limits)
 
 
 async def test_a_later_attempt_with_the_same_timeout_keeps_its_own_deadline() -> None:
@@ -77,7 +77,7 @@ async def test_timeouts_of_many_lengths_leave_few_timers() -> None:
 
     works = executor()
     for number in range(3 * KEPT):
-        await works.execute(taken(work, timeout=900.0 + number), lambda _: None)
+        await works.execute(running_task(work, timeout=900.0 + number), lambda _: None)
     gc.collect()  # the timers of earlier tests
     timers = [each for each in gc.get_objects() if isinstance(each, asyncio.TimerHandle) and not each.cancelled()]
     assert KEPT <= len(timers) <= KEPT + 1

@@ -53,9 +53,9 @@ async def test_only_tasks_with_followers_in_their_order_key_are_released_by_a_wr
 ) -> None:
     released = list[int]()
 
-    async def release(tx: Transaction, ended: Sequence[int], *, notify: bool = True) -> int:
-        released.extend(ended)
-        return await release_followers(tx, ended, notify=notify)
+    async def release(tx: Transaction, parents: Sequence[int], *, notify: bool = True) -> int:
+        released.extend(parents)
+        return await release_followers(tx, parents, notify=notify)
 
     monkeypatch.setattr(dependency_resolver, "release_followers", release)
     parent = await harness.submit("step")
@@ -77,7 +77,7 @@ async def test_a_chain_of_an_order_key_leaves_no_other_dependent_behind(
     chain = [await harness.submit("step", order=OrderSpec("k")) for _ in range(5)]
     others = [await harness.submit("step", **after(parent)) for parent in chain]
     async with harness.running(poll_interval="1h"):
-        await harness.ended(*chain, *others)
+        await harness.wait_for(*chain, *others)
     assert [id for id in order if id in chain] == chain
 
 
@@ -93,10 +93,10 @@ async def test_a_chain_that_is_cancelled_is_cancelled_to_its_end(harness: Harnes
 
 async def test_an_idle_runner_ends_despite_unresolvable_dependencies(harness: Harness, order: list[int]) -> None:
     dead = await harness.submit("fail")
-    held = await harness.submit("step", **after(dead))
+    blocked = await harness.submit("step", **after(dead))
     unborn = await harness.submit("step", **after(("step", "never")))
     await harness.work()
-    assert [await harness.state(id) for id in (held, unborn)] == [State.BLOCKED] * 2
+    assert [await harness.state(id) for id in (blocked, unborn)] == [State.BLOCKED] * 2
     assert order == [dead]
 
 
@@ -106,7 +106,7 @@ async def test_any_runner_finds_missed_dependents(harness: Harness, order: list[
     async with harness.running(poll_interval="50ms") as runner:
         runner.dependency_resolver.add = lambda *tasks: None  # type: ignore[method-assign] # as if it had died in between
         runner.worker._on_final = lambda *tasks: None
-        await harness.ended(parent, child)
+        await harness.wait_for(parent, child)
     assert order == [parent, child]
 
 
@@ -125,7 +125,7 @@ async def test_a_row_that_no_database_takes_holds_up_no_other(
     children = [await harness.submit("step", key="no" if n == 2 else None, **after(parent)) for n in range(5)]
     await harness.change(sa.text(FORBIDDEN[harness.database.dialect.name]))
     async with harness.running():
-        await harness.ended(parent, *(id for id in children if id != children[2]))
+        await harness.wait_for(parent, *(id for id in children if id != children[2]))
     assert await harness.state(children[2]) == State.BLOCKED
     assert sorted(order) == [parent, *(id for id in children if id != children[2])]
     assert f"task {children[2]} could not be unblocked" in caplog.text

@@ -214,7 +214,7 @@ async def test_the_minutes_add_up_to_the_history(harness: Harness) -> None:
     async with harness.running():
         await wait_for_event(begun)
         await terminate(harness, terminated)
-        await harness.ended(*tasks, terminated)
+        await harness.wait_for(*tasks, terminated)
     counted = await minutes(harness)
     history = harness.database.tables.history
     for name, state in (("succeeded", State.SUCCEEDED), ("died", State.DEAD), ("cancelled", State.CANCELLED)):

@@ -79,20 +79,20 @@ async def test_several_runners_scan_their_own_queues(handlers: Handlers, store: 
         opened.append("open")
         yield f"runner {len(opened)}"
 
-    seen: list[tuple[str, str]] = []
+    runs: list[tuple[str, str]] = []
 
     @handler("test.several")
     async def work(queue: str, name: str = injected) -> None:
-        seen.append((queue, name))
+        runs.append((queue, name))
 
     one = Runner([work], settings=store.settings, queues=["mail"], **QUICK)
     two = Runner(["test.several"], settings=store.settings, queues=["video"], poll_interval="5s", **QUICK)
     async with one, two:
         for queue in ("mail", "video"):
             await work.options(queue=queue).submit_async(queue=queue)
-        await until(lambda: len(seen) == 2)
-    assert {queue for queue, _ in seen} == {"mail", "video"}
-    assert len({runner for _, runner in seen}) == 2
+        await until(lambda: len(runs) == 2)
+    assert {queue for queue, _ in runs} == {"mail", "video"}
+    assert len({runner for _, runner in runs}) == 2
 
 
 @on_sqlite

@@ -33,7 +33,7 @@ class Trial:
         self.slots_released = 0
 
     async def execute(self, function: Callable[..., Any], payload: str = "{}", **options: Any) -> Outcome:
-        return await self.execute_running(taken(function, payload, **options))
+        return await self.execute_running(running_task(function, payload, **options))
 
     async def execute_running(self, running: Running) -> Outcome:
         async with asyncio.timeout(WAIT_SECONDS):
@@ -43,7 +43,7 @@ class Trial:
         self.slots_released += 1
 
 
-def taken(
+def running_task(
     function: Callable[..., Any],
     payload: str = "{}",
     timeout: float | None = None,
@@ -312,32 +312,32 @@ async def test_the_reason_from_on_error_is_stored_with_the_message_of_the_except
 
 
 async def test_an_async_handler_that_takes_too_long_is_cancelled(trial: Trial) -> None:
-    seen: list[str] = []
+    events: list[str] = []
 
     async def work() -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            seen.append("cancelled")
+            events.append("cancelled")
             raise
 
     assert timed_out(await trial.execute(work, timeout=AT_ONCE))
-    assert seen == ["cancelled"]
+    assert events == ["cancelled"]
     assert trial.slots_released == 1
 
 
 async def test_a_thread_that_takes_too_long_is_asked_to_stop_and_keeps_its_slot_until_it_ends(
     trial: Trial, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told, go_on = threading.Event(), threading.Event()
+    stop_request, go_on = threading.Event(), threading.Event()
 
     def work(ctx: Context) -> None:
         if ctx.stop.wait(WAIT_SECONDS):
-            told.set()
+            stop_request.set()
         go_on.wait(WAIT_SECONDS)
 
     assert timed_out(await trial.execute(work, timeout=AT_ONCE))
-    assert await asyncio.to_thread(told.wait, WAIT_SECONDS)
+    assert await asyncio.to_thread(stop_request.wait, WAIT_SECONDS)
     assert (trial.slots_released, trial.executor.stuck) == (0, 1)
     go_on.set()
     await until(lambda: trial.slots_released == 1)
@@ -363,9 +363,9 @@ def timed_out(outcome: Outcome) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_tasks_own_time_goes_before_the_handlers(trial: Trial, kind: str) -> None:
-    hasty = await trial.execute_running(taken(waiting(kind), timeout=AT_ONCE, default=WAIT_SECONDS))
-    patient = await trial.execute_running(taken(lasting(kind), timeout=WAIT_SECONDS, default=AT_ONCE))
-    by_default = await trial.execute_running(taken(waiting(kind), default=AT_ONCE))
+    hasty = await trial.execute_running(running_task(waiting(kind), timeout=AT_ONCE, default=WAIT_SECONDS))
+    patient = await trial.execute_running(running_task(lasting(kind), timeout=WAIT_SECONDS, default=AT_ONCE))
+    by_default = await trial.execute_running(running_task(waiting(kind), default=AT_ONCE))
     assert timed_out(hasty)
     assert timed_out(by_default)
     assert patient == Done('"done"')
@@ -433,7 +433,7 @@ async def test_a_terminated_body_is_cancelled(trial: Trial, kind: str) -> None:
         begun.set()
         ctx.stop.wait(WAIT_SECONDS)
 
-    running = taken(on_loop if kind == "async" else in_thread)
+    running = running_task(on_loop if kind == "async" else in_thread)
     job = asyncio.ensure_future(trial.execute_running(running))
     running.job, running.started = job, time.monotonic()  # type: ignore[assignment]
     await until(begun.is_set)
@@ -443,14 +443,14 @@ async def test_a_terminated_body_is_cancelled(trial: Trial, kind: str) -> None:
 
 
 async def test_a_context_describes_its_task(trial: Trial) -> None:
-    seen: list[Context] = []
+    contexts: list[Context] = []
     before = datetime.now(UTC)
 
     async def work(ctx: Context, n: int) -> None:
-        seen.append(ctx)
+        contexts.append(ctx)
 
     await trial.execute(work, '{"n": 1}', timeout=60)
-    (ctx,) = seen
+    (ctx,) = contexts
     assert (ctx.id, ctx.key, ctx.attempt, ctx.max_attempts, ctx.fence) == (7, "order-7", 2, 5, 12)
     assert ctx.deadline is not None
     assert timedelta(seconds=60) <= ctx.deadline - before < timedelta(seconds=60 + WAIT_SECONDS)
@@ -458,13 +458,13 @@ async def test_a_context_describes_its_task(trial: Trial) -> None:
 
 
 async def test_a_context_without_a_limit_has_no_deadline(trial: Trial) -> None:
-    seen: list[datetime | None] = []
+    deadlines: list[datetime | None] = []
 
     def work(ctx: Context) -> None:
-        seen.append(ctx.deadline)
+        deadlines.append(ctx.deadline)
 
     await trial.execute(work)
-    assert seen == [None]
+    assert deadlines == [None]
 
 
 async def test_a_contexts_log_names_the_task(trial: Trial, caplog: pytest.LogCaptureFixture) -> None:
@@ -477,14 +477,14 @@ async def test_a_contexts_log_names_the_task(trial: Trial, caplog: pytest.LogCap
 
 
 async def test_two_contexts_are_kept_apart(trial: Trial) -> None:
-    seen: list[Context] = []
+    contexts: list[Context] = []
 
     async def work(ctx: Context) -> None:
-        seen.append(ctx)
+        contexts.append(ctx)
 
     await asyncio.gather(trial.execute(work), trial.execute(work))
-    seen[0].stop.set()
-    assert [ctx.cancelled for ctx in seen] == [True, False]
+    contexts[0].stop.set()
+    assert [ctx.cancelled for ctx in contexts] == [True, False]
 
 
 async def test_a_plain_function_that_returns_a_coroutine_has_not_done_its_work(trial: Trial) -> None:

@@ -67,9 +67,9 @@ def test_an_exit_in_a_task_of_a_handler_does_not_end_the_runner(
         ways = {how: await harness.submit("exits", {"how": how}) for how in ("await", "group", "leave")}
         neighbours = [await harness.submit("neighbour")]
         async with harness.running():
-            await harness.ended(*ways.values(), *neighbours)
+            await harness.wait_for(*ways.values(), *neighbours)
             neighbours.append(await harness.submit("neighbour"))
-            await harness.ended(*neighbours)
+            await harness.wait_for(*neighbours)
         states = {how: await harness.state(id) for how, id in ways.items()}
         assert states == {"await": "dead", "group": "dead", "leave": "succeeded"}
         assert [(await harness.row(id)).attempt for id in neighbours] == [1, 1]

@@ -45,7 +45,7 @@ async def test_a_prefetched_task_that_expires_before_its_slot_is_free_does_not_s
         await until(lambda: late in runner.worker.in_flight.tasks)
         await until(lambda: runner.worker.in_flight.tasks[late].expired)
         release.set()
-        await harness.ended(late)
+        await harness.wait_for(late)
     assert ran == [1]
     assert await harness.state(late) == "cancelled"
 
@@ -57,5 +57,5 @@ async def test_a_runner_takes_a_task_after_its_time_on_other_hosts(harness: Harn
     id = await harness.submit("work", hosts="elsewhere", hosts_for=0.001)
     other = await harness.submit("work", hosts="elsewhere", hosts_for=3600.0)
     async with harness.running():
-        await harness.ended(id)
+        await harness.wait_for(id)
     assert [await harness.state(each) for each in (id, other)] == ["succeeded", "waiting"]

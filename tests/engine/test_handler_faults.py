@@ -15,18 +15,18 @@ TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
 
 
 async def test_context_variables_of_a_task_are_invisible_to_others(harness: Harness) -> None:
-    seen: list[str] = []
+    tenants: list[str] = []
 
     @harness.handler("work")
     async def work() -> None:
-        seen.append(TENANT.get())
+        tenants.append(TENANT.get())
         TENANT.set("somebody")
         await asyncio.sleep(0)
 
     tasks = [await harness.submit("work") for _ in range(5)]
     async with harness.running(concurrency=1):
-        await harness.ended(*tasks)
-    assert seen == ["nobody"] * 5
+        await harness.wait_for(*tasks)
+    assert tenants == ["nobody"] * 5
 
 
 async def test_a_payload_over_the_limit_makes_the_task_dead(harness: Harness) -> None:
@@ -36,7 +36,7 @@ async def test_a_payload_over_the_limit_makes_the_task_dead(harness: Harness) ->
     # `submit` of the store checks no size, as a plain INSERT.
     large, fits = [await harness.submit("work", {"text": "x" * size}) for size in (300, 200)]
     async with harness.running(payload_limit=250):
-        await harness.ended(large, fits)
+        await harness.wait_for(large, fits)
     assert [await harness.state(id) for id in (large, fits)] == ["dead", "succeeded"]
     (attempt,) = await harness.attempts(large)
     assert (attempt.attempt, attempt.error_type) == (1, "PayloadTooLarge")
@@ -55,7 +55,7 @@ async def test_a_reason_that_is_no_text_is_made_one(harness: Harness, kind: Any)
     await harness.submit("odd")
     plain_one = await harness.submit("plain")
     async with harness.running():
-        await harness.ended(plain_one)
+        await harness.wait_for(plain_one)
 
 
 @pytest.mark.parametrize("options", [{"max_attempts": 0}, {"timeout": 0.0}, {"timeout": -1.0}, {"priority": 10}])
@@ -81,7 +81,7 @@ async def test_a_pause_counts_before_the_next_survey(harness: Harness) -> None:
 
     first = await harness.submit("work", queue="mail")
     async with harness.running(poll_interval="1h") as runner:
-        await harness.ended(first)
+        await harness.wait_for(first)
         await harness.pause("mail")
         await harness.submit("work", queue="mail")
         await runner.claimer.scan(submitted=True)
@@ -110,8 +110,8 @@ async def test_a_handler_that_exits_fails_and_the_runner_lives_on(
 
     exits = await harness.submit("exits")
     async with harness.running():
-        await harness.ended(exits)
-        await harness.ended(await harness.submit("plain"))
+        await harness.wait_for(exits)
+        await harness.wait_for(await harness.submit("plain"))
     row = await harness.row(exits)
     assert row.state == "dead"
     assert type(error).__name__ in row.error
@@ -138,8 +138,8 @@ async def test_an_on_error_that_exits_fails_the_attempt_and_the_runner_lives_on(
 
     fails = await harness.submit("fails")
     async with harness.running():
-        await harness.ended(fails)
-        await harness.ended(await harness.submit("plain"))
+        await harness.wait_for(fails)
+        await harness.wait_for(await harness.submit("plain"))
     row = await harness.row(fails)
     assert row.state == "dead"
     assert row.error.startswith("ValueError: wrong; on_error raised ")
@@ -156,7 +156,7 @@ async def test_a_result_that_exits_while_it_is_read_is_not_kept(harness: Harness
 
     task = await harness.submit("odd")
     async with harness.running():
-        await harness.ended(task)
+        await harness.wait_for(task)
     row = await harness.row(task)
     assert (row.state, row.result) == ("succeeded", None)
 
@@ -177,9 +177,9 @@ async def test_an_outcome_that_cannot_be_reported_stops_no_settling(
                 patch.setattr(runner.worker, "on_settled", fail)
             else:
                 patch.setattr(runner.worker.buffer, "_on_settled", fail)
-            await harness.ended(await harness.submit("work"))
+            await harness.wait_for(await harness.submit("work"))
             await until(lambda: "a bug" in caplog.text)
-        await harness.ended(await harness.submit("work"))
+        await harness.wait_for(await harness.submit("work"))
         await until(lambda: runner.metrics.verbs["succeed"] == 1)
         assert not runner.stopping
         assert part == "batch" or not runner.worker.in_flight.claims

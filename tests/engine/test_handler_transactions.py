@@ -93,9 +93,9 @@ async def test_outcomes_are_written_while_all_transactions_of_handlers_are_open(
         await until(lambda: holders.open == runner.settings.transaction_connections)
         await until(lambda: len(runner.worker.in_flight.started()) == MANY)
         others = [await harness.submit("other") for _ in range(5)]
-        await harness.ended(*others)
+        await harness.wait_for(*others)
         holders.go_on.set()
-        await harness.ended(*waiting)
+        await harness.wait_for(*waiting)
     rows = [await harness.row(task) for task in waiting]
     assert [(row.state, row.attempt, row.releases) for row in rows] == [("succeeded", 1, 0)] * MANY
     assert holders.most == runner.settings.transaction_connections == 10
@@ -108,7 +108,7 @@ async def test_coroutines_and_threads_share_one_limit(harness: Harness, holders:
         await until(lambda: holders.open == 2)
         await until(lambda: sum(bool(each.waits_for) for each in runner.worker.in_flight.tasks.values()) == 2)
         holders.go_on.set()
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
     assert holders.most == 2
     assert [(await harness.row(task)).attempt for task in tasks] == [1] * 4
 
@@ -128,10 +128,10 @@ async def test_a_handler_that_gets_no_transaction_loses_no_attempt(
             assert row.attempt <= 1, "the one that runs now"
             assert "all 1 connections for transactions of handlers are in use (transaction_connections)" in row.error
             holders.go_on.set()
-            await harness.ended(second)
+            await harness.wait_for(second)
             assert (await harness.row(second)).attempt == 1
         holders.go_on.set()
-        await harness.ended(first)
+        await harness.wait_for(first)
     assert (await harness.row(first)).attempt == 1
 
 
@@ -153,7 +153,7 @@ async def test_a_time_out_while_it_waits_for_a_transaction_counts_no_attempt(har
         in_flight = runner.worker.in_flight.tasks
         await until(lambda: second in in_flight and in_flight[second].task.timeout != 0.05)
         holders.go_on.set()
-        await harness.ended(first, second)
+        await harness.wait_for(first, second)
     row = await harness.row(second)
     assert (row.state, row.attempt) == ("succeeded", 1)
     assert not await harness.attempts(second)
@@ -170,7 +170,7 @@ async def test_one_line_in_the_log_names_the_setting_when_handlers_wait_for_long
         await until(lambda: holders.open == 1)
         await until(lambda: "for its transaction" in caplog.text)
         holders.go_on.set()
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
     lines = [record.getMessage() for record in caplog.records if "for its transaction" in record.getMessage()]
     assert len(lines) == 1
     assert "all 1 connections for transactions of handlers are in use (transaction_connections)" in lines[0]
@@ -188,7 +188,7 @@ async def test_a_runner_lives_on_after_a_transaction_longer_than_its_lease(
         registered = runner.lease.id
         await until(lambda: not runner.lease.is_valid)
         holders.go_on.set()
-        await harness.ended(other, *tasks)
+        await harness.wait_for(other, *tasks)
         await until(lambda: runner.lease.is_valid)
         assert runner.lease.id == registered
     rows = [await harness.row(task) for task in (other, *tasks)]
@@ -235,7 +235,7 @@ async def test_a_file_that_another_program_writes_to_costs_no_attempt(
         go_on.set()
         await until(lambda: bool(refused))
         lock.release()
-        await harness.ended(task)
+        await harness.wait_for(task)
     row = await harness.row(task)
     assert (row.state, row.attempt) == ("succeeded", 1)
     assert not await harness.attempts(task)

@@ -118,7 +118,7 @@ async def test_a_held_interpreter_lock_does_not_cost_the_lease_and_a_stop_does(
         await until(lambda: is_over(harness))
         runner.send_signal(signal.SIGCONT)
         (tmp_path / "fifo").write_bytes(b"x")
-        await harness.ended(task, neighbour)
+        await harness.wait_for(task, neighbour)
         await until(lambda: "lease keeper renewed the lease" in (tmp_path / "log").read_text())
         await until(lambda: children(runner.pid) not in ([], [keeper]))  # a new one
         runner.send_signal(signal.SIGTERM)
@@ -245,7 +245,7 @@ async def test_c_code_in_the_thread_of_a_plain_function_is_named(
         while "running then: task " not in caplog.text:
             assert size < 1e9
             task = await harness.submit("burns", {"size": size})
-            await harness.ended(task)
+            await harness.wait_for(task)
             size *= 2
         assert runner.lease.is_valid
     assert f"running then: task {task} (burns)" in caplog.text

@@ -59,7 +59,7 @@ async def test_runners_keep_a_limit_together_and_use_all_of_it(harness: Harness)
     async with AsyncExitStack() as stack:
         for _ in range(3):
             await stack.enter_async_context(at_work(harness.runner(poll_interval="200ms")))
-        await harness.ended(*ids)
+        await harness.wait_for(*ids)
     assert meter.most["work"] == 3
 
 
@@ -76,7 +76,7 @@ async def test_a_full_queue_does_not_hold_up_the_others(harness: Harness) -> Non
     quick = [await harness.submit("work", {"name": "quick"}, queue="quick") for _ in range(10)]
     await limit(harness, "queue", "slow", concurrency="2")
     async with harness.running():
-        await harness.ended(*quick)
+        await harness.wait_for(*quick)
         assert meter.running["slow"] == meter.most["slow"] == 2
         gate.set()
         await until(lambda: meter.done.count("slow") == 10)
@@ -95,7 +95,7 @@ async def test_each_tenant_has_a_limit_of_its_own(harness: Harness) -> None:
     quick = [await harness.submit("work", {"name": "bolt"}, tenant="bolt") for _ in range(10)]
     await limit(harness, "handler", "work", per_tenant="2")
     async with harness.running():
-        await harness.ended(*quick)
+        await harness.wait_for(*quick)
         assert meter.running["acme"] == meter.most["acme"] == 2
         gate.set()
         await until(lambda: meter.done.count("acme") == 10)
@@ -113,7 +113,7 @@ async def test_tokens_start_tasks_without_another_submit(harness: Harness) -> No
     await limit(harness, "handler", "work", rate="8/s")
     async with harness.running(poll_interval="1h"):
         await until(lambda: len(meter.done) >= 8)
-        await harness.ended(*ids)
+        await harness.wait_for(*ids)
 
 
 async def test_work_until_idle_includes_limited_tasks(harness: Harness) -> None:
@@ -148,7 +148,7 @@ async def test_a_slow_handler_leaves_slots_to_quick_ones(harness: Harness) -> No
         await harness.submit("slow", priority=9)
     async with harness.running(concurrency=4):
         await until(lambda: meter.running["slow"] == 3)
-        await harness.ended(*[await harness.submit("quick") for _ in range(5)])
+        await harness.wait_for(*[await harness.submit("quick") for _ in range(5)])
         assert meter.most["slow"] == 3
         gate.set()
         await until(lambda: meter.done.count("slow") == 8)
@@ -171,9 +171,9 @@ async def test_lanes_with_and_without_shared_limits_keep_the_limit_per_runner_to
     ids = [await harness.submit("slow", queue=queue) for queue in ("mail", "sms") for _ in range(3)]
     async with harness.running():
         await until(lambda: meter.running["slow"] > 1)
-        await harness.ended(await harness.submit("quick"))
+        await harness.wait_for(await harness.submit("quick"))
         gate.set()
-        await harness.ended(*ids)
+        await harness.wait_for(*ids)
     assert meter.most["slow"] == 2
 
 
@@ -193,9 +193,9 @@ async def test_suspects_keep_the_limit_per_runner(harness: Harness) -> None:
     await harness.change(sa.update(task).where(task.c.id.in_(ids[2:])).values(rescues=2, max_attempts=9))
     async with harness.running():
         await until(lambda: meter.running["slow"] > 0)
-        await harness.ended(await harness.submit("quick"))
+        await harness.wait_for(await harness.submit("quick"))
         gate.set()
-        await harness.ended(*ids)
+        await harness.wait_for(*ids)
     assert meter.most["slow"] == 1
 
 
@@ -217,7 +217,7 @@ async def test_a_suspect_starts_as_soon_as_the_limit_per_runner_has_room(harness
         await until(lambda: len(started) == 3)
         for gate in gates.values():
             gate.set()
-        await harness.ended(*ids)
+        await harness.wait_for(*ids)
     assert sorted(started[:2]) == ["first", "other"]
 
 
@@ -273,8 +273,8 @@ async def test_the_limits_of_the_code_apply_until_an_operator_sets_others(harnes
     await limit(harness, "handler", "work", concurrency="7")
     await harness.work()
     assert await limits_of(harness, "work") == (7, 5)
-    place, default = PauseTarget(PauseKind.HANDLER, "work"), LimitEdit({}, default=True)
-    await harness.database.write(set_limits, place, default, ANA)
+    target, default = PauseTarget(PauseKind.HANDLER, "work"), LimitEdit({}, default=True)
+    await harness.database.write(set_limits, target, default, ANA)
     assert await limits_of(harness, "work") == (2, 5)
     harness.handler("work")(work)
     await harness.work()

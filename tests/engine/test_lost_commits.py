@@ -58,7 +58,7 @@ async def test_successes_whose_commit_is_not_answered_are_counted(
         commits.lose(MOVED)
         go_on.set()
         await until(lambda: runner.metrics.verbs.total() == 4)
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
     assert commits.lost == 1
     assert runner.metrics.verbs == {"succeed": 4}
     assert await counted(harness) == {"submitted": 4, "succeeded": 4}

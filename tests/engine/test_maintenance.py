@@ -29,7 +29,7 @@ async def old_and_young(harness: Harness) -> None:
         await add_past(harness.database, id, finished_at=ahead(-86_400 * days))
 
 
-async def left(harness: Harness) -> list[int]:
+async def history_ids(harness: Harness) -> list[int]:
     return [row.id for row in await harness.rows(sa.select(harness.database.tables.history.c.id))]
 
 
@@ -40,7 +40,7 @@ async def test_old_tasks_are_deleted(harness: Harness) -> None:
         values = {"minute": ahead(-86_400 * days), "queue": "q", "handler": "h", "runner_id": runner_id}
         await harness.change(sa.insert(minute).values(**values))
     await maintenance_of(harness).run()
-    assert await left(harness) == [2]
+    assert await history_ids(harness) == [2]
     assert [row.runner_id for row in await harness.rows(sa.select(minute.c.runner_id))] == [2]
 
 
@@ -78,6 +78,6 @@ async def test_a_role_without_ownership_logs_it_once_and_deletes_row_by_row(
             await caring.run()
         finally:
             await database.dispose()
-    assert await left(harness) == [2]
-    (told,) = [record.getMessage() for record in caplog.records if record.name == "runner.maintenance"]
-    assert "does not own task_history" in told
+    assert await history_ids(harness) == [2]
+    (message,) = [record.getMessage() for record in caplog.records if record.name == "runner.maintenance"]
+    assert "does not own task_history" in message

@@ -57,7 +57,7 @@ async def test_a_runner_works_through_many_queues_a_part_at_a_time(
     sizes = Sizes(runner.database)
     runner.claimer._database = sizes  # type: ignore[assignment]
     async with at_work(runner):
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
     assert max(sizes.surveyed) == SURVEYED
     assert max(sizes.claimed) <= CLAIMED
     assert sizes.dense[0] is False

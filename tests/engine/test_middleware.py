@@ -77,19 +77,19 @@ async def test_the_first_is_the_outermost_and_sees_the_result(harness: Harness, 
 
 
 async def test_an_exception_of_the_handler_passes_through(harness: Harness, kind: str) -> None:
-    seen: list[BaseException] = []
+    errors: list[BaseException] = []
 
     @around_execute
     async def watch(ctx: Context) -> AsyncIterator[None]:
         try:
             yield
         except ZeroDivisionError as error:  # without a raise of its own
-            seen.append(error)
+            errors.append(error)
 
     define(harness, kind, "work", lambda: 1 / 0, max_attempts=1)
     task = await harness.submit("work")
     await harness.work()
-    assert [type(error) for error in seen] == [ZeroDivisionError]
+    assert [type(error) for error in errors] == [ZeroDivisionError]
     row = await harness.row(task)
     assert (row.state, row.error) == ("dead", "ZeroDivisionError: division by zero")
 
@@ -113,7 +113,7 @@ async def test_it_may_postpone_before_and_give_up_after(harness: Harness, kind: 
     define(harness, kind, "work", body)
     closed, lost = await harness.submit("work", queue="closed"), await harness.submit("work")
     async with harness.running() as runner:
-        await harness.ended(lost)
+        await harness.wait_for(lost)
         await until(lambda: runner.metrics.verbs["snooze"] == 1)
     assert ran == ["body"]
     assert (await harness.row(closed)).error == "the shop is closed"
@@ -158,7 +158,7 @@ async def test_a_timeout_reaches_it_while_the_thread_goes_on(harness: Harness) -
 
     task = await harness.submit("work")
     async with harness.running() as runner:
-        await harness.ended(task)
+        await harness.wait_for(task)
         assert runner.worker.executor.stuck == 1
         assert ends == ["around"]
         go_on.set()
@@ -220,19 +220,19 @@ async def test_hooks_follow_every_end_with_its_reason(harness: Harness, caplog: 
 
 
 async def test_a_runner_that_stops_waits_for_its_hooks(harness: Harness) -> None:
-    ended: list[int] = []
+    ends: list[int] = []
 
     @on_success
     async def slow(end: AttemptEnd) -> None:
         await asyncio.sleep(0.1)
-        ended.append(end.id)
+        ends.append(end.id)
 
     @harness.handler("work")
     async def work() -> None: ...
 
     task = await harness.submit("work")
     await harness.work()
-    assert ended == [task]
+    assert ends == [task]
 
 
 async def test_calls_of_hooks_that_are_too_slow_are_dropped_and_logged(
@@ -248,7 +248,7 @@ async def test_calls_of_hooks_that_are_too_slow_are_dropped_and_logged(
 
     tasks = [await harness.submit("work") for _ in range(2)]
     async with harness.running():
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
         await until(lambda: "2 of its calls were dropped" in caplog.text)
     assert "slow is too slow: 1 of its calls were dropped" in caplog.text
 
@@ -266,6 +266,6 @@ async def test_middleware_that_yields_twice_is_logged_and_the_task_succeeds(
 
     task = await harness.submit("work")
     async with harness.running():
-        await harness.ended(task)
+        await harness.wait_for(task)
     assert (await harness.row(task)).state == "succeeded"
     assert "it must yield once" in caplog.text

@@ -34,7 +34,7 @@ async def test_a_runner_with_a_wrong_clock_counts_in_the_right_minutes(
     async with harness.running() as runner:
         await until(lambda: runner.metrics.verbs["succeed"] == runner.metrics.verbs["die"] == 1)
     monkeypatch.undo()
-    await harness.ended(*tasks)
+    await harness.wait_for(*tasks)
     minute = harness.database.tables.minute.c
     rows = await harness.rows(sa.select(minute.minute, minute.submitted, minute.succeeded, minute.died))
     assert [sum(getattr(row, name) for row in rows) for name in ("submitted", "succeeded", "died")] == [2, 1, 1]

@@ -23,7 +23,7 @@ from runner.policy.polling import LookAhead
 from tests.conftest import on_sqlite, sqlite_first
 from tests.engine.harness import Harness, until
 from tests.engine.test_breakers import hasten
-from tests.engine.test_processes import ANA, HANDLERS, gone, result
+from tests.engine.test_processes import ANA, HANDLERS, is_dead, result
 
 
 class TwoAhead(LookAhead):
@@ -53,10 +53,10 @@ async def test_a_kill_takes_only_the_running_task(harness: Harness, tmp_path: Pa
     after = [await harness.submit("process.pid", max_attempts=1) for _ in range(2)]
     async with harness.running(processes=1) as runner:
         await offered(runner, tmp_path / "pids")
-        await harness.ended(slow, *after)
+        await harness.wait_for(slow, *after)
     assert [row.error_type for row in await harness.attempts(slow)] == ["Timeout"]
     killed = int((tmp_path / "pids").read_text().split()[0])
-    assert gone(killed)
+    assert is_dead(killed)
     assert killed not in [await result(harness, id) for id in after]
     assert [(await harness.row(id)).attempt for id in after] == [1, 1]
 
@@ -68,7 +68,7 @@ async def test_a_crash_takes_only_the_running_task(harness: Harness, tmp_path: P
     async with harness.running(processes=1) as runner:
         await offered(runner, tmp_path / "pids")
         os.kill(int((tmp_path / "pids").read_text().split()[0]), 11)
-        await harness.ended(slow, after)
+        await harness.wait_for(slow, after)
     assert [row.error_type for row in await harness.attempts(slow)] == ["ProcessCrashed"]
     assert (await harness.state(after), (await harness.row(after)).attempt) == ("succeeded", 1)
 
@@ -81,7 +81,7 @@ async def test_a_memory_limit_takes_only_the_running_task(harness: Harness, tmp_
         await offered(runner, tmp_path / "started")
         before = runner.worker.executor.process_ids()
         (tmp_path / "go").touch()
-        await harness.ended(greedy, after)
+        await harness.wait_for(greedy, after)
         assert await result(harness, after) not in before
     assert [row.error_type for row in await harness.attempts(greedy)] == ["MemoryLimit"]
     assert (await harness.state(after), (await harness.row(after)).attempt) == ("succeeded", 1)
@@ -98,16 +98,16 @@ async def test_an_open_breaker_takes_an_offered_task_back(
     async with harness.running(processes=1) as runner:
         slots = runner.worker.in_flight.in_processes
         slots.look_ahead = TwoAhead()  # the process starts the second task while the failure of the first is reported
-        await harness.ended(first)
+        await harness.wait_for(first)
         await until(lambda: (tmp_path / "second").exists() and third not in runner.worker.in_flight.tasks)
         assert not slots.offered
         (tmp_path / "go").touch()
-        await harness.ended(second)
+        await harness.wait_for(second)
         row = await harness.row(third)
         assert (row.state, row.attempt, await harness.attempts(third)) == ("waiting", 0, [])
         assert not (tmp_path / "third").exists()
         await hasten(harness)
-        await harness.ended(third)
+        await harness.wait_for(third)
     assert (await harness.state(third), (await harness.row(third)).attempt) == ("succeeded", 1)
 
 
@@ -147,7 +147,7 @@ async def test_a_terminated_offered_task_never_starts(harness: Harness, tmp_path
         await harness.database.write(terminate, [Target(after)], ANA)
         await until(lambda: not slots.offered)
         await harness.database.write(terminate, [Target(slow)], ANA)
-        await harness.ended(slow, after)
+        await harness.wait_for(slow, after)
     assert await harness.state(after) == "cancelled"
     assert not (tmp_path / "child").exists()
 
@@ -161,7 +161,7 @@ async def test_fewer_processes_take_offered_tasks_back(harness: Harness, tmp_pat
         runner.worker.resize(None, None, 1)
         assert not slots.offered
         await harness.database.write(terminate, [Target(slow)], ANA)
-        await harness.ended(after)
+        await harness.wait_for(after)
     assert await harness.state(after) == "succeeded"
 
 
@@ -182,7 +182,7 @@ async def test_each_task_runs_once_whether_its_offer_is_in_time_or_late(
     tasks = [await harness.submit("process.pid", max_attempts=1) for _ in range(30)]
     async with harness.running(processes=2) as runner:
         runner.worker.in_flight.in_processes.look_ahead = TwoAhead()
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
         assert len(runner.worker.executor.process_ids()) <= 2
         executor: Any = runner.worker.executor
         assert sum(worker.tasks for worker in executor._processes.pool._all) == len(tasks)
@@ -206,10 +206,10 @@ def test_a_start_token_goes_to_one_of_its_two_ends() -> None:
     os.close(writing)
 
 
-@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("in_time", [False, True])
 @on_sqlite
 async def test_a_process_that_has_begun_its_next_task_is_not_killed_for_the_one_before(
-    harness: Harness, ended: bool
+    harness: Harness, in_time: bool
 ) -> None:
     attempts = process_attempt.ProcessAttempts(
         harness.runner().settings, None, NO_MIDDLEWARE, lambda: True, lambda _: None
@@ -225,10 +225,10 @@ async def test_a_process_that_has_begun_its_next_task_is_not_killed_for_the_one_
     first.began(worker)
     first._worker, worker.current = worker, first
     second.offer(worker, [])
-    assert not ended or StartTokens(start_tokens[0]).take(second.call.number)  # as the process does then
+    assert not in_time or StartTokens(start_tokens[0]).take(second.call.number)  # as the process does then
     first.kill()
-    assert worker.broken is not ended
-    assert (worker.offered is second) is ended
+    assert worker.broken is not in_time
+    assert (worker.offered is second) is in_time
     worker.current = worker.offered = None
     worker.kill()
     await worker.wait(1.0)

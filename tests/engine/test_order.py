@@ -15,7 +15,7 @@ KEYS, RUNNERS = 12, 3
 
 @pytest.mark.parametrize("tasks_per_key", [3, pytest.param(8, marks=pytest.mark.slow)])
 async def test_runners_keep_the_order_of_every_key(harness: Harness, tasks_per_key: int) -> None:
-    ended: dict[str, list[int]] = defaultdict(list)
+    numbers: dict[str, list[int]] = defaultdict(list)
     running: set[str] = set()
     chance = random.Random(7)
 
@@ -27,7 +27,7 @@ async def test_runners_keep_the_order_of_every_key(harness: Harness, tasks_per_k
             await asyncio.sleep(chance.random() / 200)
             if chance.random() < 0.2:
                 raise ValueError("no")
-            ended[key].append(number)
+            numbers[key].append(number)
         finally:
             running.remove(key)
 
@@ -40,6 +40,6 @@ async def test_runners_keep_the_order_of_every_key(harness: Harness, tasks_per_k
     ids = [id for part in (tasks[:half], tasks[half:]) for id in await harness.database.write(submit_many, part)]
     runners = [harness.runner(poll_interval="20ms") for _ in range(RUNNERS)]
     async with at_work(runners[0]), at_work(runners[1]), at_work(runners[2]):
-        await harness.ended(*ids)
-    assert ended == {f"key-{key}": [*range(tasks_per_key)] for key in range(KEYS)}
+        await harness.wait_for(*ids)
+    assert numbers == {f"key-{key}": [*range(tasks_per_key)] for key in range(KEYS)}
     assert [await harness.state(id) for id in ids] == ["succeeded"] * len(ids)

@@ -99,7 +99,7 @@ async def outage(server: Server | None, url: str) -> AsyncIterator[Outage]:
     await database.dispose()
 
 
-def said(caplog: pytest.LogCaptureFixture, words: str) -> bool:
+def has_logged(caplog: pytest.LogCaptureFixture, words: str) -> bool:
     return any(words in message for message in caplog.messages)
 
 
@@ -114,9 +114,9 @@ async def test_a_runner_waits_for_a_database_that_is_away_when_it_starts(
     task = await harness.submit("work")
     await outage.begin()
     async with harness.running():
-        await until(lambda: said(caplog, "database unavailable: retrying in "))
+        await until(lambda: has_logged(caplog, "database unavailable: retrying in "))
         await outage.end()
-        await harness.ended(task)
+        await harness.wait_for(task)
     assert not errors(caplog)
 
 
@@ -133,7 +133,7 @@ async def test_schedules_resume_by_their_misfire_policy_when_the_database_is_bac
     await harness.change(sa.insert(table).values(id="hourly", handler="work", rule="every 1h", **late))
     await outage.begin()
     async with harness.running():
-        await until(lambda: said(caplog, "database unavailable: retrying in "))
+        await until(lambda: has_logged(caplog, "database unavailable: retrying in "))
         await outage.end()
         await until(lambda: _has_rows(harness, tick))
     rows = await harness.rows(sa.select(tick.c.outcome).order_by(tick.c.tick))
@@ -151,7 +151,7 @@ async def test_a_runner_that_waits_for_its_database_can_be_stopped(
     await outage.begin()
     runner = outage.harness.runner()
     async with at_work(runner) as life:
-        await until(lambda: said(caplog, "database unavailable: retrying in "))
+        await until(lambda: has_logged(caplog, "database unavailable: retrying in "))
         runner.stop()
         assert await life
 
@@ -171,12 +171,12 @@ async def test_outcomes_wait_for_the_database_and_claims_stop(outage: Outage, ca
         await wait_for_event(begun)
         await outage.begin()
         go_on.set()
-        await until(lambda: said(caplog, "database unavailable: 1 outcome buffered, retrying in "))
+        await until(lambda: has_logged(caplog, "database unavailable: 1 outcome buffered, retrying in "))
         assert not runner.claimer._allowed()
         await outage.end()
-        await harness.ended(task)
+        await harness.wait_for(task)
         after = await harness.submit("work")
-        await harness.ended(after)
+        await harness.wait_for(after)
     row = await harness.row(task)
     assert (row.state, row.attempt, row.rescues, row.result) == ("succeeded", 1, 0, '"kept"')
     assert starts == ["work", "work"]
@@ -200,10 +200,10 @@ async def test_outcomes_outlast_an_outage_that_is_longer_than_the_lease(
         await outage.begin()
         await until(lambda: not runner.lease.is_valid)
         go_on.set()
-        await until(lambda: said(caplog, "database unavailable: 1 outcome buffered, retrying in "))
+        await until(lambda: has_logged(caplog, "database unavailable: 1 outcome buffered, retrying in "))
         await asyncio.sleep(0.3)  # the lease, of which `held` knows four fifths, is over for everybody
         await outage.end()
-        await harness.ended(task)
+        await harness.wait_for(task)
     row = await harness.row(task)
     assert (row.state, row.attempt, row.rescues) == ("succeeded", 1, 0)
     assert starts == ["work"]
@@ -224,9 +224,9 @@ async def test_a_scan_that_found_the_database_away_is_made_up_for_though_scans_a
         task = await harness.submit("work")
         await outage.begin()
         runner._scan_soon()
-        await until(lambda: said(caplog, "database unavailable: retrying in "))
+        await until(lambda: has_logged(caplog, "database unavailable: retrying in "))
         await outage.end()
-        await harness.ended(task)
+        await harness.wait_for(task)
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -40,7 +40,7 @@ def processes(harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     harness.handlers |= HANDLERS
 
 
-def gone(pid: int) -> bool:
+def is_dead(pid: int) -> bool:
     """True if a process has ended, or is a zombie of another process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -68,7 +68,7 @@ async def test_a_process_is_reused_opens_its_resources_once_and_is_replaced_afte
     assert len({pid for pid in used if pid}) <= 2
     assert [number for number, _, _ in results] == [0, 1]
     assert all(opened == 1 and injected for _, opened, injected in results)
-    assert all(gone(pid) for pid in pids)
+    assert all(is_dead(pid) for pid in pids)
 
 
 @pytest.mark.slow
@@ -108,12 +108,12 @@ async def test_a_crash_takes_only_its_task_and_names_the_signal(harness: Harness
 
 @on_sqlite
 async def test_a_timeout_kills_c_code_and_its_children(harness: Harness, tmp_path: Path) -> None:
-    held = await harness.submit("process.hold", max_attempts=1)
+    holding = await harness.submit("process.hold", max_attempts=1)
     slept = await harness.submit("process.async", max_attempts=1)
     await harness.work(processes=2)
-    assert [(await harness.attempts(id))[0].error_type for id in (held, slept)] == ["Timeout", "Timeout"]
+    assert [(await harness.attempts(id))[0].error_type for id in (holding, slept)] == ["Timeout", "Timeout"]
     child = int((tmp_path / "child").read_text())
-    await until(lambda: gone(child))
+    await until(lambda: is_dead(child))
 
 
 @pytest.mark.slow
@@ -136,10 +136,10 @@ async def test_a_terminate_lets_a_handler_clean_up_and_kills_another(harness: Ha
     async with harness.running(processes=2):
         await until(lambda: (tmp_path / "started").exists() and (tmp_path / "pids").exists())
         await harness.database.write(terminate, [Target(tidy), Target(deaf)], ANA)
-        await harness.ended(tidy, deaf)
+        await harness.wait_for(tidy, deaf)
         assert (tmp_path / "tidied").exists()
         pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-        await until(lambda: all(map(gone, pids)))
+        await until(lambda: all(map(is_dead, pids)))
     assert [await harness.state(id) for id in (tidy, deaf)] == ["cancelled", "cancelled"]
 
 
@@ -153,7 +153,7 @@ async def test_a_stop_interrupts_without_costing_an_attempt_and_leaves_no_proces
     row = await harness.row(task)
     assert (row.state, row.attempt, row.interruptions) == ("waiting", 0, 1)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    await until(lambda: all(map(gone, pids)))
+    await until(lambda: all(map(is_dead, pids)))
 
 
 async def test_a_pool_closes_though_a_process_of_the_application_inherited_its_pipes(harness: Harness) -> None:
@@ -182,7 +182,7 @@ async def test_a_killed_runner_leaves_no_process(harness: Harness, migrated_url:
     finally:
         program.kill()
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    await until(lambda: all(map(gone, pids)))
+    await until(lambda: all(map(is_dead, pids)))
 
 
 @sqlite_first
@@ -312,7 +312,7 @@ async def test_the_resources_of_a_runner_include_those_of_its_processes(harness:
         cpu = runner.worker.meter.read().cpu
         assert cpu is not None
         assert 0 < cpu < 2 * (os.cpu_count() or 1)
-        await harness.ended(task)
+        await harness.wait_for(task)
 
 
 @on_sqlite

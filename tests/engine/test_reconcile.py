@@ -63,7 +63,7 @@ async def test_tasks_of_a_claim_whose_answer_is_lost_run_on_the_same_runner(
     answers.most = 1
     async with at_work(runner):
         id_before = await has_an_id(runner)
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
         assert runner.lease.id == id_before, "one runner lives throughout"
     assert answers.lost == 1
     assert len(started) == number
@@ -87,14 +87,14 @@ async def test_the_first_heartbeat_that_sees_a_stranger_releases_it(harness: Har
     tasks = await submitted(harness, 3)
     async with harness.running(**RARE) as runner:
         await ready(runner)
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
         strangers = await submitted(harness, 3)
         await claimed_behind(harness, runner)
         assert await has_running(harness, 3)
         await runner._heartbeat()
         await until(lambda: has_running(harness, 0))
         await runner.claimer.scan()
-        await harness.ended(*strangers)
+        await harness.wait_for(*strangers)
 
 
 async def claimed_behind(harness: Harness, runner: Engine) -> list[Claimed]:
@@ -125,7 +125,7 @@ async def test_a_claim_in_flight_during_a_heartbeat_keeps_its_tasks(
         await runner._heartbeat()
         assert await has_running(harness, 5)
         late.go_on.set()
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
         await until(lambda: runner.reconciler._comparison is None)
     rows = [await harness.row(task) for task in tasks]
     assert {(row.state, row.attempt, row.releases, row.fence) for row in rows} == {("succeeded", 1, 0, 1)}
@@ -158,7 +158,7 @@ async def test_a_reply_whose_heartbeat_began_during_a_comparison_is_ignored(harn
         await until(lambda: reconciler._comparison is None)
         assert await harness.state(stranger) == "running"
         go_on.set()
-        await harness.ended(stranger)
+        await harness.wait_for(stranger)
     row = await harness.row(stranger)
     assert (row.state, row.attempt, row.releases) == ("succeeded", 1, 1)
 
@@ -175,7 +175,7 @@ async def test_outcomes_in_the_settle_buffer_are_no_strangers(harness: Harness) 
         await runner._heartbeat()
         assert runner.reconciler._comparison is None
         runner.worker.buffer._full.set()
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
     assert [(await harness.row(task)).releases for task in tasks] == [0, 0, 0]
 
 
@@ -191,7 +191,7 @@ async def test_a_terminate_request_for_a_stranger_takes_effect(harness: Harness)
         asked = await harness.database.write(terminate, [Target(task, row.version)], Actor("ana", "desk", "wrong list"))
         assert asked.changed == [task]
         await runner._heartbeat()
-        await harness.ended(task)
+        await harness.wait_for(task)
     assert await harness.state(task) == "cancelled"
 
 
@@ -234,12 +234,12 @@ async def succeeds(harness: Harness, runner: Engine, task: int) -> bool:
 async def test_a_stranger_that_was_claimed_again_since_is_left_alone(database: Database) -> None:
     """The release names the claim that the heartbeat saw."""
     me = await database.write(register, Identity("here", 1, "1", ["work"], 1), 60.0)
-    seen = Settlement(1, 1, RELEASE)
+    release = Settlement(1, 1, RELEASE)
     async with database.writing() as tx:
         await tx.execute(
             sa.insert(tx.tables.task).values(id=1, handler="work", state="running", runner_id=me, fence=3, attempt=2)
         )
-    settled = await database.write(settle, me, [seen])
+    settled = await database.write(settle, me, [release])
     assert settled.fenced == {1}
 
 
@@ -287,7 +287,7 @@ async def test_a_job_that_ends_by_an_exception_of_ours_is_a_failed_attempt_and_f
 
     monkeypatch.setattr(runner.worker.executor, "execute", breaks)
     async with at_work(runner):
-        await harness.ended(task)
+        await harness.wait_for(task)
         assert runner.worker.in_flight.on_loop.in_use == 0
     row = await harness.row(task)
     assert (row.state, row.attempt) == ("succeeded", 2)
@@ -317,6 +317,6 @@ async def test_a_job_that_broke_before_its_handler_began_frees_its_slot_too(
 
     monkeypatch.setattr(runner.worker.executor, "execute", breaks)
     async with at_work(runner):
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
         assert runner.worker.in_flight.on_loop.in_use == 0
     assert sorted([(await harness.row(task)).attempt for task in tasks]) == [1, 2]

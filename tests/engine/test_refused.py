@@ -45,11 +45,11 @@ async def test_others_run_and_the_log_and_the_check_name_the_task(
     others = [await harness.submit("work", queue=queue) for queue in ("default", "mail")]
     with caplog.at_level(logging.WARNING):
         async with harness.running() as runner:
-            await harness.ended(*others)
+            await harness.wait_for(*others)
             await runner.claimer.scan()
             await runner.claimer.scan()
-    told = [record.getMessage() for record in caplog.records if record.name == "runner.claim"]
-    assert told == [
+    messages = [record.getMessage() for record in caplog.records if record.name == "runner.claim"]
+    assert messages == [
         f"task {bad} (work) in queue default is never claimed: `runner why {bad}` names the reason and the remedy"
     ]
     (finding,) = await checked(harness)
@@ -65,7 +65,7 @@ async def test_a_retry_lets_a_task_at_a_bound_run(harness: Harness) -> None:
     bad = await refused(harness, {"attempt": MOST_ATTEMPTS, "fence": HIGHEST_FENCE})
     async with harness.running():
         await harness.database.write(retry_now, [Target(bad, None)], Actor("ana", "desk", "a script wrote the fence"))
-        await harness.ended(bad)
+        await harness.wait_for(bad)
     assert await harness.state(bad) == "succeeded"
     assert await checked(harness) == []
 
@@ -83,7 +83,7 @@ async def test_lanes_behind_many_that_are_never_claimed_get_their_turn(
         await refused(harness, {"fence": HIGHEST_FENCE}, queue=f"q{number}", priority=9)
     others = [await harness.submit("work", queue=f"r{number}") for number in range(5)]
     async with harness.running():
-        await harness.ended(*others)
+        await harness.wait_for(*others)
         await until(lambda: harness_is_quiet(harness))
 
 

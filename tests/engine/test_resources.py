@@ -113,9 +113,9 @@ async def test_a_resource_that_cannot_be_opened_holds_only_its_own_handlers(
 
     waiting, other = await harness.submit("needs"), await harness.submit("free")
     async with harness.running():
-        await harness.ended(other)
+        await harness.wait_for(other)
         assert (await harness.row(waiting)).fence == 0, "claimed before its resource was open"
-        await harness.ended(waiting)
+        await harness.wait_for(waiting)
     assert len(attempts) == 3
     assert "could not open resource pool" in caplog.text
     assert "ConnectionError: relay is down" in caplog.text
@@ -242,11 +242,11 @@ async def test_a_runner_uses_replacements_without_opening(harness: Harness) -> N
         opened.append("pool")
         yield Pool()
 
-    seen, opened = list[object](), list[str]()
+    pools, opened = list[object](), list[str]()
 
     @harness.handler("work")
     async def work(pool: Pool) -> None:
-        seen.append(pool)
+        pools.append(pool)
 
     from runner.engine.runner import Engine
 
@@ -254,5 +254,5 @@ async def test_a_runner_uses_replacements_without_opening(harness: Harness) -> N
     runner = Engine(harness.runner().settings, harness.handlers, {"pool": fake})
     await harness.submit("work")
     async with at_work(runner):
-        await until(lambda: seen == [fake])
+        await until(lambda: pools == [fake])
     assert opened == []

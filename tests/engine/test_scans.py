@@ -118,7 +118,7 @@ async def test_tasks_that_failed_wait_for_the_scan_of_their_tier(harness: Harnes
                 await runner.scans._scan_task
                 assert await harness.state(task_id) == "waiting"
                 runner.scans._begin_soon(scope.begin)
-            await harness.ended(task_id)
+            await harness.wait_for(task_id)
             assert done["work"] == number + 1
 
 

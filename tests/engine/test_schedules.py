@@ -79,11 +79,11 @@ class InTheMiddle:
     """A database that does something before one of the claims."""
 
     def __init__(self, database: Any, claim_number: int, action: Callable[[], Awaitable[None]]) -> None:
-        self._database, self._left, self._action = database, claim_number, action
+        self._database, self._remaining, self._action = database, claim_number, action
 
     async def write_single(self, verb: Any, *arguments: Any) -> Any:
-        self._left -= verb is claim
-        if verb is claim and not self._left:
+        self._remaining -= verb is claim
+        if verb is claim and not self._remaining:
             await self._action()
         return await self._database.write_single(verb, *arguments)
 
@@ -107,7 +107,7 @@ async def test_an_urgent_tick_does_not_wait_for_a_backlog_or_for_the_next_survey
     runner.claimer._database = InTheMiddle(runner.database, 10, tick)  # type: ignore[assignment]
     runner.claimer._pace = Pace(every=3600.0)
     async with at_work(runner):
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
         await until(lambda: "tick" in starts)
     assert starts.index("tick") < 15
 

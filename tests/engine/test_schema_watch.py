@@ -32,13 +32,13 @@ async def test_other_tables_are_reported_once_and_so_is_that_they_fit_again(
     await change(database, sa.text(f"UPDATE task_schema SET version_num = '{HEAD}'"))
     for _ in range(2):
         await release.check_schema()
-    said = [record.getMessage() for record in caplog.records if record.name == "runner.maintenance"]
+    messages = [record.getMessage() for record in caplog.records if record.name == "runner.maintenance"]
     assert [record.levelno for record in caplog.records if record.name == "runner.maintenance"] == [
         logging.ERROR,
         logging.WARNING,
     ]
-    assert f"is at schema {NEXT}, which this program (schema {HEAD}) does not support" in said[0]
-    assert "this runner continues" in said[0]
+    assert f"is at schema {NEXT}, which this program (schema {HEAD}) does not support" in messages[0]
+    assert "this runner continues" in messages[0]
 
 
 async def test_runners_producers_and_operators_go_on_after_an_additive_migration(
@@ -54,12 +54,12 @@ async def test_runners_producers_and_operators_go_on_after_an_additive_migration
 
     async with harness.running():
         before = await harness.submit("work")
-        await harness.ended(before)
+        await harness.wait_for(before)
         with monkeypatch.context() as other:
             install_next(tmp_path, other, additive=True)
             await upgrade(harness.database)
         during = await harness.submit("work", unique=UniqueSpec("k"))
-        await harness.ended(during)
+        await harness.wait_for(during)
     failing.clear()
     targets = [Target(id, (await harness.row(id)).version) for id in (before, during)]
     assert (await harness.database.write(requeue, targets, Actor("ana", "desk", "try"))).changed == [before, during]

@@ -60,7 +60,7 @@ async def test_live_runners_divide_all_buckets_and_run_each_task_once(harness: H
     async with runners(harness, 3, "live") as engines:
         await until(lambda: divided(*engines))
         ids = await submit_everywhere(harness)
-        await harness.ended(*ids)
+        await harness.wait_for(*ids)
         history = harness.database.tables.history
         rows = await harness.rows(history.select().where(history.c.id.in_(ids)))
         by_runner = {engine.lease.id: owned(engine) for engine in engines}

@@ -30,7 +30,7 @@ class Gauge:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.now = self.most = self.ended = 0
+        self.now = self.most = self.finished = 0
 
     def __enter__(self) -> None:
         with self._lock:
@@ -40,7 +40,7 @@ class Gauge:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self.now -= 1
-            self.ended += 1
+            self.finished += 1
 
 
 async def submitted(harness: Harness, handler: str, tasks: int = MANY) -> Sequence[int]:
@@ -62,7 +62,7 @@ async def test_async_handlers_never_exceed_the_slots(harness: Harness) -> None:
 
     await submitted(harness, "work")
     await harness.work(concurrency=3)
-    assert (gauge.most, gauge.ended) == (3, MANY)
+    assert (gauge.most, gauge.finished) == (3, MANY)
 
 
 async def test_plain_functions_never_exceed_the_threads(harness: Harness) -> None:
@@ -75,7 +75,7 @@ async def test_plain_functions_never_exceed_the_threads(harness: Harness) -> Non
 
     await submitted(harness, "work")
     await harness.work(threads=2)
-    assert (gauge.most, gauge.ended) == (2, MANY)
+    assert (gauge.most, gauge.finished) == (2, MANY)
 
 
 async def test_slow_threads_do_not_starve_async_handlers(harness: Harness) -> None:
@@ -93,7 +93,7 @@ async def test_slow_threads_do_not_starve_async_handlers(harness: Harness) -> No
     await submitted(harness, "slow")
     async with harness.running(threads=2) as runner:
         await until(lambda: runner.worker.in_flight.in_threads.in_use == 2)
-        await harness.ended(*await submitted(harness, "fast"))
+        await harness.wait_for(*await submitted(harness, "fast"))
         go_on.set()
 
 
@@ -112,7 +112,7 @@ async def test_no_more_is_claimed_than_fits(harness: Harness) -> None:
         await runner.claimer.scan()
         assert await in_flight(harness) == 3
         go_on.set()
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
     assert gauge.most == 3
 
 
@@ -166,7 +166,7 @@ async def test_a_task_waiting_behind_slow_work_is_released(harness: Harness, mon
         await until(lambda: runner.worker.metrics.verbs["release"] == 1)
         assert (await harness.state(waiting), await in_flight(harness)) == ("waiting", 1)
         go_on.set()
-        await harness.ended(slow, waiting)
+        await harness.wait_for(slow, waiting)
 
 
 async def test_two_runners_share_and_start_nothing_twice(harness: Harness) -> None:
@@ -197,13 +197,13 @@ async def test_a_thread_that_was_given_up_keeps_its_slot_until_it_ends(harness: 
 
     given_up = await harness.submit("stuck")
     async with harness.running(threads=1, spare_threads=0) as runner:
-        await harness.ended(given_up)
+        await harness.wait_for(given_up)
         assert await harness.state(given_up) == "dead"
         behind = await harness.submit("quick")
         await runner.claimer.scan()
-        assert (gauge.ended, await harness.state(behind)) == (0, "waiting")
+        assert (gauge.finished, await harness.state(behind)) == (0, "waiting")
         go_on.set()
-        await harness.ended(behind)
+        await harness.wait_for(behind)
 
 
 async def test_a_task_in_flight_is_not_started_again_by_the_same_runner(harness: Harness) -> None:
@@ -227,7 +227,7 @@ async def test_a_task_in_flight_is_not_started_again_by_the_same_runner(harness:
         await runner.claimer.scan()
         assert starts == [False]
         go_on.set()
-        await harness.ended(task)
+        await harness.wait_for(task)
     assert starts == [False, True]
     assert await harness.state(task) == "succeeded"
 
@@ -240,7 +240,7 @@ async def test_a_scan_ends_despite_unclaimable_tasks(harness: Harness) -> None:
     table = harness.database.tables.task
     await harness.change(sa.update(table).where(table.c.id == used_up).values(attempt=3))
     async with harness.running() as runner:
-        await harness.ended(await harness.submit("work"))
+        await harness.wait_for(await harness.submit("work"))
         await until(lambda: runner.claimer.idle)
     assert await harness.state(used_up) == "waiting"
 
@@ -277,8 +277,8 @@ async def test_suspects_run_in_groups_that_narrow_with_each_lost_runner_beside_o
         lease_timeout="1h",
         heartbeat_interval="30m",
     )
-    assert (suspects.most, suspects.ended) == (most, 20)
-    assert others.ended == 10
+    assert (suspects.most, suspects.finished) == (most, 20)
+    assert others.finished == 10
 
 
 async def test_a_suspect_that_has_run_for_the_proof_time_makes_room_for_the_next_one(harness: Harness) -> None:
@@ -299,10 +299,10 @@ async def test_a_suspect_that_has_run_for_the_proof_time_makes_room_for_the_next
     table = harness.database.tables.task
     await harness.change(sa.update(table).values(rescues=4, max_attempts=20))
     async with harness.running(lease_timeout="400ms", heartbeat_interval="100ms"):
-        await harness.ended(other)
+        await harness.wait_for(other)
         assert begun == [first, second, other], "none of them waits for the end of a slow one"
         gate.set()
-        await harness.ended(first, second)
+        await harness.wait_for(first, second)
 
 
 @pytest.mark.parametrize(("share", "first"), [(0.0, "wide"), (1.0, "alone")])
@@ -350,16 +350,16 @@ async def test_the_oldest_suspect_keeps_its_turn_until_its_group_allows_it(
     async with harness.running(lease_timeout="1h", heartbeat_interval="30m") as run:
         await until(lambda: begun == [wide])
         monkeypatch.setattr(suspect_claims, "OLDEST_FIRST", 1.0)
-        await harness.ended(await harness.submit("other"))
+        await harness.wait_for(await harness.submit("other"))
         await until(lambda: run.claimer.idle)
         monkeypatch.setattr(suspect_claims, "OLDEST_FIRST", 0.0)
         await harness.change(sa.update(table).where(table.c.id == later).values(run_at=db_now()))
         for _ in range(2):
-            await harness.ended(await harness.submit("other"))
+            await harness.wait_for(await harness.submit("other"))
             await until(lambda: run.claimer.idle)
         assert begun == [wide]
         gate.set()
-        await harness.ended(alone, wide, later)
+        await harness.wait_for(alone, wide, later)
     assert begun == [wide, alone, later]
 
 
@@ -383,7 +383,7 @@ async def test_a_suspect_starts_while_other_tasks_take_every_slot(harness: Harne
     ids = await submitted(harness, "suspect", 10)
     await harness.change(sa.update(table).where(table.c.id.in_(ids)).values(rescues=3, max_attempts=20))
     async with harness.running(concurrency=2):
-        await harness.ended(*ids)
+        await harness.wait_for(*ids)
 
 
 def test_a_task_that_its_claim_marked_as_started_starts_before_prefetched_ones() -> None:
@@ -447,7 +447,7 @@ async def test_a_new_runner_rescues_before_it_claims_a_suspect(harness: Harness)
     running = {"state": "running", "runner_id": 10**6, "fence": 1, "attempt": 1, "started_at": db_now()}
     await harness.change(sa.update(table).where(table.c.id == lost).values(running))
     async with harness.running(lease_timeout="500ms", heartbeat_interval="100ms"):
-        await harness.ended(suspected)
+        await harness.wait_for(suspected)
     assert states == ["waiting1"]
 
 

@@ -81,11 +81,11 @@ async def test_a_thawed_runner_starts_nothing_until_its_lease_is_renewed(
         first, second = await work.waits_behind(harness, runner)
         frozen.thaw()
         work.go_on.set()
-        await harness.ended(first)
+        await harness.wait_for(first)
         assert work.starts == ["first"]
         assert runner.worker.in_flight.on_loop.in_use == 0
         await runner._heartbeat()
-        await harness.ended(second)
+        await harness.wait_for(second)
     row = await harness.row(second)
     assert (row.state, row.attempt, row.releases) == ("succeeded", 1, 0)
     assert work.starts == ["first", "second"]
@@ -134,7 +134,7 @@ async def test_a_task_that_lost_the_lease_between_its_slot_and_its_first_step_wa
         assert len(runner.worker.buffer) == 0
         runner.worker._may_start = lambda: True
         runner.worker.start_waiting()
-        await harness.ended(task)
+        await harness.wait_for(task)
     assert ran == [1]
 
 
@@ -164,7 +164,7 @@ async def test_other_work_has_its_turn_between_bursts_of_quick_tasks(harness: Ha
         await runner.claimer.scan()
         await until(lambda: ran.total() == len(tasks))
         counting.cancel()
-        await harness.ended(*tasks)
+        await harness.wait_for(*tasks)
     assert max(ran.values()) <= BURST
 
 
@@ -182,7 +182,7 @@ async def test_a_prefetched_task_that_runs_for_long_is_marked_as_started(harness
         assert (await harness.row(first)).started_at is not None, "it had a slot when it was claimed"
         assert (await harness.row(second)).started_at is None
         work.go_on.set()
-        await harness.ended(first, second)
+        await harness.wait_for(first, second)
         await until(lambda: runner.worker._starts.timer is None)
         runner.worker.in_flight.on_loop.look_ahead = TwoAhead()
         task = await harness.submit("third")
@@ -193,7 +193,7 @@ async def test_a_prefetched_task_that_runs_for_long_is_marked_as_started(harness
         row = await harness.row(task)
         assert row.started_at >= row.claimed_at
         go_on.set()
-        await harness.ended(task)
+        await harness.wait_for(task)
     assert QUICK < 1
 
 

@@ -23,7 +23,7 @@ async def terminate(harness: Harness, task_id: int, **values: Any) -> None:
 
 
 async def test_an_async_body_is_cancelled_with_the_next_heartbeat(harness: Harness) -> None:
-    begun, seen = asyncio.Event(), []
+    begun, events = asyncio.Event(), []
 
     @harness.handler("work")
     async def work() -> None:
@@ -31,15 +31,15 @@ async def test_an_async_body_is_cancelled_with_the_next_heartbeat(harness: Harne
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            seen.append("cancelled")
+            events.append("cancelled")
             raise
 
     task = await harness.submit("work")
     async with harness.running():
         await wait_for_event(begun)
         await terminate(harness, task)
-        await harness.ended(task)
-    assert seen == ["cancelled"]
+        await harness.wait_for(task)
+    assert events == ["cancelled"]
     assert await harness.state(task) == "cancelled"
 
 
@@ -56,7 +56,7 @@ async def test_a_plain_function_is_asked_to_stop_and_may_end_itself(harness: Har
     async with harness.running():
         assert await asyncio.to_thread(begun.wait, WAIT_SECONDS)
         await terminate(harness, task)
-        await harness.ended(task)
+        await harness.wait_for(task)
     assert await harness.state(task) == "cancelled"
 
 
@@ -73,7 +73,7 @@ async def test_a_plain_function_that_ends_its_work_all_the_same_has_succeeded(ha
     async with harness.running():
         assert await asyncio.to_thread(begun.wait, WAIT_SECONDS)
         await terminate(harness, task)
-        await harness.ended(task)
+        await harness.wait_for(task)
     row = await harness.row(task)
     assert (row.state, row.result) == ("succeeded", '"done"')
 
@@ -114,7 +114,7 @@ async def test_a_task_that_waits_for_a_slot_never_begins(harness: Harness) -> No
         await terminate(harness, waiting)
         await runner._heartbeat()
         go_on.set()
-        await harness.ended(blocking, waiting)
+        await harness.wait_for(blocking, waiting)
     assert ran == []
     assert await harness.state(waiting) == "cancelled"
 

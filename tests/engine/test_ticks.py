@@ -119,8 +119,8 @@ async def test_a_stopped_tick_is_not_begun_again_by_the_end_of_its_last_run() ->
         ticks.stop("stopped")
         gate.set()
         await log.has("end")
-        seen = log.notes.count("other")
-        await log.has("other", seen + 5)
+        before = log.notes.count("other")
+        await log.has("other", before + 5)
     assert log.notes.count("start") == 1
 
 

@@ -81,7 +81,7 @@ async def test_it_ends_immediately_without_tasks(harness: Harness) -> None:
 
 async def test_it_does_not_wait_for_handlers_that_it_does_not_know(harness: Harness) -> None:
     @harness.handler("known")
-    async def known() -> None: ...
+    async def noop() -> None: ...
 
     strange = await harness.submit("unknown")
     await harness.submit("known")

@@ -39,7 +39,7 @@ async def test_a_submit_wakes_a_runner_with_a_long_poll_interval(harness: Harnes
     async with harness.running(**SELDOM) as runner:
         await until(lambda: runner.claimer.open)
         for _ in range(3):
-            await harness.ended(await harness.submit("work"))
+            await harness.wait_for(await harness.submit("work"))
 
 
 @pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
@@ -82,7 +82,7 @@ async def test_without_news_a_submit_is_found_by_polling(harness: Harness) -> No
     quiet = SELDOM | {"poll_interval": "50ms", "notify": False, "sqlite_poll_interval": "1h"}
     async with harness.running(**quiet) as runner:
         await until(lambda: runner.claimer.open)
-        await harness.ended(await harness.submit("work"))
+        await harness.wait_for(await harness.submit("work"))
 
 
 async def test_an_unblocked_and_a_replaced_task_wake_a_runner(harness: Harness) -> None:
@@ -101,9 +101,9 @@ async def test_an_unblocked_and_a_replaced_task_wake_a_runner(harness: Harness) 
     async with harness.running(**SELDOM) as runner:
         await until(lambda: runner.claimer.open)
         await elsewhere.work()
-        await harness.ended(child)
+        await harness.wait_for(child)
         assert await harness.submit("work", unique=replacing) == late
-        await harness.ended(late)
+        await harness.wait_for(late)
 
 
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
@@ -154,14 +154,14 @@ async def test_a_write_to_the_file_wakes_a_runner_before_its_next_check(harness:
     async with harness.running(**SELDOM, sqlite_poll_interval="1h") as runner:
         await until(lambda: runner.claimer.open)
         for _ in range(3):
-            await harness.ended(await harness.submit("work"))
+            await harness.wait_for(await harness.submit("work"))
             await until(lambda: runner.claimer.idle)
         with sqlite3.connect(urlsplit(harness.url).path) as file:
             task_id = file.execute("INSERT INTO task(handler, payload) VALUES ('work', '{}') RETURNING id").fetchone()[
                 0
             ]
         file.close()
-        await harness.ended(task_id)
+        await harness.wait_for(task_id)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports changes of a file")
@@ -231,7 +231,7 @@ async def test_a_runner_checks_at_intervals_if_the_system_has_no_more_watches(
     async with harness.running(**SELDOM, sqlite_poll_interval="10ms") as runner:
         await until(lambda: runner.claimer.open)
         assert instances() - before == (refused != "inotify_init1")
-        await harness.ended(await harness.submit("work"))
+        await harness.wait_for(await harness.submit("work"))
     assert instances() == before
 
 
@@ -259,7 +259,7 @@ async def test_a_task_due_soon_does_not_wait_for_the_next_poll(harness: Harness)
 
     soon = await harness.submit("work", delay=0.3)
     async with harness.running(**SELDOM, notify=False, sqlite_poll_interval="1h"):
-        await harness.ended(soon)
+        await harness.wait_for(soon)
 
 
 async def test_the_first_scan_waits_for_the_initial_delay(harness: Harness) -> None:
@@ -291,7 +291,7 @@ async def test_a_broken_listener_listens_again(harness: Harness, monkeypatch: py
         await until(lambda: runner.claimer.open)
         await until(lambda: end_listeners(harness.url))
         await until(lambda: listeners(harness.url) == 1)
-        await harness.ended(await harness.submit("work"))
+        await harness.wait_for(await harness.submit("work"))
 
 
 @on_postgresql

@@ -76,7 +76,7 @@ async def test_the_row_of_a_blocked_runner_names_the_handler_until_its_next_hear
     monkeypatch.setattr(renewal, "renew", renew)
     async with at_work(runner):
         task = await harness.submit("reports.render")
-        await harness.ended(task)
+        await harness.wait_for(task)
         stored = json.loads(rows[0]) if isinstance(rows[0], str) else rows[0]
         assert (stored["tasks"], stored["locked"]) == ([[task, "reports.render"]], False)
         assert stored["place"] == f"{__file__}:{render.__code__.co_firstlineno + 2}"
@@ -90,7 +90,7 @@ async def test_the_row_of_a_blocked_runner_names_the_handler_until_its_next_hear
 
 async def _run_until_ended(harness: Harness, runner: object, task: int) -> None:
     life = asyncio.ensure_future(runner.run())  # type: ignore[attr-defined]
-    await harness.ended(task)
+    await harness.wait_for(task)
     runner.stop()  # type: ignore[attr-defined]
     await life
 
@@ -140,10 +140,10 @@ async def test_the_keeper_knows_each_registration_before_the_first_task(
     runner = harness.runner(heartbeat_interval="500ms", drain_timeout="0s")
     runner.watchdog.keeper = keeper
     async with at_work(runner):
-        await harness.ended(await harness.submit("work"))
+        await harness.wait_for(await harness.submit("work"))
         await harness.change(sa.delete(harness.database.tables.runner))
         await until(lambda: runner.lease.id != last_pings[0][1] and runner.lease.is_valid)
-        await harness.ended(await harness.submit("work"))
+        await harness.wait_for(await harness.submit("work"))
     (first, own), (second, new) = last_pings
     assert (first, second) == (own, new)
     assert own != new

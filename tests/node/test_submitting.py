@@ -61,10 +61,10 @@ def shop(migrated_url: str) -> "psycopg.Connection[Any]":
     return connection
 
 
-def left(shop: "psycopg.Connection[Any]") -> tuple[int, int]:
+def row_counts(shop: "psycopg.Connection[Any]") -> tuple[int, int]:
     """How many orders and how many tasks there are."""
-    (found,) = shop.execute("SELECT (SELECT count(*) FROM customer_order), (SELECT count(*) FROM task)").fetchall()
-    return found[0], found[1]
+    (row,) = shop.execute("SELECT (SELECT count(*) FROM customer_order), (SELECT count(*) FROM task)").fetchall()
+    return row[0], row[1]
 
 
 def test_the_documented_program_stores_both_and_wakes_runners(
@@ -86,7 +86,7 @@ def test_what_fails_in_between_leaves_neither(
     with shop:
         done = run(documented.replace(statement, "SELECT no such"), tmp_path, RUNNER_URL=migrated_url)
         assert done.returncode != 0
-        assert left(shop) == (0, 0)
+        assert row_counts(shop) == (0, 0)
 
 
 def test_a_business_rule_that_is_broken_leaves_no_task(
@@ -95,7 +95,7 @@ def test_a_business_rule_that_is_broken_leaves_no_task(
     with shop:
         shop.execute("INSERT INTO customer_order VALUES (18, 1)")
         assert "customer_order_pkey" in run(documented, tmp_path, RUNNER_URL=migrated_url).stderr
-        assert left(shop) == (1, 0)
+        assert row_counts(shop) == (1, 0)
 
 
 def test_a_killed_program_leaves_neither(
@@ -104,24 +104,24 @@ def test_a_killed_program_leaves_neither(
     killed = documented.replace('await client.query("COMMIT");', 'process.kill(process.pid, "SIGKILL");')
     with shop:
         assert run(killed, tmp_path, RUNNER_URL=migrated_url).returncode == -9
-        assert left(shop) == (0, 0)
+        assert row_counts(shop) == (0, 0)
 
 
 async def test_what_node_sends_wrong_is_refused_and_the_rest_arrives(tmp_path: Path, harness: Harness) -> None:
-    seen: list[Any] = []
+    payloads: list[Any] = []
 
     @harness.handler("odd")
     async def odd(text: str, deep: list[Any], none: None) -> None:
-        seen.append((text, deep, none))
+        payloads.append((text, deep, none))
 
     done = run(WRONG, tmp_path, RUNNER_URL=harness.url)
     assert (done.returncode, re.findall("taken.*", done.stdout)) == (0, []), done.stderr + done.stdout
     assert done.stdout.count("refused") == 8
     await harness.work()
-    assert seen == []
+    assert payloads == []
     task = harness.database.tables.task
     (row,) = await harness.rows(task.select())
     assert row.run_at.isoformat() == "2100-01-02T03:04:05.678000+00:00"
     await harness.change(task.update().values(run_at=row.submitted_at))
     await harness.work()
-    assert seen == [("é 😀 '\"\\", [[{}]], None)]
+    assert payloads == [("é 😀 '\"\\", [[{}]], None)]

@@ -19,7 +19,7 @@ from runner.operations.reschedule import retry_now
 from runner.operations.results import Actor, with_change_group
 from runner.operations.undo.undo import undo, undo_all
 from runner.queries.fate import fate
-from tests.store.rows import add_attempt, add_past, ahead, ended, filtered, stored
+from tests.store.rows import add_attempt, add_past, ahead, filtered, history_row, stored
 
 ANA = with_change_group(Actor("ana", "desk-1", "the relay is back"))
 GROUP = ANA.change_group or ""
@@ -74,10 +74,10 @@ def run(database: Database, **options: Any) -> Any:
 
 async def test_all_stages_run_while_no_task_fails_again(database: Database) -> None:
     ids = await dead(database, 9)
-    seen: list[int] = []
+    totals: list[int] = []
     async with ending(database, lambda _: None):
-        result = await run(database, on_progress=lambda so_far: seen.append(len(so_far.changed)))
-    assert (result.failure, result.stages, seen) == ("", 3, [1, 4, 9])
+        result = await run(database, on_progress=lambda so_far: totals.append(len(so_far.changed)))
+    assert (result.failure, result.stages, totals) == ("", 3, [1, 4, 9])
     assert sorted(result.result.changed) == ids
     assert result.result.changed[0] == ids[-1]
 
@@ -88,7 +88,7 @@ async def test_a_failure_stops_the_canary_and_the_rest_is_never_touched(database
         result = await run(database)
     assert (result.stages, len(result.result.changed)) == (2, 4)
     assert result.failure == f"stopped after 4: task {ids[-3]} failed again with the same error, ValueError: again"
-    assert [(await ended(database, id)).state for id in ids[:5]] == [State.DEAD] * 5
+    assert [(await history_row(database, id)).state for id in ids[:5]] == [State.DEAD] * 5
     now = await database.read(fate, GROUP)
     assert (now.total.number, now.states[Shown.DEAD]) == (4, 1)
     assert [(cause.fingerprint, cause.tasks, cause.repeated) for cause in now.causes] == [("f1", 1, True)]
@@ -116,7 +116,7 @@ async def test_a_stop_ends_the_wait_and_undo_returns_what_has_not_started(databa
     assert (result.result.changed, result.failure, waits[0].pending) == ([ids[-1]], "", (ids[-1],))
     assert (await stored(database, ids[-1])).state == State.WAITING
     assert (await undo_all(database, partial(undo, by=ANA), GROUP)).changed == [ids[-1]]
-    assert (await ended(database, ids[-1])).state == State.DEAD
+    assert (await history_row(database, ids[-1])).state == State.DEAD
 
 
 def test_a_canary_needs_a_filter_and_no_spread() -> None:

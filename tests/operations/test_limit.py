@@ -61,11 +61,11 @@ async def test_an_undo_restores_the_limits_before(used: Database) -> None:
 
 
 async def test_a_misspelled_queue_is_refused_with_the_similar_one(used: Database) -> None:
-    place = PauseTarget(PauseKind.QUEUE, "mial")
+    target = PauseTarget(PauseKind.QUEUE, "mial")
     with pytest.raises(InvalidInput, match=r"did you mean 'mail'.*--new"):
-        await used.write(set_limits, place, LimitEdit({"concurrency": "5"}), ANA)
+        await used.write(set_limits, target, LimitEdit({"concurrency": "5"}), ANA)
     assert await used.read(limit_usages) == []
-    await used.write(set_limits, place, LimitEdit({"concurrency": "5"}, new=True), ANA)
+    await used.write(set_limits, target, LimitEdit({"concurrency": "5"}, new=True), ANA)
     assert [usage.name for usage in await used.read(limit_usages)] == ["mial"]
 
 
@@ -87,5 +87,5 @@ async def test_an_unreadable_declaration_counts_as_none(used: Database) -> None:
     handler = used.tables.handler
     async with used.writing() as tx:
         await tx.execute(sa.insert(handler).values(name="work", max_running=3, declared_limits='["odd"]'))
-    place = PauseTarget(PauseKind.HANDLER, "work")
-    assert (await used.write(set_limits, place, LimitEdit({}, default=True), ANA)).after == SharedLimits()
+    target = PauseTarget(PauseKind.HANDLER, "work")
+    assert (await used.write(set_limits, target, LimitEdit({}, default=True), ANA)).after == SharedLimits()

@@ -17,7 +17,7 @@ from runner.operations.results import Actor, Skipped
 from runner.operations.undo.undo import undo
 from runner.queries.audit import audit
 from runner.store.heartbeat import Identity, register
-from tests.store.rows import add_live, add_past, ended, stored
+from tests.store.rows import add_live, add_past, history_row, stored
 
 ANA = Actor("ana", "desk-1", "customer asked")
 FIRST: dict[str, Any] = {
@@ -90,7 +90,7 @@ async def test_a_submit_is_undone_until_it_starts(database: Database) -> None:
     first, second = [await database.write(submit_task, NewTask("h", '{"n": 1}'), ANA) for _ in range(2)]
     entries = {entry.task_id: entry.id for entry in await database.read(audit)}
     result = await database.write(undo, [entries[first]], ANA)
-    assert (result.changed, (await ended(database, first)).state) == ([first], State.CANCELLED)
+    assert (result.changed, (await history_row(database, first)).state) == ([first], State.CANCELLED)
     again = await database.write(undo, [entries[first]], ANA)
     assert again.skipped == [Skipped(first, "it is already undone")]
     async with database.writing() as tx:

@@ -39,7 +39,7 @@ from runner.store.heartbeat import Identity, heartbeat, register
 from runner.store.lanes import survey
 from runner.store.settle import Settlement, settle
 from runner.store.submit import submit, submit_many
-from tests.store.rows import add_live, add_past, add_runner, ahead, ended, filtered, stored
+from tests.store.rows import add_live, add_past, add_runner, ahead, filtered, history_row, stored
 
 ANA = Actor("ana", "desk-1", "relay is back")
 BEN = Actor("ben", "desk-2")
@@ -91,7 +91,7 @@ class TestRetryNow:
         assert result.changed == [1, 2]
         row = await stored(database, 1)
         assert (row.attempt, row.error, row.payload, row.state) == (0, "no", '{"a": 1}', State.WAITING.value)
-        assert await ended(database, 1) is None
+        assert await history_row(database, 1) is None
         verb, before, after = await last_entry(database, 1)
         assert (verb, before["state"], before["attempt"]) == ("retry_now", State.DEAD.value, 3)
         assert (after["state"], after["attempt"]) == (State.WAITING.value, 0)
@@ -106,8 +106,8 @@ class TestRetryNow:
     async def test_retries_can_be_spread_over_time(self, database: Database) -> None:
         ids = await database.write(submit_many, [NewTask("h", delay=9_999) for _ in range(40)])
         await database.write(retry_now, [Target(id) for id in ids], ANA, spread=600.0)
-        found = await database.read(page, Filter())
-        waits = sorted((task.run_at or found.at) - found.at for task in found.tasks)
+        listing = await database.read(page, Filter())
+        waits = sorted((task.run_at or listing.at) - listing.at for task in listing.tasks)
         assert timedelta(seconds=-60) < waits[0]
         assert timedelta(seconds=300) < waits[-1] <= timedelta(seconds=600)
         assert len(set(waits)) > 20
@@ -203,8 +203,8 @@ class TestEdit:
     async def test_values_are_set_and_recorded(self, database: Database) -> None:
         id = await add_live(database, max_attempts=4, priority=1, key="old", attempt=2)
         at = datetime(2030, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
-        wanted = Changes(at, 6, 9, "30s", 12.5, '{"to": "ü\\u00fc"}', "neu'); --")
-        assert await database.write(edit, id, 0, wanted, ANA) == Result([id])
+        changes = Changes(at, 6, 9, "30s", 12.5, '{"to": "ü\\u00fc"}', "neu'); --")
+        assert await database.write(edit, id, 0, changes, ANA) == Result([id])
         row = await stored(database, id)
         assert (row.max_attempts, row.priority, row.retry, row.timeout) == (6, 9, "30s", 12.5)
         assert (row.payload, row.key, row.version) == ('{"to": "ü\\u00fc"}', "neu'); --", 1)
@@ -307,9 +307,9 @@ class TestEdit:
         await database.write(edit, id, None, Changes(retry="10h"), ANA)
         outcome = Retry(failure=Failure("ValueError", "no"))
         await database.write(settle, await holder_of(database, id), [Settlement(id, task.fence, outcome)])
-        told = await database.read(task_detail, id)
-        assert told.task.run_at is not None
-        assert told.task.run_at - told.at > timedelta(hours=9)
+        detail = await database.read(task_detail, id)
+        assert detail.task.run_at is not None
+        assert detail.task.run_at - detail.at > timedelta(hours=9)
 
     async def test_the_due_time_of_a_running_task_cannot_be_set(self, database: Database) -> None:
         id = await database.write(submit, NewTask("h"))
@@ -329,8 +329,8 @@ class TestEdit:
         tried = await database.read(
             preview_edit, 5, None, Changes(payload='{"weight": 2}', max_attempts=1), requeue=True
         )
-        given = Changes(payload='{"weight": 2}', max_attempts=1)
-        assert (await database.write(edit, 5, None, given, ANA, requeue=True)).changed == tried.result.changed == [5]
+        changes = Changes(payload='{"weight": 2}', max_attempts=1)
+        assert (await database.write(edit, 5, None, changes, ANA, requeue=True)).changed == tried.result.changed == [5]
         task = await take(database)
         assert (task.id, task.attempt, task.payload) == (5, 1, '{"weight": 2}')
 
@@ -338,7 +338,7 @@ class TestEdit:
         await add_past(database, 5, State.DEAD, payload='{"wieght": 2}', attempt=3)
         with pytest.raises(InvalidEdit):
             await database.write(edit, 5, None, Changes(priority=99), ANA, requeue=True)
-        assert (await ended(database, 5)).state == State.DEAD
+        assert (await history_row(database, 5)).state == State.DEAD
         later = datetime.now(UTC) + timedelta(minutes=10)
         await database.write(edit, 5, None, Changes(payload="{}", run_at=later), ANA, requeue=True)
         (entry,) = await entries(database, 5)
@@ -346,7 +346,7 @@ class TestEdit:
         assert (await database.write(undo, [entry.id], ANA)).skipped
         await database.write(edit, 5, None, Changes(payload="{}"), BEN)
         assert (await database.write(undo, [entry.id], ANA)).changed == [5]
-        task = await ended(database, 5)
+        task = await history_row(database, 5)
         assert (task.state, task.attempt, json.loads(task.payload)) == (State.DEAD, 3, {"wieght": 2})
 
     async def test_only_eligible_tasks_are_retried(self, database: Database) -> None:
@@ -391,7 +391,7 @@ class TestTerminate:
             blocked,
         ]
         for id, state in ((waiting, State.WAITING), (blocked, State.BLOCKED)):
-            row = await ended(database, id)
+            row = await history_row(database, id)
             assert (row.state, row.version) == (State.CANCELLED.value, 2)
             assert row.error == "terminated by ana: relay is back"
             assert await stored(database, id) is None
@@ -429,7 +429,7 @@ class TestTerminate:
         outcome = Retry(failure=Failure("ValueError", "no"))
         settled = await database.write(settle, await holder_of(database, id), [Settlement(id, task.fence, outcome)])
         assert settled.verbs == {id: "cancel"}
-        assert (await ended(database, id)).state == State.CANCELLED.value
+        assert (await history_row(database, id)).state == State.CANCELLED.value
 
     async def test_a_task_that_succeeds_before_its_end_stays_a_success(self, database: Database) -> None:
         id = await database.write(submit, NewTask("h"))
@@ -437,7 +437,7 @@ class TestTerminate:
         holder = await holder_of(database, id)
         await database.write(terminate, [Target(id)], ANA)
         await database.write(settle, holder, [Settlement(id, task.fence, Done())])
-        assert (await ended(database, id)).state == State.SUCCEEDED.value
+        assert (await history_row(database, id)).state == State.SUCCEEDED.value
 
     async def test_a_termination_and_a_concurrent_settle_have_one_winner(
         self, database: Database, migrated_url: str
@@ -454,7 +454,7 @@ class TestTerminate:
                 )
                 if result.changed:
                     assert settled.verbs == {id: "cancel"}
-                    assert (await ended(database, id)).state == State.CANCELLED.value
+                    assert (await history_row(database, id)).state == State.CANCELLED.value
                 else:
                     assert result.conflicts == [Conflict(id, State.WAITING, 2)]
                     assert settled.verbs == {id: "retry"}
@@ -469,7 +469,7 @@ class TestTerminate:
         (entry,) = await entries(database, id)
         assert entry.operator == "a\\x00na"
         assert len(entry.reason or "") < 5_000
-        assert (await ended(database, id)).error.startswith("terminated by a\\x00na: why")
+        assert (await history_row(database, id)).error.startswith("terminated by a\\x00na: why")
 
 
 class TestPause:
@@ -533,7 +533,7 @@ class TestPause:
 
     async def test_an_invalid_pause_is_rejected(self, database: Database) -> None:
         past, naive = datetime(2020, 1, 1, tzinfo=UTC), datetime(2999, 1, 1)  # noqa: DTZ001 - the missing zone is refused
-        for place, until in (
+        for target, until in (
             (PauseTarget(PauseKind.QUEUE, ""), None),
             (PauseTarget(PauseKind.QUEUE, "x" * 201), None),
             (PauseTarget(PauseKind.HANDLER, "a\0"), None),
@@ -542,7 +542,7 @@ class TestPause:
             (self.QUEUE, datetime(9999, 6, 1, tzinfo=UTC)),
         ):
             with pytest.raises(InvalidEdit):
-                await database.write(pause, place, ANA, until)
+                await database.write(pause, target, ANA, until)
         assert await database.read(audit) == []
 
 
@@ -565,12 +565,12 @@ class TestBulk:
     async def test_all_matching_tasks_are_changed_in_chunks(self, database: Database) -> None:
         await database.write(submit_many, [NewTask("h", queue="mail", delay=60) for _ in range(23)])
         await database.write(submit_many, [NewTask("h", delay=60) for _ in range(5)])
-        seen: list[int] = []
+        totals: list[int] = []
         terminating = partial(terminate, by=ANA)
-        options = BulkOptions(5, on_progress=lambda so_far: seen.append(len(so_far.changed)))
+        options = BulkOptions(5, on_progress=lambda so_far: totals.append(len(so_far.changed)))
         result = await to_all(database, terminating, filtered("queue:mail"), options)
         assert (len(result.changed), result.conflicts, result.skipped) == (23, [], [])
-        assert seen == [5, 10, 15, 20, 23]
+        assert totals == [5, 10, 15, 20, 23]
         assert (await database.read(page, filtered("queue:mail state:cancelled"), limit=100)).next is None
         assert len((await database.read(page, filtered("state:waiting"))).tasks) == 5
 
@@ -615,9 +615,9 @@ class TestBulk:
 
     async def test_tasks_submitted_after_a_preview_are_not_changed(self, database: Database) -> None:
         seen_ids = await database.write(submit_many, [NewTask("h", delay=60) for _ in range(3)])
-        seen = await database.read(preview, Filter(), "terminate")
+        before = await database.read(preview, Filter(), "terminate")
         await add_live(database)
-        result = await to_all(database, partial(terminate, by=ANA), bounded(Filter(), seen.newest))
+        result = await to_all(database, partial(terminate, by=ANA), bounded(Filter(), before.newest))
         assert sorted(result.changed) == seen_ids
 
     async def test_a_task_that_changes_between_being_found_and_being_changed_is_reported(
@@ -635,9 +635,9 @@ class TestBulk:
     async def test_targets_carry_the_versions_of_the_moment(self, database: Database) -> None:
         id = await add_live(database, version=3)
         await add_past(database, 100, State.DEAD, version=8)
-        found = await database.read(matching, Filter(), 1)
-        assert (found.targets, found.next) == ([Target(100, 8)], Cursor(100))
-        assert (await database.read(matching, Filter(), 1, found.next)).targets == [Target(id, 3)]
+        matches = await database.read(matching, Filter(), 1)
+        assert (matches.targets, matches.next) == ([Target(100, 8)], Cursor(100))
+        assert (await database.read(matching, Filter(), 1, matches.next)).targets == [Target(id, 3)]
 
 
 class TestPreview:
@@ -648,19 +648,19 @@ class TestPreview:
         await add_live(database, attempt=3, max_attempts=3)
         await add_past(database, 100, State.DEAD)
         await add_past(database, 101, State.SUCCEEDED)
-        seen = await database.read(preview, Filter(), "retry_now")
-        assert (seen.total, seen.eligible, seen.last) == (Count(11), 8, 1)
-        assert seen.groups[Shown.SCHEDULED, "mail"] == 4
-        assert seen.groups[Shown.RETRYING, "mail"] == 3
-        assert sum(seen.groups.values()) == 11
-        assert sum(seen.skipped.values()) == 3
-        assert any("3 of 3" in why for why in seen.skipped)
-        assert [task.id for task in seen.samples] == [100, 7, 6, 5, 4]
+        preview_result = await database.read(preview, Filter(), "retry_now")
+        assert (preview_result.total, preview_result.eligible, preview_result.last) == (Count(11), 8, 1)
+        assert preview_result.groups[Shown.SCHEDULED, "mail"] == 4
+        assert preview_result.groups[Shown.RETRYING, "mail"] == 3
+        assert sum(preview_result.groups.values()) == 11
+        assert sum(preview_result.skipped.values()) == 3
+        assert any("3 of 3" in why for why in preview_result.skipped)
+        assert [task.id for task in preview_result.samples] == [100, 7, 6, 5, 4]
 
     async def test_it_does_not_count_beyond_its_cap(self, database: Database) -> None:
         await database.write(submit_many, [NewTask("h") for _ in range(10)])
-        seen = await database.read(preview, Filter(), "terminate", 4)
-        assert (seen.total, seen.eligible) == (Count(4, True), 4)
+        preview_result = await database.read(preview, Filter(), "terminate", 4)
+        assert (preview_result.total, preview_result.eligible) == (Count(4, True), 4)
 
     @pytest.mark.parametrize("verb", ACCEPTED_STATES)
     async def test_the_operation_matches_its_preview(self, database: Database, verb: str) -> None:
@@ -671,7 +671,7 @@ class TestPreview:
         await add_live(database, state=State.RUNNING.value, runner_id=1, cancel_requested=True)
         for id, state in ((100, State.DEAD), (101, State.CANCELLED), (102, State.SUCCEEDED)):
             await add_past(database, id, state)
-        seen = await database.read(preview, Filter(), verb)
+        preview_result = await database.read(preview, Filter(), verb)
         acts: dict[str, Any] = {
             "retry_now": partial(retry_now, by=ANA),
             "requeue": partial(requeue, by=ANA),
@@ -683,8 +683,11 @@ class TestPreview:
         }
         await add_checkpoints(database, 2)
         result = await to_all(database, acts[verb], Filter())
-        assert (len(result.changed), len(result.skipped)) == (seen.eligible, sum(seen.skipped.values()))
-        assert {refused.why for refused in result.skipped} == set(seen.skipped)
+        assert (len(result.changed), len(result.skipped)) == (
+            preview_result.eligible,
+            sum(preview_result.skipped.values()),
+        )
+        assert {refused.why for refused in result.skipped} == set(preview_result.skipped)
 
 
 async def add_checkpoints(database: Database, number: int) -> None:

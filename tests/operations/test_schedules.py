@@ -51,8 +51,8 @@ async def nightly(database: Database) -> str:
 
 
 async def row(database: Database, id: str = "nightly") -> ScheduleRow:
-    (found,) = await database.read(schedules, [id])
-    return found
+    (schedule,) = await database.read(schedules, [id])
+    return schedule
 
 
 async def log(database: Database) -> list[AuditRecord]:
@@ -139,10 +139,10 @@ async def test_a_run_that_was_submitted_cannot_be_withdrawn(database: Database, 
 
 
 async def test_an_edit_of_an_old_version_is_refused(database: Database, nightly: str) -> None:
-    seen = (await row(database)).version
+    version = (await row(database)).version
     await database.write(pause_schedule, nightly, BY)
-    with pytest.raises(ScheduleConflict, match=f"version {seen}: it is at version {seen + 1}"):
-        await database.write(edit_schedule, nightly, {"rule": "every 2h"}, BY, version=seen)
+    with pytest.raises(ScheduleConflict, match=f"version {version}: it is at version {version + 1}"):
+        await database.write(edit_schedule, nightly, {"rule": "every 2h"}, BY, version=version)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from runner.queries.runners import runners
 from runner.queries.task_list.search import page, page_script
 from runner.store.submit import submit, submit_many
 from tests.shells import Refused, Shell, shell_of
-from tests.store.rows import add_live, add_past, add_runner, ahead, ended, filtered, stored
+from tests.store.rows import add_live, add_past, add_runner, ahead, filtered, history_row, stored
 
 BEN = Actor("ben", "desk")
 ANA = Actor("ana", "laptop", "it's 50% \\ :x $seen$ -- /* done */")
@@ -52,15 +52,15 @@ OPERATIONS: dict[str, tuple[Operation, dict[str, Any]]] = {
 
 
 async def add(database: Database, state: State = State.WAITING, **values: Any) -> int:
-    given = {"version": 7, **values}
+    columns = {"version": 7, **values}
     if state.final:
-        return await add_past(database, 1_000 + await add_live(database), state, **given)
-    return await add_live(database, state=state.value, **given)
+        return await add_past(database, 1_000 + await add_live(database), state, **columns)
+    return await add_live(database, state=state.value, **columns)
 
 
 async def everything(database: Database, id: int) -> Any:
     """All fields of a task with its audit entries, except fields that always differ between two tasks."""
-    live, past = await stored(database, id), await ended(database, id)
+    live, past = await stored(database, id), await history_row(database, id)
     async with database.reading() as tx:
         audit = tx.tables.audit.c
         entries = (
@@ -68,8 +68,8 @@ async def everything(database: Database, id: int) -> Any:
             .mappings()
             .all()
         )
-    told = [_comparable(dict(entry)) for entry in entries]
-    return [row and _comparable(dict(row._mapping)) for row in (live, past)], told
+    audit_rows = [_comparable(dict(entry)) for entry in entries]
+    return [row and _comparable(dict(row._mapping)) for row in (live, past)], audit_rows
 
 
 def _comparable(row: dict[str, Any]) -> dict[str, Any]:
@@ -96,9 +96,9 @@ async def test_pasted_sql_does_the_same_as_the_operation(database: Database, she
     assert await everything(database, other) == before, "writing it down has changed something"
     await database.write(operation, [Target(one, 7)])
     shell(text)
-    (rows, told), expected = await everything(database, other), await everything(database, one)
-    assert (rows, told) == expected
-    assert len(told) == 1
+    (rows, audit_rows), expected = await everything(database, other), await everything(database, one)
+    assert (rows, audit_rows) == expected
+    assert len(audit_rows) == 1
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -127,17 +127,17 @@ async def test_sql_pasted_twice_applies_once(database: Database, shell: Shell) -
 
 async def test_each_of_several_tasks_has_a_transaction_of_its_own(database: Database, shell: Shell) -> None:
     ids = [await add(database, run_at=ahead(60)) for _ in range(3)]
-    gone = await add(database, State.SUCCEEDED)
+    finished = await add(database, State.SUCCEEDED)
     operation = partial(terminate, by=ANA._replace(change_group="b1"))
-    text = await database.write(script, operation, [*(Target(id) for id in ids), Target(gone)])
+    text = await database.write(script, operation, [*(Target(id) for id in ids), Target(finished)])
     assert text.count("COMMIT;") == 3
-    assert f"-- task {gone}: it is succeeded" in text
+    assert f"-- task {finished}: it is succeeded" in text
     if not database.dialect.isolates_rows:
         async with database.writing() as tx:
             await tx.execute(sa.update(tx.tables.task).where(tx.tables.task.c.id == ids[1]).values(version=8))
     shell(text)
-    left = [id for id in ids if await stored(database, id)]
-    assert left == ([] if database.dialect.isolates_rows else [ids[1]])
+    remaining = [id for id in ids if await stored(database, id)]
+    assert remaining == ([] if database.dialect.isolates_rows else [ids[1]])
 
 
 async def test_a_key_that_another_task_took_stays_with_that_task(database: Database, shell: Shell) -> None:
@@ -190,9 +190,9 @@ async def test_an_undo_without_a_task_has_no_script(database: Database) -> None:
 @pytest.mark.parametrize("sort", ["id", "run_at", "attempts"])
 async def test_pasted_sql_of_a_list_shows_the_same_tasks(database: Database, shell: Shell, sort: str) -> None:
     ids = [await add(database, key="it's %s :x", run_at=ahead(-60 * number)) for number in range(3)]
-    wanted = filtered('key:"it\'s %s :x" state:ready')
-    printed = shell(await database.read(page_script, wanted, parse_sort(sort), 50))
-    listed = [task.id for task in (await database.read(page, wanted, sort=parse_sort(sort))).tasks]
+    conditions = filtered('key:"it\'s %s :x" state:ready')
+    printed = shell(await database.read(page_script, conditions, parse_sort(sort), 50))
+    listed = [task.id for task in (await database.read(page, conditions, sort=parse_sort(sort))).tasks]
     shown = [int(line.split("|")[sort != "id"]) for line in printed.splitlines()[:3]]
     assert (shown, sorted(shown)) == (listed, ids)
     with pytest.raises(NoSqlEquivalent, match="secret"):
@@ -258,8 +258,8 @@ async def test_pasted_sql_changes_a_place_once_and_only_if_unchanged(
     assert (entry.verb, entry.operator, entry.reason, entry.target) == (
         name, "ana", ANA.reason, "runner 1" if name == "command" else str(MAIL),
     )  # fmt: skip
-    found = await database.read(pauses)
-    assert (MAIL.name in found.queues) is (name == "pause")
+    pause_list = await database.read(pauses)
+    assert (MAIL.name in pause_list.queues) is (name == "pause")
     assert (await database.read(runners))[0].command == ("drain" if name == "command" else None)
     entries = len(await database.read(audit))
     assert "nothing was changed" in answer(shell, text)

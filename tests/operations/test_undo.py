@@ -31,7 +31,7 @@ from runner.store.submit import submit
 from tests.conftest import on_postgresql
 from tests.operations.test_operations import holder_of, take
 from tests.store.dependencies import dependencies_of, put_after, sweep
-from tests.store.rows import add_live, add_past, add_runner, ahead, ended, stored
+from tests.store.rows import add_live, add_past, add_runner, ahead, history_row, stored
 from tests.store.table import put
 from tests.store.test_settle import wait_for_blocked
 
@@ -48,9 +48,9 @@ async def latest(database: Database) -> AuditRecord:
 async def taken_back(database: Database, entry: int | None = None) -> Result:
     """Undo the latest change, and compare the result with its preview."""
     number = (await latest(database)).id if entry is None else entry
-    told = await database.read(preview_undo, [number])
+    preview = await database.read(preview_undo, [number])
     answer = await database.write(undo, [number], BEN)
-    assert bool(told.able) == bool(answer.changed), (told, answer)
+    assert bool(preview.able) == bool(answer.changed), (preview, answer)
     return answer
 
 
@@ -133,7 +133,7 @@ class TestEnd:
         after = (await stored(database, id))._asdict()
         assert after.pop("version") > before.pop("version")
         assert after == before
-        assert await ended(database, id) is None
+        assert await history_row(database, id) is None
         assert (await latest(database)).verb == "restore"
 
     async def test_a_task_that_was_retried_or_ended_since_is_skipped(self, database: Database) -> None:
@@ -144,7 +144,7 @@ class TestEnd:
         assert "now waiting" in await refusal(database, first)
         await database.write(terminate, [Target(id)], BEN)
         assert "changed since" in await refusal(database, first)
-        assert (await ended(database, id)).state == State.CANCELLED
+        assert (await history_row(database, id)).state == State.CANCELLED
 
     async def test_a_pruned_task_is_missing(self, database: Database) -> None:
         id = await add_live(database)
@@ -158,7 +158,7 @@ class TestEnd:
         await database.write(requeue, [Target(id)], ANA)
         assert (await stored(database, id)).interruptions == 0
         assert await taken_back(database) == Result([id])
-        assert (await ended(database, id)).interruptions == 7
+        assert (await history_row(database, id)).interruptions == 7
 
     async def test_a_restored_task_holds_its_unique_key(self, database: Database) -> None:
         id = await database.write(submit, NewTask("h", unique=UniqueSpec("k")))
@@ -223,7 +223,7 @@ class TestEnd:
             await database.write(terminate, [Target(parent)], ANA)
             await sweep(database)
             assert f"dependent task {child} was cancelled or released" in await refusal(database)
-            assert (await ended(database, parent)).state == State.CANCELLED
+            assert (await history_row(database, parent)).state == State.CANCELLED
 
     async def test_a_dependent_that_only_waits_keeps_waiting(self, database: Database) -> None:
         parent = await put(database)
@@ -288,12 +288,12 @@ class TestAgain:
         await add_past(
             database, 7, state, attempt=3, rescues=1, error="no", fence=4, payload='{"a": 1}', key="k", **ending
         )
-        before = (await ended(database, 7))._asdict()
+        before = (await history_row(database, 7))._asdict()
         await database.write(retry_now, [Target(7)], ANA, 600.0)
         await database.write(edit, 7, None, Changes(key="other"), BEN)
         entry = [entry.id for entry in await database.read(audit, task_id=7)][-1]
         assert await taken_back(database, entry) == Result([7])
-        after = (await ended(database, 7))._asdict()
+        after = (await history_row(database, 7))._asdict()
         for name in ("state", "attempt", "rescues", "error", "fence", "payload", *ending):
             assert after[name] == before[name], name
         assert (after["key"], await stored(database, 7)) == ("other", None)
@@ -367,8 +367,8 @@ class TestElsewhere:
         await database.write(pause, MAIL, ANA)
         await database.write(resume, MAIL, BEN)
         await taken_back(database)
-        held = (await database.read(pauses)).queues["mail"]
-        assert (held.by, held.why) == ("ana", "relay is back")
+        mail_pause = (await database.read(pauses)).queues["mail"]
+        assert (mail_pause.by, mail_pause.why) == ("ana", "relay is back")
 
     async def test_another_pause_is_not_overruled(self, database: Database) -> None:
         await database.write(pause, MAIL, ANA)
@@ -420,17 +420,17 @@ class TestTogether:
         ids += [await add_live(database)]
         claimed = await take(database)
         by, other = with_change_group(ANA), with_change_group(ANA)
-        chosen = [Target(id) for id in ids]
-        await to_each(database, partial(terminate, by=by), chosen, BulkOptions(2))
+        targets = [Target(id) for id in ids]
+        await to_each(database, partial(terminate, by=by), targets, BulkOptions(2))
         await database.write(pause, MAIL, other)
         await database.write(requeue, [Target(ids[0])], BEN)
-        seen = await database.read(preview_undo, None, by.change_group or "")
-        assert (seen.number, list(seen.skipped.values())) == ("5", [1])
+        preview = await database.read(preview_undo, None, by.change_group or "")
+        assert (preview.number, list(preview.skipped.values())) == ("5", [1])
         progress: list[int] = []
         options = BulkOptions(2, on_progress=lambda so_far: progress.append(len(so_far.changed)))
         answer = await undo_all(database, BENS, by.change_group or "", options)
         assert sorted(answer.changed) == ids[1:]
-        assert [left.id for left in answer.skipped] == ids[:1]
+        assert [skipped_task.id for skipped_task in answer.skipped] == ids[:1]
         assert len(progress) == 3
         assert not (await stored(database, claimed.id)).cancel_requested
         again = await undo_all(database, BENS, by.change_group or "")
@@ -453,8 +453,8 @@ class TestTogether:
             await put_after(database, parent, on_failure="run")
             await database.write(terminate, [Target(parent)], by)
         await sweep(database)
-        seen = await database.read(preview_undo, None, by.change_group or "")
-        assert (seen.able, list(seen.skipped.values())) == ([], [1, 1, 1, 1, 1, 3])
+        preview = await database.read(preview_undo, None, by.change_group or "")
+        assert (preview.able, list(preview.skipped.values())) == ([], [1, 1, 1, 1, 1, 3])
 
     async def test_an_undo_can_be_limited_and_stopped(self, database: Database) -> None:
         ids = [await add_live(database) for _ in range(5)]

@@ -27,9 +27,9 @@ async def again(database: Database, *ids: int) -> Result:
     return await database.write(retry_now, [Target(id) for id in ids], BY)
 
 
-async def dead(database: Database, key: str = "k", **said: Any) -> int:
+async def dead(database: Database, key: str = "k", **options: Any) -> int:
     """A task that had a key and has ended."""
-    (id,) = (await put(database, once(key, **said))).ids
+    (id,) = (await put(database, once(key, **options))).ids
     await end(database, id)
     return id
 
@@ -44,8 +44,8 @@ async def test_a_task_whose_key_another_holds_is_skipped_as_previewed(database: 
     first = await dead(database)
     (second,) = (await put(database, once())).ids
     other = await dead(database, "other")
-    seen = await database.read(preview, filtered("state:cancelled"), "retry_now")
-    assert (seen.eligible, dict(seen.skipped)) == (1, {"another task has its unique key": 1})
+    before = await database.read(preview, filtered("state:cancelled"), "retry_now")
+    assert (before.eligible, dict(before.skipped)) == (1, {"another task has its unique key": 1})
     answer = await again(database, first, other)
     assert (answer.changed, answer.skipped) == ([other], [Skipped(first, f"task {second} has its unique key")])
     assert await live(database, first) is None
@@ -55,8 +55,8 @@ async def test_a_task_whose_key_another_holds_is_skipped_as_previewed(database: 
 
 async def test_of_two_tasks_with_one_key_the_later_is_retried(database: Database) -> None:
     first, second = await dead(database), await dead(database)
-    seen = await database.read(preview, filtered("state:cancelled"), "requeue")
-    assert (seen.eligible, [task.id for task in seen.samples]) == (1, [second])
+    before = await database.read(preview, filtered("state:cancelled"), "requeue")
+    assert (before.eligible, [task.id for task in before.samples]) == (1, [second])
     answer = await again(database, first, second)
     assert (answer.changed, answer.skipped) == ([second], [Skipped(first, f"task {second} has its unique key")])
 

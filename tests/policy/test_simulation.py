@@ -32,7 +32,7 @@ def work(minutes: int = 10, arrivals: Mapping[Any, int] | None = None, **backlog
         minutes,
         arrivals or {},
         {lanes[name]: Backlog(tasks, 0.0) for name, tasks in backlogs.items()},
-        {place: times(2.0) for place in PLACES},
+        {work_key: times(2.0) for work_key in PLACES},
         {(lane.queue, lane.handler): [TaskKind(lane.priority, None, 1)] for lane in lanes.values()},
     )
 
@@ -113,7 +113,9 @@ def test_the_tasks_of_a_paused_queue_wait() -> None:
 
 def test_the_same_seed_gives_the_same_result() -> None:
     workload = work(low=300, high=300)
-    varied = Workload(10, {}, workload.backlogs, {place: times(0.1, 3.0, 9.0) for place in PLACES}, workload.kinds)
+    varied = Workload(
+        10, {}, workload.backlogs, {work_key: times(0.1, 3.0, 9.0) for work_key in PLACES}, workload.kinds
+    )
     assert run(varied) == run(varied)
     assert run(varied) != run(varied, seed=2)
 
@@ -154,7 +156,7 @@ def test_attempts_end_with_the_plan_the_maximum_and_the_simulated_time(plan: str
 
 def test_a_task_that_fails_forever_without_time_and_delay_ends() -> None:
     plans = dict.fromkeys(PLACES, Retries.of(10, 10, parse_plan("0s"), 10**9))
-    instant = replace(work(low=1), durations={place: times(0.0) for place in PLACES}, retries=plans)
+    instant = replace(work(low=1), durations={work_key: times(0.0) for work_key in PLACES}, retries=plans)
     assert run(instant)["low"].retries == MOST_ATTEMPTS - 1
 
 
@@ -164,13 +166,13 @@ def test_due_retries_that_still_wait_at_the_end_are_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "retried", "most", "share"),
+    ("attempts", "retries", "most", "share"),
     [(100, 0, 5, 0.0), (500, 400, 5, 1.0), (400, 400, 5, 1.0), (110, 10, 2, 0.1), (110, 10, 100, 1 / 11)],
 )
 def test_the_share_of_failures_gives_as_many_attempts_per_task_as_counted(
-    ended: int, retried: int, most: int, share: float
+    attempts: int, retries: int, most: int, share: float
 ) -> None:
-    assert Retries.of(ended, retried, parse_plan("1s"), most).share == pytest.approx(share, abs=1e-6)
+    assert Retries.of(attempts, retries, parse_plan("1s"), most).share == pytest.approx(share, abs=1e-6)
 
 
 def test_batches_fail_in_part() -> None:

@@ -30,8 +30,8 @@ def account() -> Account:
 
 def find_programs() -> Path | None:
     """Return the folder that holds `initdb` and `postgres`: the environment's, the wheel's, or the system's."""
-    if chosen := os.environ.get(BIN_VARIABLE):
-        return _checked(Path(chosen))
+    if bin_folder := os.environ.get(BIN_VARIABLE):
+        return _checked(Path(bin_folder))
     return next((folder for folder in [*_of_the_wheel(), *_of_the_system()] if _is_complete(folder)), None)
 
 

@@ -149,8 +149,8 @@ class Standby(Server):
         self._master = master
 
     def initialise(self) -> None:
-        place = ["-h", "127.0.0.1", "-p", str(self._master.port), "-U", "postgres"]
-        self._fill("pg_basebackup", *place, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+        address = ["-h", "127.0.0.1", "-p", str(self._master.port), "-U", "postgres"]
+        self._fill("pg_basebackup", *address, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
 
     def promote(self) -> None:
         """Promote it: it accepts changes."""

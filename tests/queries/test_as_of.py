@@ -243,8 +243,8 @@ async def test_lists_and_queues_are_those_of_the_moment(database: Database, runn
 
 
 async def test_the_causes_are_those_of_the_moment(database: Database, runner: Runner) -> None:
-    held, waiting = [await put(database, queue="mail") for _ in range(2)]
-    child = await put_after(database, held)
+    parent, waiting = [await put(database, queue="mail") for _ in range(2)]
+    child = await put_after(database, parent)
     (claimed,) = await runner.claim(1)
     await database.write(set_limits, MAIL, LimitEdit({"concurrency": "1"}), ANA)
     full = await moment(database)
@@ -260,8 +260,8 @@ async def test_the_causes_are_those_of_the_moment(database: Database, runner: Ru
     assert "Queue mail runs at most 1 task at the same time" in await texts(waiting, full)
     assert "paused" not in await texts(waiting, full)
     assert "Queue mail was paused by ana" in await texts(waiting, paused)
-    assert f"It depended on task {held} work, which was running." in await texts(child, paused)
-    assert f"running on runner {runner.id} (here)" in await texts(held, paused)
+    assert f"It depended on task {parent} work, which was running." in await texts(child, paused)
+    assert f"running on runner {runner.id} (here)" in await texts(parent, paused)
     assert "Not recorded for that time: the live runners" in await texts(waiting, full)
 
 

@@ -181,13 +181,13 @@ async def test_simulated_tenants_take_turns_as_in_claims(database: Database) -> 
 async def test_a_simulation_starts_from_the_tables(busy: Database) -> None:
     await limit(busy, "queue", "mail", concurrency="5")
     today = await busy.read(present, 1.0, "30s", 5)
-    place = ("mail", "send")
+    work_key = ("mail", "send")
     assert today.workload.minutes in (60, 61)
     assert sum(today.workload.arrivals.values()) == 900
-    assert today.workload.durations[place].mean == pytest.approx(3.0)
-    assert today.workload.backlogs[Lane(*place, 1)].tasks == 20
+    assert today.workload.durations[work_key].mean == pytest.approx(3.0)
+    assert today.workload.backlogs[Lane(*work_key, 1)].tasks == 20
     assert (today.runners, today.configuration.limits["queue", "mail"].running) == (1, 5)
-    assert today.configuration.pools == [Pool(10, frozenset({place}))]
+    assert today.configuration.pools == [Pool(10, frozenset({work_key}))]
     more = changed(today, parse_order("aged"), 40, None, read_changes("limit", ["queue:mail=none"]))
     assert (str(more.order), more.pools[0].size, more.limits["queue", "mail"].running) == ("aged", 40, None)
     assert changed(today, None, None, 3, []).pools[0].size == 30

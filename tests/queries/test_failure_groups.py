@@ -47,9 +47,9 @@ async def test_the_tasks_of_a_group_are_looked_up_by_state_the_last_failed_first
     later = await add_live(database, run_at=ahead(3_000), **tried)
     running = await add_live(database, state=State.RUNNING.value, runner_id=await add_runner(database), **tried)
     dead = await add_past(database, 900, State.DEAD)
-    for place, id in enumerate((dead, running, later, soon)):
-        await add_attempt(database, id, 1, ended_at=ahead(-100 + place), host=f"web-{place}")
-        await add_attempt(database, id, 2, ended_at=ahead(-1000 + place), host="web-9")
+    for index, id in enumerate((dead, running, later, soon)):
+        await add_attempt(database, id, 1, ended_at=ahead(-100 + index), host=f"web-{index}")
+        await add_attempt(database, id, 2, ended_at=ahead(-1000 + index), host="web-9")
     await add_attempt(database, 901, ended_at=ahead(-1), fingerprint="f2")
     async with database.reading() as tx:
         since = await clock(tx) - HOUR

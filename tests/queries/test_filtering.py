@@ -30,7 +30,7 @@ USER_7 = '{"user_id": 7, "urgent": true}'
 @pytest.fixture
 async def zoo(database: Database) -> Database:
     """One task in every displayed state, with ids 1 to 9."""
-    alive, gone = await add_runner(database), await add_runner(database, lease=-5)
+    alive, lost = await add_runner(database), await add_runner(database, lease=-5)
     await add_live(database, queue="mail", run_at=ahead(-60), key="order-1", priority=5)  # 1 ready
     await add_live(database, run_at=ahead(3600), submitted_by="ana", payload=USER_7)  # 2 scheduled
     there = '{"to": {"city": "Bonn"}, "user_id": "8"}'
@@ -39,7 +39,7 @@ async def zoo(database: Database) -> Database:
     )  # 3 retrying
     await add_live(database, state=State.BLOCKED.value, blocked_by=1, tags='["slow", "a\\"b"]')  # 4 blocked
     await add_live(database, state=State.RUNNING.value, runner_id=alive, attempt=1, host="web-1")  # 5 running
-    await add_live(database, state=State.RUNNING.value, runner_id=gone, attempt=1, host="web-2")  # 6 lost
+    await add_live(database, state=State.RUNNING.value, runner_id=lost, attempt=1, host="web-2")  # 6 lost
     await add_past(database, 7, State.SUCCEEDED, handler="smtp.send", key="order-7")
     await add_past(database, 8, State.DEAD, handler="smtp.bounce", error="50% of a_b/c lost", attempt=4)
     await add_past(database, 9, State.CANCELLED, finished_at=ahead(-7200), submitted_at=ahead(-7300))

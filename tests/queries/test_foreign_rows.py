@@ -24,10 +24,10 @@ from tests.store.test_plain_inserts import (
     ODD_PAYLOADS,
     ODD_ROWS,
     STOPPERS_BY_DATABASE,
+    accepts,
     insertion,
     quoted,
     shell,
-    taken,
     work,
 )
 
@@ -63,7 +63,7 @@ def written(shell: Shell, kind: str) -> int:
     ]
     shell(";\n".join(insertion(row) for row in rows))
     for statement in STOPPERS_BY_DATABASE[kind].values():
-        taken(shell, statement)
+        accepts(shell, statement)
     return int(shell("SELECT count(*) FROM (SELECT id FROM task UNION SELECT id FROM task_history) AS ids"))
 
 

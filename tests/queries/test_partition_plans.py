@@ -20,7 +20,7 @@ from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.search import page
 from runner.store.retention import prune
 from tests.conftest import on_postgresql
-from tests.store.plans import Seen, Watch, watch
+from tests.store.plans import Cost, Watch, watch
 from tests.store.rows import add_past, ahead, filtered
 from tests.store.table import change
 
@@ -56,12 +56,12 @@ async def _fill(database: Database, first: int, rows: int, state: State) -> None
     await change(database, sa.insert(database.tables.history).from_select(names, values))
 
 
-def walked(cost: Seen) -> set[str]:
+def walked(cost: Cost) -> set[str]:
     """The indexes of the history that were used."""
     return {name for name in cost.indexes if name.startswith("task_history")}
 
 
-def whole(cost: Seen) -> set[str]:
+def whole(cost: Cost) -> set[str]:
     """The non-empty tables of finished tasks that were read completely."""
     return {name for name in cost.whole if name.startswith("task_history")} - {"task_history_beyond"}
 

@@ -71,14 +71,14 @@ class TestCounts:
         assert await database.read(counts) == []
 
     async def test_every_state_is_counted_in_its_queue(self, database: Database) -> None:
-        alive, gone = await add_runner(database), await add_runner(database, lease=-1)
+        alive, lost = await add_runner(database), await add_runner(database, lease=-1)
         for handler, priority in (("a", 1), ("a", 9), ("b", 1)):
             await add_live(database, handler, queue="mail", priority=priority, run_at=ahead(-5))
         await add_live(database, "a", queue="mail", run_at=ahead(50))
         await add_live(database, "b", queue="mail", run_at=ahead(50), attempt=1)
         await add_live(database, queue="mail", state=State.BLOCKED.value)
         await add_live(database, queue="mail", state=State.RUNNING.value, runner_id=alive)
-        await add_live(database, queue="mail", state=State.RUNNING.value, runner_id=gone)
+        await add_live(database, queue="mail", state=State.RUNNING.value, runner_id=lost)
         await add_past(database, 101, State.DEAD, queue="mail")
         await add_past(database, 102, State.DEAD, queue="old")
         await add_past(database, 103, State.SUCCEEDED, queue="done")
@@ -113,9 +113,9 @@ class TestCounts:
 
     async def test_a_short_list_has_the_queues_that_need_attention(self, database: Database) -> None:
         past = datetime(2020, 1, 1, tzinfo=UTC)
-        gone = await add_runner(database, lease=-1)
+        lost = await add_runner(database, lease=-1)
         await database.write(submit_many, [NewTask("a", queue=f"quiet {number}") for number in range(20)])
-        await add_live(database, "a", queue="zz lost", state=State.RUNNING.value, runner_id=gone)
+        await add_live(database, "a", queue="zz lost", state=State.RUNNING.value, runner_id=lost)
         for handler, wait in (("a", -900), ("b", -9), ("b", 60)):
             await add_live(database, handler, queue="aa old", run_at=ahead(wait))
         minute = (await database.read(page, Filter())).at.replace(second=0, microsecond=0) - timedelta(minutes=1)
@@ -220,11 +220,11 @@ class TestPages:
             assert listing == (expected if order is OLDEST else expected[::-1])
 
     async def test_states_are_shown_as_the_database_s_clock_has_them(self, database: Database) -> None:
-        gone = await add_runner(database, lease=-1)
+        lost = await add_runner(database, lease=-1)
         await add_live(database, run_at=ahead(-1))
         await add_live(database, run_at=ahead(100))
         await add_live(database, run_at=ahead(100), attempt=1)
-        await add_live(database, state=State.RUNNING.value, runner_id=gone)
+        await add_live(database, state=State.RUNNING.value, runner_id=lost)
         await add_live(database, state=State.RUNNING.value, runner_id=await add_runner(database))
         await add_past(database, 6, State.CANCELLED)
         listing = await database.read(page, Filter(), sort=OLDEST)
@@ -289,8 +289,8 @@ class TestOddRowsInSqlite:
         runner_id = await odd.write(register, Identity("web-1", 1, "1", ["h"], 4), 30.0)
         await odd.write(submit, NewTask("h"))
         lanes = {head.lane: _start() for head in await odd.read(survey)}
-        taken = await odd.write(claim, Claimant(runner_id, "web-1"), lanes, {"h": HandlerDefaults(3, None)}, 10)
-        assert 2 in [task.id for task in taken]
+        tasks = await odd.write(claim, Claimant(runner_id, "web-1"), lanes, {"h": HandlerDefaults(3, None)}, 10)
+        assert 2 in [task.id for task in tasks]
 
 
 def _start() -> Any:
@@ -379,17 +379,17 @@ class TestFailures:
     async def test_failures_of_real_settles_with_other_numbers_are_one_group(self, database: Database) -> None:
         runner_id = await database.write(register, Identity("web-1", 1, "1", ["h"], 4), 30.0)
         await database.write(submit_many, [NewTask("h"), NewTask("h")])
-        lanes = {head.lane: _place(database) for head in await database.read(survey)}
-        taken = await database.write(claim, Claimant(runner_id, "web-1"), lanes, {"h": HandlerDefaults(3, None)}, 10)
-        outcomes = [Retry(failure=Failure("OSError", f"port {4000 + task.id} refused")) for task in taken]
+        lanes = {head.lane: _lane_position(database) for head in await database.read(survey)}
+        tasks = await database.write(claim, Claimant(runner_id, "web-1"), lanes, {"h": HandlerDefaults(3, None)}, 10)
+        outcomes = [Retry(failure=Failure("OSError", f"port {4000 + task.id} refused")) for task in tasks]
         batch = [
-            settling.Settlement(task.id, task.fence, outcome) for task, outcome in zip(taken, outcomes, strict=True)
+            settling.Settlement(task.id, task.fence, outcome) for task, outcome in zip(tasks, outcomes, strict=True)
         ]
         await database.write(settling.settle, runner_id, batch)
         (group,) = await database.read(failures)
         assert (group.count, group.tasks, group.error_type) == (Count(2), 2, "OSError")
         listing = await database.read(page, filtered(f"failure:{group.fingerprint}"))
-        assert [task.id for task in listing.tasks] == [task.id for task in reversed(taken)]
+        assert [task.id for task in listing.tasks] == [task.id for task in reversed(tasks)]
 
     async def test_only_the_latest_attempts_are_read(self, database: Database) -> None:
         for task_id in range(10):
@@ -417,10 +417,10 @@ class TestFailures:
 class TestRunners:
     async def test_runners_are_listed_with_their_tasks(self, database: Database) -> None:
         alive = await add_runner(database, lease=30, handlers='["a", "b", 3]', capacity=8, running=1, command="drain")
-        gone = await add_runner(database, lease=-9, host="a-first")
+        lost_id = await add_runner(database, lease=-9, host="a-first")
         await add_live(database, state=State.RUNNING.value, runner_id=alive)
         lost, living = await database.read(runners)
-        assert (lost.id, lost.alive, lost.running_tasks) == (gone, False, 0)
+        assert (lost.id, lost.alive, lost.running_tasks) == (lost_id, False, 0)
         assert (living.id, living.alive, living.running_tasks, living.handlers) == (alive, True, 1, ("a", "b"))
         assert (living.capacity, living.running, living.command) == (8, 1, "drain")
 
@@ -489,7 +489,7 @@ class TestReports:
         assert Flow().success_rate is None
 
 
-def _place(database: Database) -> Any:
+def _lane_position(database: Database) -> Any:
     from runner.policy.lanes import LanePosition
 
     return LanePosition(database.dialect.position(datetime(1970, 1, 1, tzinfo=UTC)), 0)

@@ -30,7 +30,7 @@ async def last_minute(database: Database) -> datetime:
 
 
 @pytest.mark.parametrize(
-    ("ready", "arrived", "ended", "seconds"),
+    ("ready", "arrived", "finished", "seconds"),
     [
         (0, 100, 0, None),
         (18_240, 210, 180, inf),
@@ -41,9 +41,9 @@ async def last_minute(database: Database) -> datetime:
     ],
 )
 def test_the_time_to_empty_a_backlog_follows_from_the_rates(
-    ready: int, arrived: int, ended: int, seconds: float | None
+    ready: int, arrived: int, finished: int, seconds: float | None
 ) -> None:
-    assert time_until_empty(ready, arrived, ended) == (None if seconds is None else pytest.approx(seconds))
+    assert time_until_empty(ready, arrived, finished) == (None if seconds is None else pytest.approx(seconds))
 
 
 async def test_arrivals_are_counted_tasks_and_tasks_whose_first_run_has_not_ended(database: Database) -> None:
@@ -54,10 +54,10 @@ async def test_arrivals_are_counted_tasks_and_tasks_whose_first_run_has_not_ende
     await add_live(database, queue="mail", submitted_at=then, state=State.BLOCKED.value)
     await add_live(database, queue="mail", submitted_at=then, state=State.RUNNING.value, fence=1, attempt=1)
     minute = then.replace(second=0)
-    ended = Minute(minute, "mail", "h")
-    ended.counts["succeeded"] = 2
+    statistics = Minute(minute, "mail", "h")
+    statistics.counts["succeeded"] = 2
     arrivals: dict[Arrival, int] = {((minute - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() / 60, "mail", "h"): 7}
-    await database.write(write_statistics, 1, [ended], arrivals)
+    await database.write(write_statistics, 1, [statistics], arrivals)
     (mail,) = await database.read(counts)
     assert (mail.arrived, mail.minute.finished) == (Count(11), 2)
     assert mail.empty_in == inf

@@ -45,15 +45,15 @@ class Undone(Exception):
 
 async def starts(database: Database, id: int, changes: Collection[RemedyStep], fewer: int = 0) -> bool:
     """True if the next claims of all runners take a task after these changes; all of it is rolled back."""
-    taken: set[int] = set()
+    ids: set[int] = set()
     try:
         async with database.writing() as tx:
             sizes = await apply(tx, id, changes, fewer)
             for runner in await runners(tx):
-                taken |= await claimed(tx, runner.id, sizes)
+                ids |= await claimed(tx, runner.id, sizes)
             raise Undone
     except Undone:
-        return id in taken
+        return id in ids
 
 
 async def apply(tx: Transaction, id: int, changes: Collection[RemedyStep], fewer: int) -> Mapping[int, int]:
@@ -91,18 +91,18 @@ async def claimed(tx: Transaction, runner_id: int, sizes: Mapping[int, int]) -> 
     rows = await tx.rows(sa.select(task.handler).where(task.runner_id == runner.id, task.state == "running"))
     in_threads = sum(row[0] in runner.threaded for row in rows)
     lanes = [head.lane for head in await survey(tx) if head.wait <= 0 and not head.paused]
-    taken: set[int] = set()
-    for threads, held in ((False, len(rows) - in_threads), (True, in_threads)):
+    ids: set[int] = set()
+    for threads, busy in ((False, len(rows) - in_threads), (True, in_threads)):
         size = sizes.get(runner.id, runner.threads if threads else runner.capacity - runner.threads)
         mine = {
             lane: LanePosition(tx.dialect.position(EARLIEST), 0)
             for lane in lanes
             if runner.takes(lane.queue, lane.handler) and (lane.handler in runner.threaded) is threads
         }
-        if mine and size > held:
+        if mine and size > busy:
             terms = dict.fromkeys(runner.handlers, TERMS)
-            taken |= {task.id for task in await claim(tx, Claimant(runner.id, "h"), mine, terms, size - held)}
-    return taken
+            ids |= {task.id for task in await claim(tx, Claimant(runner.id, "h"), mine, terms, size - busy)}
+    return ids
 
 
 async def people(database: Database, dice: random.Random) -> list[int]:
@@ -143,14 +143,14 @@ async def test_every_chance_works_and_needs_all_of_its_changes(database: Databas
     ids = await people(database, dice)
     alone = len([one for one in await database.read(runners) if one.alive]) <= 1
     for id in dice.sample(ids, min(5, len(ids))):
-        known = await database.read(read_facts, id)
-        for remedy in remedies(known):
-            assert await starts(database, id, remedy.changes), (remedy.text, known)
+        task_facts = await database.read(read_facts, id)
+        for remedy in remedies(task_facts):
+            assert await starts(database, id, remedy.changes), (remedy.text, task_facts)
             if alone:  # where two runners serve different tasks, the remedy asks for more than necessary
                 assert not await starts(database, id, remedy.changes, fewer=1) or not sized(remedy.changes), remedy.text
                 for change in remedy.changes:
                     rest = [other for other in remedy.changes if other is not change]
-                    assert not await starts(database, id, rest), (remedy.text, change.text, known)
+                    assert not await starts(database, id, rest), (remedy.text, change.text, task_facts)
 
 
 def sized(changes: Collection[RemedyStep]) -> bool:
@@ -198,17 +198,19 @@ async def test_uncertain_chances_are_left_out(database: Database) -> None:
     free = await put(database)
     suspect = await add_live(database, "work", rescues=2, run_at=ahead(600))
     past = await add_past(database, 900, State.DEAD)
-    held = await add_live(database, "work", state=State.RUNNING.value, attempt=1)
-    for id in (free, suspect, past, held):
+    running = await add_live(database, "work", state=State.RUNNING.value, attempt=1)
+    for id in (free, suspect, past, running):
         assert not await would(database, id), id
 
 
 async def test_an_unlimited_backlog_suggests_no_number_of_slots(database: Database) -> None:
     await add_runner(database, handlers='["work"]', capacity=2)
     await put_many(database, 30)
-    known: Facts = await database.read(read_facts, await put(database))
-    assert [remedy.text for remedy in remedies(known)] == ["its priority were 2"]
-    counted = replace(known, ahead=known.ahead._replace(more=True), raised={2: known.ahead._replace(more=True)})
+    task_facts: Facts = await database.read(read_facts, await put(database))
+    assert [remedy.text for remedy in remedies(task_facts)] == ["its priority were 2"]
+    counted = replace(
+        task_facts, ahead=task_facts.ahead._replace(more=True), raised={2: task_facts.ahead._replace(more=True)}
+    )
     assert remedies(counted) == ()
 
 

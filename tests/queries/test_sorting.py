@@ -17,7 +17,7 @@ from runner.queries.task_list.cursor import Cursor, parse_cursor
 from runner.queries.task_list.cursor import written as marked
 from runner.queries.task_list.row import same_key_tasks
 from runner.queries.task_list.search import find, page
-from tests.store.plans import Seen, Watch, watch
+from tests.store.plans import Cost, Watch, watch
 from tests.store.rows import add_live, add_past, add_runner, ahead, filtered
 from tests.store.table import change
 from tests.store.test_plans import SOME, analyse
@@ -139,8 +139,10 @@ async def test_too_many_lanes_are_rejected_with_advice(database: Database, monke
 async def test_unreadable_times_are_sorted_too(database: Database) -> None:
     times = ["infinity", "-infinity", "20000-01-01"] if database.dialect.isolates_rows else ["soon", "", "x"]
     for id, text in enumerate(times, 1):
-        given = sa.cast(sa.literal(text, sa.Text), database.tables.history.c.finished_at.type)
-        await add_past(database, id, finished_at=given if database.dialect.isolates_rows else sa.literal(text, sa.Text))
+        moment = sa.cast(sa.literal(text, sa.Text), database.tables.history.c.finished_at.type)
+        await add_past(
+            database, id, finished_at=moment if database.dialect.isolates_rows else sa.literal(text, sa.Text)
+        )
     await add_past(database, 4)
     expected = [1, 3, 4, 2] if database.dialect.isolates_rows else [3, 1, 4, 2]
     assert await listed(database, "", "finished_at", limit=1) == expected
@@ -188,9 +190,9 @@ async def fill(database: Database, rows: int) -> None:
     waiting = sa.select(*work, later).select_from(n)
     await change(database, sa.insert(tables.task).from_select(["handler", "queue", "run_at"], waiting))
     for state in (State.SUCCEEDED, State.DEAD, State.CANCELLED):
-        ended = sa.select(*work, most + n.c.i + 1, sa.literal(state.value), later).select_from(n)
+        finished = sa.select(*work, most + n.c.i + 1, sa.literal(state.value), later).select_from(n)
         names = ["handler", "queue", "id", "state", "finished_at"]
-        await change(database, sa.insert(tables.history).from_select(names, ended))
+        await change(database, sa.insert(tables.history).from_select(names, finished))
 
 
 PLANS: dict[tuple[str, str], set[str]] = {
@@ -225,7 +227,7 @@ PARTS = {
 }
 
 
-def walked(cost: Seen) -> set[str]:
+def walked(cost: Cost) -> set[str]:
     """The indexes that were used, without primary keys, over all partitions."""
     names = set()
     for index in cost.indexes:
@@ -234,7 +236,7 @@ def walked(cost: Seen) -> set[str]:
     return names - {""}
 
 
-async def costs(database: Database, looking: Watch, text: str, sort: Sort) -> Seen:
+async def costs(database: Database, looking: Watch, text: str, sort: Sort) -> Cost:
     """A page in the middle of a list."""
     first = await database.read(page, filtered(text), None, LIMIT, sort)
     async with looking.seeing() as cost:

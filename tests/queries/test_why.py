@@ -122,8 +122,8 @@ async def test_a_pause_that_ends_before_the_task_is_due_is_not_a_cause(database:
 async def test_a_handler_without_a_runner_is_named(database: Database) -> None:
     id = await put(database)
     assert "(no live runner; no runner ever had it)" in (await only(database, id)).text
-    known = await Runner.enter(database)
-    await expire(database, known.id)
+    runner = await Runner.enter(database)
+    await expire(database, runner.id)
     await add_runner(database, handlers='["other"]')
     cause = await only(database, id)
     assert cause.kind == "unknown"
@@ -389,13 +389,13 @@ async def test_a_terminated_running_task_states_the_next_step(
     id = await put(database, timeout=timeout)
     await runner.claim()
     await database.write(terminate, [Target(id)], BY)
-    known = await database.read(read_facts, id)
-    assert known.runner is not None
-    assert known.terminated is not None
-    assert known.terminated.at is not None
-    silent = (known.at - known.terminated.at).total_seconds() + (-0.1 if beat else 0.1)
-    known = replace(known, runner=replace(known.runner, threaded=threaded, heartbeat_age=silent))
-    *_, asked = causes(known, UTC)
+    task_facts = await database.read(read_facts, id)
+    assert task_facts.runner is not None
+    assert task_facts.terminated is not None
+    assert task_facts.terminated.at is not None
+    silent = (task_facts.at - task_facts.terminated.at).total_seconds() + (-0.1 if beat else 0.1)
+    task_facts = replace(task_facts, runner=replace(task_facts.runner, threaded=threaded, heartbeat_age=silent))
+    *_, asked = causes(task_facts, UTC)
     assert re.search(f"Termination was requested by ana .*{sentence}", asked.text)
 
 
@@ -451,10 +451,10 @@ async def test_the_position_of_the_first_of_many_is_found_without_reading_the_ot
         async with opened.reading() as tx:
             run_at = await tx.scalar(sa.select(tx.dialect.readable_time(task.c.run_at)).where(task.c.id == first))
         lanes = [Lane("default", "work", priority) for priority in (1, 2)]
-        async with looking.seeing() as seen:
+        async with looking.seeing() as cost:
             assert await opened.read(tasks_ahead, first, run_at, 1, lanes, 10_000) == (0, False)
-        assert seen.rows < 2_000, seen
-        assert "task" not in seen.whole, seen
+        assert cost.rows < 2_000, cost
+        assert "task" not in cost.whole, cost
     finally:
         await opened.dispose()
 

@@ -31,11 +31,11 @@ def test_a_coding_line_is_obeyed(ctx: Context, file: Callable[[bytes], Path]) ->
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [(b"def broken(:\n", "invalid syntax"), (b"# coding: uft-8\n", "unknown encoding"), (b'"\xe4"\n', "unicode error")],
 )
-def test_bad_source_is_a_syntax_error(ctx: Context, file: Callable[[bytes], Path], source: bytes, said: str) -> None:
-    with pytest.raises(SyntaxError, match=said):
+def test_bad_source_is_a_syntax_error(ctx: Context, file: Callable[[bytes], Path], source: bytes, message: str) -> None:
+    with pytest.raises(SyntaxError, match=message):
         parse_source(ctx, file(source))
 
 
@@ -46,10 +46,10 @@ def test_a_missing_file_is_reported(ctx: Context, tmp_path: Path) -> None:
 
 def test_odd_code_gives_no_warning(ctx: Context, file: Callable[[bytes], Path]) -> None:
     odd = file(b"'\\d' is 'x'\n")
-    with warnings.catch_warnings(record=True) as given:
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         parse_source(ctx, odd)
-    assert given == []
+    assert records == []
 
 
 def test_a_terminated_task_leaves_no_half_count(ctx: Context, file: Callable[[bytes], Path]) -> None:

@@ -18,20 +18,20 @@ async def put_after(
     return await put(database, after=tuple(DependsOn(parent, on_failure) for parent in parents), **options)
 
 
-async def tell(database: Database, *ended: int, limit: int = CHUNK) -> Resolved:
+async def tell(database: Database, *ids: int, limit: int = CHUNK) -> Resolved:
     """Resolve the dependencies on finished tasks as a runner does, in chunks of a given size."""
-    rows = [await standing(database, id) for id in ended]
-    told = [FinishedParent(row["id"], row["handler"], row["key"]) for row in rows]
-    dependencies = await database.write_single(open_dependencies, told, limit)
+    rows = [await standing(database, id) for id in ids]
+    parents = [FinishedParent(row["id"], row["handler"], row["key"]) for row in rows]
+    dependencies = await database.write_single(open_dependencies, parents, limit)
     return await database.write(resolve, dependencies) if dependencies else Resolved()
 
 
 async def sweep(database: Database) -> Resolved:
     """Run the sweep that every runner repeats."""
-    found = await database.write_single(find_strays)
-    if found.moot:
-        await database.write(close_moot, found.moot)
-    return await database.write(resolve, found.dependencies) if found.dependencies else Resolved()
+    strays = await database.write_single(find_strays)
+    if strays.moot:
+        await database.write(close_moot, strays.moot)
+    return await database.write(resolve, strays.dependencies) if strays.dependencies else Resolved()
 
 
 async def dependencies_of(database: Database, task_id: int) -> list[dict[str, Any]]:

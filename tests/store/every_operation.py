@@ -128,8 +128,8 @@ async def arrange(database: Database) -> None:
     await add_live(database, run_at=ahead(600))
     await add_runner(database, lease=3600)
     await add_runner(database, lease=-60)
-    held: dict[str, Any] = {"state": State.RUNNING.value, "runner_id": RUNNER, "fence": 1, "attempt": 1}
-    await add_live(database, max_attempts=3, claimed_at=db_now(), **held)
+    running: dict[str, Any] = {"state": State.RUNNING.value, "runner_id": RUNNER, "fence": 1, "attempt": 1}
+    await add_live(database, max_attempts=3, claimed_at=db_now(), **running)
     assert await put_after(database, LATER) == BLOCKED
     await add_past(database, DEAD, State.DEAD)
     await add_past(database, OLD, finished_at=ahead(-400 * 86_400))
@@ -153,5 +153,5 @@ async def arrange(database: Database) -> None:
 async def all_rows(database: Database) -> dict[str, list[str]]:
     """All rows of all tables."""
     async with database.reading() as tx:
-        found = {table.name: await tx.rows(sa.select(table)) for table in tx.tables.metadata.sorted_tables}
-    return {name: sorted(map(str, rows)) for name, rows in found.items()}
+        rows_by_table = {table.name: await tx.rows(sa.select(table)) for table in tx.tables.metadata.sorted_tables}
+    return {name: sorted(map(str, rows)) for name, rows in rows_by_table.items()}

@@ -23,7 +23,7 @@ PARAMETER = re.compile(r"%\((\w+)\)")
 
 
 @dataclass
-class Seen:
+class Cost:
     """The work of a verb's statements.
 
     Args:
@@ -44,7 +44,7 @@ class Seen:
 class Watch(Protocol):
     """Records the statements of a database."""
 
-    def seeing(self) -> AbstractAsyncContextManager[Seen]:
+    def seeing(self) -> AbstractAsyncContextManager[Cost]:
         """Record the statements inside this block, and yield their work as Seen."""
         ...
 
@@ -63,13 +63,13 @@ class WatchedPostgreSQL:
     """
 
     def __init__(self, database: Database) -> None:
-        self._seen: Seen | None = None
+        self._cost: Cost | None = None
         noting = self
 
         class Explaining(AsyncCursor[Any]):
             async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-                if noting._seen is not None:
-                    noting._note(noting._seen, await _explained(self.connection, query, params))
+                if noting._cost is not None:
+                    noting._note(noting._cost, await _explained(self.connection, query, params))
                 return await super().execute(query, params, **options)
 
         def adopt(connection: Any, _: Any) -> None:
@@ -77,8 +77,8 @@ class WatchedPostgreSQL:
 
         def explained(fetch: Fetch) -> Fetch:
             async def fetched(connection: Any, sql: str, arguments: Any) -> list[Any]:
-                if noting._seen is not None:
-                    noting._note(noting._seen, await _explained(connection, sql, arguments))
+                if noting._cost is not None:
+                    noting._note(noting._cost, await _explained(connection, sql, arguments))
                 return await fetch(connection, sql, arguments)
 
             return fetched
@@ -87,22 +87,22 @@ class WatchedPostgreSQL:
         replace_fetch(database, explained)
 
     @asynccontextmanager
-    async def seeing(self) -> AsyncIterator[Seen]:
-        self._seen = seen = Seen()
-        yield seen
-        self._seen = None
+    async def seeing(self) -> AsyncIterator[Cost]:
+        self._cost = cost = Cost()
+        yield cost
+        self._cost = None
 
-    def _note(self, seen: Seen, plan: dict[str, Any]) -> None:
-        seen.statements += 1
-        seen.pages += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    def _note(self, cost: Cost, plan: dict[str, Any]) -> None:
+        cost.statements += 1
+        cost.pages += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
         for node in _nodes(plan):
             if "Index Name" in node:
-                seen.indexes.add(node["Index Name"])
+                cost.indexes.add(node["Index Name"])
             if node["Node Type"] == "Seq Scan":
-                seen.whole.add(node["Relation Name"])
+                cost.whole.add(node["Relation Name"])
             if "Scan" in node["Node Type"]:
                 removed = [count for name, count in node.items() if name.startswith("Rows Removed by")]
-                seen.rows += round(node["Actual Loops"] * sum([node["Actual Rows"], *removed]))
+                cost.rows += round(node["Actual Loops"] * sum([node["Actual Rows"], *removed]))
 
 
 async def _explained(connection: Any, query: Any, params: Any) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class WatchedSQLite:
 
     def __init__(self, database: Database) -> None:
         self._file = database.engine.url.database or ""
-        self._seen: Seen | None = None
+        self._cost: Cost | None = None
         self._noted: list[str] = []
         sa.event.listen(database.engine.sync_engine, "connect", self._adopt)
 
@@ -154,27 +154,27 @@ class WatchedSQLite:
         connection.run_async(lambda driver: driver.set_progress_handler(self._step, STEPS))
 
     def _step(self) -> int:
-        if self._seen is not None:
-            self._seen.rows += 1
+        if self._cost is not None:
+            self._cost.rows += 1
         return 0
 
     @asynccontextmanager
-    async def seeing(self) -> AsyncIterator[Seen]:
+    async def seeing(self) -> AsyncIterator[Cost]:
         self._noted.clear()
-        self._seen = seen = Seen()
-        yield seen
-        self._seen = None
+        self._cost = cost = Cost()
+        yield cost
+        self._cost = None
         with sqlite3.connect(self._file) as connection:
             for statement in self._noted:
                 if statement.startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")):
-                    seen.statements += 1
-                    self._note(seen, connection.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall())
+                    cost.statements += 1
+                    self._note(cost, connection.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall())
         connection.close()
 
-    def _note(self, seen: Seen, lines: list[tuple[int, int, int, str]]) -> None:
+    def _note(self, cost: Cost, lines: list[tuple[int, int, int, str]]) -> None:
         for *_, text in lines:
             words = text.replace("COVERING INDEX", "INDEX").split()
             if "INDEX" in words:
-                seen.indexes.add(words[words.index("INDEX") + 1])
+                cost.indexes.add(words[words.index("INDEX") + 1])
             elif words[0] == "SCAN" and "VIRTUAL" not in words:
-                seen.whole.add(words[1])
+                cost.whole.add(words[1])

@@ -30,25 +30,25 @@ async def add_live(database: Database, handler: str = "h", **values: Any) -> int
 
 async def add_past(database: Database, id: int, state: State = State.SUCCEEDED, **values: Any) -> int:
     """Insert a finished task."""
-    given = {"handler": "h", "queue": "default"} | values
+    columns = {"handler": "h", "queue": "default"} | values
     async with database.writing() as tx:
-        await tx.execute(sa.insert(tx.tables.history).values(id=id, state=state.value, **given))
+        await tx.execute(sa.insert(tx.tables.history).values(id=id, state=state.value, **columns))
     return id
 
 
 async def add_attempt(database: Database, task_id: int, fence: int = 1, **values: Any) -> None:
-    given = {"attempt": fence, "queue": "default", "handler": "h", "verb": "retry", "error_type": "ValueError"}
-    given |= {"message": "no", "fingerprint": "f1"} | values
+    columns = {"attempt": fence, "queue": "default", "handler": "h", "verb": "retry", "error_type": "ValueError"}
+    columns |= {"message": "no", "fingerprint": "f1"} | values
     async with database.writing() as tx:
-        await tx.execute(sa.insert(tx.tables.attempt).values(task_id=task_id, fence=fence, **given))
+        await tx.execute(sa.insert(tx.tables.attempt).values(task_id=task_id, fence=fence, **columns))
 
 
 async def add_runner(database: Database, lease: float = 60, handlers: str = '["h"]', **values: Any) -> int:
     """Insert a runner whose lease ends in the given number of seconds."""
-    given = {"host": "web-1", "pid": 7, "version": "1", "lease_until": ahead(lease), "handlers": handlers} | values
+    columns = {"host": "web-1", "pid": 7, "version": "1", "lease_until": ahead(lease), "handlers": handlers} | values
     async with database.writing() as tx:
         runner = tx.tables.runner
-        return int(await tx.scalar(sa.insert(runner).values(**given).returning(runner.c.id)))
+        return int(await tx.scalar(sa.insert(runner).values(**columns).returning(runner.c.id)))
 
 
 async def stored(database: Database, id: int) -> Any:
@@ -58,7 +58,7 @@ async def stored(database: Database, id: int) -> Any:
         return (await tx.execute(sa.select(task).where(task.c.id == id))).one_or_none()
 
 
-async def ended(database: Database, id: int) -> Any:
+async def history_row(database: Database, id: int) -> Any:
     """The row in the history; None if there is none."""
     async with database.reading() as tx:
         history = tx.tables.history

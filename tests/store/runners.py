@@ -80,7 +80,7 @@ class Runner:
         return await self.database.write(settle, self.id, settlements)
 
     async def end(self, task: Claimed, outcome: Outcome | None = None) -> Settled:
-        return await self.settle(ended(task, outcome))
+        return await self.settle(settlement(task, outcome))
 
     @property
     def rescuer(self) -> Rescuer:
@@ -92,6 +92,6 @@ class Runner:
         return {task_id: task.verb for task_id, task in rescued.items()}
 
 
-def ended(task: Claimed, outcome: Outcome | None = None, retry: str = "30s") -> Settlement:
+def settlement(task: Claimed, outcome: Outcome | None = None, retry: str = "30s") -> Settlement:
     """The end of an attempt of a tenth of a second; successful by default."""
     return Settlement(task.id, task.fence, outcome or Done(), 0.1, retry, place=task.place)

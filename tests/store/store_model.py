@@ -95,8 +95,8 @@ class Task:
     def rescue(self) -> None:
         self.fence += 1
         self.rescues += 1
-        ended = State.CANCELLED if self.terminated else State.DEAD
-        self._leave(ended if self.terminated or self.used_up else State.WAITING)
+        final = State.CANCELLED if self.terminated else State.DEAD
+        self._leave(final if self.terminated or self.used_up else State.WAITING)
 
     def requeue(self) -> None:
         self.attempt = self.rescues = 0
@@ -127,15 +127,15 @@ class Model:
 
     def holder(self, key: str | None) -> int | None:
         """The task that holds a key."""
-        known = self.keys.get(key) if key is not None else None
-        if known is None:
+        holding = self.keys.get(key) if key is not None else None
+        if holding is None:
             return None
-        state = self.tasks[known.id].state
+        state = self.tasks[holding.id].state
         started = state not in (State.WAITING, State.BLOCKED)
-        ended = (known.scope is Scope.UNTIL_FINISHED and state.final) or (
-            known.scope is Scope.UNTIL_STARTED and started
+        released = (holding.scope is Scope.UNTIL_FINISHED and state.final) or (
+            holding.scope is Scope.UNTIL_STARTED and started
         )
-        return None if known.over or ended else known.id
+        return None if holding.over or released else holding.id
 
     def requeue(self, id: int) -> bool:
         """Requeue a task, unless its state forbids it or another task holds its key."""
@@ -154,23 +154,23 @@ class Model:
             return set()
         return {id for id, task in self.tasks.items() if task.claimable and task.suspect is suspects}
 
-    def ended(self, wait: Wait) -> State | None:
+    def final_state(self, wait: Wait) -> State | None:
         """The final state of a parent; None while it is live or missing."""
-        id = self._meant(wait.parent)
+        id = self._parent_id(wait.parent)
         return None if id is None or not self.tasks[id].state.final else self.tasks[id].state
 
     def block(self, task: Task) -> None:
         """Block a new task on its unresolved dependencies."""
         for wait in task.waits:
-            ended = self.ended(wait)
-            wait.open = ended is None or (ended is not State.SUCCEEDED and wait.rule != "run")
+            state = self.final_state(wait)
+            wait.open = state is None or (state is not State.SUCCEEDED and wait.rule != "run")
         if any(wait.open for wait in task.waits):
             task.state = State.BLOCKED
 
     def sweep(self) -> tuple[set[int], set[int]]:
         """Release and cancel dependents, by the current states of all parents."""
         blocked = {id: task for id, task in self.tasks.items() if task.state is State.BLOCKED}
-        ends = {id: [self.ended(wait) for wait in task.waits] for id, task in blocked.items()}
+        ends = {id: [self.final_state(wait) for wait in task.waits] for id, task in blocked.items()}
         freed, cancelled = set(), set()
         for id, task in blocked.items():
             news = [(wait, end) for wait, end in zip(task.waits, ends[id], strict=True) if wait.open and end]
@@ -189,22 +189,22 @@ class Model:
         """The dependents that are released or cancelled when this task fails."""
         blocked = [task for task in self.tasks.values() if task.state is State.BLOCKED]
         waits = [(task, wait) for task in blocked for wait in task.waits if wait.open and wait.rule != "wait"]
-        return [(task, wait) for task, wait in waits if self._meant(wait.parent) == id]
+        return [(task, wait) for task, wait in waits if self._parent_id(wait.parent) == id]
 
     def circle(self, new: Task) -> bool:
         """True if a new task would depend on itself."""
-        level, seen = [wait.parent for wait in new.waits], set[int | str]()
+        level, parents = [wait.parent for wait in new.waits], set[int | str]()
         while level:
             parent = level.pop()
             if parent == new.key:
                 return True
-            id = self._meant(parent)
-            if parent not in seen and id is not None and self.tasks[id].state is State.BLOCKED:
+            id = self._parent_id(parent)
+            if parent not in parents and id is not None and self.tasks[id].state is State.BLOCKED:
                 level += [wait.parent for wait in self.tasks[id].waits if wait.open]
-            seen.add(parent)
+            parents.add(parent)
         return False
 
-    def _meant(self, parent: int | str) -> int | None:
+    def _parent_id(self, parent: int | str) -> int | None:
         if isinstance(parent, int):
             return parent
         return max((id for id, task in self.tasks.items() if task.key == parent), default=None)

@@ -42,8 +42,8 @@ async def attempts(database: Database, task_id: int) -> list[Row]:
     """The task's failed attempts, in order."""
     table = database.tables.attempt
     async with database.reading() as tx:
-        found = await tx.rows(sa.select(table).where(table.c.task_id == task_id).order_by(table.c.fence))
-    return [dict(row._mapping) for row in found]
+        rows = await tx.rows(sa.select(table).where(table.c.task_id == task_id).order_by(table.c.fence))
+    return [dict(row._mapping) for row in rows]
 
 
 async def count(database: Database, table: sa.Table) -> int:
@@ -84,5 +84,5 @@ async def change(database: Database, statement: Any, rows: Sequence[Row] | None 
 
 async def _one(database: Database, table: sa.Table, task_id: int) -> Row | None:
     async with database.reading() as tx:
-        found = await tx.rows(sa.select(table).where(table.c.id == task_id))
-    return dict(found[0]._mapping) if found else None
+        rows = await tx.rows(sa.select(table).where(table.c.id == task_id))
+    return dict(rows[0]._mapping) if rows else None

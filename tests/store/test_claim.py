@@ -50,11 +50,11 @@ async def test_tasks_come_in_order_of_need_across_queues_and_handlers(database: 
     expected = await put_in_disorder(database)
     runner = await Runner.enter(database, "h0", "h1", "h2")
     await runner.survey()
-    found: list[int] = []
+    ids: list[int] = []
     while claimed := await runner.claim_on(limit):
         assert len(claimed) <= limit
-        found += [task.id for task in claimed]
-    assert found == expected
+        ids += [task.id for task in claimed]
+    assert ids == expected
 
 
 async def test_a_higher_priority_is_claimed_before_older_tasks(database: Database, runner: Runner) -> None:
@@ -128,10 +128,10 @@ async def test_two_programs_never_share_a_task_and_together_take_all(runner: Run
     ids = await put_many(runner.database, 500)
 
     async def take(one: Runner) -> list[int]:
-        found = []
+        claimed_ids = []
         while claimed := await one.claim(13):
-            found += [task.id for task in claimed]
-        return found
+            claimed_ids += [task.id for task in claimed]
+        return claimed_ids
 
     mine, theirs = await asyncio.gather(take(runner), take(other))
     assert Counter(mine + theirs) == Counter(ids)
@@ -140,9 +140,9 @@ async def test_two_programs_never_share_a_task_and_together_take_all(runner: Run
 async def test_concurrent_claims_share_no_task(runner: Runner) -> None:
     ids = await put_many(runner.database, 120)
     await runner.survey()
-    taken = await asyncio.gather(*(runner.claim_on(20) for _ in range(6)))
-    assert all(len(claimed) <= 20 for claimed in taken)
-    assert Counter(task.id for claimed in taken for task in claimed) <= Counter(ids)
+    claims = await asyncio.gather(*(runner.claim_on(20) for _ in range(6)))
+    assert all(len(claimed) <= 20 for claimed in claims)
+    assert Counter(task.id for claimed in claims for task in claimed) <= Counter(ids)
 
 
 @on_postgresql
@@ -236,8 +236,8 @@ async def test_suspects_come_one_at_a_time_and_only_of_known_handlers(database: 
     ours = await put_many(database, 3)
     for task_id in (foreign, *ours):
         await edit(database, task_id, rescues=2, attempt=2, max_attempts=9)
-    taken = [await runner.claim_suspect() for _ in range(4)]
-    assert [[task.id for task in claimed] for claimed in taken] == [[id] for id in ours] + [[]]
+    claims = [await runner.claim_suspect() for _ in range(4)]
+    assert [[task.id for task in claimed] for claimed in claims] == [[id] for id in ours] + [[]]
 
 
 SUSPECTS = {

@@ -63,35 +63,35 @@ async def test_a_task_waits_until_its_parent_has_succeeded(database: Database, r
 
 
 RULES = [
-    (rule, ended, expected)
+    (rule, end_state, expected)
     for rule, expected in (("wait", State.BLOCKED), ("cancel", State.CANCELLED), ("run", State.WAITING))
-    for ended in (State.DEAD, State.CANCELLED)
+    for end_state in (State.DEAD, State.CANCELLED)
 ]
 
 
-@pytest.mark.parametrize(("rule", "ended", "expected"), RULES)
+@pytest.mark.parametrize(("rule", "end_state", "expected"), RULES)
 async def test_each_dependency_determines_the_effect_of_a_failed_parent(
-    database: Database, runner: Runner, rule: Any, ended: str, expected: str
+    database: Database, runner: Runner, rule: Any, end_state: str, expected: str
 ) -> None:
     parent = await put(database)
     child = await put_after(database, parent, on_failure=rule)
-    await end(runner, parent, ended)
+    await end(runner, parent, end_state)
     await tell(database, parent)
     row = await standing(database, child)
     assert row["state"] == expected
-    assert row["error"] == (f"parent {parent} is {ended}" if rule == "cancel" else None)
+    assert row["error"] == (f"parent {parent} is {end_state}" if rule == "cancel" else None)
     assert await database.write_single(any_open) is (rule == "wait")
 
 
-@pytest.mark.parametrize("ended", list(ENDS))
+@pytest.mark.parametrize("end_state", list(ENDS))
 @pytest.mark.parametrize("rule", ["wait", "cancel", "run"])
 async def test_a_parent_that_has_ended_already_means_the_same(
-    database: Database, runner: Runner, rule: Any, ended: str
+    database: Database, runner: Runner, rule: Any, end_state: str
 ) -> None:
     parent = await put(database)
-    await end(runner, parent, ended)
+    await end(runner, parent, end_state)
     child = await put_after(database, parent, on_failure=rule)
-    met = ended == State.SUCCEEDED or rule == "run"
+    met = end_state == State.SUCCEEDED or rule == "run"
     assert await state(database, child) == (State.WAITING if met else State.BLOCKED)
     await sweep(database)
     failed = State.CANCELLED if rule == "cancel" else State.BLOCKED
@@ -118,7 +118,7 @@ async def test_a_cancelled_child_cancels_its_own_children(database: Database, ru
     await end(runner, parent, State.DEAD)
     (cancelled,) = (await tell(database, parent)).cancelled
     assert cancelled.id == child
-    assert [found.id for found in (await tell(database, child)).cancelled] == [grandchild]
+    assert [entry.id for entry in (await tell(database, child)).cancelled] == [grandchild]
     assert (await standing(database, grandchild))["error"] == f"parent {child} is cancelled"
     assert await state(database, patient) == State.BLOCKED
 
@@ -234,11 +234,11 @@ async def test_a_fan_out_and_a_fan_in_over_many_chunks(
     assert sorted(freed) == members
     await edit(database, members[0], max_attempts=1)
     while claimed := await runner.claim(200):
-        ended = [task for task in claimed if task.id not in last]
-        for task in ended[:1]:
+        finished = [task for task in claimed if task.id not in last]
+        for task in finished[:1]:
             await runner.end(task, Dead("no"))
-        for first in range(1, len(ended), 50):
-            await runner.settle(*map(_done, ended[first : first + 50]))
+        for first in range(1, len(finished), 50):
+            await runner.settle(*map(_done, finished[first : first + 50]))
     while (await sweep(database)).unblocked == [] and await state(database, last[0]) == State.BLOCKED:
         pass
     row = await standing(database, last[0])
@@ -249,9 +249,9 @@ async def test_a_fan_out_and_a_fan_in_over_many_chunks(
 
 
 def _done(task: Any) -> Any:
-    from tests.store.runners import ended
+    from tests.store.runners import settlement
 
-    return ended(task)
+    return settlement(task)
 
 
 async def test_tasks_without_dependencies_write_no_dependency_rows(database: Database) -> None:
@@ -312,17 +312,17 @@ async def test_a_task_that_is_due_later_stays_due_later(database: Database, runn
 async def test_an_operator_unblocks_a_task(database: Database) -> None:
     parents = [await put(database) for _ in range(2)]
     child = await put_after(database, *parents, ("pay", "k"))
-    seen = (await standing(database, child))["version"]
+    version = (await standing(database, child))["version"]
     first, _, keyed = await dependencies_of(database, child)
-    answer = await database.write(unblock, [Target(child, seen)], ANA, dependency_id=first["id"])
+    answer = await database.write(unblock, [Target(child, version)], ANA, dependency_id=first["id"])
     assert answer.changed == [child]
     row = await standing(database, child)
-    assert (row["state"], row["blocked_by"], row["version"]) == (State.BLOCKED, 2, seen + 1)
-    late = await database.write(unblock, [Target(child, seen)], ANA)
-    assert [found.id for found in late.conflicts] == [child]
+    assert (row["state"], row["blocked_by"], row["version"]) == (State.BLOCKED, 2, version + 1)
+    late = await database.write(unblock, [Target(child, version)], ANA)
+    assert [entry.id for entry in late.conflicts] == [child]
     assert (await database.write(unblock, [Target(child)], BEN)).changed == [child]
     row = await standing(database, child)
-    assert (row["state"], row["blocked_by"], row["version"]) == (State.WAITING, 0, seen + 2)
+    assert (row["state"], row["blocked_by"], row["version"]) == (State.WAITING, 0, version + 2)
     assert json.loads(row["parents"]) == {"total": 3, "succeeded": 0, "dead": 0, "cancelled": 0}
     assert [dependency["satisfied_by"] for dependency in await dependencies_of(database, child)] == [
         "ana",
@@ -342,7 +342,7 @@ async def test_only_open_dependencies_of_the_task_can_be_removed(database: Datab
     child, other = [await put_after(database, parent) for _ in range(2)]
     ((dependency,), (foreign,)) = await dependencies_of(database, child), await dependencies_of(database, other)
     refused = (await database.write(unblock, [Target(child)], ANA, dependency_id=foreign["id"])).skipped
-    assert [(found.id, found.why) for found in refused] == [(child, f"it has no open dependency {foreign['id']}")]
+    assert [(entry.id, entry.why) for entry in refused] == [(child, f"it has no open dependency {foreign['id']}")]
     (refusal,) = (await database.write(unblock, [Target(parent)], ANA)).skipped
     assert refusal.why == "it is waiting, not blocked"
     assert (await database.write(unblock, [Target(child)], ANA, dependency_id=dependency["id"])).changed == [child]
@@ -386,8 +386,8 @@ async def test_a_prefix_and_a_schema_have_their_own_dependencies(new_database: N
         parent = await put(database, key="k")
         children = [await put_after(database, parent), await put_after(database, ("work", "k"), on_failure="cancel")]
         await end(runner, parent, State.DEAD)
-        told = await tell(database, parent)
-        assert (told.unblocked, [child.id for child in told.cancelled]) == ([], children[1:])
+        resolved = await tell(database, parent)
+        assert (resolved.unblocked, [child.id for child in resolved.cancelled]) == ([], children[1:])
         assert (await database.write(unblock, [Target(children[0])], ANA)).changed == children[:1]
         assert [
             kin.task.id for kin in (await database.read(task_detail, parent)).dependencies.below if kin.task

@@ -16,7 +16,7 @@ from runner.store.settle import settle
 from runner.store.submit import submit, submit_steps
 from tests.conftest import on_postgresql
 from tests.store.dependencies import after, dependencies_of, put_after, sweep, tell
-from tests.store.runners import Runner, ended
+from tests.store.runners import Runner, settlement
 from tests.store.table import count, put, standing
 
 WAIT_SECONDS = 20.0
@@ -51,12 +51,14 @@ async def submitting(database: Database, task: NewTask, ids: list[int]) -> Async
 async def ending(runner: Runner, task: Claimed) -> AsyncIterator[None]:
     """End a task: the settle, the commit, and the notification of its dependents."""
     async with runner.database.writing() as tx:
-        await settle(tx, runner.id, [ended(task)])
+        await settle(tx, runner.id, [settlement(task)])
         yield
     yield
-    found = await runner.database.write_single(open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
-    if found:
-        await runner.database.write(resolve, found)
+    dependencies = await runner.database.write_single(
+        open_dependencies, [FinishedParent(task.id, task.handler, task.key)]
+    )
+    if dependencies:
+        await runner.database.write(resolve, dependencies)
     yield
 
 
@@ -102,15 +104,15 @@ async def test_the_orders_include_one_that_only_a_sweep_resolves(
 @on_postgresql
 async def test_locked_tasks_are_skipped_and_resolved_later(database: Database, rival: Database, runner: Runner) -> None:
     parent = await put(database)
-    held, free = [await put_after(database, parent) for _ in range(2)]
+    locked, free = [await put_after(database, parent) for _ in range(2)]
     (task,) = await runner.claim()
     await runner.end(task)
     async with asyncio.timeout(WAIT_SECONDS), rival.writing() as tx:
         rows = rival.tables.task
-        await tx.execute(sa.update(rows).where(rows.c.id == held).values(priority=9))
-        found = await tell(database, parent)
-        assert (found.unblocked, [dependency.task_id for dependency in found.skipped]) == ([free], [held])
-    assert (await tell(database, parent)).unblocked == [held]
+        await tx.execute(sa.update(rows).where(rows.c.id == locked).values(priority=9))
+        resolved = await tell(database, parent)
+        assert (resolved.unblocked, [dependency.task_id for dependency in resolved.skipped]) == ([free], [locked])
+    assert (await tell(database, parent)).unblocked == [locked]
 
 
 @on_postgresql
@@ -136,27 +138,27 @@ async def test_many_concurrent_submits_and_ends_leave_no_task_blocked(
 ) -> None:
     """Dependencies are submitted while their tasks are executed; the sweep runs only at the end."""
     submitters, each = 4, 15
-    known = [await put(database, key=str(number)) for number in range(4)]
+    ids = [await put(database, key=str(number)) for number in range(4)]
     growing = submitters
 
     async def grow(who: Database, seed: int) -> None:
         nonlocal growing
         chance = random.Random(seed)
         for number in range(each):
-            wanted = {chance.choice(known[-12:]) for _ in range(chance.randint(1, 3))}
+            ids_of_parents = {chance.choice(ids[-12:]) for _ in range(chance.randint(1, 3))}
             named = chance.choice(["0", "1", f"{seed}-{number - 1}"])
-            parents = [*wanted, ("work", named)] if number % 4 == 1 else [*wanted]
+            parents = [*ids_of_parents, ("work", named)] if number % 4 == 1 else [*ids_of_parents]
             async with who.writing() as tx:
                 child = await submit(tx, after(*parents, key=f"{seed}-{number}"))
                 await asyncio.sleep(chance.random() * 0.01)
-            known.append(child)
+            ids.append(child)
         growing -= 1
 
-    async def work(who: Runner, told: random.Random) -> None:
+    async def work(who: Runner, chance: random.Random) -> None:
         while growing or await who.survey():
             for task in await who.claim(5):
                 await who.end(task, Done())
-                if told.random() < 0.8:
+                if chance.random() < 0.8:
                     await tell(who.database, task.id)
             if not growing:
                 await sweep(who.database)

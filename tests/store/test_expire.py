@@ -17,7 +17,7 @@ from runner.queries.why.why import why
 from runner.store.dependencies import open_dependencies, resolve
 from runner.store.start import EXPIRED, any_overdue, expire
 from runner.store.submit import submit, submit_many
-from tests.store.rows import add_live, add_runner, ahead, ended, stored
+from tests.store.rows import add_live, add_runner, ahead, history_row, stored
 from tests.store.runners import Runner
 from tests.store.table import count
 from tests.store.unique_tasks import once
@@ -72,7 +72,7 @@ async def test_an_expired_task_is_cancelled_with_the_reason(database: Database) 
     await add(database, 60)
     assert (await database.read_single(any_overdue)).expired
     assert sorted(await sweep(database)) == [waiting, blocked]
-    row = await ended(database, waiting)
+    row = await history_row(database, waiting)
     assert (row.state, row.error, row.expires_at < row.finished_at) == ("cancelled", EXPIRED, True)
     assert not (await database.read_single(any_overdue)).expired
     assert await sweep(database) == []
@@ -94,7 +94,7 @@ async def test_what_depends_on_an_expired_task_follows_its_rule(database: Databa
     doomed, goes_on, waits = await database.write(submit_many, [NewTask("work", after=(rule,)) for rule in rules])
     (task,) = await database.write(expire)
     await database.write(resolve, await database.read(open_dependencies, [task.as_parent]))
-    assert (await ended(database, doomed)).error == f"parent {parent} is cancelled"
+    assert (await history_row(database, doomed)).error == f"parent {parent} is cancelled"
     assert [(await stored(database, id)).state for id in (goes_on, waits)] == ["waiting", "blocked"]
 
 

@@ -87,5 +87,5 @@ async def test_a_runner_registers_its_handlers_and_keeps_their_pauses(database: 
     await database.write(pause, PauseTarget(PauseKind.HANDLER, "mail"), Actor("ana", "desk", "relay is down"))
     await database.write(register, Identity("web-1", 1, "0", ["mail", "bills"], 1), 60.0)
     async with database.reading() as tx:
-        seen = await tx.rows(sa.select(tx.tables.handler.c.name, tx.tables.handler.c.paused_by))
-    assert sorted(tuple(row) for row in seen) == [("bills", None), ("mail", "ana")]
+        handlers = await tx.rows(sa.select(tx.tables.handler.c.name, tx.tables.handler.c.paused_by))
+    assert sorted(tuple(row) for row in handlers) == [("bills", None), ("mail", "ana")]

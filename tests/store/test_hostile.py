@@ -11,7 +11,7 @@ from runner.store.attempts import MESSAGE_LIMIT
 from runner.store.lanes import survey
 from runner.store.settle import ERROR_LIMIT, settle_done
 from tests.conftest import on_postgresql
-from tests.store.runners import Runner, ended
+from tests.store.runners import Runner, settlement
 from tests.store.table import Row, attempts, edit, expire, live, make_due, put, put_many, standing
 
 pytestmark = pytest.mark.one_database
@@ -62,7 +62,7 @@ async def test_no_failure_can_keep_tasks_from_being_settled(database: Database, 
     failure = Failure(text, text, text)
     await put_many(database, 2)
     one, two = await runner.claim()
-    settled = await runner.settle(ended(one, Retry(failure=failure)), ended(two, Dead(failure=failure)))
+    settled = await runner.settle(settlement(one, Retry(failure=failure)), settlement(two, Dead(failure=failure)))
     assert settled.verbs == {one.id: "retry", two.id: "die"}
     for task in (one, two):
         row, (kept,) = await standing(database, task.id), await attempts(database, task.id)
@@ -75,7 +75,7 @@ async def test_no_failure_can_keep_tasks_from_being_settled(database: Database, 
 async def test_no_reason_can_keep_tasks_from_being_settled(database: Database, runner: Runner, text: str) -> None:
     outcomes: list[Outcome] = [Snooze("0s", text), Release(text), Retry("0s", text), Dead(text), Cancelled(text)]
     await put_many(database, len(outcomes))
-    batch = [ended(task, outcome) for task, outcome in zip(await runner.claim(), outcomes, strict=True)]
+    batch = [settlement(task, outcome) for task, outcome in zip(await runner.claim(), outcomes, strict=True)]
     assert set((await runner.settle(*batch)).verbs) == {item.id for item in batch}
 
 
@@ -162,7 +162,7 @@ async def test_unreadable_times_stop_no_verb(
     claimed = {task.id: task for task in await runner.claim()}
     with psycopg.connect(migrated_url, autocommit=True) as connection:
         connection.execute(f"UPDATE task SET {column} = '{moment}' WHERE id = {spoilt}")
-    settled = await runner.settle(*(ended(claimed[task_id], Retry("0s")) for task_id in (spoilt, fine)))
+    settled = await runner.settle(*(settlement(claimed[task_id], Retry("0s")) for task_id in (spoilt, fine)))
     assert set(settled.verbs) == {spoilt, fine}
     await make_due(database, spoilt, fine)
     again = await runner.claim()
@@ -179,6 +179,6 @@ async def test_results_are_stored_unchanged(database: Database, runner: Runner) 
     for result in results:
         await put(database)
         (task,) = await runner.claim()
-        assert await database.write_single(settle_done, runner.id, [ended(task, Done(result))]) == {task.id}
+        assert await database.write_single(settle_done, runner.id, [settlement(task, Done(result))]) == {task.id}
         rows.append(await standing(database, task.id))
     assert [row["result"] for row in rows] == results

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.one_database
 
 
 async def heads(database: Database) -> dict[Lane, Head]:
-    found = await database.write_single(survey)
-    assert len({head.lane for head in found}) == len(found)
-    return {head.lane: head for head in found}
+    rows = await database.write_single(survey)
+    assert len({head.lane for head in rows}) == len(rows)
+    return {head.lane: head for head in rows}
 
 
 async def test_an_empty_table_has_no_lanes(database: Database) -> None:
@@ -39,9 +39,9 @@ async def test_each_lane_is_found_once_with_its_first_time(database: Database) -
         for lane in lanes
     ]
     await database.write(submit_many, tasks)
-    found = await heads(database)
-    assert found.keys() == lanes
-    assert all(90 < head.wait <= 100 for head in found.values())
+    lane_heads = await heads(database)
+    assert lane_heads.keys() == lanes
+    assert all(90 < head.wait <= 100 for head in lane_heads.values())
 
 
 async def test_a_due_lane_has_no_wait(database: Database) -> None:
@@ -103,9 +103,9 @@ async def test_a_survey_returns_when_the_next_lane_is_due(database: Database, ru
 
 
 async def surveyed(database: Database, *handlers: str, queues: tuple[str, ...] = (), **scope: Any) -> list[Lane]:
-    found = await database.read_single(survey, SurveyScope(handlers or ("work",), queues, **({"limit": 100} | scope)))
-    assert not any(head.paused for head in found)
-    return [head.lane for head in found]
+    rows = await database.read_single(survey, SurveyScope(handlers or ("work",), queues, **({"limit": 100} | scope)))
+    assert not any(head.paused for head in rows)
+    return [head.lane for head in rows]
 
 
 async def test_a_scope_selects_the_lanes_of_a_runner(database: Database) -> None:
@@ -160,10 +160,10 @@ async def test_a_survey_searches_the_index_once_for_each_lane(database: Database
     try:
         await opened.read_single(survey, SurveyScope(["work"], (), 1))  # opens the connection
         for dense in (0, DENSE):
-            async with looking.seeing() as seen:
+            async with looking.seeing() as cost:
                 assert len(await opened.read_single(survey, SurveyScope(["work"], (), 10, dense=dense))) == 10
-            assert seen.pages < 5 * lanes  # a search of the index touches three
-            assert seen.rows < (5 if seen.pages else 13) * lanes  # on SQLite in steps of ten; five searches took 17
-            assert seen.statements == 1
+            assert cost.pages < 5 * lanes  # a search of the index touches three
+            assert cost.rows < (5 if cost.pages else 13) * lanes  # on SQLite in steps of ten; five searches took 17
+            assert cost.statements == 1
     finally:
         await opened.dispose()

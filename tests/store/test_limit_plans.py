@@ -13,7 +13,7 @@ from runner.queries.capacity import MOST_OF_TENANT, TenantTurn, due_of_tenants, 
 from runner.queries.counting import capped
 from runner.store.claim_limited import LimitedClaim, LimitedLanes, claim_limited
 from runner.store.submit import submit_many
-from tests.store.plans import Seen, watch
+from tests.store.plans import Cost, watch
 from tests.store.runners import Runner
 from tests.store.table import change
 from tests.store.test_limits import limit
@@ -42,7 +42,7 @@ async def claim(runner: Runner, number: int = 20, after: str = "") -> LimitedCla
     return await runner.database.write_prepared(claim_limited, runner.who, lanes, runner.terms, number)
 
 
-async def costs(url: str, size: tuple[int, int]) -> tuple[Seen, ...]:
+async def costs(url: str, size: tuple[int, int]) -> tuple[Cost, ...]:
     """Record a claim that meets the full tenant first, one from the middle of the round, and reads of full tenants."""
     database = Database.open(url)
     looking = watch(database)
@@ -92,13 +92,13 @@ async def test_a_claim_reads_no_more_tasks_of_a_tenant_than_it_takes(new_databas
     looking = watch(database)
     runner = await Runner.enter(database, lease=3_600)
     await limit(database, "handler", "work", per_tenant="100", concurrency="5000")
-    seen: list[Seen] = []
+    totals: list[Cost] = []
     for _ in range(2):
         tasks = [NewTask("work", tenant=f"t{number % 20}") for number in range(2_000)]
         await database.write(submit_many, tasks)
         async with looking.seeing() as claimed:
             assert len((await claim(runner, 100)).claimed) == 100
-        seen.append(claimed)
-    assert seen[0].rows <= 10_000, seen
-    assert seen[1].rows <= 1.5 * seen[0].rows, seen
+        totals.append(claimed)
+    assert totals[0].rows <= 10_000, totals
+    assert totals[1].rows <= 1.5 * totals[0].rows, totals
     await database.dispose()

@@ -91,22 +91,22 @@ class TestConcurrency:
         await database.write(submit_many, tasks)
         await limit(database, "queue", "q1", concurrency="5")
         await limit(database, "handler", "a", concurrency="4")
-        taken: list[Claimed] = []
+        claimed: list[Claimed] = []
         while result := (await take(runner)).claimed:
-            taken += result
-        assert Counter(task.queue for task in taken)["q1"] == 5
-        assert Counter(task.handler for task in taken)["a"] == 4
+            claimed += result
+        assert Counter(task.queue for task in claimed)["q1"] == 5
+        assert Counter(task.handler for task in claimed)["a"] == 4
 
     async def test_a_limit_holds_over_the_tasks_of_all_hosts(self, database: Database) -> None:
         tasks = [NewTask("work", queue="mail", hosts=hosts, tenant="acme") for hosts in ("", "web-1", "web-2") * 3]
         await database.write(submit_many, tasks)
         await limit(database, "queue", "mail", concurrency="4")
         one, two = [await Runner.enter(database, host=f"web-{number}") for number in (1, 2)]
-        taken = (await take(one)).claimed
-        assert {task.hosts for task in taken} == {"", "web-1"}
-        assert len(taken) == 4
+        claimed = (await take(one)).claimed
+        assert {task.hosts for task in claimed} == {"", "web-1"}
+        assert len(claimed) == 4
         assert (await take(two)).claimed == []
-        await one.end(taken[0])
+        await one.end(claimed[0])
         assert len((await take(two)).claimed) == 1
 
     async def test_tasks_are_claimed_in_the_order_of_their_lanes(self, database: Database) -> None:
@@ -196,18 +196,18 @@ class TestTenants:
     async def test_tasks_of_a_tenant_run_in_order(self, database: Database, runner: Runner) -> None:
         tenants = await self.put(database, "acme", "bolt")
         await limit(database, "queue", "mail", per_tenant="3")
-        taken = tasks_of(await take(runner))
+        tasks = tasks_of(await take(runner))
         for tenant in ("acme", "bolt"):
             ids = sorted(id for id, name in tenants.items() if name == tenant)
-            assert [id for id in taken if tenants[id] == tenant] == ids[:3]
+            assert [id for id in tasks if tenants[id] == tenant] == ids[:3]
 
     async def test_tasks_without_a_tenant_are_not_limited_by_tenant(self, database: Database, runner: Runner) -> None:
         tenants = await self.put(database, "acme", None)
         await limit(database, "queue", "mail", per_tenant="1")
-        taken: Counter[str | None] = Counter()
+        numbers: Counter[str | None] = Counter()
         for _ in range(8):
-            taken.update(tenants[id] for id in tasks_of(await take(runner, 4)))
-        assert taken == {"acme": 1, None: 5}
+            numbers.update(tenants[id] for id in tasks_of(await take(runner, 4)))
+        assert numbers == {"acme": 1, None: 5}
 
     async def test_tasks_without_a_tenant_have_a_turn_in_each_round(self, database: Database, runner: Runner) -> None:
         tenants = await self.put(database, "acme", "bolt", None)
@@ -245,11 +245,11 @@ class TestTenants:
         tenants = await self.put(database, "acme", "bolt", "cube", "dash")
         await limit(database, "queue", "mail", per_tenant="3", concurrency="5")
         await limit(database, "handler", "work", per_tenant="2")
-        taken: Counter[str | None] = Counter()
+        numbers: Counter[str | None] = Counter()
         for _ in range(5):
-            taken.update(tenants[id] for id in tasks_of(await take(runner)))
-        assert sum(taken.values()) == 5
-        assert max(taken.values()) <= 2
+            numbers.update(tenants[id] for id in tasks_of(await take(runner)))
+        assert sum(numbers.values()) == 5
+        assert max(numbers.values()) <= 2
 
 
 class TestRates:

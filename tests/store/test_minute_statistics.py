@@ -89,10 +89,10 @@ async def test_times_add_up_in_the_bins_of_the_current_minute(database: Database
     for runner_id in (1, 1, 2):
         await database.write(record_times, runner_id, {("mail", "send"): Times(runs, waits)})
     read = await database.read(times_by_minute, datetime.now(UTC) - timedelta(minutes=5))
-    found = [merged(each) for each in zip(*read.values(), strict=True)]
-    assert [each.number for each in found] == [9, 6]
-    assert [each.seconds for each in found] == pytest.approx([13.812, 3e9 + 0.9])
-    assert [found[0].percentile(q) for q in (0.5, 1.0)] == [pytest.approx(0.302), 4.0]
+    totals = [merged(each) for each in zip(*read.values(), strict=True)]
+    assert [each.number for each in totals] == [9, 6]
+    assert [each.seconds for each in totals] == pytest.approx([13.812, 3e9 + 0.9])
+    assert [totals[0].percentile(q) for q in (0.5, 1.0)] == [pytest.approx(0.302), 4.0]
     assert await counts(database) == {}
 
 
@@ -162,9 +162,9 @@ async def test_a_task_terminated_before_its_first_claim_counts_too(database: Dat
     (task,) = await runner.claim(1)
     await runner.end(task, Retry())
     await database.write(terminate, [Target(never), Target(tried)], BY)
-    found = await submitted(database)
-    assert found.pop(NOON.replace(second=0)) == 1
-    assert list(found.values()) == [1]
+    totals = await submitted(database)
+    assert totals.pop(NOON.replace(second=0)) == 1
+    assert list(totals.values()) == [1]
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -186,7 +186,7 @@ async def test_an_implausible_time_counts_as_now(database: Database, runner: Run
         await database.write_single(settle_done, runner.id, succeeded(tasks))
     else:
         await database.write(settle, runner.id, succeeded(tasks))
-    found = await submitted(database)
-    assert sum(found.values()) == len(odd) + 2
-    assert all(before <= minute <= datetime.now(UTC) + timedelta(minutes=30) for minute in found)
-    assert len(found) >= 2  # half an hour ahead, a producer's clock may be wrong
+    totals = await submitted(database)
+    assert sum(totals.values()) == len(odd) + 2
+    assert all(before <= minute <= datetime.now(UTC) + timedelta(minutes=30) for minute in totals)
+    assert len(totals) >= 2  # half an hour ahead, a producer's clock may be wrong

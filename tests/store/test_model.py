@@ -33,7 +33,7 @@ from runner.store.minute_statistics import NO_RUNNER
 from runner.store.retention import prune
 from runner.store.submit import submit, submit_with_result
 from tests.store.dependencies import sweep
-from tests.store.runners import LEASE, Runner, ended
+from tests.store.runners import LEASE, Runner, settlement
 from tests.store.store_model import KNOWN, Holding, Model, Task, Wait
 from tests.store.table import edit, expire, make_due
 from tests.store.unique_tasks import let_time_pass
@@ -132,8 +132,8 @@ class Histories(RuleBasedStateMachine):
         """Submit a task with dependencies, if necessary on a new task, and mostly end that one."""
         if not parents:
             self.submit(KNOWN, 3, "{}", 1, False)
-        known = [self._task(parent)[0] if isinstance(parent, int) else parent for parent in parents]
-        named = dict.fromkeys(known or [max(self.model.tasks)])
+        parent_ids = [self._task(parent)[0] if isinstance(parent, int) else parent for parent in parents]
+        named = dict.fromkeys(parent_ids or [max(self.model.tasks)])
         task = Task(KNOWN, 1, "{}", None, not later, key=key, waits=[Wait(parent, by) for parent in named])
         dependencies = tuple(DependsOn((KNOWN, parent) if isinstance(parent, str) else parent, by) for parent in named)
         new = NewTask(KNOWN, priority=1, key=key, delay=3_600.0 if later else None, after=dependencies)
@@ -172,9 +172,9 @@ class Histories(RuleBasedStateMachine):
         """Undo restores everything, unless other tasks used the termination or took the key."""
         task_id, task = self._task(pick)
         was = task.state
-        ended = self.do(self.database.write(end, [Target(task_id)], ANA))
-        assert bool(ended.changed) == (not was.final and not task.terminated)
-        if not ended.changed:
+        result = self.do(self.database.write(end, [Target(task_id)], ANA))
+        assert bool(result.changed) == (not was.final and not task.terminated)
+        if not result.changed:
             return
         gone_by = False
         if was is not State.RUNNING:
@@ -228,7 +228,7 @@ class Histories(RuleBasedStateMachine):
 
     def enter(self) -> None:
         runner = self.do(Runner.enter(self.database, KNOWN))
-        assert runner.id not in {known.id for known in self.runners}
+        assert runner.id not in {other.id for other in self.runners}
         self.runners.append(runner)
         self.model.runners[runner.id] = True
 
@@ -253,7 +253,7 @@ class Histories(RuleBasedStateMachine):
         """Settle any past claim, mostly a recent one."""
         runner, claimed = self.claims[-1 - pick % min(len(self.claims), 8)]
         accepted = self.model.holds(runner.id, claimed.id, claimed.fence)
-        settled = self.do(runner.settle(ended(claimed, outcome)))
+        settled = self.do(runner.settle(settlement(claimed, outcome)))
         refused = settled.fenced | settled.written.keys()
         assert (set(settled.verbs), refused) == (({claimed.id}, set()) if accepted else (set(), {claimed.id}))
         claim = (runner.id, claimed.id, claimed.fence)
@@ -324,9 +324,9 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def every_task_is_one_row_that_stands_as_it_should(self) -> None:
-        found = self.do(self._rows())
-        assert sorted(row.id for row in found) == sorted(self.model.tasks)
-        for row in found:
+        rows = self.do(self._rows())
+        assert sorted(row.id for row in rows) == sorted(self.model.tasks)
+        for row in rows:
             task = self.model.tasks[row.id]
             expected = (
                 task.state,

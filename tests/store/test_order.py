@@ -285,7 +285,7 @@ async def test_a_claim_that_lost_the_key_to_another_one_is_repeated(database: Da
 @pytest.mark.slow
 async def test_of_concurrent_submits_and_claims_one_task_runs_at_a_time(database: Database, rival: Database) -> None:
     runners = [await Runner.enter(one) for one in (database, rival)]
-    seen: list[int] = []
+    ids: list[int] = []
     submitted: list[int] = []
     running: set[int] = set()
     done = asyncio.Event()
@@ -295,11 +295,11 @@ async def test_of_concurrent_submits_and_claims_one_task_runs_at_a_time(database
             submitted.append(await one.write(submit, task()))
 
     async def consume(runner: Runner) -> None:
-        while not (done.is_set() and len(seen) == len(submitted)):
+        while not (done.is_set() and len(ids) == len(submitted)):
             for claimed in await runner.claim():
                 running.add(claimed.id)
                 assert len(running) == 1
-                seen.append(claimed.id)
+                ids.append(claimed.id)
                 await asyncio.sleep(0)
                 running.remove(claimed.id)
                 await end(runner, claimed)
@@ -312,8 +312,8 @@ async def test_of_concurrent_submits_and_claims_one_task_runs_at_a_time(database
 
     async with asyncio.timeout(60):
         await asyncio.gather(all_submits(), *(consume(runner) for runner in runners))
-    assert seen == sorted(seen)
-    assert sorted(submitted) == seen
+    assert ids == sorted(ids)
+    assert sorted(submitted) == ids
 
 
 async def test_why_names_the_task_before_it(database: Database, runner: Runner) -> None:

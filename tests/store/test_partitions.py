@@ -26,7 +26,7 @@ from runner.store.settle import settle_done
 from tests.conftest import on_postgresql
 from tests.postgres import login
 from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
-from tests.store.runners import Runner, ended
+from tests.store.runners import Runner, settlement
 from tests.store.table import change, count, live, past, put
 
 pytestmark = [on_postgresql, pytest.mark.usefixtures("new_database")]
@@ -111,11 +111,11 @@ async def test_a_created_range_has_the_structure_of_the_first(database: Database
         for first in (1, 1 + WIDTH):
             table = f"task_history_from_{first}"
             columns = "SELECT attname, attnotnull, atttypid, attcollation FROM pg_attribute WHERE attnum > 0 AND "
-            found = await tx.rows(sa.text(f"{columns} attrelid = '{table}'::regclass ORDER BY attnum"))
+            rows = await tx.rows(sa.text(f"{columns} attrelid = '{table}'::regclass ORDER BY attnum"))
             rules = "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = "
             checks = await tx.rows(sa.text(f"{rules} '{table}'::regclass ORDER BY 1"))
             indexes = await tx.rows(sa.text(f"SELECT indexdef FROM pg_indexes WHERE tablename = '{table}' ORDER BY 1"))
-            described.append(str([*found, *checks, *indexes]).replace(table, "it"))
+            described.append(str([*rows, *checks, *indexes]).replace(table, "it"))
     assert described[0] == described[1]
 
 
@@ -125,7 +125,7 @@ async def test_a_task_beyond_all_ranges_still_settles_and_keeps_no_range_from_be
     await hand_out(database, 40 * WIDTH + 7)
     await put(database)
     (task,) = await runner.claim()
-    assert await database.write_single(settle_done, runner.id, [ended(task)]) == {task.id}
+    assert await database.write_single(settle_done, runner.id, [settlement(task)]) == {task.id}
     assert await home(database, task.id) == "task_history_beyond"
     made = await extended(database)
     assert made[0] == Range(41 * WIDTH + 1, 42 * WIDTH + 1)
@@ -169,8 +169,8 @@ async def test_an_old_range_is_dropped_with_all_that_belongs_to_its_tasks(databa
     for id in (3, 21, 22, 23):
         await add_attempt(database, id)
         await add_attempt(database, id, 2)
-        given = {"operator": "ana", "host": "desk-1", "verb": "edit", "task_id": id}
-        await change(database, sa.insert(database.tables.audit).values(**given))
+        audit_values = {"operator": "ana", "host": "desk-1", "verb": "edit", "task_id": id}
+        await change(database, sa.insert(database.tables.audit).values(**audit_values))
     assert await enforced(database) == Pruned({State.SUCCEEDED: 20}, ranges=[FIRST])
     assert FIRST not in await ranges(database)
     assert [id for id in range(1, 23) if await past(database, id)] == [21, 22]
@@ -246,7 +246,7 @@ async def test_a_task_of_a_dropped_range_still_settles(database: Database, runne
     await add_live(database, "work", id=5)
     assert (await enforced(database)).ranges == [FIRST]
     (task,) = await runner.claim()
-    assert await database.write_single(settle_done, runner.id, [ended(task)]) == {5}
+    assert await database.write_single(settle_done, runner.id, [settlement(task)]) == {5}
     assert await past(database, 5)
 
 
@@ -332,7 +332,7 @@ async def test_an_id_is_unique_after_repeated_deaths_and_retries(database: Datab
         assert (await database.write(requeue, [Target(id)], BY)).changed == [id]
         assert await past(database, id) is None
     (task,) = await runner.claim()
-    assert await database.write_single(settle_done, runner.id, [ended(task)]) == {id}
+    assert await database.write_single(settle_done, runner.id, [settlement(task)]) == {id}
     assert await live(database, id) is None
     assert await count(database, database.tables.history) == 1
 
@@ -341,7 +341,7 @@ async def test_a_dead_task_copied_back_by_hand_shows_its_last_end(database: Data
     await add_past(database, 7, State.DEAD, finished_at=days_ago(1))
     await add_live(database, "work", id=7)
     (task,) = await runner.claim()
-    assert await database.write_single(settle_done, runner.id, [ended(task)]) == {7}
+    assert await database.write_single(settle_done, runner.id, [settlement(task)]) == {7}
     assert (await database.read(task_detail, 7)).task.state is State.SUCCEEDED
     assert (await database.read(read_facts, 7)).task.state is State.SUCCEEDED
     child = await put(database, after=(DependsOn(7),))

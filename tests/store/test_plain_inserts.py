@@ -265,11 +265,11 @@ async def refuse(database: Database, shell: Shell, column: str, values: Sequence
     """Every value is rejected, and nothing breaks."""
     shell(insertion({"key": "'neighbour'"}))
     for value in values:
-        assert not taken(shell, insertion({"key": "'wrong'"} | {column: value})), value
+        assert not accepts(shell, insertion({"key": "'wrong'"} | {column: value})), value
     assert [task.key for task in (await work(database, Done()))[0]] == ["neighbour"]
 
 
-def taken(shell: Shell, statement: str) -> bool:
+def accepts(shell: Shell, statement: str) -> bool:
     try:
         shell(statement)
     except Refused:
@@ -374,7 +374,7 @@ async def test_a_row_that_cannot_run_blocks_no_other_task(
 @pytest.mark.parametrize(("databases", "statement"), list(each_stopper()), indirect=["databases"])
 async def test_no_row_stops_the_queue(database: Database, shell: Shell, statement: str) -> None:
     for outcome, verb in ENDS:
-        taken(shell, statement)
+        accepts(shell, statement)
         neighbour = await database.write(submit, NewTask("mail"))
         _, settled = await work(database, outcome)
         assert settled.verbs[neighbour] == verb

@@ -32,8 +32,8 @@ from runner.store.settle import settle_done
 from runner.store.submit import submit_many, submit_with_result
 from tests.conftest import on_postgresql
 from tests.store.dependencies import after, put_after
-from tests.store.plans import Seen, Watch, watch
-from tests.store.runners import LEASE, Runner, ended
+from tests.store.plans import Cost, Watch, watch
+from tests.store.runners import LEASE, Runner, settlement
 from tests.store.table import change, expire, put, put_many
 from tests.store.unique_tasks import once
 
@@ -118,53 +118,55 @@ async def fill(database: Database, rows: int) -> None:
         await change(database, sa.insert(table).from_select(names, sa.select(*values).select_from(n)))
 
 
-async def costs(database: Database, looking: Watch) -> dict[str, Seen]:
+async def costs(database: Database, looking: Watch) -> dict[str, Cost]:
     """Record each hot statement after many executions."""
     runner = await _worn_in(database)
-    seen: dict[str, Seen] = {}
-    async with looking.seeing() as seen["survey"]:
+    by_verb: dict[str, Cost] = {}
+    async with looking.seeing() as by_verb["survey"]:
         await runner.survey()
-    async with looking.seeing() as seen["claim"]:
+    async with looking.seeing() as by_verb["claim"]:
         claimed = await runner.claim_on(100)
     await put_many(database, 50, priority=5, queue="other")
     await runner.survey()
     assert len(runner.lanes.places) > 1
-    async with looking.seeing() as seen["claim_lanes"]:
+    async with looking.seeing() as by_verb["claim_lanes"]:
         claimed += await runner.claim_on(100)
-    async with looking.seeing() as seen["heartbeat"]:
+    async with looking.seeing() as by_verb["heartbeat"]:
         wait_for_event = await database.write_single(heartbeat, runner.id, LEASE, 150)
     assert wait_for_event.running == {(task.id, task.fence) for task in claimed}
-    assert seen["heartbeat"].statements == HEARTBEAT
-    async with looking.seeing() as seen["succeed"]:
-        assert len(await database.write_single(settle_done, runner.id, [ended(task) for task in claimed[:50]])) == 50
-    async with looking.seeing() as seen["settle"]:
-        assert len((await runner.settle(*(ended(task, Retry("1h")) for task in claimed[50:100]))).verbs) == 50
-    async with looking.seeing() as seen["submit"]:
+    assert by_verb["heartbeat"].statements == HEARTBEAT
+    async with looking.seeing() as by_verb["succeed"]:
+        assert (
+            len(await database.write_single(settle_done, runner.id, [settlement(task) for task in claimed[:50]])) == 50
+        )
+    async with looking.seeing() as by_verb["settle"]:
+        assert len((await runner.settle(*(settlement(task, Retry("1h")) for task in claimed[50:100]))).verbs) == 50
+    async with looking.seeing() as by_verb["submit"]:
         await put_many(database, 100)
-    await _look_at_keys(database, looking, seen)
+    await _look_at_keys(database, looking, by_verb)
     victim = await Runner.enter(database)
     assert len(await victim.claim(200)) == 200
     await expire(database, victim.id)
-    async with looking.seeing() as seen["rescue"]:
+    async with looking.seeing() as by_verb["rescue"]:
         assert len(await runner.rescue()) == 200
     task = database.tables.task
     await change(database, sa.update(task).where(task.c.rescues == 1).values(rescues=2))
     await runner.claim_suspect()  # so that the index entries of deleted rows are marked as dead
-    async with looking.seeing() as seen["claim_suspect"]:
+    async with looking.seeing() as by_verb["claim_suspect"]:
         assert await database.write_single(claim_suspect, runner.who, runner.lanes.heads, runner.terms, Ask(1, 1))
     near = task.c.run_at.between(db_later(db_now(), -DAY / 2), db_later(db_now(), DAY / 2))
     await change(database, sa.delete(task).where(near))
-    return seen
+    return by_verb
 
 
-async def _look_at_keys(database: Database, looking: Watch, seen: dict[str, Seen]) -> None:
+async def _look_at_keys(database: Database, looking: Watch, by_verb: dict[str, Cost]) -> None:
     new = [once(f"new {number}", "foreign", delay=DAY) for number in range(100)]
     again = [once(f"new {number}", "foreign", on_duplicate=OnDuplicate.REPLACE) for number in range(100)]
-    async with looking.seeing() as seen["submit_once"]:
+    async with looking.seeing() as by_verb["submit_once"]:
         await database.write(submit_with_result, new)
-    async with looking.seeing() as seen["submit_again"]:
+    async with looking.seeing() as by_verb["submit_again"]:
         assert len((await database.write(submit_with_result, again)).replaced) == len(again)
-    async with looking.seeing() as seen["forget_expired"]:
+    async with looking.seeing() as by_verb["forget_expired"]:
         assert await database.write(forget_expired, 100) == 0
     task, unique = database.tables.task.c, database.tables.unique.c
     await change(database, sa.delete(task.id.table).where(task.unique_key.is_not(None)))
@@ -176,11 +178,11 @@ async def _worn_in(database: Database) -> Runner:
     await put_many(database, 1_000)
     for _ in range(15):
         await runner.survey()
-        await runner.settle(*(ended(task, Retry("1h")) for task in await runner.claim_on(10)))
+        await runner.settle(*(settlement(task, Retry("1h")) for task in await runner.claim_on(10)))
     return runner
 
 
-async def grown(database: Database, looking: Watch, more: int) -> tuple[dict[str, Seen], dict[str, Seen]]:
+async def grown(database: Database, looking: Watch, more: int) -> tuple[dict[str, Cost], dict[str, Cost]]:
     """The costs with a few other rows in the tables, and with many."""
     await fill(database, SOME)
     before = await costs(database, looking)
@@ -188,21 +190,21 @@ async def grown(database: Database, looking: Watch, more: int) -> tuple[dict[str
     return before, await costs(database, looking)
 
 
-def report(before: dict[str, Seen], after: dict[str, Seen]) -> str:
+def report(before: dict[str, Cost], after: dict[str, Cost]) -> str:
     return "\n".join(f"{verb}: {before[verb]}\n    -> {after[verb]}" for verb in before)
 
 
-def check(before: dict[str, Seen], after: dict[str, Seen]) -> None:
+def check(before: dict[str, Cost], after: dict[str, Cost]) -> None:
     """Compare two recordings of the same statements."""
-    told = report(before, after)
-    for verb, seen in after.items():
-        assert seen.statements > 0, told
-        assert not seen.whole & (OURS | ALIASES), f"{verb} reads a table from end to end\n{told}"
-        assert seen.indexes >= INDEXES.get(verb, set()), f"{verb} does not use its index\n{told}"
-        assert not seen.indexes & UNUSED.get(verb, set()), f"{verb} does not use the addresses\n{told}"
+    text = report(before, after)
+    for verb, cost in after.items():
+        assert cost.statements > 0, text
+        assert not cost.whole & (OURS | ALIASES), f"{verb} reads a table from end to end\n{text}"
+        assert cost.indexes >= INDEXES.get(verb, set()), f"{verb} does not use its index\n{text}"
+        assert not cost.indexes & UNUSED.get(verb, set()), f"{verb} does not use the addresses\n{text}"
         # A few more index levels, and rows deleted in between: never a share of the added rows.
-        assert seen.rows <= 1.5 * before[verb].rows + 2_000, f"{verb} looks at more rows\n{told}"
-        assert seen.pages <= 2 * before[verb].pages + 200, f"{verb} touches more pages\n{told}"
+        assert cost.rows <= 1.5 * before[verb].rows + 2_000, f"{verb} looks at more rows\n{text}"
+        assert cost.pages <= 2 * before[verb].pages + 200, f"{verb} touches more pages\n{text}"
 
 
 @pytest.mark.both_databases
@@ -222,10 +224,10 @@ async def test_a_full_scan_is_detected(watched: tuple[Database, Watch]) -> None:
     database, looking = watched
     await fill(database, SOME)
     task = database.tables.task
-    async with looking.seeing() as seen, database.reading() as tx:
+    async with looking.seeing() as cost, database.reading() as tx:
         await tx.rows(sa.select(task.c.id).where(task.c.trace == "x"))
-    assert seen.whole == {"task"}
-    assert seen.rows >= SOME / 2
+    assert cost.whole == {"task"}
+    assert cost.rows >= SOME / 2
 
 
 @pytest.mark.slow
@@ -240,7 +242,7 @@ async def test_an_old_snapshot_does_not_slow_claims_down(watched: tuple[Database
         async with looking.seeing() as first:
             await runner.claim_on(100)
         for _ in range(30):
-            done = [ended(task) for task in await runner.claim_on(100)]
+            done = [settlement(task) for task in await runner.claim_on(100)]
             await database.write_single(settle_done, runner.id, done)
         async with looking.seeing() as last:
             assert len(await runner.claim_on(100)) == 100
@@ -267,27 +269,27 @@ async def wait_for_others(database: Database, rows: int) -> None:
         await change(database, sa.insert(dependency).from_select(columns, values))
 
 
-async def follow(database: Database, looking: Watch, runner: Runner) -> dict[str, Seen]:
+async def follow(database: Database, looking: Watch, runner: Runner) -> dict[str, Cost]:
     """Record the resolution of dependencies on a finished task."""
-    seen: dict[str, Seen] = {}
+    by_verb: dict[str, Cost] = {}
     parent = await put(database, key="parent", priority=9)
     for _ in range(10):
         await put_after(database, parent)
         await put_after(database, ("work", "parent"))
     await runner.survey()
     (task,) = await runner.claim_on(1)
-    async with looking.seeing() as seen["look up parents"]:
+    async with looking.seeing() as by_verb["look up parents"]:
         await put_after(database, parent, ("work", "parent"))
     await runner.end(task)
-    async with looking.seeing() as seen["any open"]:
+    async with looking.seeing() as by_verb["any open"]:
         assert await database.write_single(any_open)
-    async with looking.seeing() as seen["who waits"]:
+    async with looking.seeing() as by_verb["who waits"]:
         dependencies = await database.write_single(open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
-    async with looking.seeing() as seen["sweep"]:
+    async with looking.seeing() as by_verb["sweep"]:
         assert len((await database.write_single(find_strays)).dependencies) == len(dependencies) == 22
-    async with looking.seeing() as seen["resolve"]:
+    async with looking.seeing() as by_verb["resolve"]:
         assert len((await database.write(resolve, dependencies)).unblocked) == 21
-    return seen
+    return by_verb
 
 
 @pytest.mark.slow
@@ -302,11 +304,11 @@ async def test_resolving_dependencies_costs_the_same_beside_other_blocked_tasks(
     await fill(database, MANY)
     await wait_for_others(database, MANY)
     after = await follow(database, looking, runner)
-    told = report(before, after)
-    for verb, seen in after.items():
-        assert not seen.whole & {"task", "task_dependency"}, f"{verb} reads a table from end to end\n{told}"
-        assert seen.rows <= 1.2 * before[verb].rows + 1_000, f"{verb} looks at more rows\n{told}"
-        assert seen.pages <= 1.5 * before[verb].pages + 200, f"{verb} touches more pages\n{told}"
+    text = report(before, after)
+    for verb, cost in after.items():
+        assert not cost.whole & {"task", "task_dependency"}, f"{verb} reads a table from end to end\n{text}"
+        assert cost.rows <= 1.2 * before[verb].rows + 1_000, f"{verb} looks at more rows\n{text}"
+        assert cost.pages <= 1.5 * before[verb].pages + 200, f"{verb} touches more pages\n{text}"
 
 
 async def test_each_dependent_of_one_parent_costs_the_same(watched: tuple[Database, Watch]) -> None:
@@ -316,7 +318,7 @@ async def test_each_dependent_of_one_parent_costs_the_same(watched: tuple[Databa
     assert many.rows <= 10 * few.rows, report({"resolve": few}, {"resolve": many})
 
 
-async def _let_go(database: Database, looking: Watch, runner: Runner, number: int) -> Seen:
+async def _let_go(database: Database, looking: Watch, runner: Runner, number: int) -> Cost:
     """Record the release of many dependents of one task."""
     parent = await put(database, priority=9)
     await database.write(submit_many, [after(parent, queue="later")] * number)
@@ -324,9 +326,9 @@ async def _let_go(database: Database, looking: Watch, runner: Runner, number: in
     (task,) = await runner.claim_on(1)
     await runner.end(task)
     dependencies = await database.write_single(open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
-    async with looking.seeing() as seen:
+    async with looking.seeing() as cost:
         assert len((await database.write(resolve, dependencies)).unblocked) == number
-    return seen
+    return cost
 
 
 QUEUES = sa.text(
@@ -351,39 +353,39 @@ async def test_the_remaining_work_of_a_runner_is_read_from_its_own_lanes(watched
     database, looking = watched
     half = TaskSelection(mask(range(500)))
 
-    async def left() -> Pending:
+    async def remaining() -> Pending:
         return await database.read(pending, 7, "here", ["mine"], (), half)
 
-    seen: dict[int, Seen] = {}
+    by_size: dict[int, Cost] = {}
     for number in (SOME, MANY):
         await fill(database, number)
-        async with looking.seeing() as seen[number]:
-            assert not any(await left())
-    assert not seen[MANY].whole & OURS, seen
-    assert seen[MANY].rows <= 1.2 * seen[SOME].rows + 100, seen
-    assert seen[MANY].pages <= 1.5 * seen[SOME].pages + 50, seen
+        async with looking.seeing() as by_size[number]:
+            assert not any(await remaining())
+    assert not by_size[MANY].whole & OURS, by_size
+    assert by_size[MANY].rows <= 1.2 * by_size[SOME].rows + 100, by_size
+    assert by_size[MANY].pages <= 1.5 * by_size[SOME].pages + 50, by_size
     await put_many(database, SOME, handler="mine", bucket=700)
     async with looking.seeing() as others:
-        assert not any(await left())
+        assert not any(await remaining())
     assert not others.whole & OURS, others
-    assert others.rows <= 1.5 * SOME + seen[MANY].rows, "each task in the lane is read once"
+    assert others.rows <= 1.5 * SOME + by_size[MANY].rows, "each task in the lane is read once"
     await put_many(database, 1, handler="mine", bucket=7)
-    assert (await left()).returning
+    assert (await remaining()).returning
 
 
 async def test_figures_for_people_hardly_grow_with_idle_queues(watched: tuple[Database, Watch]) -> None:
     database, looking = watched
-    seen: dict[int, Seen] = {}
+    by_size: dict[int, Cost] = {}
     for number in (2_000, 4_000):
         await change(database, QUEUES)
         await change(database, sa.text(f"UPDATE task SET queue = 'more ' || queue WHERE id <= {number - 2_000}"))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(counting, "MOST_LANES", 200)
-            async with looking.seeing() as seen[number]:
+            async with looking.seeing() as by_size[number]:
                 assert len(await database.read(counts, most=50)) == 50
                 assert len(await database.read(unknown_handlers)) == 1
     # The only part that grows reads the newest tasks, up to 10,000, for the tasks submitted in the last minute.
-    assert seen[4_000].rows - seen[2_000].rows <= 10 * 2_000, seen
+    assert by_size[4_000].rows - by_size[2_000].rows <= 10 * 2_000, by_size
 
 
 async def test_why_reads_a_bounded_number_of_lanes(watched: tuple[Database, Watch]) -> None:
@@ -391,13 +393,13 @@ async def test_why_reads_a_bounded_number_of_lanes(watched: tuple[Database, Watc
     await Runner.enter(database)
     await change(database, QUEUES)
     (task_id,) = await put_many(database, 1, queue="zebra")
-    seen: dict[int, Seen] = {}
+    by_size: dict[int, Cost] = {}
     for bound in (50, 5_000):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(facts, "MANY", bound)
-            async with looking.seeing() as seen[bound], database.reading() as tx:
+            async with looking.seeing() as by_size[bound], database.reading() as tx:
                 explanation = await why(tx, task_id, UTC)
         assert explanation is not None
         (cause, *_) = explanation.causes
         assert ("+" in cause.text) is (bound == 50), cause.text
-    assert 5 * seen[50].rows < seen[5_000].rows, seen
+    assert 5 * by_size[50].rows < by_size[5_000].rows, by_size

@@ -132,8 +132,8 @@ async def test_runners_that_rescue_at_the_same_time_take_each_task_back_once(
     await put_many(database, 200)
     assert len(await runner.claim(200)) == 200
     await expire(database, runner.id)
-    taken = await asyncio.gather(*(one.rescue() for one in (runner, other) for _ in range(3)))
-    assert sum(map(len, taken)) == len({task_id for verbs in taken for task_id in verbs}) == 200
+    rescues = await asyncio.gather(*(one.rescue() for one in (runner, other) for _ in range(3)))
+    assert sum(map(len, rescues)) == len({task_id for verbs in rescues for task_id in verbs}) == 200
     assert await count(database, database.tables.attempt) == 200
     task = database.tables.task
     async with database.reading() as tx:

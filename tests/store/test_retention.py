@@ -11,7 +11,7 @@ from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
 from runner.store.retention import Pruned, prune
 from runner.store.submit import submit_with_result
-from tests.store.rows import add_attempt, add_live, add_past, ahead, ended
+from tests.store.rows import add_attempt, add_live, add_past, ahead, history_row
 from tests.store.table import change
 from tests.store.unique_tasks import let_time_pass, once
 
@@ -41,7 +41,7 @@ async def test_each_state_is_kept_for_its_own_time(database: Database) -> None:
         await add_past(database, id, state, finished_at=days_ago(days))
     pruned = await database.write(prune, KEEPING)
     assert pruned == Pruned({State.SUCCEEDED: 1, State.DEAD: 1}, 0, False)
-    assert [id for id in range(1, 6) if await ended(database, id)] == [2, 3, 5]
+    assert [id for id in range(1, 6) if await history_row(database, id)] == [2, 3, 5]
 
 
 async def test_attempts_and_audit_go_with_their_task_and_no_others(database: Database) -> None:
@@ -53,8 +53,8 @@ async def test_attempts_and_audit_go_with_their_task_and_no_others(database: Dat
         await add_attempt(database, id, 1)
         await add_attempt(database, id, 2)
         async with database.writing() as tx:
-            given = {"operator": "ana", "host": "desk-1", "verb": "edit", "task_id": id}
-            await tx.execute(sa.insert(tx.tables.audit).values(**given))
+            audit_values = {"operator": "ana", "host": "desk-1", "verb": "edit", "task_id": id}
+            await tx.execute(sa.insert(tx.tables.audit).values(**audit_values))
     await add_attempt(database, live)
     await database.write(prune, KEEPING)
     assert await number_of(database, "attempt") == 3
@@ -108,10 +108,10 @@ async def test_keys_go_with_their_tasks_or_with_their_time_but_not_those_held_fo
     ids = (await database.write(submit_with_result, batch)).ids
     await database.write(terminate, [Target(id) for id in ids[:3]], Actor("ana", "desk-1"))
     (newer,) = (await database.write(submit_with_result, [once("finished")])).ids
-    gone = {State.CANCELLED: timedelta(0)}
+    policy = {State.CANCELLED: timedelta(0)}
     await change(database, sa.update(database.tables.history).values(finished_at=days_ago(1)))
 
-    pruned = await database.write(prune, gone)
+    pruned = await database.write(prune, policy)
     assert (pruned.tasks[State.CANCELLED], pruned.keys) == (3, 0)
     assert await keys(database) == {"finished": newer, "forever": ids[1], "hour": ids[2], "live": ids[3]}
     await let_time_pass(database)
@@ -120,7 +120,7 @@ async def test_keys_go_with_their_tasks_or_with_their_time_but_not_those_held_fo
 
     await database.write(terminate, [Target(newer)], Actor("ana", "desk-1"))
     await change(database, sa.update(database.tables.history).values(finished_at=days_ago(1)))
-    await database.write(prune, gone)
+    await database.write(prune, policy)
     assert await keys(database) == {"forever": ids[1], "live": ids[3]}
     assert (await database.write(submit_with_result, [once("forever")])).ids == [ids[1]]
 

@@ -13,7 +13,7 @@ from runner.model.task import Claimed, DependsOn, OrderSpec, Scope, UniqueSpec
 from runner.operations.results import Actor, Target
 from runner.operations.unblock import unblock
 from runner.store.settle import Settlement, settle, settle_done
-from tests.store.runners import Runner, ended
+from tests.store.runners import Runner, settlement
 from tests.store.table import change, count, edit, live, past, put, put_many
 
 Case = Callable[[Runner], Awaitable[Settlement]]
@@ -30,7 +30,7 @@ async def minutes(database: Database) -> tuple[int, int, int]:
 
 async def test_successes_are_counted_and_leave_no_row(database: Database, runner: Runner) -> None:
     await put_many(database, 3)
-    batch = [ended(task) for task in await runner.claim()]
+    batch = [settlement(task) for task in await runner.claim()]
     assert await database.write_single(settle_done, runner.id, batch, False) == {item.id for item in batch}
     assert await count(database, database.tables.task) == await count(database, database.tables.history) == 0
     assert await minutes(database) == (3, 3, 3)
@@ -38,8 +38,8 @@ async def test_successes_are_counted_and_leave_no_row(database: Database, runner
 
 async def test_a_success_that_another_runner_has_changes_nothing(database: Database, runner: Runner) -> None:
     task = await claimed(runner)
-    assert await database.write_single(settle_done, runner.id + 1, [ended(task)], False) == set()
-    assert await database.write_single(settle_done, runner.id, [ended(task)._replace(fence=2)], False) == set()
+    assert await database.write_single(settle_done, runner.id + 1, [settlement(task)], False) == set()
+    assert await database.write_single(settle_done, runner.id, [settlement(task)._replace(fence=2)], False) == set()
     assert (await live(database, task.id) or {})["state"] == "running"
 
 
@@ -56,40 +56,40 @@ async def only(runner: Runner) -> Claimed:
 
 
 async def with_a_result(runner: Runner) -> Settlement:
-    return ended(await claimed(runner), Done('{"sent": true}'))
+    return settlement(await claimed(runner), Done('{"sent": true}'))
 
 
 async def with_a_log(runner: Runner) -> Settlement:
-    return ended(await claimed(runner))._replace(noted=True)
+    return settlement(await claimed(runner))._replace(noted=True)
 
 
 async def in_its_second_attempt(runner: Runner) -> Settlement:
-    await runner.settle(ended(await claimed(runner), Cancelled()))
-    return ended(await only(runner))
+    await runner.settle(settlement(await claimed(runner), Cancelled()))
+    return settlement(await only(runner))
 
 
 async def after_an_edit(runner: Runner) -> Settlement:
     task_id = await put(runner.database)
     await edit(runner.database, task_id, version=1)
-    return ended(await only(runner))
+    return settlement(await only(runner))
 
 
 async def with_a_unique_key(runner: Runner) -> Settlement:
-    return ended(await claimed(runner, unique=UniqueSpec("k", Scope.UNTIL_FINISHED)))
+    return settlement(await claimed(runner, unique=UniqueSpec("k", Scope.UNTIL_FINISHED)))
 
 
 async def with_an_order_key(runner: Runner) -> Settlement:
-    return ended(await claimed(runner, order=OrderSpec("k")))
+    return settlement(await claimed(runner, order=OrderSpec("k")))
 
 
 async def of_a_schedule(runner: Runner) -> Settlement:
-    return ended(await claimed(runner, submitted_by="schedule mail"))
+    return settlement(await claimed(runner, submitted_by="schedule mail"))
 
 
 async def with_a_dependent(runner: Runner) -> Settlement:
     parent = await put(runner.database)
     await put(runner.database, after=(DependsOn(parent),))
-    return ended(await only(runner))
+    return settlement(await only(runner))
 
 
 async def with_a_dependent_that_an_operator_unblocked(runner: Runner) -> Settlement:
@@ -97,7 +97,7 @@ async def with_a_dependent_that_an_operator_unblocked(runner: Runner) -> Settlem
     parent = await put(runner.database)
     dependent = await put(runner.database, after=(DependsOn(parent),), run_at=datetime(2099, 1, 1, tzinfo=UTC))
     await runner.database.write(unblock, [Target(dependent)], Actor("ana", "desk-1"))
-    return ended(await only(runner))
+    return settlement(await only(runner))
 
 
 REFERRED = [
@@ -128,8 +128,8 @@ async def test_a_success_without_a_row_is_known_after_a_lost_answer(
     database: Database, runner: Runner, outcome: Outcome
 ) -> None:
     task = await claimed(runner)
-    await database.write_single(settle_done, runner.id, [ended(task)], False)
-    settled = await database.write(settle, runner.id, [ended(task, outcome)], False)
+    await database.write_single(settle_done, runner.id, [settlement(task)], False)
+    settled = await database.write(settle, runner.id, [settlement(task, outcome)], False)
     written = {task.id: "succeed"} if isinstance(outcome, Done) else {}
     assert (settled.verbs, settled.written, settled.fenced) == ({}, written, {task.id} - written.keys())
 
@@ -137,5 +137,5 @@ async def test_a_success_without_a_row_is_known_after_a_lost_answer(
 async def test_a_success_whose_task_still_exists_is_fenced(database: Database, runner: Runner) -> None:
     task = await claimed(runner)
     await change(database, sa.update(database.tables.task).values(runner_id=runner.id + 1))
-    settled = await database.write(settle, runner.id, [ended(task)], False)
+    settled = await database.write(settle, runner.id, [settlement(task)], False)
     assert (settled.verbs, settled.written, settled.fenced) == ({}, {}, {task.id})

@@ -21,7 +21,7 @@ from runner.store.schedules.register import Registered, has_changed, register_sc
 from runner.store.schedules.runs import abandon_rounds, next_tick
 from runner.store.schedules.tick import Ticked, tick
 from tests.conftest import on_postgresql
-from tests.store.plans import Seen, watch
+from tests.store.plans import Cost, watch
 from tests.store.rows import until_locked
 from tests.store.runners import Runner
 from tests.store.table import change, live, past
@@ -123,10 +123,10 @@ async def test_a_plain_insert_is_planned_before_it_runs(database: Database) -> N
     assert await tasks_of(database) == []
     planned = (await schedule(database)).next_at
     assert planned == planned.replace(minute=0, second=0, microsecond=0)
-    found = await database.read(next_tick)
-    assert not found.due
-    assert found.wait is not None
-    assert 0 < found.wait <= 3600
+    tick = await database.read(next_tick)
+    assert not tick.due
+    assert tick.wait is not None
+    assert 0 < tick.wait <= 3600
 
 
 async def test_a_plain_insert_inherits_the_options_of_its_handler(database: Database, runner: Runner) -> None:
@@ -249,9 +249,9 @@ async def test_a_fixed_delay_counts_from_the_end_of_the_run(database: Database, 
     await runner.end(task)
     assert (await database.read(next_tick)).due
     assert await tasks_of(database) == []
-    ended = await past(database, first)
-    assert ended is not None
-    assert (await schedule(database)).next_at == ended["finished_at"] + HOUR
+    history = await past(database, first)
+    assert history is not None
+    assert (await schedule(database)).next_at == history["finished_at"] + HOUR
 
 
 async def test_a_pause_stops_ticks_and_ends_at_its_time(database: Database) -> None:
@@ -298,9 +298,9 @@ async def test_a_round_of_a_runner_that_is_gone_is_freed(database: Database, run
     table = database.tables.runner
     await change(database, sa.delete(table).where(table.c.id == other.id))
     assert await database.write(abandon_rounds) == [theirs]
-    ended = await past(database, theirs)
-    assert ended is not None
-    assert (ended["state"], ended["error"]) == ("cancelled", "its runner no longer exists")
+    history = await past(database, theirs)
+    assert history is not None
+    assert (history["state"], history["error"]) == ("cancelled", "its runner no longer exists")
     assert await live(database, mine)
 
 
@@ -416,7 +416,7 @@ async def fill(database: Database, number: int) -> None:
 async def test_ten_thousand_schedules_are_never_read_completely(
     statistics: str, new_database: None, migrated_url: str
 ) -> None:
-    seen: list[list[Seen]] = []
+    costs: list[list[Cost]] = []
     for number in (1_000, 10_000):
         if statistics == "of empty tables":
             analyse(migrated_url)
@@ -432,12 +432,12 @@ async def test_ten_thousand_schedules_are_never_read_completely(
             assert (await database.read_single(next_tick)).due
         async with looking.seeing() as some:
             assert len(await database.write(tick, 20)) == 20
-        seen.append([look, some])
+        costs.append([look, some])
         for table in ("schedule", "tick", "task", "history"):
             await change(database, sa.delete(getattr(database.tables, table)))
         await database.dispose()
     tables = {"task", "task_history", "task_schedule", "task_tick"}
-    for few, many in zip(*seen, strict=True):
+    for few, many in zip(*costs, strict=True):
         assert not many.whole & tables
         assert many.statements <= few.statements
         assert many.rows <= few.rows + 30

@@ -13,7 +13,7 @@ from runner.store.lanes import survey
 from runner.store.rescue import any_lost, rescue
 from runner.store.settle import settle_done
 from tests.postgres.proxy import Proxy
-from tests.store.runners import Runner, ended
+from tests.store.runners import Runner, settlement
 from tests.store.table import put
 
 pytestmark = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
@@ -86,7 +86,7 @@ async def _work(database: Database, runner: Runner) -> None:
     for _ in range(OFTEN):
         await put(database)
         (task,) = await runner.claim(1)
-        assert await database.write_single(settle_done, runner.id, [ended(task)]) == {task.id}
+        assert await database.write_single(settle_done, runner.id, [settlement(task)]) == {task.id}
 
 
 async def _prepared(database: Database) -> int:

@@ -16,7 +16,7 @@ from runner.store.history import FinishedTask
 from runner.store.rescue import rescue
 from runner.store.settle import ERROR_LIMIT, Settled, Settlement, complete_steps, settle_done
 from tests.conftest import on_postgresql
-from tests.store.runners import Runner, ended
+from tests.store.runners import Runner, settlement
 from tests.store.table import Row, attempts, change, count, edit, expire, live, make_due, past, put, put_many, standing
 
 BROKEN = Failure("ValueError", "no such coupon: 17", "Traceback ...\nValueError: no such coupon: 17")
@@ -44,15 +44,15 @@ async def one_of_each(runner: Runner) -> list[Settlement]:
     """Claim one task per outcome, and settle each with its own."""
     await put_many(runner.database, len(EVERY_OUTCOME))
     outcomes = [outcome for outcome, _ in EVERY_OUTCOME.values()]
-    return [ended(task, outcome) for task, outcome in zip(await runner.claim(), outcomes, strict=True)]
+    return [settlement(task, outcome) for task, outcome in zip(await runner.claim(), outcomes, strict=True)]
 
 
 async def everything(database: Database) -> list[Any]:
     """All rows of all tasks, live and finished, and of their attempts."""
     tables = database.tables
     async with database.reading() as tx:
-        found = [await tx.rows(sa.select(table)) for table in (tables.task, tables.history, tables.attempt)]
-    return [sorted(map(str, rows)) for rows in found]
+        contents = [await tx.rows(sa.select(table)) for table in (tables.task, tables.history, tables.attempt)]
+    return [sorted(map(str, rows)) for rows in contents]
 
 
 async def wait_for_blocked(database: Database) -> None:
@@ -109,7 +109,7 @@ async def test_a_failed_task_waits_for_the_delay_of_its_plan(database: Database,
 
 async def test_a_task_without_a_plan_uses_its_handlers_plan(database: Database, runner: Runner) -> None:
     task = await started(runner)
-    await runner.settle(ended(task, Retry(failure=BROKEN), retry="20m"))
+    await runner.settle(settlement(task, Retry(failure=BROKEN), retry="20m"))
     assert 1_195 < await wait(database, task.id) <= 1_200
 
 
@@ -239,7 +239,7 @@ async def test_a_change_by_an_operator_survives(database: Database, runner: Runn
 async def test_an_invalid_plan_is_replaced_by_the_handlers(database: Database, runner: Runner, plan: str) -> None:
     task = await started(runner)
     await edit(database, task.id, retry=plan)
-    await runner.settle(ended(task, Retry(failure=BROKEN), retry="20m"))
+    await runner.settle(settlement(task, Retry(failure=BROKEN), retry="20m"))
     assert 1_195 < await wait(database, task.id) <= 1_200
 
 
@@ -255,8 +255,10 @@ async def test_a_failed_attempt_is_stored_with_its_reason(database: Database, ru
     await runner.end(task, Retry(failure=BROKEN))
     (kept,) = await attempts(database, task.id)
     assert kept["ended_at"] >= kept["started_at"] == before["claimed_at"]
-    told = {name: kept[name] for name in ("fence", "attempt", "queue", "handler", "runner_id", "host", "verb", "delay")}
-    assert told == {
+    columns = {
+        name: kept[name] for name in ("fence", "attempt", "queue", "handler", "runner_id", "host", "verb", "delay")
+    }
+    assert columns == {
         "fence": task.fence,
         "attempt": 1,
         "queue": "default",
@@ -370,7 +372,7 @@ async def test_the_fast_path_for_successes_checks_the_fence(runner: Runner) -> N
     task = await started(runner)
     wrong = Settlement(task.id, task.fence + 1, Done())
     assert await runner.database.write_single(settle_done, runner.id, [wrong]) == set()
-    assert await runner.database.write_single(settle_done, runner.id, [ended(task)]) == {task.id}
+    assert await runner.database.write_single(settle_done, runner.id, [settlement(task)]) == {task.id}
 
 
 @pytest.mark.parametrize("outcome", [Retry("0s"), Snooze("0s"), Release()], ids=["retry", "snooze", "release"])
@@ -381,7 +383,7 @@ async def test_the_fast_path_for_successes_refuses_a_run_that_returned_its_task(
     task = await started(runner)
     await runner.end(task, outcome)
     before = await everything(database)
-    assert await runner.database.write_single(settle_done, runner.id, [ended(task)]) == set()
+    assert await runner.database.write_single(settle_done, runner.id, [settlement(task)]) == set()
     assert await everything(database) == before
 
 
@@ -390,7 +392,7 @@ async def test_the_fast_path_for_successes_accepts_a_row_that_moved_since_its_cl
 ) -> None:
     task, table = await started(runner), database.tables.task
     await change(database, sa.update(table).where(table.c.id == task.id).values(priority=9))
-    assert await database.write_single(settle_done, runner.id, [ended(task)]) == {task.id}
+    assert await database.write_single(settle_done, runner.id, [settlement(task)]) == {task.id}
     assert (await standing(database, task.id))["priority"] == 9
 
 
@@ -399,7 +401,7 @@ async def test_the_fast_path_for_successes_settles_no_other_task_at_the_place(
 ) -> None:
     await put_many(database, 2)
     first, second = await runner.claim()
-    moved = ended(first)._replace(place=second.place)
+    moved = settlement(first)._replace(place=second.place)
     assert await database.write_single(settle_done, runner.id, [moved]) == {first.id}
     assert (await standing(database, second.id))["state"] == "running"
 
@@ -439,9 +441,9 @@ async def test_a_mixed_batch_settles_each_in_its_own_way(database: Database, run
     *some, lost, unwilling = await runner.claim()
     await edit(database, unwilling.id, cancel_requested=True)
     expected = {}
-    batch = [ended(lost)._replace(fence=lost.fence + 1), ended(unwilling, Retry(failure=BROKEN))]
+    batch = [settlement(lost)._replace(fence=lost.fence + 1), settlement(unwilling, Retry(failure=BROKEN))]
     for task, (outcome, verb) in zip(some, 2 * list(EVERY_OUTCOME.values()), strict=True):
-        batch.append(ended(task, outcome))
+        batch.append(settlement(task, outcome))
         expected[task.id] = verb
     settled = await runner.settle(*batch)
     assert (settled.verbs, settled.fenced) == (expected | {unwilling.id: "cancel"}, {lost.id})
@@ -456,7 +458,7 @@ async def test_an_empty_batch_settles_nothing(runner: Runner) -> None:
 
 async def test_a_thousand_outcomes_settle_in_one_call(database: Database, runner: Runner) -> None:
     await put_many(database, 1_000)
-    batch = [ended(task, Done() if task.id % 2 else Retry(failure=BROKEN)) for task in await runner.claim(1_000)]
+    batch = [settlement(task, Done() if task.id % 2 else Retry(failure=BROKEN)) for task in await runner.claim(1_000)]
     settled = await runner.settle(*batch)
     assert len(settled.verbs) == 1_000
     assert await count(database, database.tables.task) == await count(database, database.tables.attempt) == 500
@@ -514,7 +516,7 @@ async def test_a_rescue_at_the_same_moment_fences_a_success_on_the_fast_path(
     await expire(database, runner.id)
     async with rival.writing() as tx:
         assert [*await rescue(tx, other.rescuer, 0)] == [task.id]
-        settling = asyncio.ensure_future(database.write_single(settle_done, runner.id, [ended(task)]))
+        settling = asyncio.ensure_future(database.write_single(settle_done, runner.id, [settlement(task)]))
         await wait_for_blocked(database)
     assert await settling == set()
     assert (await standing(database, task.id))["state"] == "waiting"

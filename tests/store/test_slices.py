@@ -105,8 +105,8 @@ async def test_a_runner_that_follows_a_killed_one_gets_its_name_before_the_lease
 async def test_no_bucket_is_taken_twice_however_many_runners_want_all(database: Database) -> None:
     who = identity()
     runners = [await enter(database, who) for _ in range(4)]
-    taken = await asyncio.gather(*(database.write(take_buckets, who, runner, range(BUCKETS)) for runner in runners))
-    assert sorted(map(len, taken)) == [0, 0, 0, BUCKETS]
+    shares = await asyncio.gather(*(database.write(take_buckets, who, runner, range(BUCKETS)) for runner in runners))
+    assert sorted(map(len, shares)) == [0, 0, 0, BUCKETS]
     peers = await database.read(slice_peers, who)
     assert sorted(len(peer.buckets) for peer in peers) == [0, 0, 0, BUCKETS]
 
@@ -123,10 +123,10 @@ async def test_only_what_others_have_freed_is_taken(database: Database) -> None:
 async def test_a_runner_that_drains_or_whose_lease_has_expired_has_no_bucket(database: Database) -> None:
     who = identity()
     for leaves in (True, False):
-        gone, other = await enter(database, who, LEASE if leaves else 0.001), await enter(database, who)
-        await database.write(take_buckets, who, gone, range(BUCKETS))
+        former, other = await enter(database, who, LEASE if leaves else 0.001), await enter(database, who)
+        await database.write(take_buckets, who, former, range(BUCKETS))
         if leaves:
-            await database.write(leave_slices, gone)
+            await database.write(leave_slices, former)
         assert len(await database.write(take_buckets, who, other, range(BUCKETS))) == BUCKETS
         await database.write(leave_slices, other)
 

@@ -37,7 +37,7 @@ from runner.store.settle import complete_steps, settle, settle_done
 from runner.store.submit import submit, submit_many
 from tests.store.dependencies import put_after
 from tests.store.rows import filtered
-from tests.store.runners import GRACE, LEASE, Runner, ended
+from tests.store.runners import GRACE, LEASE, Runner, settlement
 from tests.store.sql_text import compiled, sql_text
 from tests.store.table import edit, expire, put
 
@@ -101,13 +101,13 @@ async def _settle(statements: Statements, runner: Runner) -> None:
     for _ in range(5):
         await put(statements.database)
     done, concluded, retried, snoozed, died = await runner.claim(5)
-    await statements.of("settle_success", settle_done, runner.id, [ended(done)])
+    await statements.of("settle_success", settle_done, runner.id, [settlement(done)])
     ending = FinishedTask(concluded.id, concluded.fence)
     assert await statements.of("settle_own_transaction", lambda tx: tx.follow(complete_steps(tx, runner.id, ending)))
     outcomes = [
-        ended(retried, Retry("1h")),
-        ended(snoozed, Snooze("1h", "later")),
-        ended(died, Dead("broken")),
+        settlement(retried, Retry("1h")),
+        settlement(snoozed, Snooze("1h", "later")),
+        settlement(died, Dead("broken")),
     ]
     await statements.of("settle_outcomes", settle, runner.id, outcomes)
     await statements.of("last_checkpoints", last_checkpoints, [retried.id, snoozed.id])

@@ -84,12 +84,12 @@ def notices(migrated_url: str) -> Iterator["psycopg.Connection[Any]"]:
 def wait_for_event(connection: "psycopg.Connection[Any]") -> int:
     """The number of notifications up to our own marker."""
     connection.execute("NOTIFY task, 'marker'")
-    found = 0
+    number = 0
     for notice in connection.notifies(timeout=30):
         if notice.payload == "marker":
             break
-        found += 1
-    return found
+        number += 1
+    return number
 
 
 @pytest.mark.parametrize("moment", ["2026-01-01T00:00:00", "1969-12-31T00:00:00+00:00"])
@@ -123,10 +123,10 @@ async def test_tasks_of_one_batch_may_leave_different_things_to_the_defaults(dat
     moment = datetime(2030, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
     full = NewTask("a", '{"x": 1}', "slow", "k", 9, moment, None, None, None, 7, "1m", 2.5, '["red"]', "00-ab", "me")
     ids = await database.write(submit_many, [NewTask("b"), full, NewTask("c", delay=60)])
-    bare, told, later = [await live(database, task_id) or {} for task_id in ids]
+    bare, complete, later = [await live(database, task_id) or {} for task_id in ids]
     for name in ("payload", "queue", "key", "priority", "max_attempts", "retry", "timeout", "tags", "trace"):
-        assert told[name] == getattr(full, name), name
-    assert (told["run_at"], told["submitted_by"]) == (moment, "me")
+        assert complete[name] == getattr(full, name), name
+    assert (complete["run_at"], complete["submitted_by"]) == (moment, "me")
     assert (bare["payload"], bare["queue"], bare["priority"], bare["key"]) == ("{}", "default", 1, None)
     assert bare["run_at"] == bare["submitted_at"]
     assert later["run_at"] - later["submitted_at"] == timedelta(seconds=60)

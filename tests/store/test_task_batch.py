@@ -41,13 +41,13 @@ async def stored(database: Database, tasks: Any) -> list[dict[str, Any]]:
     return [await live(database, task_id) or {} for task_id in ids]
 
 
-@pytest.mark.parametrize("said", SAID.values(), ids=SAID)
-async def test_a_bulk_is_stored_as_its_tasks_would_be_one_by_one(database: Database, said: dict[str, Any]) -> None:
-    bulk = TaskBatch(NewTask("work", **said), [f'{{"n": {number}}}' for number in range(3)])
+@pytest.mark.parametrize("options", SAID.values(), ids=SAID)
+async def test_a_bulk_is_stored_as_its_tasks_would_be_one_by_one(database: Database, options: dict[str, Any]) -> None:
+    bulk = TaskBatch(NewTask("work", **options), [f'{{"n": {number}}}' for number in range(3)])
     together, apart = await stored(database, bulk), await stored(database, list(bulk))
     assert [row["payload"] for row in together] == [row["payload"] for row in apart] == bulk.payloads
     for one, other in zip(together, apart, strict=True):
-        values = one.keys() - OF_THEIR_OWN - (LEFT_TO_THE_DATABASE - said.keys())
+        values = one.keys() - OF_THEIR_OWN - (LEFT_TO_THE_DATABASE - options.keys())
         assert {name: one[name] for name in values} == {name: other[name] for name in values}
 
 
@@ -81,9 +81,9 @@ def test_a_bulk_is_a_sequence_of_tasks() -> None:
     assert (bulk[1], list(bulk[1:]), len(bulk)) == (NewTask("work", "2", key="k"), list(bulk)[1:], 3)
 
 
-@pytest.mark.parametrize("said", [{"unique": UniqueSpec("k")}, {"after": (DependsOn(1),)}])
-def test_only_tasks_without_dependencies_are_submitted_without_a_transaction(said: dict[str, Any]) -> None:
-    plain, other = NewTask("work"), NewTask("work", **said)
+@pytest.mark.parametrize("options", [{"unique": UniqueSpec("k")}, {"after": (DependsOn(1),)}])
+def test_only_tasks_without_dependencies_are_submitted_without_a_transaction(options: dict[str, Any]) -> None:
+    plain, other = NewTask("work"), NewTask("work", **options)
     assert takes_one_statement(TaskBatch(plain, ["{}"] * CHUNK))
     assert not takes_one_statement(TaskBatch(plain, ["{}"] * (CHUNK + 1)))
     assert not takes_one_statement(TaskBatch(other, ["{}"]))

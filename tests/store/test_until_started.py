@@ -84,7 +84,7 @@ async def test_the_waiting_task_does_not_start_before_the_submitter_commits(
 async def test_no_update_is_lost_under_concurrent_submits_and_claims(database: Database, rival: Database) -> None:
     """A handler that reads the number of committed submits has read all of them when the queue is empty."""
     runner = await Runner.enter(rival)
-    submits, seen = 40, 0
+    submits, number_read = 40, 0
     done = asyncio.Event()
 
     async def produce() -> None:
@@ -94,18 +94,18 @@ async def test_no_update_is_lost_under_concurrent_submits_and_claims(database: D
         done.set()
 
     async def consume() -> None:
-        nonlocal seen
+        nonlocal number_read
         while True:
             last = done.is_set()
             claimed = await runner.claim(1)
             for task in claimed:
-                seen = await foreign(rival)
+                number_read = await foreign(rival)
                 await runner.end(task)
             if last and not claimed:
                 return
 
     await asyncio.gather(produce(), consume())
-    assert seen == submits
+    assert number_read == submits
 
 
 async def test_each_duplicate_of_a_debounced_task_replaces_it_and_starts_its_window_again(database: Database) -> None:

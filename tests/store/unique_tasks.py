@@ -11,10 +11,10 @@ from tests.store.rows import ahead
 from tests.store.table import change
 
 
-def once(unique_key: str = "k", /, handler: str = "work", **said: Any) -> NewTask:
+def once(unique_key: str = "k", /, handler: str = "work", **options: Any) -> NewTask:
     """A task with a unique key; keyword arguments set fields of the key or of the task."""
-    unique = {name: said.pop(name) for name in ("scope", "seconds", "on_duplicate") if name in said}
-    return NewTask(handler, unique=UniqueSpec(unique_key, **unique), **said)
+    unique = {name: options.pop(name) for name in ("scope", "seconds", "on_duplicate") if name in options}
+    return NewTask(handler, unique=UniqueSpec(unique_key, **unique), **options)
 
 
 async def put(database: Database, *tasks: NewTask) -> SubmitResult:

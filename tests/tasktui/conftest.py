@@ -96,7 +96,7 @@ class Operator:
 
         await self.until(shown)
 
-    async def is_told(self, text: str) -> None:
+    async def sees_notice(self, text: str) -> None:
         await self.until(lambda: text in self.notices)
 
 
@@ -153,7 +153,7 @@ def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
         size: tuple[int, int] = WIDE,
         *,
         writable: bool = True,
-        wanted: str = "",
+        filter_text: str = "",
         task_id: int | None = None,
         url: str = migrated_url,
         barrier: ReadOnlyReason | None = None,
@@ -162,8 +162,10 @@ def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> AsyncIterator[Operator]:
         lock = WriteLock(inf if writable else -inf, barrier)
         values = Settings(url=parse_url(url), **settings)
-        seen = Database.of(values, read_only=True)
-        session = Session(seen, values, lock, UTC, filter_text=wanted, task_id=task_id, views=tmp_path / "views.json")
+        reading = Database.of(values, read_only=True)
+        session = Session(
+            reading, values, lock, UTC, filter_text=filter_text, task_id=task_id, views=tmp_path / "views.json"
+        )
         console: Console = type("Begun", (Console,), {"DEFAULT_MODE": mode})(session, others=beside)
         try:
             async with console.run_test(size=size, notifications=True) as pilot:
@@ -172,6 +174,6 @@ def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
                 yield operator
             await session.finish()
         finally:
-            await seen.dispose()
+            await reading.dispose()
 
     return watching

@@ -48,10 +48,10 @@ class Display:
         end = begun.start() if begun else len(text)
         self._rest = text[end:]
         place = 0
-        for found in SEQUENCE.finditer(text, 0, end):
-            self._put(text[place : found.start()])
-            self._obey(found)
-            place = found.end()
+        for match in SEQUENCE.finditer(text, 0, end):
+            self._put(text[place : match.start()])
+            self._obey(match)
+            place = match.end()
         self._put(text[place:end])
 
     def _put(self, text: str) -> None:
@@ -68,20 +68,20 @@ class Display:
         marks[self._column : end] = [self._mark] * len(cells)
         self._column = end
 
-    def _obey(self, found: re.Match[str]) -> None:
-        match found["final"] or found[0]:
+    def _obey(self, match: re.Match[str]) -> None:
+        match match["final"] or match[0]:
             case "\r":
                 self._column = 0
             case "\n":
                 self._line += 1
             case "H":
-                line, _, column = (found["parameters"] or "1;1").partition(";")
+                line, _, column = (match["parameters"] or "1;1").partition(";")
                 self._line, self._column = int(line) - 1, int(column or 1) - 1
             case "J":
                 self._cells.clear()
                 self._marks.clear()
             case "m":
-                kinds = COLOUR.sub("", found["parameters"]).split(";")
+                kinds = COLOUR.sub("", match["parameters"]).split(";")
                 self._mark = bool({"1", "7"} & set(kinds)) or (self._mark and not {"", "0", "22", "27"} & set(kinds))
 
 

@@ -60,21 +60,21 @@ class Terminal:
         """Resize the terminal, which signals the session leader."""
         fcntl.ioctl(self.keyboard, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
-    def reads(self, wanted: bytes) -> None:
+    def reads(self, output: bytes) -> None:
         """Read until a text appears in the output."""
         begin, until = len(self.output), time.monotonic() + WAIT_SECONDS
-        while wanted not in self.output[begin:] and time.monotonic() < until:
+        while output not in self.output[begin:] and time.monotonic() < until:
             if not self._read():
                 break
-        assert wanted in self.output[begin:], self.output[-2000:]
+        assert output in self.output[begin:], self.output[-2000:]
 
-    def sees(self, *wanted: str, no: str = "") -> None:
+    def sees(self, *texts: str, no: str = "") -> None:
         """Read until all texts are displayed, and `no` is not."""
         until = time.monotonic() + WAIT_SECONDS
-        while not self._displays(wanted, no) and time.monotonic() < until:
+        while not self._displays(texts, no) and time.monotonic() < until:
             if not self._read():
                 break
-        assert self._displays(wanted, no), f"{wanted} is not displayed, or {no!r} is:\n{self.display.text}"
+        assert self._displays(texts, no), f"{texts} is not displayed, or {no!r} is:\n{self.display.text}"
 
     def goes(self, key: str, title: str) -> None:
         """Open a screen and read until it shows data."""
@@ -84,17 +84,17 @@ class Terminal:
             self._read()
         assert title in self.display.marked, f"{title} is not where one is:\n{self.display.text}"
 
-    def _displays(self, wanted: Iterable[str], no: str) -> bool:
+    def _displays(self, texts: Iterable[str], no: str) -> bool:
         text = self.display.text
-        return all(part in text for part in wanted) and not (no and no in text)
+        return all(part in text for part in texts) and not (no and no in text)
 
     def types(self, keys: bytes) -> None:
         os.write(self.keyboard, keys)
 
-    def answers(self, keys: bytes, *wanted: str, no: str = "") -> None:
+    def answers(self, keys: bytes, *texts: str, no: str = "") -> None:
         """Type keys and read until all texts are displayed, and `no` is not."""
         self.types(keys)
-        self.sees(*wanted, no=no)
+        self.sees(*texts, no=no)
 
     def drains(self, seconds: float = 0.005) -> None:
         """Read for a while."""
@@ -133,8 +133,8 @@ def escapes(output: bytes) -> set[bytes]:
 
 
 def _kinds(output: bytes) -> Iterator[bytes]:
-    for found in SEQUENCE.finditer(output):
-        parts = found.groupdict(b"")
+    for match in SEQUENCE.finditer(output):
+        parts = match.groupdict(b"")
         if parts["final"] in (b"m", b"H"):
             yield b"CSI " + parts["final"]
         elif parts["final"]:

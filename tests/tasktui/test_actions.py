@@ -28,7 +28,7 @@ from tasktui.app import Console
 from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.dialogs.form import EditScreen
 from tasktui.widgets.heading import Heading
-from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, ended, stored
+from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, history_row, stored
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 
 ANA = Actor("ana", "web-9")
@@ -54,7 +54,7 @@ async def test_a_retry_makes_the_task_under_the_cursor_due(database: Database, w
         await operator.sees("◔ scheduled")
         await operator.press("R")
         await confirm(operator, reason="relay is back")
-        await operator.is_told("1 changed")
+        await operator.sees_notice("1 changed")
         await operator.sees("○ ready")
     (entry,) = await audited(database)
     assert (entry.task_id, entry.verb, entry.reason) == (id, "retry_now", "relay is back")
@@ -91,7 +91,7 @@ async def test_a_dialog_does_not_open_in_front_of_another_screen(database: Datab
         tasks.frame.heading.post_message(Heading.Chosen("Audit"))
         await operator.until(lambda: operator.screen.title == "Audit")
         click.set()
-        await operator.is_told("Nothing was changed: the screen is not in front any more")
+        await operator.sees_notice("Nothing was changed: the screen is not in front any more")
         assert operator.screen.title == "Audit"
 
 
@@ -102,10 +102,10 @@ async def test_marked_tasks_are_terminated_as_one_change_group(database: Databas
         await operator.until(lambda: len(operator.screen.pages.listing.ids) == 3)
         await operator.press("space", "space", "T")
         await confirm(operator)
-        await operator.is_told("2 changed")
+        await operator.sees_notice("2 changed")
         await operator.sees("⊘ cancelled")
-    assert await ended(database, ids[0]) is None
-    assert [(await ended(database, id)).state for id in ids[1:]] == [State.CANCELLED, State.CANCELLED]
+    assert await history_row(database, ids[0]) is None
+    assert [(await history_row(database, id)).state for id in ids[1:]] == [State.CANCELLED, State.CANCELLED]
 
 
 @ON_ONE_DATABASE
@@ -118,7 +118,7 @@ async def test_a_task_that_has_changed_is_skipped_and_listed(database: Database,
         await database.write(edit, id, None, Changes(priority=9), ANA)
         before = await stored(database, id)
         await confirm(operator)
-        await operator.is_told(f"task {id} has changed: it is now waiting, version 1")
+        await operator.sees_notice(f"task {id} has changed: it is now waiting, version 1")
         await operator.sees(" ✗ Delay: 0 changed, 1 conflict")
     assert await stored(database, id) == before
 
@@ -129,12 +129,12 @@ async def test_more_than_a_few_tasks_require_their_count_typed(database: Databas
         await add_live(database, run_at=ahead(60))
     async with watch("tasks") as operator:
         await operator.press("asterisk")
-        await operator.is_told("Marked 21 tasks")
+        await operator.sees_notice("Marked 21 tasks")
         await operator.press("R")
         await confirm(operator, "y")
         await operator.sees("type 21 to confirm")
         await confirm(operator, "21")
-        await operator.is_told("21 changed")
+        await operator.sees_notice("21 changed")
 
 
 @ON_ONE_DATABASE
@@ -144,13 +144,13 @@ async def test_an_action_explains_why_it_does_not_apply(database: Database, watc
     async with watch("tasks") as operator:
         await operator.sees("✓ succeeded")
         await operator.press("R")
-        await operator.is_told("it is succeeded, not waiting, dead or cancelled")
+        await operator.sees_notice("it is succeeded, not waiting, dead or cancelled")
         await operator.press("asterisk")
-        await operator.is_told("Marked 2 tasks")
+        await operator.sees_notice("Marked 2 tasks")
         await operator.press("E")
         await operator.sees("New values for 2 tasks")
         await operator.press("escape", "Z")
-        await operator.is_told("Undo applies to one change of a task: 2 are marked, \\ clears the marks")
+        await operator.sees_notice("Undo applies to one change of a task: 2 are marked, \\ clears the marks")
 
 
 async def test_an_edit_is_previewed_saved_and_undone(database: Database, watch: Watch) -> None:
@@ -161,12 +161,12 @@ async def test_an_edit_is_previewed_saved_and_undone(database: Database, watch: 
             operator.console.post_message(Key(key, key if len(key) == 1 else None))
         await operator.sees("✓ was 4; 0 used, 6 left", "before   ◇", "runs if every attempt fails immediately: ")
         await operator.press("ctrl+s")
-        await operator.is_told("Edit: 1 changed")
+        await operator.sees_notice("Edit: 1 changed")
         await operator.sees("0/6")
         assert (await stored(database, id)).max_attempts == 6
         await operator.press("Z")
         await confirm(operator)
-        await operator.is_told("Undo: 1 changed")
+        await operator.sees_notice("Undo: 1 changed")
     assert (await stored(database, id)).max_attempts == 4
 
 
@@ -186,12 +186,12 @@ async def test_a_key_before_the_task_is_read_does_not_change_the_previous_one(
         monkeypatch.setattr(operator.screen, "read", slowly)
         await operator.command(f"task {second}")
         await operator.press("T")
-        await operator.is_told(f"Task {second} is not read yet: press the key again")
+        await operator.sees_notice(f"Task {second} is not read yet: press the key again")
         answer.set()
         await operator.sees(f"ready   {second}  ")
         await operator.press("T")
         await confirm(operator)
-        await operator.is_told("Terminate: 1 changed")
+        await operator.sees_notice("Terminate: 1 changed")
     assert await stored(database, first) is not None
     assert await stored(database, second) is None
 
@@ -206,12 +206,12 @@ async def test_the_payload_is_edited_in_the_editor_of_the_operator(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     id = await add_live(database, payload='{"n": 1, "token": "geheim"}')
-    editor, seen = tmp_path / "editor", tmp_path / "seen"
+    editor, copy = tmp_path / "editor", tmp_path / "seen"
     monkeypatch.setenv("VISUAL", str(editor))
     monkeypatch.setattr(Console, "suspend", lambda _: nullcontext())
 
     def edits(script: str) -> None:
-        editor.write_text(f'#!/bin/sh\ncp "$1" {seen}\n{script}\n')
+        editor.write_text(f'#!/bin/sh\ncp "$1" {copy}\n{script}\n')
         editor.chmod(0o700)
 
     async with watch("task", task_id=id) as operator:
@@ -233,8 +233,8 @@ async def test_the_payload_is_edited_in_the_editor_of_the_operator(
         await operator.press("ctrl+e")
         await operator.sees("cannot start")
         await operator.press("ctrl+s")
-        await operator.is_told("Edit: 1 changed")
-    assert "geheim" not in seen.read_text()
+        await operator.sees_notice("Edit: 1 changed")
+    assert "geheim" not in copy.read_text()
     assert json.loads((await stored(database, id)).payload) == {"n": 2, "token": "geheim"}
 
 
@@ -248,7 +248,7 @@ async def test_a_dead_task_is_requeued_with_another_payload(database: Database, 
         operator.screen.query_one("#payload").value = '{"weight": 2}'
         await operator.sees("Edit and requeue 5", "saving requeues it with all its attempts")
         await operator.press("ctrl+s")
-        await operator.is_told("Edit: 1 changed")
+        await operator.sees_notice("Edit: 1 changed")
     task = await stored(database, 5)
     assert (task.state, task.attempt, task.payload) == (State.WAITING, 0, '{"weight": 2}')
 
@@ -263,9 +263,9 @@ async def test_a_change_group_is_undone_as_a_whole(database: Database, watch: Wa
     async with watch("audit") as operator:
         await operator.sees("reveal")
         await operator.press("Z")
-        await operator.is_told("it revealed secrets, and changed nothing")
+        await operator.sees_notice("it revealed secrets, and changed nothing")
         await operator.press("B")
-        await operator.is_told("does not belong to a group")
+        await operator.sees_notice("does not belong to a group")
         await operator.sees("3 tasks", "enter lists changes")
         await operator.press("down", "down", "enter")
         await operator.sees("change group ", *(f"task {id}" for id in ids))
@@ -274,7 +274,7 @@ async def test_a_change_group_is_undone_as_a_whole(database: Database, watch: Wa
         await operator.press("down", "down", "Z")
         await operator.sees("2 to undo", "1 skipped: it has changed since and is now waiting")
         await confirm(operator)
-        await operator.is_told("Undo: 2 changed")
+        await operator.sees_notice("Undo: 2 changed")
         await operator.until(lambda: re.search(r"undo +2 tasks", operator.text))
     assert [(await stored(database, id)).state for id in ids] == ["waiting"] * 3
 
@@ -295,7 +295,7 @@ async def test_an_edit_over_another_change_is_a_conflict(database: Database, wat
         await operator.until(lambda: "was 9; 9 runs first" in operator.text)
         assert (await stored(database, id)).priority == 9
         await operator.press("ctrl+s")
-        await operator.is_told("1 changed")
+        await operator.sees_notice("1 changed")
     left = await stored(database, id)
     assert (left.priority, left.key, left.version) == (3, "theirs", 2)
 
@@ -322,7 +322,7 @@ async def test_a_queue_is_paused_and_resumed_from_the_overview(database: Databas
         await operator.press("escape", "P")
         await operator.sees("Resume?", "Resume queue mail", "↵ resume")
         await confirm(operator)
-        await operator.is_told("Queue mail resumed")
+        await operator.sees_notice("Queue mail resumed")
     assert [entry.verb for entry in await audited(database)] == ["resume", "pause"]
 
 
@@ -343,11 +343,11 @@ async def test_a_handler_is_paused_and_resumed_from_a_task(database: Database, w
         await operator.press("H")
         await operator.sees("Pause handler mail.send")
         await confirm(operator, reason="relay is down")
-        await operator.is_told("Handler mail.send paused")
+        await operator.sees_notice("Handler mail.send paused")
         await operator.press("H")
         await operator.sees("Resume handler mail.send", "relay is down")
         await confirm(operator)
-        await operator.is_told("Handler mail.send resumed")
+        await operator.sees_notice("Handler mail.send resumed")
     assert [entry.target for entry in await audited(database)] == ["handler mail.send"] * 2
 
 
@@ -358,12 +358,12 @@ async def test_a_handler_is_paused_by_command(database: Database, watch: Watch) 
     async with watch() as operator:
         await operator.command("pause handler:mail.send 30m deploy")
         await confirm(operator, reason="deploy")
-        await operator.is_told("Handler mail.send paused")
+        await operator.sees_notice("Handler mail.send paused")
         await operator.command("resume handler:mail.send")
         await confirm(operator)
-        await operator.is_told("Handler mail.send resumed")
+        await operator.sees_notice("Handler mail.send resumed")
         await operator.command("pause nothing:at.all")
-        await operator.is_told("name a queue, or a handler")
+        await operator.sees_notice("name a queue, or a handler")
 
 
 @ON_ONE_DATABASE
@@ -375,21 +375,21 @@ async def test_a_task_is_rewound_and_a_running_one_is_asked_for_its_stack(databa
     rows = [{"task_id": id, "number": n, "fence": 1, "attempt": 1, "state": f"{n}"} for n in (1, 2)]
     async with database.writing() as tx:
         await tx.execute(sa.insert(table), rows)
-    async with watch("tasks", wanted=f"id:{id}") as operator:
+    async with watch("tasks", filter_text=f"id:{id}") as operator:
         await operator.sees("○ ready")
         await operator.press("V")
-        await operator.is_told(f"Stack: task {id} is ready, not running")
+        await operator.sees_notice(f"Stack: task {id} is ready, not running")
         await operator.press("W")
         await operator.until(lambda: isinstance(operator.screen, ConfirmScreen) and operator.screen.focused)
         operator.screen.query_one("#answer").value = "1"
         await confirm(operator)
-        await operator.is_told("1 changed")
+        await operator.sees_notice("1 changed")
     assert [(entry.verb, entry.task_id) for entry in await audited(database)] == [("rewind", id)]
-    async with watch("tasks", wanted=f"id:{running}") as operator:
+    async with watch("tasks", filter_text=f"id:{running}") as operator:
         await operator.sees("running")
         await operator.press("V")
         await confirm(operator)
-        await operator.is_told(f"Runner {runner} receives 'stack={running}' at its next heartbeat")
+        await operator.sees_notice(f"Runner {runner} receives 'stack={running}' at its next heartbeat")
 
 
 @ON_ONE_DATABASE
@@ -403,7 +403,7 @@ async def test_runners_are_drained_and_resized(database: Database, watch: Watch)
         await operator.sees("Resize runner", "New size", "concurrency=20 threads=4")
         operator.screen.query_one("#answer").value = "concurrency=0"
         await confirm(operator)
-        await operator.is_told("use drain, concurrency=N")
+        await operator.sees_notice("use drain, concurrency=N")
         await operator.press("S")
         await operator.sees("New size")
         operator.screen.query_one("#answer").value = "concurrency=7"
@@ -426,9 +426,9 @@ async def test_a_queue_is_paused_by_command(database: Database, watch: Watch) ->
         await operator.command("pause mail 30m deploy of tonight")
         await operator.sees("Pause queue mail", "1 ready", "deploy of tonight")
         await confirm(operator, reason="deploy of tonight")
-        await operator.is_told("Queue mail paused until 20")
+        await operator.sees_notice("Queue mail paused until 20")
         await operator.command("pause mial 30m")
-        await operator.is_told("queue mial has never been used")
+        await operator.sees_notice("queue mial has never been used")
     (entry,) = await audited(database)
     assert (entry.target, entry.reason) == ("queue mail", "deploy of tonight")
 
@@ -442,7 +442,7 @@ async def test_the_tasks_of_a_failure_group_are_retried(database: Database, watc
         await operator.sees("ValueError: no")
         await operator.press("R")
         await confirm(operator)
-        await operator.is_told("2 changed")
+        await operator.sees_notice("2 changed")
     assert [(await stored(database, id)).state for id in (7, 8)] == [State.WAITING, State.WAITING]
 
 
@@ -457,8 +457,8 @@ async def test_production_requires_its_name_and_a_reason(database: Database, wat
         await confirm(operator, "orders")
         await operator.sees("enter a reason")
         await confirm(operator, "orders", "asked by ana")
-        await operator.is_told("1 changed")
-    assert (await ended(database, id)).state == State.CANCELLED
+        await operator.sees_notice("1 changed")
+    assert (await history_row(database, id)).state == State.CANCELLED
 
 
 @ON_ONE_DATABASE
@@ -492,12 +492,12 @@ async def test_a_time_for_an_open_breaker_is_refused_and_does_not_close_it(datab
     async with watch("overview") as operator:
         await operator.command("breaker sms 10m the gateway is down")
         await confirm(operator)
-        await operator.is_told("Breaker of sms opened")
+        await operator.sees_notice("Breaker of sms opened")
         await operator.command("breaker sms 1h")
-        await operator.is_told("The breaker of sms is open already; close it first with :breaker sms")
+        await operator.sees_notice("The breaker of sms is open already; close it first with :breaker sms")
         await operator.command("breaker sms")
         await confirm(operator)
-        await operator.is_told("Breaker of sms closed")
+        await operator.sees_notice("Breaker of sms closed")
 
 
 @ON_ONE_DATABASE
@@ -509,7 +509,7 @@ async def test_a_queue_is_limited_by_key_and_a_handler_by_command(database: Data
         await operator.sees("Limit queue mail over all runners", "no limit; running tasks go on")
         operator.screen.query_one("#answer").value = "concurrency=3"
         await confirm(operator, reason="relay limits us")
-        await operator.is_told("Queue mail: at most 3 running (before: no limit)")
+        await operator.sees_notice("Queue mail: at most 3 running (before: no limit)")
         await operator.command("limit mail")
         await operator.sees(
             "at most 3 running; 0 running", "relay limits us", "concurrency=3 per-tenant=none rate=none"
@@ -518,9 +518,9 @@ async def test_a_queue_is_limited_by_key_and_a_handler_by_command(database: Data
         await operator.command("limit handler:mail.send rate=100/min as agreed")
         await operator.sees("Limit handler mail.send", "as agreed")
         await confirm(operator, reason="as agreed")
-        await operator.is_told("Handler mail.send: 100/min started")
+        await operator.sees_notice("Handler mail.send: 100/min started")
         await operator.command("limit mial concurrency=3")
-        await operator.is_told("queue mial has never been used")
+        await operator.sees_notice("queue mial has never been used")
         await operator.command("limit mail 3")
         await operator.sees("write :limit mail concurrency=3")
     assert [(entry.target, entry.reason) for entry in await audited(database)] == [

@@ -47,8 +47,8 @@ WHY = Confirmation("10m", "it is back")
 
 def all_of(name: str, number: int, *, more: bool = False) -> Any:
     made = plan(ACTIONS[name], [])
-    wanted = parse_filter('queue:"a b"', NOW, UTC)
-    return type(made)(made.action, Count(number, more), {}, {}, (), task_filter=wanted)
+    conditions = parse_filter('queue:"a b"', NOW, UTC)
+    return type(made)(made.action, Count(number, more), {}, {}, (), task_filter=conditions)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ async def copied(operator: Operator, text: str) -> None:
 @ON_ONE_DATABASE
 async def test_a_screen_is_copied_as_a_command_line(database: Database, watch: Watch) -> None:
     id = await add_live(database)
-    async with watch("tasks", wanted="queue:default state:ready") as operator:
+    async with watch("tasks", filter_text="queue:default state:ready") as operator:
         await operator.sees("○ ready")
         await operator.press("Y")
         await copied(operator, "runner tasks 'queue:default state:ready' --url ")
-        await operator.is_told("runner tasks 'queue:default state:ready'")
+        await operator.sees_notice("runner tasks 'queue:default state:ready'")
         await operator.press("Y")
         await copied(operator, "SELECT anon_1.id")
         await operator.press("enter")
@@ -199,12 +199,12 @@ async def test_a_copied_command_line_does_the_same(database: Database, watch: Wa
         assert await asyncio.to_thread(exit_code_of, lambda: run(words)) == Exit.OK, words
 
     async def value(table: str, column: str, id: object) -> Any:
-        found = getattr(database.tables, table)
-        name = found.c.id if "id" in found.c else found.c.name
+        source = getattr(database.tables, table)
+        name = source.c.id if "id" in source.c else source.c.name
         async with database.reading() as tx:
-            return await tx.scalar(sa.select(found.c[column]).where(name == id))
+            return await tx.scalar(sa.select(source.c[column]).where(name == id))
 
-    async with watch("tasks", wanted="queue:mail") as operator:
+    async with watch("tasks", filter_text="queue:mail") as operator:
         await operator.sees("◔ scheduled")
         await operator.press("asterisk")
         await operator.sees("3 marked")

@@ -83,7 +83,7 @@ async def test_keys_step_through_the_time(watch: Watch, id: int) -> None:
             await operator.press(key)
             await operator.until(lambda expected=start + timedelta(minutes=distance): session.at == expected)
         await operator.press("}")
-        await operator.is_told("is in the future")
+        await operator.sees_notice("is in the future")
         assert session.at == start
 
 
@@ -105,12 +105,12 @@ async def test_no_action_is_possible_at_a_past_time(watch: Watch, id: int) -> No
         for command in ("write 10m mend", "pause mail", "submit work"):
             operator.console.notices.clear()
             await operator.command(command)
-            await operator.is_told("it shows a past time; :at now returns to the present")
+            await operator.sees_notice("it shows a past time; :at now returns to the present")
         operator.console.notices.clear()
         await operator.press("h")
-        await operator.is_told("it shows a past time")
+        await operator.sees_notice("it shows a past time")
         await operator.command("health")
-        await operator.is_told("the health of the database is not recorded")
+        await operator.sees_notice("the health of the database is not recorded")
 
 
 async def test_a_past_time_is_read_once(watch: Watch, id: int) -> None:
@@ -128,5 +128,5 @@ async def test_a_past_time_is_read_once(watch: Watch, id: int) -> None:
 async def test_an_unknown_time_is_refused(watch: Watch, id: int, text: str, why: str) -> None:
     async with watch() as operator:
         await operator.command(f"at {text}")
-        await operator.is_told(why)
+        await operator.sees_notice(why)
         assert operator.console.session.at is None

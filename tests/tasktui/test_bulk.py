@@ -36,12 +36,12 @@ async def many(database: Database, number: int, **values: Any) -> list[int]:
 
 
 async def states(database: Database) -> dict[str, int]:
-    found: dict[str, int] = {}
+    state_by_id: dict[str, int] = {}
     async with database.reading() as tx:
         for table in (tx.tables.task, tx.tables.history):
             count = sa.select(table.c.state, sa.func.count()).group_by(table.c.state)
-            found |= {row[0]: row[1] for row in await tx.rows(count)}
-    return found
+            state_by_id |= {row[0]: row[1] for row in await tx.rows(count)}
+    return state_by_id
 
 
 async def mark_all(operator: Operator) -> None:
@@ -54,14 +54,14 @@ async def test_all_that_match_are_counted_previewed_and_changed(database: Databa
     await many(database, 12, queue="mail")
     await many(database, 3)
     await add_past(database, 99, queue="mail")
-    async with watch("tasks", wanted="queue:mail") as operator:
+    async with watch("tasks", filter_text="queue:mail") as operator:
         await mark_all(operator)
         await operator.sees("all 13 marked")
         await operator.press("T")
         await operator.sees("Terminate 12 tasks?", "12 of 13 selected tasks will change")
         await operator.sees("1  it is succeeded", "○ 12 ready   ⊘ 1 skipped")
         await confirm(operator)
-        await operator.is_told("Terminate: 12 changed, 1 skipped; 8 Z undoes")
+        await operator.sees_notice("Terminate: 12 changed, 1 skipped; 8 Z undoes")
         await operator.sees(" ! Terminate: 12 changed, 1 skipped")
         await operator.press("backslash")
         await operator.until(lambda: "marked" not in operator.text)
@@ -74,7 +74,7 @@ async def test_new_values_are_set_on_all_that_match_and_undone(database: Databas
     ids = await many(database, 12, queue="mail", priority=5)
     urgent = await add_live(database, queue="mail", priority=8)
     await add_past(database, 99, queue="mail")
-    async with watch("tasks", wanted="queue:mail") as operator:
+    async with watch("tasks", filter_text="queue:mail") as operator:
         await mark_all(operator)
         await operator.press("E")
         await operator.sees("New values for all tasks that match queue:mail id<=99", "no changes yet")
@@ -87,13 +87,13 @@ async def test_new_values_are_set_on_all_that_match_and_undone(database: Databas
         await operator.press("ctrl+s")
         await operator.sees("12 of 14 selected tasks will change", "1  it already has these values")
         await confirm(operator)
-        await operator.is_told("Edit: 12 changed, 2 skipped")
+        await operator.sees_notice("Edit: 12 changed, 2 skipped")
         assert {(await stored(database, id)).priority for id in ids} == {8}
         await operator.press("8")
         await operator.sees("12 tasks")
         await operator.press("Z")
         await confirm(operator)
-        await operator.is_told("Undo: 12 changed")
+        await operator.sees_notice("Undo: 12 changed")
     assert {(await stored(database, id)).priority for id in ids} == {5}
     assert (await stored(database, urgent)).version == 0
 
@@ -101,7 +101,7 @@ async def test_new_values_are_set_on_all_that_match_and_undone(database: Databas
 @ON_ONE_DATABASE
 async def test_markup_in_a_filter_is_text_in_the_title_of_a_form(database: Database, watch: Watch) -> None:
     await many(database, 7, queue="[/x]")
-    async with watch("tasks", wanted="queue:[/x]") as operator:
+    async with watch("tasks", filter_text="queue:[/x]") as operator:
         await mark_all(operator)
         await operator.press("E")
         await operator.sees("─ Edit all tasks that match queue:[/x] id<=7 ─")
@@ -121,7 +121,7 @@ async def test_marked_tasks_get_new_values_as_they_were_on_the_screen(database: 
         await operator.press("ctrl+y")
         await operator.sees(f"runner edit {ids[2]} {ids[1]} --timeout 5m")
         await confirm(operator)
-        await operator.is_told("Edit: 2 changed")
+        await operator.sees_notice("Edit: 2 changed")
     assert [(await stored(database, id)).timeout for id in ids] == [None, 300.0, 300.0]
 
 
@@ -138,7 +138,7 @@ async def test_a_limit_tries_one_task_first(database: Database, watch: Watch) ->
         await operator.sees("'some' is not a number of tasks", "✗ a number, or all")
         operator.screen.query_one("#limit").value = "1"
         await confirm(operator)
-        await operator.is_told("Terminate: 1 changed")
+        await operator.sees_notice("Terminate: 1 changed")
         assert operator.screen.pages.listing.all
     (entry,) = await audited(database)
     assert entry.task_id == ids[-1]
@@ -153,7 +153,7 @@ async def test_tasks_submitted_after_the_marking_are_not_changed(database: Datab
         later = await add_live(database)
         await operator.press("T")
         await confirm(operator)
-        await operator.is_told("Terminate: 7 changed")
+        await operator.sees_notice("Terminate: 7 changed")
     assert later not in [entry.task_id for entry in await audited(database)]
 
 
@@ -180,7 +180,7 @@ async def test_a_bulk_operation_stops_midway_and_the_next_one_must_wait(
         await operator.sees("1 Overview", "Terminate: 2 of 12 (17 %)")
         await operator.press("2", "T")
         await confirm(operator)
-        await operator.is_told("Terminate is still in progress")
+        await operator.sees_notice("Terminate is still in progress")
         await operator.press("ctrl+x")
         await operator.sees("stopping")
         go_on.set()
@@ -200,7 +200,7 @@ async def test_a_whole_failure_group_is_retried_spread_over_time(database: Datab
     await database.write(declare_breakers, ["h"], {"h": Breaker("1/s").columns})
     await database.write(open_by_hand, "h", Actor("ana", "web-1"))
     await database.write(pause, PauseTarget(PauseKind.QUEUE, "default"), Actor("ana", "web-1"))
-    async with watch("tasks", wanted="id:120") as operator:
+    async with watch("tasks", filter_text="id:120") as operator:
         await operator.sees("120  ✗ dead")
         await operator.press("R")
         await operator.sees("Retry 1 task?", "The breaker of h is open", "Queue default is paused: its tasks wait.")
@@ -213,7 +213,7 @@ async def test_a_whole_failure_group_is_retried_spread_over_time(database: Datab
         operator.screen.query_one("#answer").value = "1h"
         await operator.sees("✓ about 0.0033 per second, until ", "When            ◆━", " done about ")
         await confirm(operator)
-        await operator.is_told("Retry: 12 changed")
+        await operator.sees_notice("Retry: 12 changed")
     assert await states(database) == {State.WAITING: 12, State.DEAD: 1}
     async with database.reading() as tx:
         times = [row[0] for row in await tx.rows(sa.select(tx.tables.task.c.run_at))]
@@ -239,8 +239,8 @@ async def test_a_canary_stops_at_the_same_failure_and_the_audit_shows_its_fate(
         await operator.sees("leave out the spread, or the canary")
         operator.screen.query_one("#answer").value = ""
         await confirm(operator)
-        await operator.is_told(f"Canary stopped after 4: task {ids[-3]} failed again with the same error")
-        await operator.is_told("Retry: 4 changed")
+        await operator.sees_notice(f"Canary stopped after 4: task {ids[-3]} failed again with the same error")
+        await operator.sees_notice("Retry: 4 changed")
         await operator.press("8")
         await operator.sees("4 tasks", "✗ 1 dead", "1 task failed since, as before the change: ValueError: again")
         await operator.press("t")

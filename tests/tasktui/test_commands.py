@@ -81,7 +81,7 @@ def test_a_command_that_is_not_known_is_explained(typed: str, hint: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
+    ("typed", "completion"),
     [
         ("que", "queue:"),
         ("err", "error~"),
@@ -96,12 +96,12 @@ def test_a_command_that_is_not_known_is_explained(typed: str, hint: str) -> None
         ('"que', None),
     ],
 )
-def test_a_filter_is_completed(typed: str, meant: str | None) -> None:
-    assert complete_filter(typed, NAMES) == meant
+def test_a_filter_is_completed(typed: str, completion: str | None) -> None:
+    assert complete_filter(typed, NAMES) == completion
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
+    ("typed", "completion"),
     [
         ("pa", "pause"),
         ("pause ma", "pause mail"),
@@ -120,8 +120,8 @@ def test_a_filter_is_completed(typed: str, meant: str | None) -> None:
         ("q", None),
     ],
 )
-def test_a_command_line_is_completed(typed: str, meant: str | None) -> None:
-    assert complete_command(typed, NAMES) == meant
+def test_a_command_line_is_completed(typed: str, completion: str | None) -> None:
+    assert complete_command(typed, NAMES) == completion
 
 
 def test_a_filter_for_any_value_reads_back() -> None:
@@ -285,11 +285,11 @@ def test_a_local_time_that_is_none_or_two_is_not_taken(text: str, why: str) -> N
 
 
 def test_a_preview_lists_payload_differences_only() -> None:
-    seen = story(row(), '{"to": "ana", "n": 1, "old": true}')
-    lines = preview({"payload": '{"to": "ana", "n": 2, "token": "geheim"}'}, seen, UTC)
+    text = story(row(), '{"to": "ana", "n": 1, "old": true}')
+    lines = preview({"payload": '{"to": "ana", "n": 2, "token": "geheim"}'}, text, UTC)
     assert lines[:3] == ["payload: n: 1 -> 2", "payload: - old: true", 'payload: + token: "***"']
     assert "geheim" not in "".join(lines)
-    (refused,) = preview({"payload": "[1]"}, seen, UTC)
+    (refused,) = preview({"payload": "[1]"}, text, UTC)
     assert "must be a JSON object" in refused
 
 

@@ -62,7 +62,7 @@ async def test_a_key_acts_on_the_database_in_front(database: Database, watch: Wa
         await operator.press("2")
         await operator.until(lambda: tasks_of(operator, eu))
         await operator.press("T")
-        await operator.is_told("read-only")
+        await operator.sees_notice("read-only")
         assert operator.console.session is eu
         await operator.command("tasks queue:parcels")
         await operator.until(lambda: tasks_of(operator, eu))
@@ -73,7 +73,7 @@ async def test_a_key_acts_on_the_database_in_front(database: Database, watch: Wa
         await operator.sees("Terminate 1 task?", "will change, in home.")
         await operator.press("ctrl+u")
         await confirm(operator)
-        await operator.is_told("Terminate: 1 changed")
+        await operator.sees_notice("Terminate: 1 changed")
         await operator.press("d")
         await operator.until(lambda: tasks_of(operator, eu))
     assert await states(database) == {State.CANCELLED: 1}
@@ -89,7 +89,7 @@ async def test_a_notice_names_a_database_that_is_not_in_front(watch: Watch, eu: 
         await operator.press("d")
         await operator.sees("parcels")
         behind.post_message(Notice("Retry: 47 changed"))
-        await operator.is_told("home: Retry: 47 changed")
+        await operator.sees_notice("home: Retry: 47 changed")
         operator.screen.post_message(Notice("Retry: 48 changed"))
         await operator.until(lambda: "Retry: 48 changed" in operator.console.notices)
 
@@ -123,7 +123,7 @@ async def test_an_unavailable_database_is_named_and_tried_again(
         await operator.sees("No queue has a task")
         assert "unavailable" not in operator.text
         await operator.command("db moon")
-        await operator.is_told("this console has no database 'moon'. Its databases: home, us")
+        await operator.sees_notice("this console has no database 'moon'. Its databases: home, us")
 
 
 async def test_the_start_needs_one_of_several_databases(

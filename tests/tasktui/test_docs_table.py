@@ -33,11 +33,11 @@ KEYS = {"question_mark": "?", "colon": ":", "slash": "/", "asterisk": "*", "back
 
 def keys() -> Iterator[str]:
     """The keys of all screens that show something; those of dialogs answer a question."""
-    found: list[type] = [Console]
+    kinds: list[type] = [Console]
     for module in pkgutil.iter_modules(screens.__path__):
         loaded = importlib.import_module(f"tasktui.screens.{module.name}")
-        found += [kind for _, kind in inspect.getmembers(loaded, inspect.isclass) if issubclass(kind, LiveScreen)]
-    for kind in found:
+        kinds += [kind for _, kind in inspect.getmembers(loaded, inspect.isclass) if issubclass(kind, LiveScreen)]
+    for kind in kinds:
         for binding in kind.__dict__.get("BINDINGS", []):
             assert isinstance(binding, Binding)
             if not binding.action.startswith("go("):

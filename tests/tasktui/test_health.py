@@ -156,7 +156,7 @@ def test_a_clock_skew_has_a_sign(seconds: float, shown: str) -> None:
 
 
 def test_worries_follow_the_values() -> None:
-    found = Health(
+    health = Health(
         datetime(2026, 1, 1, tzinfo=UTC),
         "postgresql",
         "18.4",
@@ -166,7 +166,7 @@ def test_worries_follow_the_values() -> None:
         oldest=OpenTransaction(4_000.0, 7, "rep\x1bort", "idle in transaction"),
         dead=(DeadRows("task", 1_000, 383_000, 60.0), DeadRows("task_queue", 9, 0, None)),
     )
-    text = "\n".join(part.plain for part in health_lines(Vitals(Ping(0.0012, timedelta()), found), "orders", 12))
+    text = "\n".join(part.plain for part in health_lines(Vitals(Ping(0.0012, timedelta()), health), "orders", 12))
     assert "orders: postgresql 18.4" in text
     assert "1.2ms" in text
     assert "12 of 100, 3 of them hidden from this role" in text

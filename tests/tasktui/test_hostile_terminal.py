@@ -75,7 +75,7 @@ def clicks() -> bytes:
     return b"".join(b"\x1b[<0;%d;%dM\x1b[<0;%d;%dm" % (*place, *place) for place in places)
 
 
-def seen(url: str, ids: Iterable[int]) -> bytes:
+def console_output(url: str, ids: Iterable[int]) -> bytes:
     """Return the bytes that a console writes on every screen and in every dialog of these tasks."""
     console = Terminal("--url", url, size=SIZE)
     try:
@@ -112,7 +112,7 @@ def harmless(sqlite: SqliteDatabases, tmp_path_factory: pytest.TempPathFactory) 
     """Return the bytes that a console writes for inert texts of the same widths."""
     url = sqlite.migrated(tmp_path_factory.mktemp("harmless"))
     *_, last = filled(url, map(inert, FEW))
-    return seen(url, [last])
+    return console_output(url, [last])
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def harmless(sqlite: SqliteDatabases, tmp_path_factory: pytest.TempPathFactory) 
 def test_hostile_texts_write_nothing_that_harmless_ones_do_not(migrated_url: str, harmless: bytes) -> None:
     *_, last = filled(migrated_url, FEW)
     before = use(migrated_url, all_rows)
-    assert_harmless(seen(migrated_url, [last]), harmless)
+    assert_harmless(console_output(migrated_url, [last]), harmless)
     assert use(migrated_url, all_rows) == before
 
 
@@ -128,7 +128,7 @@ def test_hostile_texts_write_nothing_that_harmless_ones_do_not(migrated_url: str
 def test_each_hostile_text_does_nothing_in_any_dialog(migrated_url: str, harmless: bytes) -> None:
     ids = filled(migrated_url, CORPUS.values())
     before = use(migrated_url, all_rows)
-    assert_harmless(seen(migrated_url, ids), harmless)
+    assert_harmless(console_output(migrated_url, ids), harmless)
     assert use(migrated_url, all_rows) == before
 
 

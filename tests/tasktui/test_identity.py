@@ -54,8 +54,8 @@ async def happen(database: Database, event: str, ids: list[int], number: int) ->
             await database.write(edit, id, None, Changes(priority=1 + number % 9), BY)
         case "go" | "end":
             async with database.writing() as tx:
-                gone = await tx.rows(sa.delete(task).where(task.c.id == id).returning(task.c.id))
-            if gone and event == "end":
+                rows = await tx.rows(sa.delete(task).where(task.c.id == id).returning(task.c.id))
+            if rows and event == "end":
                 await add_past(database, id)
 
 
@@ -87,7 +87,7 @@ async def follow(operator: Operator, database: Database, ids: list[int], steps: 
         await happen(database, event, ids, number)
         operator.console.clear_notifications()
         await confirm(operator)
-        await operator.is_told("Terminate: ")
+        await operator.sees_notice("Terminate: ")
     assert await acted_upon(database) - before <= shown
 
 
@@ -139,4 +139,4 @@ async def test_a_cursor_disappears_with_its_row(database: Database, watch: Watch
         await operator.until(lambda: "first" not in operator.text)
         assert operator.screen.actions.targets.place(PauseKind.QUEUE) is None
         await operator.press("P")
-        await operator.is_told("select one")
+        await operator.sees_notice("select one")

@@ -60,7 +60,7 @@ async def test_a_pause_by_command_is_previewed_and_confirmed(database: Database,
         assert (await database.read(pauses)).queues == {}
         burst(operator, "30m\nrelay is down\nshop\n")
         await operator.until(lambda: not isinstance(operator.screen, ConfirmScreen))
-        await operator.is_told("Queue mail paused until")
+        await operator.sees_notice("Queue mail paused until")
     (entry,) = await database.read(audit)
     assert (entry.verb, entry.reason) == ("pause", "relay is down")
 
@@ -69,7 +69,7 @@ async def test_a_queue_that_was_never_used_is_not_paused(database: Database, ids
     await add_runner(database, handlers='["mail.send"]')
     async with watch("tasks") as operator:
         await operator.command("pause mial 30m typo")
-        await operator.is_told("queue mial has never been used")
+        await operator.sees_notice("queue mial has never been used")
         assert (await database.read(pauses)).queues == {}
 
 
@@ -88,7 +88,7 @@ async def test_quitting_waits_for_a_bulk_change(ids: list[int], watch: Watch) ->
         console: Any = operator.console
         console.session.work = work = Job("Retry", 4_000, 0.0, 200)
         await operator.press("q")
-        await operator.is_told("q again stops it and quits")
+        await operator.sees_notice("q again stops it and quits")
         assert console.is_running
         await operator.press("q")
         await operator.until(lambda: work.stopping)

@@ -17,10 +17,10 @@ from tests.store.rows import add_attempt, add_live, add_runner, ahead
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 
 
-async def opens(operator: Operator, key: str, title: str, wanted: str) -> None:
+async def opens(operator: Operator, key: str, title: str, filter_text: str) -> None:
     await operator.press(key)
     await operator.until(lambda: operator.screen.title == title)
-    await operator.until(lambda: operator.console.session.filter_text == wanted)
+    await operator.until(lambda: operator.console.session.filter_text == filter_text)
 
 
 @ON_ONE_DATABASE
@@ -41,7 +41,7 @@ async def test_keys_of_the_list_discard_a_typed_filter_turn_pages_and_hide_the_p
     database: Database, watch: Watch
 ) -> None:
     ids = [await add_live(database, run_at=ahead(60), payload='{"colour": 1}') for _ in range(60)]
-    async with watch("tasks", wanted="handler:h") as operator:
+    async with watch("tasks", filter_text="handler:h") as operator:
         await operator.sees("scheduled")
         await operator.press("slash")
         await operator.type("state:dead")

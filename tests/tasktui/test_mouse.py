@@ -63,7 +63,7 @@ async def test_a_click_on_a_head_sorts_and_a_second_one_reverses(database: Datab
 async def test_when_sorts_finished_tasks_by_their_end(database: Database, watch: Watch) -> None:
     await add_past(database, 5, finished_at=ahead(-60))
     await add_past(database, 6, finished_at=ahead(-600))
-    async with watch("tasks", wanted="state:succeeded") as operator:
+    async with watch("tasks", filter_text="state:succeeded") as operator:
         await operator.until(lambda: operator.screen.query_one(Table).keys == (6, 5))
         await click(operator, "WHEN")
         await operator.until(lambda: operator.screen.query_one(Table).keys == (5, 6))
@@ -71,7 +71,7 @@ async def test_when_sorts_finished_tasks_by_their_end(database: Database, watch:
 
 async def test_a_click_on_a_chip_edits_the_filter(database: Database, watch: Watch) -> None:
     await add_live(database, queue="mail")
-    async with watch("tasks", wanted="queue:mail") as operator:
+    async with watch("tasks", filter_text="queue:mail") as operator:
         await operator.sees("1 task")
         await click(operator, "mail", 3)
         await operator.until(lambda: getattr(operator.screen.focused, "id", "") == "filter")

@@ -51,7 +51,7 @@ async def test_a_task_is_submitted_with_the_parameters_of_its_handler(signed: Da
         await operator.press("ctrl+s")
         await operator.sees("Submit a task of payments.charge")
         await confirm(operator, reason="by phone")
-        await operator.is_told("Submitted task")
+        await operator.sees_notice("Submitted task")
     (entry,) = await audited(signed)
     row = await stored(signed, entry.task_id or 0)
     assert (entry.verb, entry.reason, row.queue, row.priority) == ("submit", "by phone", "payments", 6)
@@ -66,12 +66,12 @@ async def test_task_and_edit_name_the_plan_of_the_handler(
     handler = Handler("payments.charge", charge, Options(retry="2m,8m"))
     signatures = stored_signatures({handler.name: handler})
     await database.write(register, Identity("web-1", 1, "1", [handler.name], 4, signatures=signatures), 60.0)
-    known = await add_live(database, handler.name, state="waiting", attempt=1, max_attempts=3)
+    task_id = await add_live(database, handler.name, state="waiting", attempt=1, max_attempts=3)
     unknown = await add_live(database, "old.job", state="waiting", attempt=1, max_attempts=3)
-    for id in (known, unknown):
+    for id in (task_id, unknown):
         await add_attempt(database, id, started_at=ahead(-2), ended_at=ahead(-1))
     for id, task, edit in (
-        (known, "plan of the handler: 2m,8m", "the handler's own: 2m,8m"),
+        (task_id, "plan of the handler: 2m,8m", "the handler's own: 2m,8m"),
         (unknown, "retry plan of the handler", "the handler's own"),
     ):
         async with watch("task", size, task_id=id) as operator:
@@ -93,7 +93,7 @@ async def test_without_a_signature_the_payload_is_json(database: Database, watch
         await fill(operator, Payload='{"n": 1}', Priority="3", Key="order-9")
         await operator.press("ctrl+s")
         await confirm(operator)
-        await operator.is_told("Submitted task")
+        await operator.sees_notice("Submitted task")
     (entry,) = await audited(database)
     row = await stored(database, entry.task_id or 0)
     assert (row.handler, row.payload, row.priority, row.key) == ("old.job", '{"n": 1}', 3, "order-9")
@@ -122,7 +122,7 @@ async def test_a_copy_keeps_unseen_secrets(
         await operator.press("ctrl+y")
         await operator.sees(f"runner copy {id}")
         await confirm(operator)
-        await operator.is_told(f"a copy of task {id}")
+        await operator.sees_notice(f"a copy of task {id}")
     origin, entry = await audited(signed)
     row = await stored(signed, entry.task_id or 0)
     assert json.loads(row.payload) == json.loads(payload) | expected

@@ -71,7 +71,7 @@ async def test_a_server_that_stops_and_starts_again_is_waited_for(
             await operator.press(mode.key)
             await operator.until(lambda mode=mode: isinstance(operator.screen, mode.screen))
         await operator.command("pause mail 10m because")
-        await operator.is_told("cannot be reached")
+        await operator.sees_notice("cannot be reached")
         await operator.press(MODES["tasks"].key)
         server.start()
         await operator.until(lambda: "old: The database" not in operator.text and operator.screen.feed.failures == 0)
@@ -95,12 +95,12 @@ async def test_a_standby_is_watched_and_takes_changes_when_it_is_promoted(
         async with watch("tasks", url=standby.url(), barrier=STANDBY) as operator:
             await operator.sees("READ-ONLY standby, ", " old ", "news.tell")
             await operator.press("R")
-            await operator.is_told("connect to its primary")
+            await operator.sees_notice("connect to its primary")
             await operator.press("h")
             await operator.sees("standby  newest replicated change is ")
             await operator.press("escape")
             standby.promote()
-            await operator.is_told("promoted from standby to primary: changes are now allowed")
+            await operator.sees_notice("promoted from standby to primary: changes are now allowed")
             await operator.until(lambda: "READ-ONLY" not in operator.text)
             await operator.command("pause default 10m because")
             await operator.sees("Pause queue default")
@@ -141,13 +141,13 @@ async def test_a_migration_under_an_open_console_leaves_what_was_seen_and_is_sai
         await operator.sees("data is ", "○ ready")
         await operator.press("T")
         await confirm(operator)
-        await operator.is_told("Install the release that created it")
+        await operator.sees_notice("Install the release that created it")
         assert (await stored(database, 1)).state == "waiting"
         await change(database, sa.text(f"UPDATE task_schema SET version_num = '{HEAD}'"))
         await operator.until(lambda: "data is " not in operator.text and operator.screen.feed.failures == 0)
         await operator.press("T")
         await confirm(operator)
-        await operator.is_told("Terminate: 1 changed")
+        await operator.sees_notice("Terminate: 1 changed")
 
 
 @pytest.mark.parametrize("number", ["9999", "0000"])
@@ -177,24 +177,24 @@ async def test_a_file_that_is_replaced_or_deleted_is_neither_shown_nor_changed_a
     migrated_url: str, tmp_path: Path
 ) -> None:
     url = parse_url(migrated_url)
-    place, other = Path(url.database), shutil.copy(url.database, tmp_path / "other.db")
+    file, other = Path(url.database), shutil.copy(url.database, tmp_path / "other.db")
     mail = PauseTarget(PauseKind.QUEUE, "mail")
     async with opened(Arguments(), Settings(url=url)) as seat:
         await perform.pause(seat, mail, "", None)
         assert await perform.current_pause(seat, mail)
-        for log in tuple(tmp_path.glob(f"{place.name}-*")):  # Restoring a file includes removing its logs.
+        for log in tuple(tmp_path.glob(f"{file.name}-*")):  # Restoring a file includes removing its logs.
             log.unlink()
-        Path(other).replace(place)
+        Path(other).replace(file)
         with pytest.raises(FileReplaced):
             await perform.resume(seat, mail, None)
         assert await perform.current_pause(seat, mail) is None
         await perform.pause(seat, mail, "", None)
-        place.unlink()
+        file.unlink()
         with pytest.raises(FileReplaced):
             await perform.resume(seat, mail, None)
         with pytest.raises(DatabaseUnavailable, match=r"No such file|unable to open"):
             await perform.current_pause(seat, mail)
-    assert not place.exists()
+    assert not file.exists()
 
 
 @ON_ONE_DATABASE
@@ -213,7 +213,7 @@ async def test_a_task_that_disappears_behind_a_dialog_is_reported(name: str, dat
             await operator.sees("Nothing was saved", "it does not exist")
         else:
             await confirm(operator)
-            await operator.is_told("it does not exist")
+            await operator.sees_notice("it does not exist")
 
 
 def _split(names: Iterable[str], *first: str) -> list[Any]:
@@ -225,13 +225,13 @@ def _split(names: Iterable[str], *first: str) -> list[Any]:
 async def shrink_and_grow(operator: Operator) -> None:
     await operator.until(lambda: operator.screen.feed.read_at is not None)
     await operator.pilot.pause()
-    seen = operator.text.splitlines()[2].split()[:1]
+    words = operator.text.splitlines()[2].split()[:1]
     for size in (TINY, (1, 1), NARROW, WIDE):
         await operator.pilot.resize_terminal(*size)
         await operator.pilot.pause()
         await operator.press("down", "question_mark")
         await operator.press("escape")
-    await operator.until(lambda: seen == operator.text.splitlines()[2].split()[:1])
+    await operator.until(lambda: words == operator.text.splitlines()[2].split()[:1])
 
 
 @ON_ONE_DATABASE

@@ -63,25 +63,25 @@ def runner(**values: object) -> RunnerRow:
     return replace(usual, **values)  # type: ignore[arg-type] # the test knows the fields
 
 
-def seen(*queues: QueueCounts, **values: object) -> Overview:
+def overview_of(*queues: QueueCounts, **values: object) -> Overview:
     usual = Overview(AT, queues, {}, (), (), {}, (), AT)
     return replace(usual, **values)  # type: ignore[arg-type] # the test knows the fields
 
 
-def told(overview: Overview) -> list[str]:
+def sentences(overview: Overview) -> list[str]:
     return [alert.sentence for alert in alerts(overview, UTC)]
 
 
 def test_a_quiet_system_has_no_alerts() -> None:
-    assert told(seen(queue(ready=Count(3)), runners=(runner(),))) == []
+    assert sentences(overview_of(queue(ready=Count(3)), runners=(runner(),))) == []
 
 
 def test_a_queue_that_falls_behind_is_told_with_what_has_become_slow() -> None:
     slow = {"mail": Slowdown("smtp.send", 8.4, 0.9)}
-    assert told(seen(BEHIND, runners=(runner(),), diagnoses=Diagnoses({}, slow))) == [
+    assert sentences(overview_of(BEHIND, runners=(runner(),), diagnoses=Diagnoses({}, slow))) == [
         "mail falls behind: 210 in, 180 out per min; slowest handler smtp.send (p95 8.4s, was 900ms)"
     ]
-    assert told(seen(BEHIND, runners=(runner(),))) == ["mail falls behind: 210 in, 180 out per min"]
+    assert sentences(overview_of(BEHIND, runners=(runner(),))) == ["mail falls behind: 210 in, 180 out per min"]
 
 
 def test_a_queue_that_fails_and_falls_behind_is_one_line_before_its_symptoms() -> None:
@@ -89,8 +89,8 @@ def test_a_queue_that_fails_and_falls_behind_is_one_line_before_its_symptoms() -
         MinuteFlow(AT.replace(second=0) - ago * MINUTE, Flow(submitted=210, retried=90, succeeded=10))
         for ago in range(9)
     ]
-    overview = seen(BEHIND, pulses={"mail": flows}, runners=(runner(heartbeat_age=9.0, lease=6.0),))
-    assert told(overview) == [
+    overview = overview_of(BEHIND, pulses={"mail": flows}, runners=(runner(heartbeat_age=9.0, lease=6.0),))
+    assert sentences(overview) == [
         "mail is failing: 810 of 900 attempts in 10 min, since 13:22; falls behind: 210 in, 180 out per min",
         "web-3:4117 is silent for 9s: rescue of 3 tasks in 6s",
     ]
@@ -103,40 +103,40 @@ def test_a_queue_that_fails_and_falls_behind_is_one_line_before_its_symptoms() -
 
 def test_lost_tasks_are_counted_and_said_to_come_back_or_not() -> None:
     queues = (queue("a", lost=Count(2)), queue("b", lost=Count(1)), queue("c"))
-    assert told(seen(*queues)) == [
+    assert sentences(overview_of(*queues)) == [
         "No runner is alive: 0 tasks wait, 3 lost tasks cannot be rescued; start one: runner work; none is registered"
     ]
-    assert told(seen(queue(lost=Count(1)), runners=(runner(),))) == [
+    assert sentences(overview_of(queue(lost=Count(1)), runners=(runner(),))) == [
         "1 task of mail is lost: the lease of the runner expired; a live runner will rescue it"
     ]
-    gone = runner(pid=9, lease=-40.0, running_tasks=1)
-    (only,) = told(seen(queue(lost=Count(1)), runners=(runner(), gone)))
+    lost = runner(pid=9, lease=-40.0, running_tasks=1)
+    (only,) = sentences(overview_of(queue(lost=Count(1)), runners=(runner(), lost)))
     assert only.startswith("web-3:9 is lost: no heartbeat for ")
 
 
 def test_dead_runners_are_the_cause_before_every_symptom() -> None:
     dead = (runner(heartbeat_age=180.0, lease=-150.0), runner(heartbeat_age=240.0, lease=-200.0, pid=9))
     unknown = (HandlerWithoutRunner("smtp.send", ("mail",), 61.0, None),)
-    first, *rest = told(seen(BEHIND, runners=dead, unknown=unknown))
+    first, *rest = sentences(overview_of(BEHIND, runners=dead, unknown=unknown))
     assert first == "No runner is alive: 18,240 tasks wait; start one: runner work; web-3:4117 was the last, 3m ago"
     assert rest == []
 
 
 def test_a_blocked_runner_is_named_with_its_handler_and_the_remedy() -> None:
     block = LoopBlock(11.0, [(41, "reports.render")], "reports.py:7")
-    (text,) = told(seen(runners=(runner(block=block), runner(id=8))))
+    (text,) = sentences(overview_of(runners=(runner(block=block), runner(id=8))))
     assert text == (
         "web-3:4117 is blocked for 12s: reports.render (task 41) blocks the event loop; make it a plain function, "
         'or use executor="process"'
     )
-    (text,) = told(seen(runners=(runner(block=block._replace(locked=True)),)))
+    (text,) = sentences(overview_of(runners=(runner(block=block._replace(locked=True)),)))
     assert text.endswith('C code of reports.render (task 41) holds the interpreter lock; use executor="process"')
-    assert not any("blocks" in text for text in told(seen(runners=(runner(block=block, lease=-1.0),))))
+    assert not any("blocks" in text for text in sentences(overview_of(runners=(runner(block=block, lease=-1.0),))))
 
 
 def test_one_handler_that_holds_all_slots_is_named_before_the_queues_behind_it() -> None:
     slots = {7: {"billing.charge": 7, "smtp.send": 1}}
-    first, second = told(seen(BEHIND, runners=(runner(running_tasks=8),), slots=slots))
+    first, second = sentences(overview_of(BEHIND, runners=(runner(running_tasks=8),), slots=slots))
     assert first == "billing.charge holds 7 of 8 async slots: 18,240 ready tasks wait in mail"
     assert second.startswith("mail falls behind")
 
@@ -152,13 +152,13 @@ def test_one_handler_that_holds_all_slots_is_named_before_the_queues_behind_it()
 )
 def test_threads_and_async_slots_are_full_apart(slots: dict[str, int], threads: int, pool: str | None) -> None:
     one = runner(threads=threads, threaded=("h",))
-    texts = told(seen(queue(ready=Count(5)), runners=(one,), slots={7: slots}))
+    texts = sentences(overview_of(queue(ready=Count(5)), runners=(one,), slots={7: slots}))
     assert [text.partition(":")[0] for text in texts] == ([pool] if pool else [])
 
 
 def test_a_runner_that_fails_nearly_everything_is_named() -> None:
     results = {7: Flow(retried=58, succeeded=2), 8: Flow(succeeded=90, retried=10)}
-    overview = seen(queue(), runners=(runner(), runner(id=8, pid=1)))
+    overview = overview_of(queue(), runners=(runner(), runner(id=8, pid=1)))
     (alert,) = alerts(overview, UTC, results)
     assert alert.sentence == ("web-3:4117 fails nearly everything: 58 of 60 attempts in 10 min; on other runners 10 %")
     everywhere = {7: results[7], 8: Flow(retried=90, succeeded=10)}
@@ -176,7 +176,7 @@ def test_the_dead_are_counted_since_the_first_of_the_hour() -> None:
     ]
     deaths = {"ConnectionError": 4, "KeyError": 1, "\x1b[31m": 1, "Other": 1}
     kinds = "ConnectionError 4, KeyError 1, \u241b[31m 1, 1 more"
-    (text,) = told(seen(queue(dead=Count(1)), queue(), pulses={"mail": flows}, diagnoses=Diagnoses(deaths)))
+    (text,) = sentences(overview_of(queue(dead=Count(1)), queue(), pulses={"mail": flows}, diagnoses=Diagnoses(deaths)))
     assert text == f"6 dead since 13:20: 1 still dead; {kinds}"  # the others were run again since
 
 
@@ -193,10 +193,10 @@ def test_the_dead_are_counted_since_the_first_of_the_hour() -> None:
 )
 def test_an_outage_is_told_before_anything_is_dead(flows: dict[int, Flow], counted: str | None) -> None:
     pulses = {"mail": [MinuteFlow(AT - timedelta(minutes=ago), flow) for ago, flow in flows.items()]}
-    texts = told(seen(pulses=pulses, diagnoses=Diagnoses(errors={"mail": "OSError"})))
-    found = [told.partition(", ") for told in texts if "is failing" in told]
-    assert [text for text, _, _ in found] == ([f"mail is failing: {counted} in 10 min"] if counted else [])
-    assert all(re.fullmatch(r"since 13:\d\d: OSError", rest) for _, _, rest in found)
+    texts = sentences(overview_of(pulses=pulses, diagnoses=Diagnoses(errors={"mail": "OSError"})))
+    alerts_found = [line.partition(", ") for line in texts if "is failing" in line]
+    assert [text for text, _, _ in alerts_found] == ([f"mail is failing: {counted} in 10 min"] if counted else [])
+    assert all(re.fullmatch(r"since 13:\d\d: OSError", rest) for _, _, rest in alerts_found)
 
 
 def test_an_outage_names_the_deploy_just_before_it() -> None:
@@ -204,7 +204,7 @@ def test_an_outage_names_the_deploy_just_before_it() -> None:
     flows = [MinuteFlow(begin - MINUTE, Flow(succeeded=50)), MinuteFlow(begin, Flow(retried=80))]
     versions = {"4.11": AT - timedelta(days=3), "4.12": begin - timedelta(minutes=4), "4.13": AT}
     runners = tuple(runner(version=name, started_at=at) for name, at in versions.items())
-    (text,) = told(seen(pulses={"mail": flows}, runners=runners))
+    (text,) = sentences(overview_of(pulses={"mail": flows}, runners=runners))
     assert text == f"mail is failing: 80 of 80 attempts in 10 min, since {begin:%H:%M}, 4m after deploy 4.12"
 
 
@@ -215,7 +215,7 @@ def test_probes_and_a_canary_that_succeed_do_not_end_an_outage() -> None:
     probes = [MinuteFlow(AT - 2 * MINUTE, Flow(succeeded=1)), MinuteFlow(AT - MINUTE, Flow(retried=1))]
     versions = {"4.11": AT - timedelta(days=3), "4.12": begin - timedelta(minutes=2), "4.13": AT - 3 * MINUTE}
     runners = tuple(runner(version=name, started_at=at) for name, at in versions.items())
-    (text,) = told(seen(pulses={"mail": healthy + outage + probes}, runners=runners))
+    (text,) = sentences(overview_of(pulses={"mail": healthy + outage + probes}, runners=runners))
     assert text.endswith(f"since {begin:%H:%M}, 2m after deploy 4.12")  # not after 4.13
 
 
@@ -228,13 +228,13 @@ async def test_what_a_queue_fails_with_is_what_it_failed_with_most(database: Dat
 
 def test_many_full_queues_share_what_is_counted() -> None:
     full = queue(ready=Count(1_000, more=True))
-    assert depth(None) == depth(seen(queue(), full)) == SHALLOW
-    assert [depth(seen(*[full] * number)) for number in (5, 10, 1_000)] == [1_000, 500, SHALLOWEST]
+    assert depth(None) == depth(overview_of(queue(), full)) == SHALLOW
+    assert [depth(overview_of(*[full] * number)) for number in (5, 10, 1_000)] == [1_000, 500, SHALLOWEST]
 
 
 def test_the_last_hour_is_read_as_a_whole_every_minute_and_where_the_clock_was_set_back() -> None:
     moments = [AT, AT + timedelta(seconds=59), AT + MINUTE, AT - timedelta(seconds=1)]
-    assert [is_stale(seen(), at) for at in moments] == [False, False, True, True]
+    assert [is_stale(overview_of(), at) for at in moments] == [False, False, True, True]
 
 
 def test_fresh_minutes_take_the_place_of_those_that_were_kept() -> None:
@@ -275,7 +275,7 @@ def test_a_silent_runner_is_told_before_it_is_lost() -> None:
         runner(heartbeat_age=9.0, lease=6.0),
         runner(heartbeat_age=41.0, lease=-26.0),
     )
-    assert told(seen(runners=runners)) == [
+    assert sentences(overview_of(runners=runners)) == [
         "web-3:4117 is silent for 9s: rescue of 3 tasks in 6s",
         "web-3:4117 is lost: no heartbeat for 41s, holds 3 tasks",
     ]
@@ -283,13 +283,13 @@ def test_a_silent_runner_is_told_before_it_is_lost() -> None:
 
 def test_what_nobody_takes_and_what_is_paused_is_told() -> None:
     pause = Pause(AT - timedelta(minutes=22), AT + timedelta(minutes=60), "ana", "restore of db-2")
-    overview = seen(
+    overview = overview_of(
         queue("reports", paused=pause),
         unknown=(HandlerWithoutRunner("ghost.run", ("mail",), 61.0, None),),
         handlers={"a.b": replace(pause, until=None, why=None)},
         runners=(runner(),),
     )
-    assert told(overview) == [
+    assert sentences(overview) == [
         "no live runner takes ghost.run: due for 1m01s, queue mail",
         "reports is paused: until 14:30, by ana 22m ago: restore of db-2",
         "handler a.b is paused: until resumed, by ana 22m ago",
@@ -321,7 +321,7 @@ LONG_ALERT = Alert(
     ],
 )
 def test_a_narrow_alert_keeps_its_figures_and_its_key_and_loses_its_last_clauses(width: int, shown: str) -> None:
-    view = View(seen(), None, (LONG_ALERT,), UTC, ("1 h", 60), True)
+    view = View(overview_of(), None, (LONG_ALERT,), UTC, ("1 h", 60), True)
     row = overview_panels.attention(view, width, 3)[1]
     assert re.fullmatch(rf"{re.escape(shown)} +4(  failures)?", plain([row]))
     assert width_of(row) == width
@@ -352,7 +352,7 @@ def test_the_wait_of_a_queue_grows_while_nothing_starts() -> None:
     minute = AT.replace(second=0)
     measured = {"mail": {minute - 3 * MINUTE: 500.0, minute - 50 * MINUTE: 2.0, minute - 90 * MINUTE: 9.0}}
     since = (AT - minute).total_seconds()
-    overview = replace(seen(BEHIND), waits=measured)
+    overview = replace(overview_of(BEHIND), waits=measured)
     waits = overview.waits_of(replace(BEHIND, oldest=300.0 + since))
     assert len(waits) == 60
     assert waits[-6:] == [0.0, 60.0, 120.0, 500.0, 240.0, 300.0]
@@ -546,7 +546,7 @@ def test_without_traffic_the_queue_with_the_most_waiting_tasks_comes_first() -> 
 
 def test_a_task_that_died_in_this_minute_counts_among_those_of_the_last_hour() -> None:
     flows = [MinuteFlow(AT.replace(second=0) - ago * MINUTE, Flow(died=1)) for ago in (0, 5)]
-    overview = seen(queue(dead=Count(2)), pulses={"mail": flows})
+    overview = overview_of(queue(dead=Count(2)), pulses={"mail": flows})
     for span in (60, 24 * 60):
         view = View(overview, None, (), UTC, ("", span), False)
         assert "2  +2 in 1 h" in plain(overview_panels.figures(view, 120))
@@ -555,7 +555,7 @@ def test_a_task_that_died_in_this_minute_counts_among_those_of_the_last_hour() -
 def test_a_figure_far_above_the_usual_one_names_that_one() -> None:
     flows = [MinuteFlow(AT.replace(second=0) - ago * MINUTE, Flow(succeeded=2)) for ago in range(2, 60)]
     flows.append(MinuteFlow(AT.replace(second=0) - MINUTE, Flow(succeeded=900)))
-    overview = seen(queue(minute=Flow(succeeded=900)), pulses={"mail": flows})
+    overview = overview_of(queue(minute=Flow(succeeded=900)), pulses={"mail": flows})
     assert "900  usual 17" in plain(overview_panels.figures(View(overview, None, (), UTC, ("1 h", 60), False), 120))
 
 
@@ -563,12 +563,12 @@ def test_a_figure_far_above_the_usual_one_names_that_one() -> None:
 def test_the_first_minute_counts_at_once_and_an_idle_one_is_zero(before: int, shown: str) -> None:
     counts = {0: 14, 9: before}
     flows = [MinuteFlow(AT.replace(second=0) - ago * MINUTE, Flow(succeeded=done)) for ago, done in counts.items()]
-    view = View(seen(queue(), pulses={"mail": flows}), None, (), UTC, ("1 h", 60), False)
+    view = View(overview_of(queue(), pulses={"mail": flows}), None, (), UTC, ("1 h", 60), False)
     assert plain(overview_panels.figures(view, 120)).splitlines()[1].split("│")[2].split()[0] == shown
 
 
 def test_the_run_times_are_empty_only_once_they_are_read() -> None:
     nothing = "no attempt ended in the last hour"
-    view = View(seen(), None, (), UTC, ("1 h", 60), False)
+    view = View(overview_of(), None, (), UTC, ("1 h", 60), False)
     unread, read = (plain(overview_panels.run_time(each, 80, 8)) for each in (view, replace(view, slow=Background(AT))))
     assert (nothing in unread, nothing in read) == (False, True)

@@ -95,7 +95,9 @@ async def test_no_key_changes_anything(
             for action in ACTIONS if has_actions else ():
                 assert screen.check_action("act", (action,)) is None
             if has_actions:
-                await operator.is_told("Nothing was changed: this console is read-only (:write 10m REASON unlocks it)")
+                await operator.sees_notice(
+                    "Nothing was changed: this console is read-only (:write 10m REASON unlocks it)"
+                )
             await operator.pilot.pause()
     assert await all_rows(database) == initial_rows
 
@@ -111,7 +113,7 @@ async def test_no_command_changes_anything(
             await operator.until(lambda: type(operator.screen).__name__ != "CommandScreen")
             await operator.press("escape")
         await operator.command(f"pause {LATER}")  # The notice of the first one may have disappeared.
-        await operator.is_told("Nothing was changed: this console is read-only")
+        await operator.sees_notice("Nothing was changed: this console is read-only")
     assert await all_rows(database) == initial_rows
 
 
@@ -199,13 +201,13 @@ async def test_writing_is_unlocked_by_command_with_a_reason(database: Database, 
         await operator.pilot.pause()
         assert operator.screen.query_one(Keys).rows == keys
         await operator.command("write 10m")
-        await operator.is_told("add a reason")
+        await operator.sees_notice("add a reason")
         await operator.command("write 10m mend the mail queue")
         await operator.sees("WRITE 9m5")
         await operator.until(lambda: ":write unlocks" not in plain(operator.screen.query_one(Keys).rows))
         await operator.press("T")
         await confirm(operator)
-        await operator.is_told("1 changed")
+        await operator.sees_notice("1 changed")
         await operator.command("lock")
         await operator.sees(LOCKED)
     (entry,) = await audited(database)
@@ -222,7 +224,7 @@ async def test_the_lock_closes_by_itself_even_on_an_open_question(database: Data
         await operator.until(lambda: isinstance(operator.screen, ConfirmScreen))
         operator.console.session.lock.open_until = time.monotonic()
         await confirm(operator)
-        await operator.is_told("Nothing was changed: this console is read-only")
+        await operator.sees_notice("Nothing was changed: this console is read-only")
         await operator.sees(LOCKED)
         assert operator.screen.check_action("act", ("terminate",)) is None
     assert await stored(database, id) is not None

@@ -159,10 +159,10 @@ def test_failed_attempts_stand_in_front_of_the_volume() -> None:
 
 def test_attempts_are_busy_slots_in_the_minutes_in_which_they_ran() -> None:
     begin = AT.replace(second=0)
-    ended = {begin + 10 * MINUTE: Times(Histogram(), Histogram()), begin: Times(Histogram(), Histogram())}
-    ended[begin + 10 * MINUTE].runs.put(180_000, 2, 240.0)  # two attempts of two minutes each
-    ended[begin].runs.put(7_200_000, 1, 7_200.0)  # it began before
-    busy = busy_per_minute(ended, {begin + 58 * MINUTE: 3}, begin)
+    minutes = {begin + 10 * MINUTE: Times(Histogram(), Histogram()), begin: Times(Histogram(), Histogram())}
+    minutes[begin + 10 * MINUTE].runs.put(180_000, 2, 240.0)  # two attempts of two minutes each
+    minutes[begin].runs.put(7_200_000, 1, 7_200.0)  # it began before
+    busy = busy_per_minute(minutes, {begin + 58 * MINUTE: 3}, begin)
     assert busy[7:12] == [0.0, 1.0, 2.0, 1.0, 0.0]
     assert (busy[0], busy[1], busy[57:]) == (0.5, 0.0, [0.0, 3.0, 3.0])
 

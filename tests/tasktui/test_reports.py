@@ -173,7 +173,7 @@ async def test_the_waits_are_plotted_where_they_have_room(waited: None, watch: W
         assert title.count("from p50 to p95, log scale") == 2
         assert max(len(text) for text in operator.text.splitlines()) <= 200
         await operator.press("p")
-        await operator.is_told("Both plots are shown")
+        await operator.sees_notice("Both plots are shown")
     async with watch("reports", WIDE) as operator:
         await operator.sees("─ VOLUME ─", "─ RUN TIME ─", "10s ┤")
         assert "─ WAIT ─" not in operator.text
@@ -185,7 +185,7 @@ async def test_the_waits_are_plotted_where_they_have_room(waited: None, watch: W
     async with watch("reports", (80, 24)) as operator:
         await operator.sees("HANDLERS")
         await operator.press("p")
-        await operator.is_told("The plots need 100 columns")
+        await operator.sees_notice("The plots need 100 columns")
 
 
 @pytest.mark.parametrize("palette", ["dark", "none"])
@@ -253,12 +253,12 @@ async def test_the_table_is_written_into_a_file(
         await operator.sees("Export to file")
         await operator.type("mine.json")
         await operator.press("enter")
-        await operator.is_told("Exported to")
+        await operator.sees_notice("Exported to")
         await operator.press("x")
         await operator.sees("Export to file")
         await operator.type("mine.json")
         await operator.press("enter")
-        await operator.is_told("cannot write mine.json: File exists")
+        await operator.sees_notice("cannot write mine.json: File exists")
     names = [line["name"] for line in json.loads((tmp_path / "mine.json").read_text())["lines"]]
     assert names == ["smtp.send", "report.make"]
 
@@ -301,8 +301,8 @@ async def test_a_report_of_an_incident_is_written_to_a_file(
     monkeypatch.chdir(tmp_path)
     async with watch(writable=False) as operator:
         await operator.command("incident 1h 2h")
-        await operator.is_told("the end must be later than the start")
+        await operator.sees_notice("the end must be later than the start")
         await operator.command("incident 2h 1h")
-        await operator.is_told("Wrote ")
+        await operator.sees_notice("Wrote ")
     (file,) = tmp_path.glob("incident-*.md")
     assert file.read_text().startswith("# Incident on ")

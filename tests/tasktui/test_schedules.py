@@ -27,8 +27,8 @@ BY = Actor("ana", "desk")
 
 
 async def row(database: Database, id: str = "carts.remind") -> ScheduleRow:
-    (found,) = await database.read(schedules, [id])
-    return found
+    (schedule,) = await database.read(schedules, [id])
+    return schedule
 
 
 async def add(database: Database, id: str = "carts.remind", rule: str = "every 1h", overlap: str = "skip") -> None:
@@ -94,7 +94,7 @@ async def test_a_schedule_is_paused_edited_run_deleted_and_each_is_undone(databa
         await operator.sees("Next in")
         await operator.press("N")
         await confirm(operator)
-        await operator.is_told("runs within a second on a live runner")
+        await operator.sees_notice("runs within a second on a live runner")
         await operator.until(lambda: operator.screen.schedule().requested_at is not None)
         await operator.press("X")
         await confirm(operator)
@@ -114,7 +114,7 @@ async def test_a_rule_is_edited_and_a_wrong_one_is_refused(database: Database, w
             operator.screen.query_one("#answer").value = rule
             await operator.sees("bad minute" if answer == "bad minute" else ":00:00 UTC (+00:00)")
             await confirm(operator)
-            await operator.is_told(answer)
+            await operator.sees_notice(answer)
     assert (await row(database)).spec.rule == "every 2h"
 
 
@@ -131,7 +131,7 @@ async def test_a_schedule_is_added_and_that_is_undone(database: Database, watch:
         await operator.press("ctrl+s")
         await operator.sees("Add schedule carts.remind", '"token": "***"')
         await confirm(operator, reason="by phone")
-        await operator.is_told("Schedule carts.remind added")
+        await operator.sees_notice("Schedule carts.remind added")
         await operator.sees("daily at 02:30")
         spec = (await row(database)).spec
         assert spec == ScheduleSpec("h", "30 2 * * *", "Asia/Tokyo", '{"token": "x7"}')
@@ -191,7 +191,7 @@ async def test_keys_of_a_schedule_open_its_runs_explain_the_last_and_change_the_
         await operator.press("w")
         await operator.sees("no live runner")
         await operator.press("escape", "down", "enter")
-        await operator.is_told("Schedule mail.digest has no task yet")
+        await operator.sees_notice("Schedule mail.digest has no task yet")
         await operator.press("up")
         await operator.until(lambda: operator.screen.schedule().id == "carts.remind")
         await operator.press("enter")

@@ -140,8 +140,8 @@ async def test_a_failure_leads_to_its_tasks(task_id: int, watch: Watch) -> None:
 async def test_the_failure_groups_are_sorted_by_the_next_figure(database: Database, watch: Watch) -> None:
     for id, (name, number, minutes, verb) in enumerate((("many", 3, 50, "retry"), ("new", 1, 1, "die")), 1):
         for fence in range(number):
-            ended: dict[str, Any] = {"started_at": ahead(-60 * minutes - 1), "ended_at": ahead(-60 * minutes)}
-            await add_attempt(database, id, fence, fingerprint=name, verb=verb, **ended)
+            times: dict[str, Any] = {"started_at": ahead(-60 * minutes - 1), "ended_at": ahead(-60 * minutes)}
+            await add_attempt(database, id, fence, fingerprint=name, verb=verb, **times)
     async with watch("failures") as operator:
         table = operator.screen.query_one(Table)
         await operator.until(lambda: table.keys == ("many", "new"))
@@ -215,9 +215,9 @@ async def test_runners_are_summed_by_host_and_a_blocked_one_is_named(database: D
         assert "4 alive, 1 lost" in operator.text
         assert "blocked 1" in operator.text
         table = operator.screen.query_one("#runners", Table)
-        for key, place in (("down", 1), ("down", 2), ("down", 3), ("end", 4), ("up", 3), ("home", 0)):
+        for key, row in (("down", 1), ("down", 2), ("down", 3), ("end", 4), ("up", 3), ("home", 0)):
             await operator.press(key)  # The cursor skips the rules of the hosts.
-            await operator.until(lambda wanted=place: table.cursor == ids[wanted])
+            await operator.until(lambda row=row: table.cursor == ids[row])
         assert operator.screen.runner().id == ids[0]
     async with watch("overview", WIDE) as operator:
         await operator.until(lambda: "reports.render (task 41) blocks the event loop" in operator.text)
@@ -307,7 +307,7 @@ async def test_keys_of_a_task_unfold_it_and_return_and_the_audit_names_a_single_
         await operator.press("8")
         await operator.sees("edit")
         await operator.press("t")
-        await operator.is_told("This is a single change; enter opens its task")
+        await operator.sees_notice("This is a single change; enter opens its task")
 
 
 @ON_ONE_DATABASE

@@ -34,8 +34,8 @@ TRACE = f'Traceback:\n  connect(password="{SECRET}")\nConnectionError: {{"api_ke
 async def task_id(database: Database) -> int:
     """A dead task with secrets in every text column, after an edit of its payload."""
     id = await add_live(database, "smtp.send", payload=json.dumps(PAYLOAD), run_at=ahead(60))
-    given = Changes(payload=json.dumps(PAYLOAD | {"token": SECRET}), retry="1m")
-    await database.write(edit, id, None, given, Actor("ana", "web-1"))
+    changes = Changes(payload=json.dumps(PAYLOAD | {"token": SECRET}), retry="1m")
+    await database.write(edit, id, None, changes, Actor("ana", "web-1"))
     about = {"payload": json.dumps(PAYLOAD), "result": json.dumps(PAYLOAD), "error": ERROR, "submitted_at": ahead(-9)}
     await add_past(database, id + 1, State.DEAD, handler="smtp.send", finished_at=ahead(-1), **about)
     tried: dict[str, Any] = {"handler": "smtp.send", "message": ERROR, "traceback": TRACE}
@@ -46,11 +46,11 @@ async def task_id(database: Database) -> int:
 
 async def looks(operator: Operator) -> str:
     """Collect every screen, dialog and notice."""
-    seen = []
+    texts = []
 
     async def look(text: str) -> None:
         await operator.sees(text)
-        seen.append(operator.text)
+        texts.append(operator.text)
 
     for mode, text in {"tasks": "no way to", "failures": "***", "audit": "retry", "task": "ERROR OF"}.items():
         await operator.press(MODES[mode].key)
@@ -67,7 +67,7 @@ async def looks(operator: Operator) -> str:
         await look(text)
         await operator.press("escape")
         await operator.until(lambda: not operator.screen.is_modal)
-    return "\n".join([*seen, operator.notices, operator.console.clipboard])
+    return "\n".join([*texts, operator.notices, operator.console.clipboard])
 
 
 @ON_ONE_DATABASE
@@ -94,7 +94,7 @@ async def test_secrets_stay_masked_while_the_session_is_recorded(
         await operator.sees(f"{task_id}  smtp.send", '"dsn"')
         operator.console.recorder = Recorder(tmp_path / "session.cast")
         await operator.press("v")
-        await operator.is_told("Nothing was revealed: this session is recorded")
+        await operator.sees_notice("Nothing was revealed: this session is recorded")
         operator.console.recorder.close()
         operator.console.recorder = None
         assert SECRET not in operator.text
@@ -113,11 +113,11 @@ async def test_no_repr_and_no_crash_tells_the_password_of_the_database() -> None
     database = Database.of(settings, read_only=True)
     session = Session(database, settings)
     try:
-        told = [repr(session), str(settings), repr(vars(settings)), repr(database.engine), str(database.url)]
-        told += [crash_text(InvalidInput(why=SECRET)), repr(command_line(["tasks"], settings))]
+        texts = [repr(session), str(settings), repr(vars(settings)), repr(database.engine), str(database.url)]
+        texts += [crash_text(InvalidInput(why=SECRET)), repr(command_line(["tasks"], settings))]
     finally:
         await database.dispose()
-    assert SECRET not in "\n".join(told)
+    assert SECRET not in "\n".join(texts)
 
 
 STORED = '{"to": "ana", "token": "abc", "users": [{"password": "p1"}, {"password": "p2"}], "n": 1}'

@@ -72,9 +72,9 @@ def masked(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()).rstrip() + "\n"
 
 
-def _named(name: str, found: re.Match[str]) -> str:
+def _named(name: str, match: re.Match[str]) -> str:
     """Return the replacement; in a column, padded to the width of the match."""
-    return name.rjust(len(found[0])) if found[0].startswith("  ") else found[0][: found[0].startswith(" ")] + name
+    return name.rjust(len(match[0])) if match[0].startswith("  ") else match[0][: match[0].startswith(" ")] + name
 
 
 @ON_ONE_DATABASE

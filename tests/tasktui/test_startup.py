@@ -99,11 +99,11 @@ def test_it_ends_when_reading_from_its_terminal_fails(monkeypatch: pytest.Monkey
     def fail(_driver: LinuxDriver) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    told: list[int] = []
+    signals: list[int] = []
     monkeypatch.setattr(LinuxDriver, "run_input_thread", fail)
-    monkeypatch.setattr(os, "kill", lambda _pid, number: told.append(number))
+    monkeypatch.setattr(os, "kill", lambda _pid, number: signals.append(number))
     Keyboard.run_input_thread(Keyboard.__new__(Keyboard))
-    assert told == [signal.SIGHUP]
+    assert signals == [signal.SIGHUP]
 
 
 STUCK = """
@@ -142,13 +142,15 @@ FROZEN = SILENT.replace("lambda: True", "lambda: False").replace(
 
 
 @pytest.mark.parametrize(
-    ("program", "code", "said"),
+    ("program", "code", "message"),
     [(STUCK, 128 + signal.SIGQUIT, b""), (SILENT, 4, b"the database has not answered"), (FROZEN, 0, b"")],
     ids=["terminal", "change", "query"],
 )
-def test_it_ends_even_while_the_driver_or_the_database_keeps_it_waiting(program: str, code: int, said: bytes) -> None:
+def test_it_ends_even_while_the_driver_or_the_database_keeps_it_waiting(
+    program: str, code: int, message: bytes
+) -> None:
     done = subprocess.run([sys.executable, "-P", "-c", program], check=False, timeout=WAIT_SECONDS, capture_output=True)
-    assert (done.returncode, said in done.stderr) == (code, True)
+    assert (done.returncode, message in done.stderr) == (code, True)
 
 
 LOCKED = """
@@ -190,10 +192,10 @@ def test_what_fails_before_there_is_a_console_is_no_traceback(
     monkeypatch.setattr(startup, "require_terminal", bool)
     monkeypatch.setattr(startup, "run", fail)
     assert startup.main(Arguments(), bool) == 1
-    said = capsys.readouterr().err
-    assert "tasktui crashed with an unexpected error: KeyError" in said
-    assert "Traceback" not in said
-    assert "hunter2" not in said
+    output = capsys.readouterr().err
+    assert "tasktui crashed with an unexpected error: KeyError" in output
+    assert "Traceback" not in output
+    assert "hunter2" not in output
 
 
 @pytest.mark.slow

@@ -85,17 +85,17 @@ async def test_n_and_p_open_the_neighbours_of_a_task_in_its_list(database: Datab
         await operator.press("enter")
         await operator.sees(f"{ids[2]}  h", "order-2")
         await operator.press("p")
-        await operator.is_told("This is the first task that the list has read")
-        for place in (1, 0):
+        await operator.sees_notice("This is the first task that the list has read")
+        for index in (1, 0):
             await operator.press("n")
-            await operator.sees(f"{ids[place]}  h", f"order-{place}")
+            await operator.sees(f"{ids[index]}  h", f"order-{index}")
         await operator.press("n")
-        await operator.is_told("This is the last task that the list has read")
+        await operator.sees_notice("This is the last task that the list has read")
         await operator.press("p")
         await operator.sees(f"{ids[1]}  h", "order-1")
         await operator.command(f"task {ids[1] + 9}")
         await operator.press("n")
-        await operator.is_told("was not opened from the task list")
+        await operator.sees_notice("was not opened from the task list")
 
 
 async def test_a_task_that_ends_stays_in_its_place_struck_through(database: Database, watch: Watch) -> None:
@@ -148,7 +148,7 @@ async def test_an_invalid_filter_is_explained(database: Database, watch: Watch) 
         await operator.press("slash")
         await operator.type("stat:dead")
         await operator.press("enter")
-        await operator.is_told("unknown field 'stat', did you mean 'state'")
+        await operator.sees_notice("unknown field 'stat', did you mean 'state'")
 
 
 @ON_ONE_DATABASE
@@ -185,7 +185,7 @@ async def test_a_star_marks_all_that_match(database: Database, watch: Watch) -> 
     ids = {await add_live(database, run_at=ahead(60)) for _ in range(3)}
     async with watch("tasks") as operator:
         await operator.press("asterisk")
-        await operator.is_told("Marked 3 tasks")
+        await operator.sees_notice("Marked 3 tasks")
         assert operator.screen.pages.listing.marks.keys() == ids
 
 
@@ -253,7 +253,7 @@ async def test_a_search_that_stopped_goes_on_until_it_finds_more(
     await add_live(database, id=1, error="OSError: no route")
     for id in range(2, 22):
         await add_live(database, id=id, key=f"order-{id}")
-    async with watch("tasks", wanted="error~route") as operator:
+    async with watch("tasks", filter_text="error~route") as operator:
         await operator.sees("0 found so far", "No match to task 19, n searches on")
         await operator.press("n")
         await operator.sees("1 task", "OSError: no route")

@@ -105,6 +105,6 @@ async def test_a_theme_is_kept_for_the_profile(watch: Watch, tmp_path: Path, mon
         await operator.command("theme auto")
         await operator.until(lambda: theme.current().name == "dark")
         await operator.command("theme pink")
-        await operator.is_told("unknown theme 'pink'; the themes are auto, dark")
+        await operator.sees_notice("unknown theme 'pink'; the themes are auto, dark")
     async with watch(**settings):
         assert theme.current().name == "dark"

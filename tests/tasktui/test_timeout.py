@@ -33,11 +33,11 @@ async def test_an_answer_is_passed_on_and_so_is_an_error() -> None:
 
 
 async def test_after_a_long_silence_nobody_waits_but_the_transaction_goes_on_to_its_end() -> None:
-    patience, thaws, ended = Timeout(), asyncio.Event(), asyncio.Event()
+    patience, thaws, end = Timeout(), asyncio.Event(), asyncio.Event()
 
     async def frozen() -> None:
         await thaws.wait()
-        ended.set()
+        end.set()
 
     with pytest.raises(DatabaseUnavailable):
         await patience.wait(frozen(), 0, GONE)
@@ -46,7 +46,7 @@ async def test_after_a_long_silence_nobody_waits_but_the_transaction_goes_on_to_
     assert not idle.done()
     thaws.set()
     await idle
-    assert ended.is_set()
+    assert end.is_set()
 
 
 FOREVER = {

@@ -64,21 +64,21 @@ def test_a_file_that_holds_no_views_is_not_overwritten(tmp_path: Path, text: str
 async def test_the_filter_of_the_list_is_saved_and_comes_back(database: Database, watch: Watch) -> None:
     await add_live(database, queue="mail", key="this-one")
     await add_live(database, queue="other", key="that-one")
-    async with watch("tasks", wanted="queue:mail") as operator:
+    async with watch("tasks", filter_text="queue:mail") as operator:
         await operator.sees("this-one")
         await operator.command("views save mail")
-        await operator.is_told("Saved mail: queue:mail; in filters: @mail")
+        await operator.sees_notice("Saved mail: queue:mail; in filters: @mail")
         await operator.command("tasks")
         await operator.sees("that-one")
         await operator.command("views")
-        await operator.is_told("mail: queue:mail")
+        await operator.sees_notice("mail: queue:mail")
         await operator.command("views show mail")
         await operator.until(lambda: "that-one" not in operator.text and "this-one" in operator.text)
         await operator.command("views delete mail")
         await operator.command("views show mail")
-        await operator.is_told("unknown view 'mail'")
+        await operator.sees_notice("unknown view 'mail'")
         await operator.command("views mail")
-        await operator.is_told("'mail' is not show, save or delete")
+        await operator.sees_notice("'mail' is not show, save or delete")
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ async def test_the_palette_offers_actions_screens_commands_and_views(database: D
         await operator.sees("Retry  R")
         await operator.press("enter")
         await confirm(operator)
-        await operator.is_told("1 changed")
+        await operator.sees_notice("1 changed")
         await operator.press("ctrl+p")
         await operator.press(*"audit")
         await operator.sees("Audit  8")

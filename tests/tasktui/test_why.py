@@ -121,7 +121,7 @@ async def test_enter_opens_the_parent_task(database: Database, watch: Watch) -> 
 async def test_without_a_task_there_is_nothing_to_ask(watch: Watch) -> None:
     async with watch("tasks") as operator:
         await operator.press("w")
-        await operator.is_told("No task under the cursor")
+        await operator.sees_notice("No task under the cursor")
 
 
 @ON_ONE_DATABASE
@@ -158,9 +158,9 @@ async def test_w_counts_the_dead_tasks_of_a_filter(database: Database, watch: Wa
     await add_live(database, "mail.send", run_at=ahead(3600))
     for id in (90, 91):
         await add_past(database, id, State.DEAD, handler="mail.send")
-    async with watch("tasks", wanted="handler:mail.send") as operator:
+    async with watch("tasks", filter_text="handler:mail.send") as operator:
         await operator.sees("3 tasks")
         await operator.press("asterisk")
-        await operator.is_told("Marked 3 tasks")
+        await operator.sees_notice("Marked 3 tasks")
         await operator.press("w")
         await operator.sees("1 task is not running because", "2 tasks are dead and will not run again")

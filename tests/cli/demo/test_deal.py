@@ -64,9 +64,9 @@ def test_every_substitute_fails() -> None:
 
 
 def test_files_known_to_fail_do_and_come_first(files: list[SourceFile]) -> None:
-    known = [source for source in files if source.path.name in FAILING]
-    tasks = dealt(files)[: len(known)]
-    assert {task.key for task in tasks} == {source.name for source in known}
+    failing = [source for source in files if source.path.name in FAILING]
+    tasks = dealt(files)[: len(failing)]
+    assert {task.key for task in tasks} == {source.name for source in failing}
     assert [task.key for task in tasks if not fails(task)] == []
 
 

@@ -73,7 +73,7 @@ class Look:
         return int(self.rows(sa.select(sa.func.count()).select_from(table))[0][0])
 
     @property
-    def ended(self) -> int:
+    def finished(self) -> int:
         return self.count(self.tables.history)
 
     @property
@@ -115,7 +115,7 @@ def test_the_report_tells_what_the_database_holds(migrated_url: str) -> None:
     with looking(migrated_url) as look:
         history, attempt = look.tables.history.c, look.tables.attempt.c
         states = {row.state: row.count for row in look.rows(_counted(history.state))}
-        assert (look.live, look.ended) == (0, 60)
+        assert (look.live, look.finished) == (0, 60)
         assert report["total"] | {"seconds": 0, "retried": 0} == {
             "handler": "all",
             "tasks": 60,
@@ -148,9 +148,9 @@ def test_what_really_fails_is_tried_by_its_rules_and_is_dead_for_a_reason(migrat
         parsed = sa.select(attempt.attempt, attempt.delay).where(attempt.handler == "source.parse").distinct()
         stages = sorted(map(tuple, look.rows(parsed)))
     failing = {row.id: row for row in rows if really_fails(row.handler, Path(_payload(row)["path"]))}
-    assert {given["id"]: given["reason"] for given in dead} == {row.id: row.error for row in failing.values()}
-    assert all(given["reason"] for given in dead)
-    attempts = {given["handler"]: given["attempts"] for given in dead}
+    assert {entry["id"]: entry["reason"] for entry in dead} == {row.id: row.error for row in failing.values()}
+    assert all(entry["reason"] for entry in dead)
+    attempts = {entry["handler"]: entry["attempts"] for entry in dead}
     assert attempts == {"source.parse": 3, "source.count": 1, "source.digest": 1}
     assert stages == [(1, 0.2), (2, 0.5), (3, None)]
 
@@ -160,18 +160,18 @@ def test_what_really_fails_is_tried_by_its_rules_and_is_dead_for_a_reason(migrat
 def test_another_round_reports_only_itself(migrated_url: str) -> None:
     first, second = reported(migrated_url, 25), reported(migrated_url, 30)
     assert (first["total"]["tasks"], second["total"]["tasks"]) == (25, 30)
-    assert second["first"] > max(given["id"] for given in first["dead"])
-    assert all(given["id"] >= second["first"] for given in second["dead"])
+    assert second["first"] > max(entry["id"] for entry in first["dead"])
+    assert all(entry["id"] >= second["first"] for entry in second["dead"])
     with looking(migrated_url) as look:
-        assert look.ended == 55
+        assert look.finished == 55
 
 
 @pytest.mark.slow
 def test_people_get_tables_and_see_how_far_it_is(tmp_path: Path) -> None:
     terminal, stderr = pty.openpty()
     env = environment() | {"TERM": "xterm", "COLUMNS": "100"}
-    seen: list[bytes] = []
-    reader = threading.Thread(target=_read_all, args=(terminal, seen))
+    pieces: list[bytes] = []
+    reader = threading.Thread(target=_read_all, args=(terminal, pieces))
     reader.start()
     done = subprocess.run(
         command(30), env=env, stdout=subprocess.PIPE, stderr=stderr, check=False, cwd=tmp_path, timeout=WAIT_SECONDS
@@ -179,11 +179,11 @@ def test_people_get_tables_and_see_how_far_it_is(tmp_path: Path) -> None:
     os.close(stderr)
     reader.join()
     os.close(terminal)
-    line, said = b"".join(seen).decode(), done.stdout.decode()
+    line, output = b"".join(pieces).decode(), done.stdout.decode()
     assert done.returncode == 0
-    assert f"Submitting 30 tasks to {tmp_path / 'tasktui.db'}\n" in said
+    assert f"Submitting 30 tasks to {tmp_path / 'tasktui.db'}\n" in output
     for title in ("Slowest tasks", "Failed attempts by reason", "Dead tasks", "Try next:"):
-        assert title in said
+        assert title in output
     assert (tmp_path / "tasktui.db").is_file()
     assert re.findall(r"(\d+) of 30", line)[-1] == "30"
     assert "/s, " in line
@@ -194,15 +194,15 @@ def test_people_get_tables_and_see_how_far_it_is(tmp_path: Path) -> None:
 @on_sqlite
 def test_a_demo_that_keeps_running_is_ended_by_ctrl_c(migrated_url: str) -> None:
     with _begun(migrated_url, 30, "json", "on") as process, looking(migrated_url) as look:
-        wait_until(lambda: look.ended > 40)
+        wait_until(lambda: look.finished > 40)
         process.send_signal(signal.SIGINT)
-        said, complaints = process.communicate(timeout=WAIT_SECONDS)
-        report = json.loads(said)
+        output, complaints = process.communicate(timeout=WAIT_SECONDS)
+        report = json.loads(output)
         total = report["total"]
         assert (process.returncode, complaints) == (130, "")
         assert report["interrupted"] is True
         assert total["tasks"] > 40
-        assert (total["tasks"] - total["unfinished"], total["unfinished"]) == (look.ended, look.live)
+        assert (total["tasks"] - total["unfinished"], total["unfinished"]) == (look.finished, look.live)
         assert look.count(look.tables.runner) == 0
 
 
@@ -210,13 +210,13 @@ def test_a_demo_that_keeps_running_is_ended_by_ctrl_c(migrated_url: str) -> None
 @on_postgresql
 def test_ctrl_c_reports_what_was_done_so_far_and_leaves_the_rest(migrated_url: str) -> None:
     with _begun(migrated_url, 0, "json") as process, looking(migrated_url) as look:
-        wait_until(lambda: look.ended > 10)
+        wait_until(lambda: look.finished > 10)
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=WAIT_SECONDS)
-        total = json.loads(said)["total"]
+        output, _ = process.communicate(timeout=WAIT_SECONDS)
+        total = json.loads(output)["total"]
         assert process.returncode == 130
         assert total["unfinished"] == look.live > 0
-        assert total["tasks"] - total["unfinished"] == look.ended > 10
+        assert total["tasks"] - total["unfinished"] == look.finished > 10
         assert look.rows(_counted(look.tables.task.c.state))[0].state == "waiting"
 
 
@@ -258,9 +258,9 @@ def _payload(row: sa.Row[Any]) -> dict[str, Any]:
     return dict(payload)
 
 
-def _read_all(terminal: int, seen: list[bytes]) -> None:
+def _read_all(terminal: int, pieces: list[bytes]) -> None:
     try:
         while piece := os.read(terminal, 4096):
-            seen.append(piece)
+            pieces.append(piece)
     except OSError:  # the other end is closed
         return

@@ -68,9 +68,9 @@ def test_a_stopped_round_is_called_so(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_round_without_failures_has_no_tables_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     show(replace(REPORT, findings=Findings([], [], [], [])))
-    said = capsys.readouterr().out
-    assert "0 tasks finished" in said
-    assert "reason" not in said
+    output = capsys.readouterr().out
+    assert "0 tasks finished" in output
+    assert "reason" not in output
 
 
 def test_json_holds_the_whole_report() -> None:

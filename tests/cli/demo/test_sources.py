@@ -7,11 +7,11 @@ from runner.cli.demo.round import LIBRARY, SUBSTITUTES, SourceFile, is_complete,
 
 @pytest.mark.slow
 def test_every_source_file_of_the_library_is_found_once() -> None:
-    found = library()
+    sources = library()
     others = {"site-packages", "dist-packages"}
     expected = {path for path in LIBRARY.rglob("*.py") if not others & set(path.relative_to(LIBRARY).parts)}
-    assert {source.path for source in found} == expected
-    assert len(found) == len(expected) > 500
+    assert {source.path for source in sources} == expected
+    assert len(sources) == len(expected) > 500
 
 
 def test_other_peoples_packages_are_left_out(tmp_path: Path) -> None:
