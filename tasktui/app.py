@@ -281,15 +281,15 @@ class Console(KeyBuffer):
             self.show_notice(str(error), tone=Tone.ERROR)
         self.call_later(self.release)
 
-    def ask_pause(self, place: PauseTarget, length: str, reason: str, *, resume: bool) -> None:
+    def ask_pause(self, target: PauseTarget, length: str, reason: str, *, resume: bool) -> None:
         """Ask to pause a queue or a handler, or to resume it, as the keys of the screens do."""
         if isinstance(self.screen, LiveScreen):
-            self.screen.actions.ask_pause(place, length, reason, resume=resume)
+            self.screen.actions.ask_pause(target, length, reason, resume=resume)
 
-    def ask_limit(self, place: PauseTarget, limits: str, reason: str) -> None:
+    def ask_limit(self, target: PauseTarget, limits: str, reason: str) -> None:
         """Ask to limit a queue or a handler, as the keys of the screens do."""
         if isinstance(self.screen, LiveScreen):
-            self.screen.actions.ask_limit(place, limits, reason)
+            self.screen.actions.ask_limit(target, limits, reason)
 
     def ask_breaker(self, handler: str, wait: str, reason: str) -> None:
         """Ask to open or close the breaker of a handler, as the keys of the screens do."""

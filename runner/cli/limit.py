@@ -80,27 +80,27 @@ async def limit(  # noqa: PLR0913 - one argument per option
     changes, edit, by = bool(values) or default, LimitEdit(values, default, new), local_actor(options.reason)
     async with open_database(connection.settings()) as database:
         if not changes:
-            place = None if kind is None else _place(kind, name)
-            _show(await database.read(limit_usages), place, json=options.json)
+            target = None if kind is None else _target(kind, name)
+            _show(await database.read(limit_usages), target, json=options.json)
             return Exit.OK
-        place = _place(kind, name)
+        target = _target(kind, name)
         if options.sql:
-            print(await database.write(limit_script, place, edit, by), end="")
+            print(await database.write(limit_script, target, edit, by), end="")
             return Exit.OK
-        apply = partial(preview_limits, place=place, edit=edit) if options.dry_run else None
-        result = await (database.read(apply) if apply else database.write(set_limits, place, edit, by))
+        apply = partial(preview_limits, target=target, edit=edit) if options.dry_run else None
+        result = await (database.read(apply) if apply else database.write(set_limits, target, edit, by))
     if options.json:
-        print_json(_document(place, result) | {"dry_run": options.dry_run})
+        print_json(_document(target, result) | {"dry_run": options.dry_run})
     else:
-        print_line(f"{place}: {'would have ' if options.dry_run else ''}{result.after} (before: {result.before})")
+        print_line(f"{target}: {'would have ' if options.dry_run else ''}{result.after} (before: {result.before})")
     return Exit.OK
 
 
-def _document(place: PauseTarget, result: LimitResult) -> dict[str, object]:
-    return {"verb": "limit", "place": str(place), "before": result.before.columns, "after": result.after.columns}
+def _document(target: PauseTarget, result: LimitResult) -> dict[str, object]:
+    return {"verb": "limit", "target": str(target), "before": result.before.columns, "after": result.after.columns}
 
 
-def _place(kind: str | None, name: str | None) -> PauseTarget:
+def _target(kind: str | None, name: str | None) -> PauseTarget:
     kinds = tuple(each.value for each in PauseKind)
     if kind not in kinds or not name:
         hint = suggestion(kind, kinds) if kind and kind not in kinds else ""
@@ -108,15 +108,15 @@ def _place(kind: str | None, name: str | None) -> PauseTarget:
     return PauseTarget(PauseKind(kind), name)
 
 
-def _show(usages: Sequence[LimitUsage], place: PauseTarget | None, *, json: bool) -> None:
+def _show(usages: Sequence[LimitUsage], target: PauseTarget | None, *, json: bool) -> None:
     usages = [usage for usage in usages if any(usage.limits)]  # not only an open breaker
-    usages = [usage for usage in usages if place is None or (usage.kind, usage.name) == tuple(place)]
+    usages = [usage for usage in usages if target is None or (usage.kind, usage.name) == tuple(target)]
     if json:
         print_json({"limits": [limit_document(usage) for usage in usages]})
     elif usages:
         print_table(COLUMNS, [_row(usage) for usage in usages])
     else:
-        print_line(f"{place or 'No queue and no handler'} has {'no' if place else 'a'} limit.")
+        print_line(f"{target or 'No queue and no handler'} has {'no' if target else 'a'} limit.")
 
 
 def limit_document(usage: LimitUsage) -> dict[str, object]:

@@ -44,24 +44,24 @@ async def pause(
         options: How the change is shown and recorded.
         connection: The database.
     """
-    place = _place(queue, handler)
+    target = _target(queue, handler)
     async with open_database(connection.settings()) as database:
         at = await database.read(clock)
         end = parse_moment(until, at, local_zone()) if until is not None else None
         by = local_actor(options.reason)
         if options.sql:
-            await _print_script(database, place, partial(apply_pause, place=place, by=by, until=end))
+            await _print_script(database, target, partial(apply_pause, target=target, by=by, until=end))
             return Exit.OK
-        warning = await database.read(name_warning, place)
+        warning = await database.read(name_warning, target)
         if options.dry_run:
-            pause_row = await database.read(preview_pause, place, by, end)
+            pause_row = await database.read(preview_pause, target, by, end)
         else:
-            pause_row = await database.write(apply_pause, place, by, end)
+            pause_row = await database.write(apply_pause, target, by, end)
     if options.json:
         result = {"until": pause_row.until, "why": pause_row.why, "replaced": pause_row.again}
-        print_json({"verb": "pause", "place": str(place)} | result | {"dry_run": options.dry_run})
+        print_json({"verb": "pause", "target": str(target)} | result | {"dry_run": options.dry_run})
     else:
-        print_line(_sentence(place, pause_row, at, dry_run=options.dry_run))
+        print_line(_sentence(target, pause_row, at, dry_run=options.dry_run))
     if warning:
         print_stderr(f"runner: {warning}")
     return Exit.OK
@@ -83,41 +83,41 @@ async def resume(
         options: How the change is shown and recorded.
         connection: The database.
     """
-    place = _place(queue, handler)
+    target = _target(queue, handler)
     async with open_database(connection.settings()) as database:
         if options.sql:
-            await _print_script(database, place, partial(apply_resume, place=place, by=local_actor(options.reason)))
+            await _print_script(database, target, partial(apply_resume, target=target, by=local_actor(options.reason)))
             return Exit.OK
         if options.dry_run:
-            changed = bool(await database.read(pause_of, place, locked=False))
+            changed = bool(await database.read(pause_of, target, locked=False))
         else:
-            changed = await database.write(apply_resume, place, local_actor(options.reason))
+            changed = await database.write(apply_resume, target, local_actor(options.reason))
     if options.json:
-        print_json({"verb": "resume", "place": str(place), "changed": changed, "dry_run": options.dry_run})
+        print_json({"verb": "resume", "target": str(target), "changed": changed, "dry_run": options.dry_run})
     elif changed:
-        print_line(f"{place} {'would resume' if options.dry_run else 'resumed'}")
+        print_line(f"{target} {'would resume' if options.dry_run else 'resumed'}")
     else:
-        print_line(f"{place} {'is' if options.dry_run else 'was'} not paused")
+        print_line(f"{target} {'is' if options.dry_run else 'was'} not paused")
     return Exit.OK if changed else Exit.CONFLICT
 
 
-async def _print_script(database: Database, place: PauseTarget, operation: Callable[..., Awaitable[object]]) -> None:
-    print(await database.write(pause_script, place, operation), end="")
+async def _print_script(database: Database, target: PauseTarget, operation: Callable[..., Awaitable[object]]) -> None:
+    print(await database.write(pause_script, target, operation), end="")
 
 
-def _sentence(place: PauseTarget, pause: Paused, at: datetime, *, dry_run: bool) -> str:
+def _sentence(target: PauseTarget, pause: Paused, at: datetime, *, dry_run: bool) -> str:
     again = " (already paused)" if pause.again else ""
     why = f": {pause.why}" if pause.why else ""
-    manually = f"resume with: runner resume {_arguments(place)}"
+    manually = f"resume with: runner resume {_arguments(target)}"
     end = f"resumes {formatting.distance(pause.until, at)}" if pause.until else manually
-    return f"{place} {'would be paused' if dry_run else 'paused'}{again}{why}; {end}"
+    return f"{target} {'would be paused' if dry_run else 'paused'}{again}{why}; {end}"
 
 
-def _arguments(place: PauseTarget) -> str:
-    return f"--handler {place.name}" if place.kind is PauseKind.HANDLER else place.name
+def _arguments(target: PauseTarget) -> str:
+    return f"--handler {target.name}" if target.kind is PauseKind.HANDLER else target.name
 
 
-def _place(queue: str | None, handler: str | None) -> PauseTarget:
+def _target(queue: str | None, handler: str | None) -> PauseTarget:
     if (queue is None) == (handler is None):
         raise InvalidInput(why="name a queue, or a handler with --handler, but not both")
     return PauseTarget(PauseKind.QUEUE, queue) if queue is not None else PauseTarget(PauseKind.HANDLER, handler or "")

@@ -200,8 +200,8 @@ async def _add(
     database: Database, settings: Settings, id: str, spec: ScheduleSpec, loaded: Collection[str], by: Actor
 ) -> str:
     """Add a schedule and return a sentence about it; `loaded` are the names of the handlers that check payloads."""
-    place = PauseTarget(PauseKind.HANDLER, spec.handler)
-    warning = "" if spec.handler in loaded else await database.read(name_warning, place)
+    target = PauseTarget(PauseKind.HANDLER, spec.handler)
+    warning = "" if spec.handler in loaded else await database.read(name_warning, target)
     await database.write(add_schedule, id, spec, by, int(settings.payload_limit))
     if warning:
         print_stderr(f"runner: {warning}; its tasks wait until a runner loads it")

@@ -112,54 +112,54 @@ def _parse(option: str, value: str) -> Any:
     return checked(option, int(digits[:20]))
 
 
-async def set_limits(tx: Transaction, place: PauseTarget, edit: LimitEdit, by: Actor) -> LimitResult:
+async def set_limits(tx: Transaction, target: PauseTarget, edit: LimitEdit, by: Actor) -> LimitResult:
     """Set the limits of a queue or a handler. Tasks that run already count, and none of them stops.
 
     Args:
         tx: a writing transaction.
-        place: the queue or handler.
+        target: the queue or handler.
         edit: the change.
         by: the author and the reason.
 
     Raises:
         InvalidInput: a value is not valid, or the name is unknown; nothing was changed.
     """
-    await _await_plain_claims(tx, place)
-    row = await read_entry(tx, place, locked=True)
-    result = await _result(tx, place, edit, row)
+    await _await_plain_claims(tx, target)
+    row = await read_entry(tx, target, locked=True)
+    result = await _result(tx, target, edit, row)
     author = {
         "limited_at": await clock(tx),
         "limited_by": to_storable(by.operator, NAME_LIMIT),
         "limited_why": None if by.reason is None else to_storable(by.reason, REASON_LIMIT),
     }
     values = result.after.columns | (dict.fromkeys(author) if edit.default else author)
-    await write(tx, place, values)
-    await record(tx, by, [AuditEntry("limit", before_of(row), values, target=str(place))])
+    await write(tx, target, values)
+    await record(tx, by, [AuditEntry("limit", before_of(row), values, target=str(target))])
     return result
 
 
-async def _await_plain_claims(tx: Transaction, place: PauseTarget) -> None:
+async def _await_plain_claims(tx: Transaction, target: PauseTarget) -> None:
     """Before a first limit, wait for the claims that began without it: they take no lock that counts their tasks."""
-    if any(SharedLimits.of_row(await read_entry(tx, place, locked=False))):
+    if any(SharedLimits.of_row(await read_entry(tx, target, locked=False))):
         return
-    lock = tx.dialect.readers_ended(registry_of(tx, place), CLAIMS_END)
+    lock = tx.dialect.readers_ended(registry_of(tx, target), CLAIMS_END)
     if lock is not None:
         await tx.execute(lock)
 
 
-async def preview_limits(tx: Transaction, place: PauseTarget, edit: LimitEdit) -> LimitResult:
+async def preview_limits(tx: Transaction, target: PauseTarget, edit: LimitEdit) -> LimitResult:
     """Preview a change of limits; see `set_limits`."""
-    return await _result(tx, place, edit, await read_entry(tx, place, locked=False))
+    return await _result(tx, target, edit, await read_entry(tx, target, locked=False))
 
 
-async def _result(tx: Transaction, place: PauseTarget, edit: LimitEdit, row: Mapping[str, Any]) -> LimitResult:
+async def _result(tx: Transaction, target: PauseTarget, edit: LimitEdit, row: Mapping[str, Any]) -> LimitResult:
     before = SharedLimits.of_row(row)
     after = declared(row) if edit.default else edited(before, edit.values)
-    if not (edit.new or row["known"]) and await name_warning(tx, place):
-        names = {getattr(head.lane, place.kind) for head in await survey(tx)}
-        candidates = {*names, *await registry_entries(tx, registry_of(tx, place))}
-        hint = suggestion(place.name, tuple(sorted(name for name in candidates if isinstance(name, str))))
-        raise InvalidInput(why=f"{place} has never been used{hint}; to limit it before its first task, use --new")
+    if not (edit.new or row["known"]) and await name_warning(tx, target):
+        names = {getattr(head.lane, target.kind) for head in await survey(tx)}
+        candidates = {*names, *await registry_entries(tx, registry_of(tx, target))}
+        hint = suggestion(target.name, tuple(sorted(name for name in candidates if isinstance(name, str))))
+        raise InvalidInput(why=f"{target} has never been used{hint}; to limit it before its first task, use --new")
     return LimitResult(before, after)
 
 
@@ -177,11 +177,11 @@ def before_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in COLUMNS}
 
 
-async def read_entry(tx: Transaction, place: PauseTarget, *, locked: bool) -> dict[str, Any]:
+async def read_entry(tx: Transaction, target: PauseTarget, *, locked: bool) -> dict[str, Any]:
     """Read the registry row of a queue or handler; empty values if there is none."""
-    registry = registry_of(tx, place)
-    names = [*COLUMNS, *(["declared_limits"] if place.kind is PauseKind.HANDLER else [])]
-    statement = sa.select(*readable(tx, [registry.c[name] for name in names])).where(registry.c.name == place.name)
+    registry = registry_of(tx, target)
+    names = [*COLUMNS, *(["declared_limits"] if target.kind is PauseKind.HANDLER else [])]
+    statement = sa.select(*readable(tx, [registry.c[name] for name in names])).where(registry.c.name == target.name)
     row = (await tx.execute(statement.with_for_update() if locked else statement)).mappings().one_or_none()
     if row is None:
         return dict.fromkeys(names) | {"known": False}
@@ -190,12 +190,12 @@ async def read_entry(tx: Transaction, place: PauseTarget, *, locked: bool) -> di
     return values | {"limited_at": moment(row["limited_at"]), "known": True}
 
 
-async def write(tx: Transaction, place: PauseTarget, values: Mapping[str, Any]) -> None:
+async def write(tx: Transaction, target: PauseTarget, values: Mapping[str, Any]) -> None:
     """Write the limits of a queue or handler. A new rate begins with a full token bucket."""
-    registry = registry_of(tx, place)
+    registry = registry_of(tx, target)
     # No runner has ever had a handler whose entry was created by a limit.
-    unseen = {"last_seen_at": EARLIEST} if place.kind is PauseKind.HANDLER else {}
-    insert = tx.dialect.insert(registry).values(name=place.name, **values, **unseen)
+    unseen = {"last_seen_at": EARLIEST} if target.kind is PauseKind.HANDLER else {}
+    insert = tx.dialect.insert(registry).values(name=target.name, **values, **unseen)
     new = dict(values) | {"rate_spent": kept_tokens(registry, values)}
     await tx.execute(insert.on_conflict_do_update(index_elements=registry.primary_key, set_=new))
 

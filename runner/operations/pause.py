@@ -55,12 +55,12 @@ class Paused(NamedTuple):
 PAUSE = ("paused_at", "paused_until", "paused_by", "paused_why")
 
 
-async def pause(tx: Transaction, place: PauseTarget, by: Actor, until: datetime | None = None) -> Paused:
+async def pause(tx: Transaction, target: PauseTarget, by: Actor, until: datetime | None = None) -> Paused:
     """Stop handing out tasks of a queue or handler; running tasks continue.
 
     Args:
         tx: a writing transaction.
-        place: the queue or handler; it need not have tasks yet.
+        target: the queue or handler; it need not have tasks yet.
         by: the author and the reason.
         until: when the pause ends automatically, aware; None to keep the current end, or for never.
 
@@ -70,8 +70,8 @@ async def pause(tx: Transaction, place: PauseTarget, by: Actor, until: datetime 
     Raises:
         InvalidEdit: the name is invalid, or the end is in the past.
     """
-    now = await _check(tx, place, until)
-    before = await pause_of(tx, place)
+    now = await _check(tx, target, until)
+    before = await pause_of(tx, target)
     paused = _paused(before, by, until)
     values = {
         "paused_at": now,
@@ -79,25 +79,25 @@ async def pause(tx: Transaction, place: PauseTarget, by: Actor, until: datetime 
         "paused_by": to_storable(by.operator, NAME_LIMIT),
         "paused_why": paused.why,
     }
-    await _enter(tx, place, values)
-    await record(tx, by, [AuditEntry("pause", before, values, target=str(place))])
+    await _enter(tx, target, values)
+    await record(tx, by, [AuditEntry("pause", before, values, target=str(target))])
     return paused
 
 
-async def preview_pause(tx: Transaction, place: PauseTarget, by: Actor, until: datetime | None = None) -> Paused:
+async def preview_pause(tx: Transaction, target: PauseTarget, by: Actor, until: datetime | None = None) -> Paused:
     """Preview a pause; see `pause`.
 
     Args:
         tx: an open transaction.
-        place: the queue or handler.
+        target: the queue or handler.
         by: the author and the reason.
         until: when the pause would end automatically, aware; None to keep the current end, or for never.
 
     Raises:
         InvalidEdit: as in `pause`.
     """
-    await _check(tx, place, until)
-    return _paused(await pause_of(tx, place, locked=False), by, until)
+    await _check(tx, target, until)
+    return _paused(await pause_of(tx, target, locked=False), by, until)
 
 
 def _paused(before: Mapping[str, Any], by: Actor, until: datetime | None) -> Paused:
@@ -105,88 +105,88 @@ def _paused(before: Mapping[str, Any], by: Actor, until: datetime | None) -> Pau
     return Paused(until or before.get("paused_until"), why, bool(before))
 
 
-async def _check(tx: Transaction, place: PauseTarget, until: datetime | None) -> datetime:
+async def _check(tx: Transaction, target: PauseTarget, until: datetime | None) -> datetime:
     """Validate the pause and return the database's time."""
-    _check_name(place)
+    _check_name(target)
     now = await clock(tx)
     if until is not None and not (until.tzinfo and now < until and bounded(until)):
         raise InvalidEdit(field="the end of the pause", value=str(until), why="it must be in the future")
     return now
 
 
-async def resume(tx: Transaction, place: PauseTarget, by: Actor) -> bool:
+async def resume(tx: Transaction, target: PauseTarget, by: Actor) -> bool:
     """Hand out tasks of a queue or handler again.
 
     Args:
         tx: a writing transaction.
-        place: the queue or handler.
+        target: the queue or handler.
         by: the author.
 
     Returns:
         False if it was not paused, and nothing was changed.
     """
-    before = await pause_of(tx, place)
+    before = await pause_of(tx, target)
     if before:
-        await pause_set(tx, place, {})
-        await record(tx, by, [AuditEntry("resume", before, {}, target=str(place))])
+        await pause_set(tx, target, {})
+        await record(tx, by, [AuditEntry("resume", before, {}, target=str(target))])
     return bool(before)
 
 
-def _check_name(place: PauseTarget) -> None:
+def _check_name(target: PauseTarget) -> None:
     from runner.store.validation import (
         check,
     )  # imports the task options, which the console's first screen does not need
 
     try:
-        check(NewTask(place.name))
+        check(NewTask(target.name))
     except InvalidTask as error:
-        raise InvalidEdit(**error.fields | {"field": f"the name of a {place.kind}"}) from error
+        raise InvalidEdit(**error.fields | {"field": f"the name of a {target.kind}"}) from error
 
 
-def registry_of(tx: Transaction, place: PauseTarget) -> sa.Table:
+def registry_of(tx: Transaction, target: PauseTarget) -> sa.Table:
     """The registry table of a queue or handler."""
-    return tx.tables.queue if place.kind is PauseKind.QUEUE else tx.tables.handler
+    return tx.tables.queue if target.kind is PauseKind.QUEUE else tx.tables.handler
 
 
-async def pause_set(tx: Transaction, place: PauseTarget, values: Mapping[str, Any]) -> None:
+async def pause_set(tx: Transaction, target: PauseTarget, values: Mapping[str, Any]) -> None:
     """Set the pause of a registry_entries queue or handler; empty values remove it."""
-    registry = registry_of(tx, place)
-    statement = sa.update(registry).where(registry.c.name == place.name)
+    registry = registry_of(tx, target)
+    statement = sa.update(registry).where(registry.c.name == target.name)
     await tx.execute(statement.values(dict.fromkeys(PAUSE) | dict(values)))
 
 
-async def pause_of(tx: Transaction, place: PauseTarget, *, locked: bool = True) -> dict[str, Any]:
+async def pause_of(tx: Transaction, target: PauseTarget, *, locked: bool = True) -> dict[str, Any]:
     """The pause in force; empty if there is none."""
-    registry = registry_of(tx, place)
+    registry = registry_of(tx, target)
     columns = readable(tx, [registry.c[name] for name in PAUSE])
-    statement = sa.select(*columns).where(registry.c.name == place.name, PAUSED.is_paused(registry))
+    statement = sa.select(*columns).where(registry.c.name == target.name, PAUSED.is_paused(registry))
     row = (await tx.execute(statement.with_for_update() if locked else statement)).mappings().one_or_none()
     times = ("paused_at", "paused_until")
     return {name: (moment if name in times else text)(row[name]) for name in PAUSE} if row else {}
 
 
-async def _enter(tx: Transaction, place: PauseTarget, values: dict[str, Any]) -> None:
-    registry = registry_of(tx, place)
+async def _enter(tx: Transaction, target: PauseTarget, values: dict[str, Any]) -> None:
+    registry = registry_of(tx, target)
     # No runner has ever had a handler whose entry was created by a pause.
-    unseen = {"last_seen_at": EARLIEST} if place.kind is PauseKind.HANDLER else {}
+    unseen = {"last_seen_at": EARLIEST} if target.kind is PauseKind.HANDLER else {}
     insert = tx.dialect.insert(registry)
-    insert = insert.values(name=place.name, **values, **unseen)
+    insert = insert.values(name=target.name, **values, **unseen)
     await tx.execute(insert.on_conflict_do_update(index_elements=registry.primary_key, set_=values))
 
 
-async def name_warning(tx: Transaction, place: PauseTarget) -> str:
+async def name_warning(tx: Transaction, target: PauseTarget) -> str:
     """Warn about a new name, with a similar known one.
 
     Args:
         tx: an open transaction.
-        place: the queue or handler.
+        target: the queue or handler.
 
     Returns:
         A clause; empty if a task, runner or pause has used the name.
     """
     from runner.queries.task_list.search import find  # The first data of the console does not need it.
 
-    entries = await registry_entries(tx, registry_of(tx, place))
-    if place.name in entries or (await find(tx, Filter((Term(place.kind, Operator.EQ, place.name),)), 1)).ids:
+    entries = await registry_entries(tx, registry_of(tx, target))
+    if target.name in entries or (await find(tx, Filter((Term(target.kind, Operator.EQ, target.name),)), 1)).ids:
         return ""
-    return f"{place} has never been used{suggestion(place.name, tuple(entries))}"
+    return f"{target} has never been used{suggestion(target.name, tuple(entries))}"

@@ -194,54 +194,54 @@ ONE: sa.ColumnElement[int] = sa.literal_column("1")
 
 
 async def pause_script(
-    tx: Transaction, place: PauseTarget, operation: Callable[[Transaction], Awaitable[object]]
+    tx: Transaction, target: PauseTarget, operation: Callable[[Transaction], Awaitable[object]]
 ) -> str:
     """Write the SQL of a pause or resume; it does nothing if the pause has changed by then.
 
     Args:
         tx: a writing transaction; all changes in it are rolled back.
-        place: the queue or handler.
+        target: the queue or handler.
         operation: pauses or resumes it.
 
     Raises:
         NoSqlEquivalent: nothing would change, or the SQL cannot be pasted safely.
     """
-    guard = await _same_pause(tx, place)
+    guard = await _same_pause(tx, target)
     _, statements = await dry_run(tx, operation)
     if not statements:
-        raise NoSqlEquivalent(why=f"{place} is not paused")
+        raise NoSqlEquivalent(why=f"{target} is not paused")
     return pasteable(transaction(tx, guard, statements))
 
 
-async def _same_pause(tx: Transaction, place: PauseTarget) -> Guard:
-    registry, before = registry_of(tx, place), await pause_of(tx, place)
-    is_place, failure = registry.c.name == place.name, f"{place} has been paused or resumed since"
+async def _same_pause(tx: Transaction, target: PauseTarget) -> Guard:
+    registry, before = registry_of(tx, target), await pause_of(tx, target)
+    is_target, failure = registry.c.name == target.name, f"{target} has been paused or resumed since"
     if before:
-        same = sa.select(registry.c.name).where(is_place, registry.c.paused_at == before["paused_at"])
-        return Guard(same, f"{place}, if its pause has not changed", failure)
-    not_paused = sa.select(ONE).where(~sa.exists().where(is_place, PAUSED.is_paused(registry)))
-    return Guard(not_paused, f"{place}, if it is still not paused", failure)
+        same = sa.select(registry.c.name).where(is_target, registry.c.paused_at == before["paused_at"])
+        return Guard(same, f"{target}, if its pause has not changed", failure)
+    not_paused = sa.select(ONE).where(~sa.exists().where(is_target, PAUSED.is_paused(registry)))
+    return Guard(not_paused, f"{target}, if it is still not paused", failure)
 
 
-async def limit_script(tx: Transaction, place: PauseTarget, edit: LimitEdit, by: Actor) -> str:
+async def limit_script(tx: Transaction, target: PauseTarget, edit: LimitEdit, by: Actor) -> str:
     """Write the SQL of a change of limits; it does nothing if the limits have changed by then.
 
     Args:
         tx: a writing transaction; all changes in it are rolled back.
-        place: the queue or handler.
+        target: the queue or handler.
         edit: the change.
         by: the author.
 
     Raises:
         NoSqlEquivalent: the SQL cannot be pasted safely.
     """
-    registry, row = registry_of(tx, place), await read_entry(tx, place, locked=False)
-    _, statements = await dry_run(tx, partial(set_limits, place=place, edit=edit, by=by))
-    is_place = (registry.c.name == place.name, registry.c.limited_at.is_not_distinct_from(row["limited_at"]))
-    same = sa.select(registry.c.name).where(*is_place)
+    registry, row = registry_of(tx, target), await read_entry(tx, target, locked=False)
+    _, statements = await dry_run(tx, partial(set_limits, target=target, edit=edit, by=by))
+    is_target = (registry.c.name == target.name, registry.c.limited_at.is_not_distinct_from(row["limited_at"]))
+    same = sa.select(registry.c.name).where(*is_target)
     if not row["known"]:
-        same = sa.select(ONE).where(~sa.exists().where(registry.c.name == place.name))
-    guard = Guard(same, f"{place}, if its limits have not changed", f"the limits of {place} have changed since")
+        same = sa.select(ONE).where(~sa.exists().where(registry.c.name == target.name))
+    guard = Guard(same, f"{target}, if its limits have not changed", f"the limits of {target} have changed since")
     return pasteable(transaction(tx, guard, statements))
 
 

@@ -60,7 +60,7 @@ class Targets:
         tasks = self.tasks()
         return tasks[0] if len(tasks) == 1 else None
 
-    def place(self, kind: PauseKind) -> PauseTarget | None:
+    def pause_target(self, kind: PauseKind) -> PauseTarget | None:
         """Return the selected queue or handler; None unless there is exactly one."""
         name, task = (self.queue if kind is PauseKind.QUEUE else self.handler)(), self.task()
         if name is None and task is not None:

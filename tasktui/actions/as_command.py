@@ -55,17 +55,17 @@ def plan_words(plan: ActionPlan, confirmation: Confirmation) -> list[object]:
     return [*words, *plan.action.options(confirmation.answer), *_reason(confirmation.reason)]
 
 
-def pause_words(place: PauseTarget, confirmation: Confirmation, *, resume: bool) -> list[object]:
+def pause_words(target: PauseTarget, confirmation: Confirmation, *, resume: bool) -> list[object]:
     """The command that pauses or resumes a queue or a handler."""
-    name = ["--handler", place.name] if place.kind is PauseKind.HANDLER else [place.name]
+    name = ["--handler", target.name] if target.kind is PauseKind.HANDLER else [target.name]
     until = ["--until", confirmation.answer] if confirmation.answer and not resume else []
     return ["resume" if resume else "pause", *name, *until, *_reason(confirmation.reason)]
 
 
-def limit_words(place: PauseTarget, confirmation: Confirmation) -> list[object]:
+def limit_words(target: PauseTarget, confirmation: Confirmation) -> list[object]:
     """The command that limits a queue or a handler: `concurrency=5 rate=none` becomes two options."""
     options = [part for word in confirmation.answer.split() for part in f"--{word}".split("=", 1)]
-    return ["limit", place.kind, place.name, *options, *_reason(confirmation.reason)]
+    return ["limit", target.kind, target.name, *options, *_reason(confirmation.reason)]
 
 
 def breaker_words(handler: str, confirmation: Confirmation, *, close: bool) -> list[object]:

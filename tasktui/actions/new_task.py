@@ -48,8 +48,8 @@ async def _ask_for_copy(action: Action, session: Session, id: int) -> Dialog:
 
 def ask_for_handler(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
     """Ask for the values of a new task of the selected handler."""
-    place = targets.place(PauseKind.HANDLER)
-    return ask_to_submit(action, session, place.name) if place is not None else None
+    target = targets.pause_target(PauseKind.HANDLER)
+    return ask_to_submit(action, session, target.name) if target is not None else None
 
 
 async def ask_to_submit(action: Action, session: Session, handler: str) -> Dialog:

@@ -119,18 +119,18 @@ async def undo_sql(session: Session, entry: "AuditRecord", confirmation: Confirm
     return await session.write(undo_script, entry, session.by(confirmation.reason))
 
 
-async def current_pause(session: Session, place: PauseTarget) -> Pause | None:
+async def current_pause(session: Session, target: PauseTarget) -> Pause | None:
     """Read the current pause of a queue or a handler."""
     pauses = await session.read(read_pauses)
-    return (pauses.queues if place.kind is PauseKind.QUEUE else pauses.handlers).get(place.name)
+    return (pauses.queues if target.kind is PauseKind.QUEUE else pauses.handlers).get(target.name)
 
 
-async def pause(session: Session, place: PauseTarget, length: str, reason: str | None) -> str:
+async def pause(session: Session, target: PauseTarget, length: str, reason: str | None) -> str:
     """Pause a queue or a handler: none of its tasks start.
 
     Args:
         session: the operator's session.
-        place: the queue or the handler.
+        target: the queue or the handler.
         length: a duration such as 30m or an end such as 14:30; empty to keep the end of the current pause, or to
             pause until resumed.
         reason: reason for the audit.
@@ -138,8 +138,8 @@ async def pause(session: Session, place: PauseTarget, length: str, reason: str |
     Returns:
         The result in words, with the end of the pause and a warning if the name has never been used.
     """
-    warning = await session.read(name_warning, place)
-    result = await session.write(apply_pause, place, session.by(reason), await _until(session, length))
+    warning = await session.read(name_warning, target)
+    result = await session.write(apply_pause, target, session.by(reason), await _until(session, length))
     before = " (was already paused)" if result.again else ""
     end = f"until {format_moment(result.until, session.zone)}" if result.until else "until resumed"
     return f"paused {end}{before}{f'; {warning}' if warning else ''}"
@@ -150,7 +150,7 @@ async def _until(session: Session, length: str) -> datetime | None:
     return parse_moment(length, now, session.zone) if length else None
 
 
-async def pause_sql(session: Session, place: PauseTarget, current: Pause | None, confirmation: Confirmation) -> str:
+async def pause_sql(session: Session, target: PauseTarget, current: Pause | None, confirmation: Confirmation) -> str:
     """Write the SQL that pauses a queue or a handler, or resumes it if it is paused.
 
     Raises:
@@ -158,35 +158,35 @@ async def pause_sql(session: Session, place: PauseTarget, current: Pause | None,
     """
     by = session.by(confirmation.reason)
     if current is not None:
-        return await session.write(pause_script, place, partial(apply_resume, place=place, by=by))
+        return await session.write(pause_script, target, partial(apply_resume, target=target, by=by))
     until = await _until(session, confirmation.answer)
-    return await session.write(pause_script, place, partial(apply_pause, place=place, by=by, until=until))
+    return await session.write(pause_script, target, partial(apply_pause, target=target, by=by, until=until))
 
 
-async def current_limits(session: Session, place: PauseTarget) -> LimitUsage | None:
+async def current_limits(session: Session, target: PauseTarget) -> LimitUsage | None:
     """Read the limits of a queue or a handler, and their use; None if it has none."""
-    names = {kind.value: place.name if kind is place.kind else "" for kind in PauseKind}
+    names = {kind.value: target.name if kind is target.kind else "" for kind in PauseKind}
     return next(iter(await session.read(limit_usages, names)), None)
 
 
-async def limit(session: Session, place: PauseTarget, answer: str, reason: str | None) -> str:
+async def limit(session: Session, target: PauseTarget, answer: str, reason: str | None) -> str:
     """Set the limits of a queue or a handler, such as `concurrency=5 rate=none`.
 
     Returns:
         The result in words.
     """
-    result = await session.write(set_limits, place, parse_edit(answer), session.by(reason))
+    result = await session.write(set_limits, target, parse_edit(answer), session.by(reason))
     return f"{result.after} (before: {result.before})"
 
 
-async def limit_sql(session: Session, place: PauseTarget, confirmation: Confirmation) -> str:
+async def limit_sql(session: Session, target: PauseTarget, confirmation: Confirmation) -> str:
     """Write the SQL that sets the limits of a queue or a handler.
 
     Raises:
         NoSqlEquivalent: the change has no SQL equivalent.
     """
     edit = parse_edit(confirmation.answer)
-    return await session.write(limit_script, place, edit, session.by(confirmation.reason))
+    return await session.write(limit_script, target, edit, session.by(confirmation.reason))
 
 
 async def switch_breaker(session: Session, handler: str, closes: bool, confirmation: Confirmation) -> str:
@@ -230,13 +230,13 @@ async def runner_command_sql(session: Session, action: Action, runner_id: int, c
     return await session.write(command_script, runner_id, command, session.by(confirmation.reason))
 
 
-async def resume(session: Session, place: PauseTarget, reason: str | None) -> str:
+async def resume(session: Session, target: PauseTarget, reason: str | None) -> str:
     """Resume a queue or a handler.
 
     Returns:
         The result in words.
     """
-    return "resumed" if await session.write(apply_resume, place, session.by(reason)) else "was not paused"
+    return "resumed" if await session.write(apply_resume, target, session.by(reason)) else "was not paused"
 
 
 async def send_runner_command(session: Session, runner_id: int, command: str, reason: str | None) -> str:

@@ -32,55 +32,55 @@ MOST_COUNTED = 1_000
 
 def ask_to_pause_queue(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
     """Ask to pause the selected queue, or to resume it if it is paused."""
-    place = targets.place(PauseKind.QUEUE)
-    return _ask_about_pause(action, session, place) if place else None
+    target = targets.pause_target(PauseKind.QUEUE)
+    return _ask_about_pause(action, session, target) if target else None
 
 
 def ask_to_pause_handler(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
     """Ask to pause the selected handler, or to resume it if it is paused."""
-    place = targets.place(PauseKind.HANDLER)
-    return _ask_about_pause(action, session, place) if place else None
+    target = targets.pause_target(PauseKind.HANDLER)
+    return _ask_about_pause(action, session, target) if target else None
 
 
 async def ask_to_pause(
-    action: Action, session: Session, place: PauseTarget, length: str, reason: str, *, resume: bool
+    action: Action, session: Session, target: PauseTarget, length: str, reason: str, *, resume: bool
 ) -> Dialog:
     """Ask to pause a queue or a handler that an operator typed, or to resume it.
 
     Args:
         action: the action with its prompt.
         session: the operator's session.
-        place: the queue or the handler; a name that was never used is refused, because it is probably misspelled.
+        target: the queue or the handler; a name that was never used is refused, because it is probably misspelled.
         length: duration or end, as typed; empty for the default.
         reason: reason, as typed.
         resume: True to resume it.
     """
     from tasktui.actions import perform
 
-    if warning := await session.read(name_warning, place):
+    if warning := await session.read(name_warning, target):
         return Notice(f"Nothing was changed: {warning}", bad=True)
-    current = await perform.current_pause(session, place)
+    current = await perform.current_pause(session, target)
     if resume and current is None:
-        return Notice(f"{str(place).capitalize()} is not paused", bad=True)
+        return Notice(f"{str(target).capitalize()} is not paused", bad=True)
     if current is not None and not resume:
         until = formatting.exact(current.until, await session.read(clock), session.zone) if current.until else "resumed"
-        return Notice(f"{str(place).capitalize()} is already paused until {until}; resume it first", bad=True)
+        return Notice(f"{str(target).capitalize()} is already paused until {until}; resume it first", bad=True)
     named = replace(action, default=length or action.default, required=not length)
-    return await _ask_about_pause(named, session, place, reason)
+    return await _ask_about_pause(named, session, target, reason)
 
 
-async def _ask_about_pause(action: Action, session: Session, place: PauseTarget, reason: str = "") -> Dialog:
+async def _ask_about_pause(action: Action, session: Session, target: PauseTarget, reason: str = "") -> Dialog:
     from tasktui.actions import perform  # imports all operations, which the first screen does not need
 
-    current = await perform.current_pause(session, place)
+    current = await perform.current_pause(session, target)
     return Question(
         action if current is None else action.without_prompt(),
-        await _about_pause(session, place, current),
+        await _about_pause(session, target, current),
         1,
-        words=partial(pause_words, place, resume=current is not None),
-        change=partial(_toggle, session, place, current),
+        words=partial(pause_words, target, resume=current is not None),
+        change=partial(_toggle, session, target, current),
         title="" if current is None else "Resume?",
-        sql=partial(perform.pause_sql, session, place, current),
+        sql=partial(perform.pause_sql, session, target, current),
         reason=reason,
         meaning=partial(pause_meaning, session),
     )
@@ -100,31 +100,31 @@ def pause_meaning(session: Session, typed: str) -> Part:
     return f"✓ until {formatting.clock(end, now, session.zone)}, {formatting.distance(end, now)}", "muted"
 
 
-async def _about_pause(session: Session, place: PauseTarget, current: Pause | None) -> list[Content]:
+async def _about_pause(session: Session, target: PauseTarget, current: Pause | None) -> list[Content]:
     if current is None:
-        texts = [content((f"Pause {line(place)}: none of its tasks start", "bold strong"))]
-        if place.kind is PauseKind.QUEUE:
+        texts = [content((f"Pause {line(target)}: none of its tasks start", "bold strong"))]
+        if target.kind is PauseKind.QUEUE:
             counts = {queue.queue: queue for queue in await session.read(read_counts, depth=MOST_COUNTED)}
-            if queue := counts.get(place.name):
+            if queue := counts.get(target.name):
                 backlog = f"{queue.ready} ready and {queue.retrying} retrying tasks are held back"
                 texts.append(content(f"  {backlog}, {queue.running} running tasks finish"))
         return texts
     at = await session.read(clock)
     until = formatting.exact(current.until, at, session.zone) if current.until else "resumed"
     return [
-        content((f"Resume {line(place)}", "bold strong")),
+        content((f"Resume {line(target)}", "bold strong")),
         content(f"  paused by {line(current.by)} until {until}{f': {line(current.why)}' if current.why else ''}"),
     ]
 
 
-async def _toggle(session: Session, place: PauseTarget, current: Pause | None, confirmation: Confirmation) -> Notice:
+async def _toggle(session: Session, target: PauseTarget, current: Pause | None, confirmation: Confirmation) -> Notice:
     from tasktui.actions import perform
 
     if current is None:
-        result = await perform.pause(session, place, confirmation.answer, confirmation.reason)
+        result = await perform.pause(session, target, confirmation.answer, confirmation.reason)
     else:
-        result = await perform.resume(session, place, confirmation.reason)
-    return Notice(f"{str(place).capitalize()} {result}")
+        result = await perform.resume(session, target, confirmation.reason)
+    return Notice(f"{str(target).capitalize()} {result}")
 
 
 MOST_HOLDERS = 5
@@ -133,51 +133,51 @@ MOST_HOLDERS = 5
 
 def ask_to_limit_queue(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
     """Ask for new limits of the selected queue."""
-    place = targets.place(PauseKind.QUEUE)
-    return _ask_about_limits(action, session, place) if place else None
+    target = targets.pause_target(PauseKind.QUEUE)
+    return _ask_about_limits(action, session, target) if target else None
 
 
 def ask_to_limit_handler(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
     """Ask for new limits of the selected handler."""
-    place = targets.place(PauseKind.HANDLER)
-    return _ask_about_limits(action, session, place) if place else None
+    target = targets.pause_target(PauseKind.HANDLER)
+    return _ask_about_limits(action, session, target) if target else None
 
 
-async def ask_to_limit(action: Action, session: Session, place: PauseTarget, limits: str, reason: str) -> Dialog:
+async def ask_to_limit(action: Action, session: Session, target: PauseTarget, limits: str, reason: str) -> Dialog:
     """Ask for new limits of a queue or a handler that an operator typed.
 
     Args:
         action: the action with its prompt.
         session: the operator's session.
-        place: the queue or the handler; a name that was never used is refused, because it is probably misspelled.
+        target: the queue or the handler; a name that was never used is refused, because it is probably misspelled.
         limits: limits, as typed; empty for the current ones.
         reason: reason, as typed.
     """
-    if warning := await session.read(name_warning, place):
+    if warning := await session.read(name_warning, target):
         return Notice(f"Nothing was changed: {warning}", bad=True)
-    return await _ask_about_limits(action, session, place, limits, reason)
+    return await _ask_about_limits(action, session, target, limits, reason)
 
 
 async def _ask_about_limits(
-    action: Action, session: Session, place: PauseTarget, limits: str = "", reason: str = ""
+    action: Action, session: Session, target: PauseTarget, limits: str = "", reason: str = ""
 ) -> Dialog:
     from runner.operations.limit import edit_words  # imports modules that the first screen does not need
     from tasktui.actions import perform
 
-    usage = await perform.current_limits(session, place)
+    usage = await perform.current_limits(session, target)
     return Question(
         replace(action, default=limits or (edit_words(usage.limits) if usage else action.default)),
-        _about_limits(place, usage),
+        _about_limits(target, usage),
         1,
-        words=partial(limit_words, place),
-        change=partial(_set, session, place),
-        sql=partial(perform.limit_sql, session, place),
+        words=partial(limit_words, target),
+        change=partial(_set, session, target),
+        sql=partial(perform.limit_sql, session, target),
         reason=reason,
     )
 
 
-def _about_limits(place: PauseTarget, usage: LimitUsage | None) -> list[Content]:
-    about = [content((f"Limit {line(place)} over all runners", "bold strong"))]
+def _about_limits(target: PauseTarget, usage: LimitUsage | None) -> list[Content]:
+    about = [content((f"Limit {line(target)} over all runners", "bold strong"))]
     if usage is None:
         return [*about, content("  no limit; running tasks go on, and the next claims keep the new one")]
     about.append(content(f"  {usage.limits}; {usage.total:,} running"))
@@ -188,11 +188,11 @@ def _about_limits(place: PauseTarget, usage: LimitUsage | None) -> list[Content]
     return about + [content((f"  {number:>6,}  {line(holder)}", "muted")) for holder, number in holders]
 
 
-async def _set(session: Session, place: PauseTarget, confirmation: Confirmation) -> Notice:
+async def _set(session: Session, target: PauseTarget, confirmation: Confirmation) -> Notice:
     from tasktui.actions import perform
 
-    result = await perform.limit(session, place, confirmation.answer, confirmation.reason)
-    return Notice(f"{str(place).capitalize()}: {result}")
+    result = await perform.limit(session, target, confirmation.answer, confirmation.reason)
+    return Notice(f"{str(target).capitalize()}: {result}")
 
 
 if TYPE_CHECKING:
@@ -201,8 +201,8 @@ if TYPE_CHECKING:
 
 def ask_for_breaker_of(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
     """Ask to open the breaker of the selected handler, or to close it if it is open."""
-    place = targets.place(PauseKind.HANDLER)
-    return ask_for_breaker(action, session, place.name) if place else None
+    target = targets.pause_target(PauseKind.HANDLER)
+    return ask_for_breaker(action, session, target.name) if target else None
 
 
 async def ask_for_breaker(action: Action, session: Session, handler: str, wait: str = "", reason: str = "") -> Dialog:

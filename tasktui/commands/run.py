@@ -10,7 +10,7 @@ from runner.errors import InvalidInput, RunnerError
 from runner.filter import saved
 from runner.filter.fields import parse_sort
 from runner.operations.pause import PauseTarget
-from tasktui.commands.syntax import Command, place_of
+from tasktui.commands.syntax import Command, target_of
 from tasktui.messages import Tone
 from tasktui.session.databases import Databases
 from tasktui.session.session import Session
@@ -50,11 +50,11 @@ class CommandTarget(Protocol):
         """Open the command line with a command's name."""
         ...
 
-    def ask_pause(self, place: PauseTarget, length: str, reason: str, *, resume: bool) -> None:
+    def ask_pause(self, target: PauseTarget, length: str, reason: str, *, resume: bool) -> None:
         """Ask to pause or resume a queue or a handler."""
         ...
 
-    def ask_limit(self, place: PauseTarget, limits: str, reason: str) -> None:
+    def ask_limit(self, target: PauseTarget, limits: str, reason: str) -> None:
         """Ask to limit a queue or a handler."""
         ...
 
@@ -202,14 +202,14 @@ def _views(console: CommandTarget, command: Command) -> None:
 
 
 def _pause(console: CommandTarget, command: Command) -> None:
-    place, words = place_of(command)
+    target, words = target_of(command)
     length = words[:1] if words and words[0][0] in "+0123456789" else ()
-    console.ask_pause(place, "".join(length), " ".join(words[len(length) :]), resume=False)
+    console.ask_pause(target, "".join(length), " ".join(words[len(length) :]), resume=False)
 
 
 def _resume(console: CommandTarget, command: Command) -> None:
-    place, words = place_of(command)
-    console.ask_pause(place, "", " ".join(words), resume=True)
+    target, words = target_of(command)
+    console.ask_pause(target, "", " ".join(words), resume=True)
 
 
 def _breaker(console: CommandTarget, command: Command) -> None:
@@ -261,13 +261,13 @@ async def write_incident(session: Session, times: Sequence[str]) -> Path:
 
 
 def _limit(console: CommandTarget, command: Command) -> None:
-    place, words = place_of(command)
+    target, words = target_of(command)
     values = list(takewhile(lambda word: "=" in word or word == "default", words))
     if words and not values and words[0].lstrip("-")[:1].isdigit():  # surely a limit, and not a reason
         raise InvalidInput(
             why=f"write :limit {command.rest.split()[0]} concurrency={words[0]}, or per-tenant= or rate="
         )
-    console.ask_limit(place, " ".join(values), " ".join(words[len(values) :]))
+    console.ask_limit(target, " ".join(values), " ".join(words[len(values) :]))
 
 
 FUNCTIONS: dict[str, Callable[[CommandTarget, Command], None]] = {

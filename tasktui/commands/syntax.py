@@ -170,7 +170,7 @@ def parse_command(text: str) -> Command:
     return Command(matches[0], tuple(words))
 
 
-def place_of(command: Command) -> tuple[PauseTarget, tuple[str, ...]]:
+def target_of(command: Command) -> tuple[PauseTarget, tuple[str, ...]]:
     """Split a command's words into its queue or handler and the rest.
 
     Raises:
@@ -220,10 +220,10 @@ def _complete_views(prefix: str, names: Mapping[str, Sequence[str]]) -> str | No
 
 
 def _complete_pause(name: str, prefix: str, names: Mapping[str, Sequence[str]]) -> str | None:
-    place, blank, rest = prefix.partition(" ")
+    target, blank, rest = prefix.partition(" ")
     if blank:
         examples = {"pause": "30m ", "breaker": "10m ", "limit": "concurrency="}
-        return f"{place} {examples[name]}" if name in examples and not rest else None
+        return f"{target} {examples[name]}" if name in examples and not rest else None
     handlers = [handler if name == "breaker" else f"handler:{handler}" for handler in names.get("handler", ())]
     candidates = handlers if name == "breaker" else [*names.get("queue", ()), *handlers]
-    return first_of(prefix, [place for place in candidates if " " not in place]) if prefix else None
+    return first_of(prefix, [target for target in candidates if " " not in target]) if prefix else None

@@ -308,10 +308,10 @@ def _lost(overview: Overview) -> Iterator[Alert]:
     yield Alert("lost", f"{count.of('task')} of {', '.join(lost)} {are} lost", text, "5", "runners")
 
 
-def _paused(place: str, pause: Pause, at: datetime, zone: tzinfo) -> Alert:
+def _paused(target: str, pause: Pause, at: datetime, zone: tzinfo) -> Alert:
     until = f"until {pause.until.astimezone(zone):%H:%M}" if pause.until else "until resumed"
     if pause.until and pause.until.astimezone(zone).date() != at.astimezone(zone).date():
         until = f"until {pause.until.astimezone(zone):%Y-%m-%d %H:%M}"
     who, since = line(pause.by, MAX_TEXT), formatting.since(pause.since, at)
     why = f": {line(pause.why, MAX_TEXT)}" if pause.why else ""
-    return Alert("paused", f"{place} is paused", f"{until}, by {who} {since} ago{why}", "P", "resume", place)
+    return Alert("paused", f"{target} is paused", f"{until}, by {who} {since} ago{why}", "P", "resume", target)

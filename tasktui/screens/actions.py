@@ -79,30 +79,30 @@ class Actions:
         else:
             self._open(dialog)
 
-    def ask_pause(self, place: PauseTarget, length: str, reason: str, *, resume: bool) -> None:
+    def ask_pause(self, target: PauseTarget, length: str, reason: str, *, resume: bool) -> None:
         """Ask to pause a queue or a handler that a command names, or to resume it.
 
         Args:
-            place: the queue or the handler.
+            target: the queue or the handler.
             length: duration or end, as typed; empty for the usual one.
             reason: reason, as typed.
             resume: True to resume it.
         """
         if self._may_write():
-            action = ACTIONS["pause" if place.kind is PauseKind.QUEUE else "pause --handler"]
-            self._prepare(queues.ask_to_pause(action, self._screen.session, place, length, reason, resume=resume))
+            action = ACTIONS["pause" if target.kind is PauseKind.QUEUE else "pause --handler"]
+            self._prepare(queues.ask_to_pause(action, self._screen.session, target, length, reason, resume=resume))
 
-    def ask_limit(self, place: PauseTarget, limits: str, reason: str) -> None:
+    def ask_limit(self, target: PauseTarget, limits: str, reason: str) -> None:
         """Ask to limit a queue or a handler that a command names.
 
         Args:
-            place: the queue or the handler.
+            target: the queue or the handler.
             limits: limits, as typed; empty for the usual ones.
             reason: reason, as typed.
         """
         if self._may_write():
             self._prepare(
-                queues.ask_to_limit(ACTIONS[f"limit {place.kind}"], self._screen.session, place, limits, reason)
+                queues.ask_to_limit(ACTIONS[f"limit {target.kind}"], self._screen.session, target, limits, reason)
             )
 
     def ask_breaker(self, handler: str, wait: str, reason: str) -> None:

@@ -308,7 +308,7 @@ def test_a_second_pause_keeps_the_end_and_reason_of_the_first(cli: Call) -> None
 def test_a_handler_can_be_paused_too(cli: Call) -> None:
     assert cli("pause", "--handler", "a.b", "--json").document == {
         "verb": "pause",
-        "place": "handler a.b",
+        "target": "handler a.b",
         "until": None,
         "why": None,
         "replaced": False,

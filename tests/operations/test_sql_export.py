@@ -238,8 +238,8 @@ def answer(shell: Shell, text: str) -> str:
 
 MAIL = PauseTarget(PauseKind.QUEUE, "it's mail")
 STEERING: dict[str, Any] = {
-    "pause": (pause_script, MAIL, partial(pause, place=MAIL, by=ANA)),
-    "resume": (pause_script, MAIL, partial(resume, place=MAIL, by=ANA)),
+    "pause": (pause_script, MAIL, partial(pause, target=MAIL, by=ANA)),
+    "resume": (pause_script, MAIL, partial(resume, target=MAIL, by=ANA)),
     "command": (command_script, 1, "drain", ANA),
 }
 

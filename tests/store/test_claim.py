@@ -308,27 +308,27 @@ async def test_a_suspect_that_is_not_due_yet_waits(database: Database, runner: R
 
 
 @pytest.mark.parametrize(
-    "place", [PauseTarget(PauseKind.QUEUE, "mail"), PauseTarget(PauseKind.HANDLER, "work")], ids=str
+    "target", [PauseTarget(PauseKind.QUEUE, "mail"), PauseTarget(PauseKind.HANDLER, "work")], ids=str
 )
-async def test_tasks_are_claimed_again_when_a_pause_ends(database: Database, place: PauseTarget) -> None:
+async def test_tasks_are_claimed_again_when_a_pause_ends(database: Database, target: PauseTarget) -> None:
     task = await put(database, queue="mail")
     runner, ana = await Runner.enter(database), Actor("ana", "desk", "relay is down")
     await runner.survey()
-    await database.write(pause, place, ana)
+    await database.write(pause, target, ana)
     assert await runner.claim_on() == []  # by the lanes of its last survey
     assert await runner.claim() == []
-    registry = database.tables.queue if place.kind is PauseKind.QUEUE else database.tables.handler
+    registry = database.tables.queue if target.kind is PauseKind.QUEUE else database.tables.handler
     await change(database, sa.update(registry).values(paused_until=db_later(db_now(), -1)))
     assert [claimed.id for claimed in await runner.claim()] == [task]
 
 
 @pytest.mark.parametrize(
-    "place", [PauseTarget(PauseKind.QUEUE, "mail"), PauseTarget(PauseKind.HANDLER, "work")], ids=str
+    "target", [PauseTarget(PauseKind.QUEUE, "mail"), PauseTarget(PauseKind.HANDLER, "work")], ids=str
 )
-async def test_resumed_tasks_are_claimed_again(database: Database, place: PauseTarget) -> None:
+async def test_resumed_tasks_are_claimed_again(database: Database, target: PauseTarget) -> None:
     task = await put(database, queue="mail")
     runner, ana = await Runner.enter(database), Actor("ana", "desk")
-    await database.write(pause, place, ana)
+    await database.write(pause, target, ana)
     assert await runner.claim() == []
-    await database.write(resume, place, ana)
+    await database.write(resume, target, ana)
     assert [claimed.id for claimed in await runner.claim()] == [task]

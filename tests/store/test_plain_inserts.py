@@ -391,14 +391,14 @@ async def test_a_row_that_claims_to_run_is_rescued(
 
 
 @pytest.mark.parametrize(
-    "place",
+    "options",
     [
-        *(pytest.param(place, marks=pytest.mark.slow) for place in ({"prefix": "jobs_"}, {"schema": "work"})),
+        *(pytest.param(options, marks=pytest.mark.slow) for options in ({"prefix": "jobs_"}, {"schema": "work"})),
         {"prefix": "jobs_", "schema": "user"},
     ],
 )
-async def test_a_prefix_and_a_schema_hold_from_submit_to_settle(database_url: str, place: dict[str, Any]) -> None:
-    database, elsewhere = Database.open(database_url, **place), Database.open(database_url, prefix="other_")
+async def test_a_prefix_and_a_schema_hold_from_submit_to_settle(database_url: str, options: dict[str, Any]) -> None:
+    database, elsewhere = Database.open(database_url, **options), Database.open(database_url, prefix="other_")
     await database.migrate()
     await elsewhere.migrate()
     for outcome, verb in ENDS:

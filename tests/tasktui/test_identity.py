@@ -133,10 +133,10 @@ async def test_a_cursor_disappears_with_its_row(database: Database, watch: Watch
         await tx.execute(sa.insert(tx.tables.queue), [{"name": name} for name in ("first", "second")])
     async with watch() as operator:
         await operator.sees("first", "second")
-        assert operator.screen.actions.targets.place(PauseKind.QUEUE) == PauseTarget(PauseKind.QUEUE, "first")
+        assert operator.screen.actions.targets.pause_target(PauseKind.QUEUE) == PauseTarget(PauseKind.QUEUE, "first")
         async with database.writing() as tx:
             await tx.execute(sa.delete(tx.tables.queue).where(tx.tables.queue.c.name == "first"))
         await operator.until(lambda: "first" not in operator.text)
-        assert operator.screen.actions.targets.place(PauseKind.QUEUE) is None
+        assert operator.screen.actions.targets.pause_target(PauseKind.QUEUE) is None
         await operator.press("P")
         await operator.sees_notice("select one")

@@ -114,8 +114,8 @@ async def _drain(context: BenchContext, strategy: Strategy, count: int, proofs: 
     tasks = context.plan.tasks
     async with context.create_load() as load:
         if strategy.limit is not None:
-            place, edit = PauseTarget(PauseKind.HANDLER, HANDLER), LimitEdit(strategy.limit, new=True)
-            await load.database.write(set_limits, place, edit, Actor("bench", host()))
+            target, edit = PauseTarget(PauseKind.HANDLER, HANDLER), LimitEdit(strategy.limit, new=True)
+            await load.database.write(set_limits, target, edit, Actor("bench", host()))
         await load.many(tasks, strategy.task)
         await load.analyze()
         settings = [_settings(strategy.settings or {}, index, count) for index in range(count)]

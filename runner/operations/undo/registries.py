@@ -28,7 +28,7 @@ UNKNOWN = "its target is unknown"
 NOT_PENDING = "its runner has received it, has another command, or no longer exists"
 
 
-def _place_of(change: UndoableChange) -> PauseTarget | None:
+def _target_of(change: UndoableChange) -> PauseTarget | None:
     """The queue or handler of a change; None if its target is neither."""
     kind, _, name = (change.target or "").partition(" ")
     return PauseTarget(PauseKind(kind), name) if kind in tuple(PauseKind) else None
@@ -45,7 +45,7 @@ async def undo_pause(tx: Transaction, change: UndoableChange, by: Actor) -> str 
     Returns:
         The reason if it cannot be undone; None if it was.
     """
-    target = _place_of(change)
+    target = _target_of(change)
     if target is None:
         return UNKNOWN
     current = await pause_of(tx, target)
@@ -75,7 +75,7 @@ async def undo_limit(tx: Transaction, change: UndoableChange, by: Actor) -> str 
     Returns:
         The reason if it cannot be undone; None if it was.
     """
-    target = _place_of(change)
+    target = _target_of(change)
     if target is None:
         return UNKNOWN
     current = before_of(await read_entry(tx, target, locked=True))
@@ -99,10 +99,10 @@ async def undo_breaker(tx: Transaction, change: UndoableChange, by: Actor) -> st
     Returns:
         The reason if it cannot be undone; None if it was.
     """
-    place = _place_of(change)
-    if place is None or place.kind is not PauseKind.HANDLER or not await breakers(tx, place.name):
+    target = _target_of(change)
+    if target is None or target.kind is not PauseKind.HANDLER or not await breakers(tx, target.name):
         return UNKNOWN
-    handler = place.name
+    handler = target.name
     current = await read_state(tx, handler)
     is_open = current["breaker_probes"] is not None
     moved = "breaker_opened_at" if change.verb == OPEN else "breaker_closed_at"
