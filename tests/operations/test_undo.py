@@ -298,6 +298,18 @@ class TestAgain:
             assert after[name] == before[name], name
         assert (after["key"], await stored(database, 7)) == ("other", None)
 
+    @on_postgresql
+    async def test_other_finished_tasks_keep_their_endings(self, database: Database) -> None:
+        # Rows of different partitions may have the same address.
+        succeeded = range(100, 120)
+        for id in succeeded:
+            await add_past(database, id, State.SUCCEEDED, finished_at=ahead(-60), duration=1.5, runner_id=9)
+        await add_past(database, 7, State.DEAD, finished_at=ahead(-700), duration=99.5, runner_id=5)
+        before = [await history_row(database, id) for id in succeeded]
+        await database.write(requeue, [Target(7)], ANA)
+        assert await taken_back(database) == Result([7])
+        assert [await history_row(database, id) for id in succeeded] == before
+
     async def test_a_started_retry_is_not_undone(self, database: Database) -> None:
         await add_past(database, 7, State.DEAD)
         await database.write(requeue, [Target(7)], ANA)

@@ -83,7 +83,8 @@ class Dialect(Protocol):
         With a plain join, a planner that expects a small table would read all of it for each batch.
 
         Returns:
-            The batch for use in the statement, with its columns, and the condition that selects the rows.
+            The batch for use in the statement, with its columns, and the condition that selects the rows. In a table
+            with partitions, the condition also selects rows at the same place of other partitions: compare ids too.
         """
         ...
 

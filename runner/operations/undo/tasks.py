@@ -336,5 +336,6 @@ async def _restore_endings(tx: Transaction, endings: Sequence[tuple[Any, ...]]) 
     ending, match = tx.dialect.one_by_one(tx.dialect.rows("ending", RESTORED_COLUMNS), history, same_id)
     values: dict[str, Any] = {name: ending.c[name] for name in RESTORED_COLUMNS if name not in ("id", "finished_at")}
     values["finished_at"] = sa.func.coalesce(ending.c.finished_at, history.c.finished_at)
-    statement = sa.update(history).where(match).values(values)
+    # The partitions of the history repeat addresses, so the id must match too.
+    statement = sa.update(history).where(match, history.c.id == ending.c.id).values(values)
     await tx.execute(statement, tx.dialect.parameters("ending", by_column(RESTORED_COLUMNS, endings)))
