@@ -89,7 +89,7 @@ class Starts:
         else:
             for running in batch:
                 running.prefetched = False  # its attempt counts from the mark
-                running.task = running.task._replace(place=None)  # the row has a new address
+                running.task = running.task._replace(address=None)  # the row has a new address
             self._check_in(0.0 if more else QUICK)
 
 

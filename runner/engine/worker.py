@@ -117,14 +117,14 @@ class Worker:
         self._starting = True
         try:
             loop = asyncio.get_running_loop()
-            may_start, left = self._may_start(), BURST
+            may_start, budget = self._may_start(), BURST
             while may_start and (running := slots.next()) is not None:
                 running.job = asyncio.Task(self._execute(running), loop=loop, context=self._context.copy(), **_START)
-                left -= EAGER
-                if not left:
+                budget -= EAGER
+                if not budget:
                     loop.call_soon(self.start, slots, context=self._context)
                 # A task that may not start returns to its place: with eager first steps the loop would never end.
-                may_start = not EAGER or (left > 0 and self._may_start())
+                may_start = not EAGER or (budget > 0 and self._may_start())
         finally:
             self._starting = False
 
@@ -296,7 +296,7 @@ class Worker:
         plan = options.retry or self._retry
         running.slots.look_ahead.busy += (duration or 0.0) / running.slots.size
         noted = running.notes is not None
-        self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan, effect, task.place, noted))
+        self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan, effect, task.address, noted))
         running.settled = True  # it may be claimed again before the result of the settle arrives
 
     def _settled(self, batch: list[Settling], settled: Settled) -> None:

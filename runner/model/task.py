@@ -158,7 +158,7 @@ class Claimed(NamedTuple):
     """The time of the claim as PositionTime."""
     hosts: str = ""
     """The hosts that may take it; empty for all."""
-    place: str | None = None
+    address: str | None = None
     """The address of its row after the claim, on PostgreSQL; None after a change of the row."""
 
     @property

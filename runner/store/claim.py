@@ -136,8 +136,8 @@ async def _claim(
     **asked: int,
 ) -> list[Claimed]:
     rows = [
-        (number, *lane, place.run_at, place.id, *defaults[lane.handler])
-        for number, (lane, place) in enumerate(lanes.items())
+        (number, *lane, position.run_at, position.id, *defaults[lane.handler])
+        for number, (lane, position) in enumerate(lanes.items())
     ]
     parameters = tx.dialect.parameters("lane", by_column(LANE_COLUMNS, rows))
     return await claim_rows(tx, prepared, parameters | claim_values(who, limit, starts=starts) | asked, who.order)
@@ -237,7 +237,7 @@ def claim_update(
     )
 
 
-def _handed_out(task: sa.Table, place: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
+def _handed_out(task: sa.Table, address: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
     """The columns of a claimed task."""
     size: sa.ColumnElement[int] = ByteCount(task.c.payload)
     made: dict[str, sa.ColumnElement[Any]] = {
@@ -245,7 +245,7 @@ def _handed_out(task: sa.Table, place: sa.ColumnElement[Any]) -> list[sa.ColumnE
         "payload": sa.case((size <= PAYLOAD_LIMIT, task.c.payload)),
         "oversize": sa.case((size > PAYLOAD_LIMIT, size)),
         "expires_in": seconds_until(task.c.expires_at),
-        "place": place,
+        "address": address,
         "run_at": ToPosition(task.c.run_at),
         "claimed_at": ToPosition(task.c.claimed_at),
     }
@@ -312,9 +312,9 @@ def first_suspect(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, full: Any =
     # As a join it would walk every due task of the lanes instead.
     in_lanes = same_lane.offset(NO_JOIN).exists()
     fits = () if full is None else (row.c.tenant.is_(None) | row.c.tenant.not_in(sa.select(full.c.tenant)),)
-    place, width = row_address(row, dialect), isolation.width(row.c)
+    address, width = row_address(row, dialect), isolation.width(row.c)
     oldest = (
-        sa.select(place.label("place"), width.label("width"))
+        sa.select(address.label("address"), width.label("width"))
         .where(*CLAIM_POLICY.suspects(row.c, scope), in_lanes, *fits)
         .where(width >= sa.bindparam("among", type_=sa.Integer))
         .order_by(*isolation.order_by(row.c))
@@ -322,7 +322,7 @@ def first_suspect(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, full: Any =
         .with_for_update(skip_locked=True, of=row)
         .subquery("oldest")
     )
-    return sa.select(oldest.c.place).where(oldest.c.width >= sa.bindparam("width", type_=sa.Integer))
+    return sa.select(oldest.c.address).where(oldest.c.width >= sa.bindparam("width", type_=sa.Integer))
 
 
 def _alive(runner: sa.Table) -> sa.ColumnElement[bool]:

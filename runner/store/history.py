@@ -122,7 +122,7 @@ def succeed_steps(
     holder: int,
     endings: Sequence[tuple[Any, ...]],
     part: int = 0,
-    places: Sequence[str | None] = (),
+    addresses: Sequence[str | None] = (),
     *,
     keep: bool = True,
 ) -> Steps[set[int]]:
@@ -133,14 +133,14 @@ def succeed_steps(
         holder: id of the runner that has the tasks.
         endings: one FinishedTask per task, or the tuple of its values.
         part: number of the row of the statistics that the transaction writes, see runner.store.minute_statistics.
-        places: on PostgreSQL, the addresses of all rows at their claims. Rows that have moved since are left out.
+        addresses: on PostgreSQL, the addresses of all rows at their claims. Rows that have moved since are left out.
         keep: False to delete tasks that nothing refers to without a row in the history. The others are left out.
     """
-    prepared = _prepared_success(frame.tables, frame.driver, bool(places), keep)
+    prepared = _prepared_success(frame.tables, frame.driver, bool(addresses), keep)
     if not frame.dialect.isolates_rows:
         return (yield from _succeed_in_file(prepared, holder, endings, part))
     values = _columns(endings)
-    parameters = frame.dialect.parameters("ending", values | {"place": places} if places else values)
+    parameters = frame.dialect.parameters("ending", values | {"address": addresses} if addresses else values)
     return {row[0] for row in (yield from _steps(prepared, parameters | {"holder": holder, "part": part}))}
 
 
@@ -204,13 +204,15 @@ def _prepared(tables: Tables, driver: sa.Dialect, verb: str) -> list[Prepared]:
 
 
 @lru_cache
-def _prepared_success(tables: Tables, driver: sa.Dialect, placed: bool, keep: bool) -> list[Prepared]:
+def _prepared_success(tables: Tables, driver: sa.Dialect, with_address: bool, keep: bool) -> list[Prepared]:
     dialect = DIALECTS[driver.name]
     if not dialect.isolates_rows:
         statements = _success_in_file(tables, dialect, keep)
     else:
-        ending = dialect.rows("ending", ENDING_COLUMNS | {"place": sa.Text} if placed else ENDING_COLUMNS)
-        statements = [_success_in_one(tables, dialect, ending, _has_claim_at_address if placed else _has_claim, keep)]
+        ending = dialect.rows("ending", ENDING_COLUMNS | {"address": sa.Text} if with_address else ENDING_COLUMNS)
+        statements = [
+            _success_in_one(tables, dialect, ending, _has_claim_at_address if with_address else _has_claim, keep)
+        ]
     return [Prepared(statement, driver) for statement in statements]
 
 
@@ -248,8 +250,8 @@ def _success_in_file(tables: Tables, dialect: Dialect, keep: bool) -> list[Any]:
     result = _json_rows("results")
     is_list = result.c.type == sa.literal_column("'array'")
     parts = {
-        name: sa.case((is_list, sa.func.json_extract(result.c.value, sa.literal_column(f"'$[{place}]'"))), else_=other)
-        for place, (name, other) in enumerate({"duration": result.c.value, "result": None, "error": None}.items())
+        name: sa.case((is_list, sa.func.json_extract(result.c.value, sa.literal_column(f"'$[{index}]'"))), else_=other)
+        for index, (name, other) in enumerate({"duration": result.c.value, "result": None, "error": None}.items())
     }
     joined = result.join(task, task.c.id == sa.cast(result.c.key, sa.Integer))
     copy = sa.insert(tables.history).from_select(*_copied(tables, task.c, parts, State.SUCCEEDED, joined))
@@ -342,9 +344,9 @@ def _same_fence(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[
 
 
 def _has_claim_at_address(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[bool]:
-    """The condition that the row is still at its place, and that the fence matches.
+    """The condition that the row is still at its address, and that the fence matches.
 
     The address spares a walk along the primary key, which has an entry for each version of the row.
     """
     # IS true hides the id from a planner that would prefer the primary key of a small table.
-    return (ctid(task) == sa.cast(ending.c.place, RowAddress)) & _has_claim(task, ending).is_(sa.true())
+    return (ctid(task) == sa.cast(ending.c.address, RowAddress)) & _has_claim(task, ending).is_(sa.true())

@@ -37,7 +37,7 @@ class Settlement(NamedTuple):
         duration: duration in seconds; None if it was not started.
         retry: the handler's retry plan, for a task without its own.
         effect: effect on the handler's breaker.
-        place: address of the row at its claim; None if it is unknown.
+        address: address of the row at its claim; None if it is unknown.
         noted: True if the attempt may have checkpoints, progress or a log.
     """
 
@@ -47,7 +47,7 @@ class Settlement(NamedTuple):
     duration: float | None = None
     retry: str = "1m,5m,20m"
     effect: Effect = ""
-    place: str | None = None
+    address: str | None = None
     noted: bool = False
 
 
@@ -178,14 +178,16 @@ async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement],
         DatabaseRefused: a history row with the same id exists; nothing was written. `settle` removes such rows.
     """
     accepted = set[int]()
-    by_place = tx.dialect.isolates_rows
-    if not keep and (bare := [item for item in batch if _is_bare(item) and (item.place is not None or not by_place)]):
-        places = [item.place for item in bare] if by_place else ()
-        accepted = await tx.follow(succeed_steps(tx, holder, _successes(bare), places=places, keep=False))
+    by_address = tx.dialect.isolates_rows
+    if not keep and (
+        bare := [item for item in batch if _is_bare(item) and (item.address is not None or not by_address)]
+    ):
+        addresses = [item.address for item in bare] if by_address else ()
+        accepted = await tx.follow(succeed_steps(tx, holder, _successes(bare), addresses=addresses, keep=False))
         batch = [item for item in batch if item.id not in accepted]
-    if placed := [item for item in batch if item.place is not None]:
-        places = [item.place for item in placed]
-        accepted |= await tx.follow(succeed_steps(tx, holder, _successes(placed), places=places))
+    if with_address := [item for item in batch if item.address is not None]:
+        addresses = [item.address for item in with_address]
+        accepted |= await tx.follow(succeed_steps(tx, holder, _successes(with_address), addresses=addresses))
     others = batch if not accepted else [item for item in batch if item.id not in accepted]
     if others:
         accepted |= await tx.follow(succeed_steps(tx, holder, _successes(others)))

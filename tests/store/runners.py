@@ -94,4 +94,4 @@ class Runner:
 
 def settlement(task: Claimed, outcome: Outcome | None = None, retry: str = "30s") -> Settlement:
     """The end of an attempt of a tenth of a second; successful by default."""
-    return Settlement(task.id, task.fence, outcome or Done(), 0.1, retry, place=task.place)
+    return Settlement(task.id, task.fence, outcome or Done(), 0.1, retry, address=task.address)

@@ -401,7 +401,7 @@ async def test_the_fast_path_for_successes_settles_no_other_task_at_the_place(
 ) -> None:
     await put_many(database, 2)
     first, second = await runner.claim()
-    moved = settlement(first)._replace(place=second.place)
+    moved = settlement(first)._replace(address=second.address)
     assert await database.write_single(settle_done, runner.id, [moved]) == {first.id}
     assert (await standing(database, second.id))["state"] == "running"
 

@@ -133,8 +133,8 @@ def _release_steps(tx: Transaction, parent_ids: Sequence[int], notify: bool) -> 
     matches = yield Step(statements[0], tx.dialect.parameters("parents", {"id": parent_ids}))
     if len(statements) == 1 or not matches:
         return len(matches)
-    places, ids = zip(*matches, strict=True)
-    yield Step(statements[1], tx.dialect.parameters("selection", {"id": places}))
+    addresses, ids = zip(*matches, strict=True)
+    yield Step(statements[1], tx.dialect.parameters("selection", {"id": addresses}))
     rows = yield Step(statements[2], tx.dialect.parameters("selection", {"id": ids}))
     return len(rows)
 
@@ -153,7 +153,7 @@ def _releasing(tables: Tables, driver: sa.Dialect, notify: bool) -> list[Prepare
     }
     if dialect.isolates_rows:
         rows = selection.cte("selection").prefix_with("MATERIALIZED")
-        closed = sa.update(dependency).where(ctid(dependency) == rows.c.place).values(satisfied)
+        closed = sa.update(dependency).where(ctid(dependency) == rows.c.address).values(satisfied)
         freed = sa.update(task).where(ctid(task) == rows.c.task_row).values(free).returning(task.c.id)
         freed = freed.add_cte(closed.returning(dependency.c.id).cte("closed"))
         return [Prepared(dialect.announcing(freed, tables) if notify else freed, driver)]
@@ -184,5 +184,5 @@ def _followers(tables: Tables, dialect: Dialect) -> sa.Select[Any]:
     if not dialect.isolates_rows:
         return sa.select(match.id, row.c.id).select_from(joined.join(row, is_blocked)).where(alone)
     locked = sa.select(ctid(row)).where(is_blocked).with_for_update(skip_locked=True).lateral("locked")
-    selection = sa.select(match.ctid.label("place"), locked.c.ctid.label("task_row"))
+    selection = sa.select(match.ctid.label("address"), locked.c.ctid.label("task_row"))
     return selection.select_from(joined.join(locked, sa.true())).where(alone)

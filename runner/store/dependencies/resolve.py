@@ -164,8 +164,8 @@ async def _count_down(tx: Transaction, closed: Mapping[int, int]) -> None:
     """Reduce the count of open dependencies; the version stays, because operators do not edit the count."""
     task = tx.tables.task
     for number in set(closed.values()):
-        ids, left = [id for id in closed if closed[id] == number], task.c.blocked_by - number
-        fewer = sa.update(task).where(_blocked_tasks(tx, ids)).values(blocked_by=sa.case((left > 1, left), else_=1))
+        ids, rest = [id for id in closed if closed[id] == number], task.c.blocked_by - number
+        fewer = sa.update(task).where(_blocked_tasks(tx, ids)).values(blocked_by=sa.case((rest > 1, rest), else_=1))
         await tx.execute(fewer)
 
 
@@ -188,8 +188,8 @@ async def _judge(tx: Transaction, ids: Sequence[int]) -> Sequence[Any]:
     dependency = tx.tables.dependency
     # Joined by id alone, a planner that expects few rows compares all with all, or evaluates all once for each. The
     # ctid leaves no alternative plan.
-    place = row_address(dependency, tx.dialect)
-    selected = sa.select(*dependencies_of(tx.tables), place.label("place")).where(
+    address = row_address(dependency, tx.dialect)
+    selected = sa.select(*dependencies_of(tx.tables), address.label("address")).where(
         tx.dialect.one_of(dependency.c.id, ids)
     )
     changed = (
@@ -198,7 +198,7 @@ async def _judge(tx: Transaction, ids: Sequence[int]) -> Sequence[Any]:
     satisfied = is_state(changed.c.state, State.SUCCEEDED) | (dependency.c.on_failure == "run")
     judged = (
         sa.update(dependency)
-        .where(place == changed.c.place, dependency.c.id == changed.c.id)
+        .where(address == changed.c.address, dependency.c.id == changed.c.id)
         .values(parent_id=changed.c.parent, parent_state=changed.c.state, satisfied_at=sa.case((satisfied, db_now())))
         .returning(dependency.c.task_id, dependency.c.parent_id, dependency.c.parent_state, dependency.c.on_failure)
     )

@@ -82,10 +82,10 @@ WHERE
     task.ctid = any(
         array(
             (
-                SELECT oldest.place
+                SELECT oldest.address
                 FROM (
                     SELECT
-                        due.ctid AS place,
+                        due.ctid AS address,
                         CASE WHEN (due.rescues >= 4 OR due.max_attempts - due.attempt <= 1) THEN 1 WHEN (due.rescues >= 3 OR due.max_attempts - due.attempt <= 2) THEN 4 ELSE 16 END AS width
                     FROM task AS due
                     WHERE

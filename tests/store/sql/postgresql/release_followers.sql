@@ -1,6 +1,6 @@
 WITH
     selection AS MATERIALIZED (
-        SELECT candidate.ctid AS place, locked.ctid AS task_row
+        SELECT candidate.ctid AS address, locked.ctid AS task_row
         FROM unnest(:parents_id::BIGINT[]) AS parents(id)
         JOIN LATERAL (
             SELECT task_dependency.id AS id, task_dependency.task_id AS task_id, task_dependency.ctid AS ctid
@@ -42,7 +42,7 @@ WITH
         UPDATE task_dependency
         SET parent_state = 'succeeded', satisfied_at = statement_timestamp()
         FROM selection
-        WHERE task_dependency.ctid = selection.place
+        WHERE task_dependency.ctid = selection.address
         RETURNING task_dependency.id
     ),
     inserted AS (

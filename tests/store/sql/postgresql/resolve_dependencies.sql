@@ -18,7 +18,7 @@ WITH changed AS MATERIALIZED (
         judged.parent_handler AS parent_handler,
         judged.parent_key AS parent_key,
         judged.parent_state AS parent_state,
-        judged.place AS place,
+        judged.address AS address,
         judged.parent AS parent,
         judged.state AS state
     FROM (
@@ -29,7 +29,7 @@ WITH changed AS MATERIALIZED (
             named.parent_handler AS parent_handler,
             named.parent_key AS parent_key,
             named.parent_state AS parent_state,
-            named.place AS place,
+            named.address AS address,
             named.parent AS parent,
             coalesce(
                 (
@@ -47,7 +47,7 @@ WITH changed AS MATERIALIZED (
                 dependency.parent_handler AS parent_handler,
                 dependency.parent_key AS parent_key,
                 dependency.parent_state AS parent_state,
-                dependency.place AS place,
+                dependency.address AS address,
                 CASE WHEN (dependency.parent_key IS NULL) THEN dependency.parent_id ELSE (
                     SELECT max(latest.id) AS max_2
                     FROM (
@@ -68,7 +68,7 @@ WITH changed AS MATERIALIZED (
                     task_dependency.parent_handler AS parent_handler,
                     task_dependency.parent_key AS parent_key,
                     task_dependency.parent_state AS parent_state,
-                    task_dependency.ctid AS place
+                    task_dependency.ctid AS address
                 FROM task_dependency
                 WHERE task_dependency.id = ANY (:param_1::BIGINT[]) AND task_dependency.satisfied_at IS NULL
             ) AS dependency
@@ -100,7 +100,7 @@ SET
         OR task_dependency.on_failure = :on_failure_1::VARCHAR
     ) THEN statement_timestamp() END
 FROM changed
-WHERE task_dependency.ctid = changed.place AND task_dependency.id = changed.id
+WHERE task_dependency.ctid = changed.address AND task_dependency.id = changed.id
 RETURNING task_dependency.task_id, task_dependency.parent_id, task_dependency.parent_state, task_dependency.on_failure;
 UPDATE task
 SET

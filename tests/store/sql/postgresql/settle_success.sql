@@ -8,20 +8,20 @@ WITH
                 ending.duration AS duration,
                 ending.result AS result,
                 ending.error AS error,
-                ending.place AS place
+                ending.address AS address
             FROM unnest(
                 :ending_id::BIGINT[],
                 :ending_fence::BIGINT[],
                 :ending_duration::BIGINT[],
                 :ending_result::TEXT[],
                 :ending_error::TEXT[],
-                :ending_place::TEXT[]
-            ) AS ending(id, fence, duration, result, error, place)
+                :ending_address::TEXT[]
+            ) AS ending(id, fence, duration, result, error, address)
             JOIN LATERAL (
                 SELECT target.ctid AS ctid
                 FROM task AS target
                 WHERE
-                    target.ctid = CAST(ending.place AS TID)
+                    target.ctid = CAST(ending.address AS TID)
                     AND (
                         target.id = ending.id
                         AND target.fence = ending.fence

@@ -98,10 +98,10 @@ SET
     claimed_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
 WHERE
     task.id IN (
-        SELECT oldest.place
+        SELECT oldest.address
         FROM (
             SELECT
-                due.id AS place,
+                due.id AS address,
                 CASE WHEN (due.rescues >= 4 OR due.max_attempts - due.attempt <= 1) THEN 1 WHEN (due.rescues >= 3 OR due.max_attempts - due.attempt <= 2) THEN 4 ELSE 16 END AS width
             FROM task AS due
             WHERE

@@ -15,7 +15,7 @@ WITH changed AS MATERIALIZED (
         judged.parent_handler AS parent_handler,
         judged.parent_key AS parent_key,
         judged.parent_state AS parent_state,
-        judged.place AS place,
+        judged.address AS address,
         judged.parent AS parent,
         judged.state AS state
     FROM (
@@ -26,7 +26,7 @@ WITH changed AS MATERIALIZED (
             named.parent_handler AS parent_handler,
             named.parent_key AS parent_key,
             named.parent_state AS parent_state,
-            named.place AS place,
+            named.address AS address,
             named.parent AS parent,
             coalesce(
                 (
@@ -44,7 +44,7 @@ WITH changed AS MATERIALIZED (
                 dependency.parent_handler AS parent_handler,
                 dependency.parent_key AS parent_key,
                 dependency.parent_state AS parent_state,
-                dependency.place AS place,
+                dependency.address AS address,
                 CASE WHEN (dependency.parent_key IS NULL) THEN dependency.parent_id ELSE (
                     SELECT max(latest.id) AS max_2
                     FROM (
@@ -65,7 +65,7 @@ WITH changed AS MATERIALIZED (
                     task_dependency.parent_handler AS parent_handler,
                     task_dependency.parent_key AS parent_key,
                     task_dependency.parent_state AS parent_state,
-                    task_dependency.id AS place
+                    task_dependency.id AS address
                 FROM task_dependency
                 WHERE
                     task_dependency.id IN (
@@ -102,7 +102,7 @@ SET
         OR task_dependency.on_failure = :on_failure_1
     ) THEN strftime('%Y-%m-%d %H:%M:%f', 'now') END
 FROM changed
-WHERE task_dependency.id = changed.place AND task_dependency.id = changed.id
+WHERE task_dependency.id = changed.address AND task_dependency.id = changed.id
 RETURNING task_id, parent_id, parent_state, on_failure;
 UPDATE task
 SET deadline_at = :deadline_at, started_at = :started_at, runner_id = :runner_id, claimed_at = :claimed_at
