@@ -27,11 +27,11 @@ async def digest_tree(ctx: Context, path: Path) -> dict[str, str | int]:
     """
     files = await asyncio.to_thread(_files, path)
     state = ctx.state or {"last": "", "digest": "", "files": 0}
-    left = [file for file in files if file > state["last"]]
+    remaining = [file for file in files if file > state["last"]]
     if state["files"]:
         ctx.logger.info("continuing after %s: %d of %d files are done", state["last"], state["files"], len(files))
-    for first in range(0, len(left), PART):
-        part = left[first : first + PART]
+    for first in range(0, len(remaining), PART):
+        part = remaining[first : first + PART]
         state = await asyncio.to_thread(_chain, path, part, state)
         await ctx.checkpoint(state)
         ctx.progress(state["files"], len(files), "files")

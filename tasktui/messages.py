@@ -109,14 +109,14 @@ class Tone(Enum):
         return self.value[1]
 
     @classmethod
-    def of(cls, *, changed: int, left: int) -> Self:
+    def of(cls, *, changed: int, unchanged: int) -> Self:
         """The tone of a result.
 
         Args:
             changed: number of things that were changed.
-            left: number of things that were to be changed, and were not.
+            unchanged: number of things that were to be changed, and were not.
         """
-        if not left:
+        if not unchanged:
             return cls.DONE
         return cls.PARTIAL if changed else cls.ERROR
 

@@ -220,13 +220,13 @@ async def _history(database: Database) -> AsyncIterator[Finding]:
 def _faults(all_runners: Sequence[RunnerRow]) -> Iterator[Finding]:
     """Lost and blocked runners, and threads that do not end."""
     for runner in all_runners:
-        place = f"runner {runner.id} on {runner.host}"
+        name = f"runner {runner.id} on {runner.host}"
         if not runner.alive and runner.running_tasks:
-            text = f"{place} is lost and holds {count_noun(runner.running_tasks, 'task')}"
+            text = f"{name} is lost and holds {count_noun(runner.running_tasks, 'task')}"
             yield Finding("runners", CheckStatus.WRONG, text, f"Any live runner rescues them within seconds. {START}")
         elif runner.alive and runner.abandoned:
             verdict = CheckStatus.WRONG if runner.abandoned > runner.replaced else CheckStatus.NOTE
-            yield Finding("threads", verdict, f"{place} has {runner.threads_lost}", ABANDONED)
+            yield Finding("threads", verdict, f"{name} has {runner.threads_lost}", ABANDONED)
         if runner.blocked_for:
             yield Finding("runners", CheckStatus.WRONG, blocked_runner(runner).sentences)
 

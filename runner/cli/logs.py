@@ -80,14 +80,14 @@ async def logs(
 
 async def _follow(database: Database, id: int, rows: Sequence[LogRow], attempt: int | None) -> None:
     """Print further lines until the task has finished."""
-    place, finished = _end(rows, (0, 0)), False
+    position, finished = _end(rows, (0, 0)), False
     while not finished:
         await asyncio.sleep(FOLLOW_EVERY)
         if finished := await database.read(is_finished, id):
             await asyncio.sleep(LAST_LINES)
-        rows = await database.read(log_of, id, place, attempt)
+        rows = await database.read(log_of, id, position, attempt)
         _print(rows)
-        place = _end(rows, place)
+        position = _end(rows, position)
 
 
 def _end(rows: Sequence[LogRow], before: tuple[int, int]) -> tuple[int, int]:

@@ -323,7 +323,7 @@ def _print_simulation(today: Present, other: Configuration, batch: int, results:
     rows = []
     for queue in sorted(results[1], key=lambda name: (-results[1][name].longest, name)):
         before, after = results[0][queue], results[1][queue]
-        pairs = [(_drained(each), age(each.longest), f"{each.left:,}") for each in (before, after)]
+        pairs = [(_drained(each), age(each.longest), f"{each.remaining:,}") for each in (before, after)]
         rows.append([queue, f"{after.tasks:,}", *(text for pair in zip(*pairs, strict=True) for text in pair)])
     print_table(SIMULATION_COLUMNS, rows)
 

@@ -82,8 +82,8 @@ class ForcedEnd:
     def _run(self) -> None:
         end: float | None = None
         while True:
-            left = None if end is None else max(0.0, end - time.monotonic())
-            if not select.select([self._reader], [], [], left)[0]:
+            remaining = None if end is None else max(0.0, end - time.monotonic())
+            if not select.select([self._reader], [], [], remaining)[0]:
                 return self._end()
             command = os.read(self._reader, 1)
             if command == DISARM:

@@ -87,9 +87,9 @@ class Metrics:
         try:
             await database.write(record_times, runner_id, times)
         except StoreError:  # the heartbeat logs this
-            for place, (runs, waits) in self.times.items():
-                before = times.get(place, Times(Histogram(), Histogram()))
-                times[place] = Times(merged([before.runs, runs]), merged([before.waits, waits]))
+            for work_key, (runs, waits) in self.times.items():
+                before = times.get(work_key, Times(Histogram(), Histogram()))
+                times[work_key] = Times(merged([before.runs, runs]), merged([before.waits, waits]))
             self.times = times
 
 

@@ -53,8 +53,8 @@ async def describe_stack(running: Running) -> list[str]:
     if running.process is not None:
         pid = running.process.pid
         return [f"process {pid}, {_memory(pid)}", *(await running.process.stack(REPLY_TIMEOUT) or [BEFORE])]
-    place = f"thread of process {os.getpid()}" if running.thread else f"event loop of process {os.getpid()}"
-    return [f"{place}, {_memory(os.getpid())}", *(stack_of(running) or [BEFORE])]
+    thread = f"thread of process {os.getpid()}" if running.thread else f"event loop of process {os.getpid()}"
+    return [f"{thread}, {_memory(os.getpid())}", *(stack_of(running) or [BEFORE])]
 
 
 def _memory(pid: int) -> str:

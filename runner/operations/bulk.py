@@ -240,8 +240,8 @@ async def canary(
     total = Result()
     for number, size in enumerate((*STAGES, None), 1):
         since = await database.read(clock)
-        left = None if options.limit is None else options.limit - len(total.changed)
-        limit = left if size is None else min(size, left if left is not None else size)
+        remaining = None if options.limit is None else options.limit - len(total.changed)
+        limit = remaining if size is None else min(size, remaining if remaining is not None else size)
         stage = await to_all(database, operation, task_filter, replace(options, limit=limit, on_progress=None))
         total.add(stage)
         if options.on_progress:

@@ -1,8 +1,9 @@
 """capacity: how many tasks runners can execute for each queue, how far it is behind, and when it is drained.
 
-All times are in minutes of work. A place is a queue and a handler. Its need is the slots that its arrivals keep busy:
-attempts per minute times their mean duration (Little, 1961), as far as limits, pauses and open breakers let them run.
-Slots that no arrivals need are left for the backlogs of the places that share them, in proportion to their work.
+All times are in minutes of work. A work key is a queue and a handler. Its need is the slots that its arrivals keep
+busy: attempts per minute times their mean duration (Little, 1961), as far as limits, pauses and open breakers let them
+run.
+Slots that no arrivals need are left for the backlogs of the work keys that share them, in proportion to their work.
 """
 
 from collections import defaultdict
@@ -29,7 +30,7 @@ KeyPart: TypeAlias = Literal["queue", "handler"]
 
 
 class Demand(NamedTuple):
-    """The work of one place.
+    """The work of one work key.
 
     Args:
         arrivals: submitted tasks per minute.
@@ -61,19 +62,19 @@ class Demand(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Slots of live runners that serve the same places.
+    """Slots of live runners that serve the same work keys.
 
     Args:
         size: the number of slots.
-        places: the places.
+        work_keys: the queues and handlers that they serve.
     """
 
     size: int
-    places: frozenset[WorkKey]
+    work_keys: frozenset[WorkKey]
 
 
 class Bound(NamedTuple):
-    """A bound on the attempts of a place per minute.
+    """A bound on the attempts of a work key per minute.
 
     Args:
         name: the bound, for people: slots, queue mail: at most 5 running.
@@ -93,7 +94,7 @@ class CapacityRow:
         demand: its arrivals and its backlog.
         slots: the slots of the live runners that serve it.
         bound: the bound that decides; infinite if no duration is known.
-        last: the place of it that is drained last, if that is later than for all together; its bound decides.
+        last: the work key of it that is drained last, if that is later than for all together; its bound decides.
     """
 
     name: str
@@ -154,7 +155,7 @@ class Situation:
     """Everything that capacity is computed from.
 
     Args:
-        demands: the work of each place.
+        demands: the work of each work key.
         pools: the slots of the live runners.
         limits: the limits of queues and handlers.
         paused: the paused queues and handlers, as (kind, name).
@@ -177,10 +178,10 @@ def capacity_rows(situation: Situation, by: KeyPart = "queue") -> list[CapacityR
         The rows; the last one to be drained comes first.
     """
     groups: dict[str, list[WorkKey]] = defaultdict(list)
-    for place in situation.demands:
-        groups[place[by == "handler"]].append(place)
+    for work_key in situation.demands:
+        groups[work_key[by == "handler"]].append(work_key)
     shares = _Shares(situation)
-    rows = [_with_last(_row(name, places, shares), places, shares) for name, places in groups.items()]
+    rows = [_with_last(_row(name, work_keys, shares), work_keys, shares) for name, work_keys in groups.items()]
     return sorted(rows, key=lambda row: (-(row.drained_in or 0.0), -(row.utilisation or 0.0), row.name))
 
 
@@ -192,47 +193,50 @@ class _Shares:
         self.pools_of: dict[WorkKey, list[int]] = defaultdict(list)
         sizes: dict[WorkKey, int] = defaultdict(int)
         for index, pool in enumerate(situation.pools):
-            for place in pool.places:
-                self.pools_of[place].append(index)
-                sizes[place] += pool.size
+            for work_key in pool.work_keys:
+                self.pools_of[work_key].append(index)
+                sizes[work_key] += pool.size
         self.sizes = sizes
         self.limits: dict[tuple[str, str], list[LimitUsage]] = defaultdict(list)
         for usage in situation.limits:
             self.limits[usage.kind, usage.name].append(usage)
         self.demands: dict[tuple[str, str], dict[WorkKey, Demand]] = defaultdict(dict)
-        for place, demand in situation.demands.items():
-            for kind, name in zip(("queue", "handler"), place, strict=True):
+        for work_key, demand in situation.demands.items():
+            for kind, name in zip(("queue", "handler"), work_key, strict=True):
                 if (kind, name) in self.limits:
-                    self.demands[kind, name][place] = demand
+                    self.demands[kind, name][work_key] = demand
         self.load: dict[int, float] = defaultdict(float)
         self.work: dict[int, float] = defaultdict(float)
-        most = {place: self._most(place) for place in situation.demands}
-        self._needs = {place: min(each.need, most[place]) for place, each in situation.demands.items()}
-        self._works = {place: each.work * (each.need < most[place]) for place, each in situation.demands.items()}
-        for place in situation.demands:
-            for index in self.pools_of[place]:
-                self.load[index] += self._needs[place] * self._part(place, index)
-                self.work[index] += self._works[place] * self._part(place, index)
+        most = {work_key: self._most(work_key) for work_key in situation.demands}
+        self._needs = {work_key: min(each.need, most[work_key]) for work_key, each in situation.demands.items()}
+        self._works = {
+            work_key: each.work * (each.need < most[work_key]) for work_key, each in situation.demands.items()
+        }
+        for work_key in situation.demands:
+            for index in self.pools_of[work_key]:
+                self.load[index] += self._needs[work_key] * self._part(work_key, index)
+                self.work[index] += self._works[work_key] * self._part(work_key, index)
 
-    def _most(self, place: WorkKey) -> float:
-        """The slots that the limits and pauses of a place let it keep busy."""
-        seconds = self.situation.demands[place].seconds
-        kinds = zip(("queue", "handler"), place, strict=True)
-        most = min((each.per_minute for kind in kinds for each in self.bounds(*kind, [place], seconds)), default=inf)
+    def _most(self, work_key: WorkKey) -> float:
+        """The slots that the limits and pauses of a work key let it keep busy."""
+        seconds = self.situation.demands[work_key].seconds
+        kinds = zip(("queue", "handler"), work_key, strict=True)
+        most = min((each.per_minute for kind in kinds for each in self.bounds(*kind, [work_key], seconds)), default=inf)
         return most * seconds / MINUTE if seconds and most < inf else inf
 
-    def _part(self, place: WorkKey, index: int) -> float:
-        """The part of a place's tasks that a pool takes."""
-        return self.situation.pools[index].size / self.sizes[place] if self.sizes[place] else 0.0
+    def _part(self, work_key: WorkKey, index: int) -> float:
+        """The part of a work key's tasks that a pool takes."""
+        return self.situation.pools[index].size / self.sizes[work_key] if self.sizes[work_key] else 0.0
 
-    def slots(self, places: Sequence[WorkKey]) -> tuple[int, float]:
-        """The slots that serve some places, and how many of these are theirs."""
-        pools = sorted({index for place in places for index in self.pools_of[place]})
+    def slots(self, work_keys: Sequence[WorkKey]) -> tuple[int, float]:
+        """The slots that serve some work keys, and how many of these are theirs."""
+        pools = sorted({index for work_key in work_keys for index in self.pools_of[work_key]})
         total, own = 0, 0.0
         for index in pools:
-            size, mine = self.situation.pools[index].size, [place for place in places if index in self.pools_of[place]]
-            load = sum(self._needs[place] * self._part(place, index) for place in mine)
-            work = sum(self._works[place] * self._part(place, index) for place in mine)
+            size = self.situation.pools[index].size
+            mine = [work_key for work_key in work_keys if index in self.pools_of[work_key]]
+            load = sum(self._needs[work_key] * self._part(work_key, index) for work_key in mine)
+            work = sum(self._works[work_key] * self._part(work_key, index) for work_key in mine)
             total += size
             if self.load[index] >= size:  # nothing is left, and the loads share the slots
                 own += size * load / self.load[index] if self.load[index] else 0.0
@@ -240,15 +244,15 @@ class _Shares:
                 own += load + (size - self.load[index]) * (work / self.work[index] if work else 1.0)
         return total, own
 
-    def bounds(self, kind: str, name: str, places: Sequence[WorkKey], seconds: float | None) -> Iterable[Bound]:
-        """The pauses and limits of a queue or a handler, for its tasks in some places."""
+    def bounds(self, kind: str, name: str, work_keys: Sequence[WorkKey], seconds: float | None) -> Iterable[Bound]:
+        """The pauses and limits of a queue or a handler, for its tasks in some work keys."""
         if (kind, name) in self.situation.paused:
             yield Bound(f"{kind} {one_line(name)} is paused", 0.0)
         for usage in self.limits.get((kind, name), ()):
-            mine = set(places)
+            mine = set(work_keys)
             same = self.demands[kind, name]
-            others = sum(demand.attempts for place, demand in same.items() if place not in mine)
-            own = sum(self.situation.demands[place].attempts for place in places)
+            others = sum(demand.attempts for work_key, demand in same.items() if work_key not in mine)
+            own = sum(self.situation.demands[work_key].attempts for work_key in work_keys)
             share = own / (own + others) if own + others else 1 / (1 + len(same.keys() - mine))
             for bound in _allowed(usage, seconds):
                 yield Bound(bound.name, max(bound.per_minute - others, bound.per_minute * share))
@@ -264,19 +268,19 @@ def _allowed(usage: LimitUsage, seconds: float | None) -> Iterable[Bound]:
         yield Bound(f"{usage.words}: {limits.rate} started", limits.rate.tokens * MINUTE / limits.rate.period)
 
 
-def _row(name: str, places: Sequence[WorkKey], shares: _Shares) -> CapacityRow:
-    demands = [shares.situation.demands[place] for place in places]
+def _row(name: str, work_keys: Sequence[WorkKey], shares: _Shares) -> CapacityRow:
+    demands = [shares.situation.demands[work_key] for work_key in work_keys]
     total = _sum(demands)
-    size, own = shares.slots(places)
+    size, own = shares.slots(work_keys)
     slots = Bound("slots", max(own * MINUTE / total.seconds, total.done) if total.seconds else inf)
     bounds = [slots if size else Bound("no live runner", 0.0)]
     for index, kind in enumerate(("queue", "handler")):
         by_name: dict[str, list[WorkKey]] = defaultdict(list)
-        for place in places:
-            by_name[place[index]].append(place)
+        for work_key in work_keys:
+            by_name[work_key[index]].append(work_key)
         tightest = []
         for each, some in by_name.items():
-            seconds = _sum([shares.situation.demands[place] for place in some]).seconds
+            seconds = _sum([shares.situation.demands[work_key] for work_key in some]).seconds
             group_bounds = [Bound("", inf), *shares.bounds(kind, each, some, seconds)]
             tightest.append(min(group_bounds, key=lambda bound: bound.per_minute))
         # Each of several queues or handlers has bounds of its own, so that together they do the sum.
@@ -285,16 +289,16 @@ def _row(name: str, places: Sequence[WorkKey], shares: _Shares) -> CapacityRow:
     return CapacityRow(name, total, size, min(bounds, key=lambda bound: bound.per_minute))
 
 
-def _with_last(row: CapacityRow, places: Sequence[WorkKey], shares: _Shares) -> CapacityRow:
-    """A row whose bound is that of the place that is drained last, if it is drained later than all together."""
-    if len(places) == 1 or row.drained_in is None:
+def _with_last(row: CapacityRow, work_keys: Sequence[WorkKey], shares: _Shares) -> CapacityRow:
+    """A row whose bound is that of the work key that is drained last, if it is drained later than all together."""
+    if len(work_keys) == 1 or row.drained_in is None:
         return row
-    last = max((_row(row.name, [place], shares) for place in places), key=lambda each: each.drained_in or 0.0)
+    last = max((_row(row.name, [work_key], shares) for work_key in work_keys), key=lambda each: each.drained_in or 0.0)
     return replace(row, last=last) if (last.drained_in or 0.0) > row.drained_in else row
 
 
 def _sum(demands: Sequence[Demand]) -> Demand:
-    """The work of several places; the mean duration is weighted by the attempts, or by the backlogs without any."""
+    """The work of several work keys; the mean duration is weighted by the attempts, or by the backlogs without any."""
     samples = [each for each in demands if each.seconds is not None]
     weights = [each.attempts for each in samples]
     if not any(weights):

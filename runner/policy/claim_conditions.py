@@ -261,12 +261,12 @@ class Isolation(ClaimCondition):
     @staticmethod
     def width(task: Any) -> sa.ColumnElement[int]:
         """The SQL of runner.policy.suspicion.width."""
-        left = task.max_attempts - task.attempt
+        attempts_left = task.max_attempts - task.attempt
         last = len(WIDTHS) - 1
         steps: list[Any] = [
             (
                 (task.rescues >= sa.literal_column(str(FIRST + level)))
-                | (left <= sa.literal_column(str(last + 1 - level))),
+                | (attempts_left <= sa.literal_column(str(last + 1 - level))),
                 sa.literal_column(str(WIDTHS[level])),
             )
             for level in range(last, 0, -1)
@@ -290,7 +290,7 @@ class Isolation(ClaimCondition):
         """Name the runners that it lost, and how many suspects run together."""
         task = facts.task
         if self.name in facts.refused:
-            left = None if task.max_attempts is None else task.max_attempts - task.attempt
-            text = f"{describe(task.rescues, left)} `runner retry {task.id}` clears it."
+            attempts_left = None if task.max_attempts is None else task.max_attempts - task.attempt
+            text = f"{describe(task.rescues, attempts_left)} `runner retry {task.id}` clears it."
             common = CommonCause("the task is suspected of killing its runner")
             yield Explanation(self.name, text, f"runner retry {task.id}", ("task", str(task.id)), common)

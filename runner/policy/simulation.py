@@ -61,11 +61,11 @@ class Workload:
 
     Args:
         minutes: the length of the simulation.
-        arrivals: the tasks that arrive in each minute from the start, by place.
+        arrivals: the tasks that arrive in each minute from the start, by work key.
         backlogs: the due tasks at the start.
-        durations: the durations of attempts by place.
-        kinds: the priorities and tenants of the tasks of a place.
-        retries: how the tasks of a place fail and come back.
+        durations: the durations of attempts by work key.
+        kinds: the priorities and tenants of the tasks of a work key.
+        retries: how the tasks of a work key fail and come back.
     """
 
     minutes: int
@@ -108,7 +108,7 @@ class QueueResult:
         retries: the failed attempts that came back.
         longest: the longest wait in seconds from the due time to the start, or to the end of the simulation.
         drained: seconds until no task of it waited for the first time; None if tasks waited all the time.
-        left: the due tasks that wait at the end.
+        remaining: the due tasks that wait at the end.
     """
 
     tasks: int = 0
@@ -116,7 +116,7 @@ class QueueResult:
     retries: int = 0
     longest: float = 0.0
     drained: float | None = None
-    left: int = 0
+    remaining: int = 0
 
 
 class Simulation:
@@ -145,14 +145,14 @@ class Simulation:
         self._shares = [QueueShares(order.weight) for _ in self._free] if isinstance(order, WeightedOrder) else []
         everything = merged(workload.durations.values())
         self._times: dict[WorkKey, tuple[list[float], list[int]]] = defaultdict(lambda: _cumulated(everything))
-        self._times |= {place: _cumulated(each) for place, each in workload.durations.items() if each.number}
+        self._times |= {work_key: _cumulated(each) for work_key, each in workload.durations.items() if each.number}
         self._events: list[tuple[float, int, Lane | None, int, Waiting | None]] = []
         self._numbers = count()
 
     def run(self) -> Mapping[str, QueueResult]:
         """Simulate, and return the results by queue."""
-        for place, each in self._items():
-            heappush(self._events, (max(0.0, each.due), next(self._numbers), place, -1, each))
+        for work_key, each in self._items():
+            heappush(self._events, (max(0.0, each.due), next(self._numbers), work_key, -1, each))
         while self._events and self._events[0][0] <= self._end:
             now = self._events[0][0]
             while self._events and self._events[0][0] == now:
@@ -163,22 +163,22 @@ class Simulation:
         for lane, line in self._lines.items():
             result = self.results[lane.queue]
             result.longest = max([result.longest, *(self._end - item.due for item in line)])
-            result.left += sum(item.tasks for item in line)
+            result.remaining += sum(item.tasks for item in line)
         return self.results
 
     def _items(self) -> Iterator[tuple[Lane, Waiting]]:
         """All tasks: first the backlogs, then the arrivals, in the order of their time."""
         items: list[tuple[Lane, Waiting]] = []
         for lane, backlog in sorted(self._work.backlogs.items()):
-            place, step = (lane.queue, lane.handler), backlog.oldest / backlog.tasks if backlog.tasks else 0.0
+            work_key, step = (lane.queue, lane.handler), backlog.oldest / backlog.tasks if backlog.tasks else 0.0
             for index, number in self._batches(backlog.tasks):
-                kind = self._kind(place, lane.priority)
+                kind = self._kind(work_key, lane.priority)
                 items.append((lane, Waiting(index * step - backlog.oldest, number, kind.tenant)))
-        for (minute, place), tasks in sorted(self._work.arrivals.items()):
+        for (minute, work_key), tasks in sorted(self._work.arrivals.items()):
             for index, number in self._batches(tasks):
-                kind = self._kind(place)
+                kind = self._kind(work_key)
                 due = MINUTE * (minute + index / tasks)
-                items.append((Lane(*place, kind.priority), Waiting(due, number, kind.tenant)))
+                items.append((Lane(*work_key, kind.priority), Waiting(due, number, kind.tenant)))
         for lane, item in items:
             self.results[lane.queue].tasks += item.tasks
         items.sort(key=lambda each: each[1].due)
@@ -189,9 +189,9 @@ class Simulation:
         for index in range(0, tasks, self.batch):
             yield index, min(self.batch, tasks - index)
 
-    def _kind(self, place: WorkKey, priority: int | None = None) -> TaskKind:
-        """A random kind of task of a place, with this priority if it is given and known."""
-        kinds = self._work.kinds.get(place, ())
+    def _kind(self, work_key: WorkKey, priority: int | None = None) -> TaskKind:
+        """A random kind of task of a work key, with this priority if it is given and known."""
+        kinds = self._work.kinds.get(work_key, ())
         same = [kind for kind in kinds if priority in (None, kind.priority)]
         if not same:
             return TaskKind(priority or Priority.DEFAULT, None, 1)
@@ -223,7 +223,7 @@ class Simulation:
         for index, pool in enumerate(self._setup.pools):
             while self._free[index] > 0:
                 lanes = [
-                    lane for lane, line in self._lines.items() if line and (lane.queue, lane.handler) in pool.places
+                    lane for lane, line in self._lines.items() if line and (lane.queue, lane.handler) in pool.work_keys
                 ]
                 lanes = [lane for lane in lanes if self._room(lane, now) > 0]
                 if not lanes or not self._claim_from(index, lanes, now):
@@ -244,8 +244,8 @@ class Simulation:
         started, shares = 0, self._shares[pool]
         for some, tasks in shares.divide(lanes, self._free[pool]):
             for _ in range(tasks):
-                left = in_order(order, {lane: self._lines[lane].due for lane in some if self._lines[lane]}, now)
-                lane = next((lane for lane in left if self._start(pool, lane, now)), None)
+                candidates = in_order(order, {lane: self._lines[lane].due for lane in some if self._lines[lane]}, now)
+                lane = next((lane for lane in candidates if self._start(pool, lane, now)), None)
                 if lane is None:
                     break
                 shares.record([lane.queue])

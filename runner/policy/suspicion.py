@@ -43,42 +43,42 @@ FIRST = 2
 """Lost runners that make a suspect of a task that has attempts left after the next one."""
 
 
-def is_suspect(rescues: int, left: int | None, used: int) -> bool:
+def is_suspect(rescues: int, attempts_left: int | None, used: int) -> bool:
     """True if a task lost two runners, or one before its last attempt.
 
     A rescue that counted no attempt found no sign that the task had started: only a second one makes a suspect.
 
     Args:
         rescues: runners that it lost.
-        left: attempts that it has left; None when it has no maximum.
+        attempts_left: attempts that it has left; None when it has no maximum.
         used: attempts that it has used.
     """
-    return rescues >= FIRST or (rescues > 0 and used > 0 and left is not None and left <= 1)
+    return rescues >= FIRST or (rescues > 0 and used > 0 and attempts_left is not None and attempts_left <= 1)
 
 
-def width(rescues: int, left: int | None) -> int:
+def width(rescues: int, attempts_left: int | None) -> int:
     """How many suspects may run together, with this one among them.
 
     The last attempt is run alone, and so is a task that lost a runner in a group of 4.
 
     Args:
         rescues: runners that it lost.
-        left: attempts that it has left; None when it has no maximum.
+        attempts_left: attempts that it has left; None when it has no maximum.
     """
     last = len(WIDTHS) - 1
     level = max(0, rescues - FIRST)
-    return WIDTHS[min(last, level if left is None else max(level, last + 1 - left))]
+    return WIDTHS[min(last, level if attempts_left is None else max(level, last + 1 - attempts_left))]
 
 
-def describe(rescues: int, left: int | None) -> str:
+def describe(rescues: int, attempts_left: int | None) -> str:
     """A suspect in one sentence.
 
     Args:
         rescues: runners that it lost.
-        left: attempts that it has left; None when it has no maximum.
+        attempts_left: attempts that it has left; None when it has no maximum.
     """
     lost = "1 runner before its last attempt" if rescues == 1 else f"{rescues} runners"
-    most = width(rescues, left)
+    most = width(rescues, attempts_left)
     group = "alone" if most == ALONE else f"in groups of {most}"
     return f"It lost {lost}, and is suspected of killing them: a runner runs such tasks {group}."
 

@@ -35,7 +35,7 @@ PERIOD = timedelta(minutes=10)
 DURATIONS = timedelta(hours=1)
 """The shortest period of the mean durations."""
 
-MOST_PLACES = 1_000
+MOST_WORK_KEYS = 1_000
 """Maximum number of queues and their handlers that are listed for their results, those with the most ended tasks."""
 
 OTHER_QUEUES = "(other queues)"
@@ -153,33 +153,34 @@ async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tu
     since = (at - period).replace(second=0, microsecond=0)
     first = next(iter(await per_minute(tx, since, at)), None)
     minutes = max(1.0, (at - (first.minute if first else since)).total_seconds() / MINUTE)
-    recent = {(each.queue, each.handler): each.flow for each in await totals(tx, since, at, most=MOST_PLACES)}
+    recent = {(each.queue, each.handler): each.flow for each in await totals(tx, since, at, most=MOST_WORK_KEYS)}
     # The latest durations count: in an outage, those of the hour before it would promise too much.
-    longer = await mean_durations(tx, at - max(DURATIONS, period), at, MOST_PLACES)
-    means = longer | await mean_durations(tx, since, at, MOST_PLACES)
-    others = await _other_queues(tx, since, at, recent) if MOST_PLACES in (len(recent), len(longer)) else {}
+    longer = await mean_durations(tx, at - max(DURATIONS, period), at, MOST_WORK_KEYS)
+    means = longer | await mean_durations(tx, since, at, MOST_WORK_KEYS)
+    others = await _other_queues(tx, since, at, recent) if MOST_WORK_KEYS in (len(recent), len(longer)) else {}
     heads = [each for each in await survey(tx, most=MANY) if is_listed(as_text(each.lane.queue))]
     lanes = [each.lane for each in heads if each.wait <= 0]
     backlogs = await backlog(tx, lanes)
     oldest: dict[WorkKey, float] = defaultdict(float)
     for head in heads:
-        place = as_text(head.lane.queue), as_text(head.lane.handler)
-        oldest[place] = max(oldest[place], -head.wait)
+        work_key = as_text(head.lane.queue), as_text(head.lane.handler)
+        oldest[work_key] = max(oldest[work_key], -head.wait)
     arrivals: dict[WorkKey, int] = defaultdict(int)
-    for place, number in (await uncounted(tx, since, at)).places.items():
-        arrivals[(OTHERS, place[1]) if others and place not in recent and place not in backlogs else place] += number
-    flows = recent | {place: other.flow for place, other in others.items()}
+    for work_key, number in (await uncounted(tx, since, at)).work_keys.items():
+        is_other = others and work_key not in recent and work_key not in backlogs
+        arrivals[(OTHERS, work_key[1]) if is_other else work_key] += number
+    flows = recent | {work_key: other.flow for work_key, other in others.items()}
     demands = {}
-    for place in sorted(place for place in {*flows, *means, *arrivals, *backlogs} if is_listed(place[0])):
-        flow, usual = flows.get(place, Flow()), others.get((OTHERS, place[1]))
-        arrived = flow.submitted + arrivals.get(place, 0)
-        ready = backlogs.get(place, Count(0, place[0] == OTHERS and len(heads) >= MANY))
-        demands[place] = Demand(
+    for work_key in sorted(work_key for work_key in {*flows, *means, *arrivals, *backlogs} if is_listed(work_key[0])):
+        flow, usual = flows.get(work_key, Flow()), others.get((OTHERS, work_key[1]))
+        arrived = flow.submitted + arrivals.get(work_key, 0)
+        ready = backlogs.get(work_key, Count(0, work_key[0] == OTHERS and len(heads) >= MANY))
+        demands[work_key] = Demand(
             arrived / minutes,
             (arrived + flow.retried) / minutes,
-            means.get(place, usual.times.runs.mean if usual else None),
+            means.get(work_key, usual.times.runs.mean if usual else None),
             ready.number,
-            oldest[place] if ready.number else 0.0,
+            oldest[work_key] if ready.number else 0.0,
             ready.more,
             (flow.finished + flow.retried) / minutes,
         )
@@ -196,7 +197,7 @@ async def _other_queues(
     totals: dict[str, Flow] = defaultdict(Flow)
     for (_, handler), flow in listed.items():
         totals[handler] += flow
-    results = await results_by(tx, "handler", since, at, MOST_PLACES)
+    results = await results_by(tx, "handler", since, at, MOST_WORK_KEYS)
     return {(OTHERS, handler): GroupResult(flow - totals[handler], times) for handler, (flow, times) in results.items()}
 
 
@@ -205,9 +206,9 @@ def is_listed(queue: str) -> bool:
     return not queue.startswith(RUNNER_QUEUE)
 
 
-def pools_of(runners: Iterable[RunnerRow], places: Iterable[WorkKey]) -> list[Pool]:
-    """The slots of the live runners that do not drain, together where they serve the same places."""
-    places = list(places)
+def pools_of(runners: Iterable[RunnerRow], work_keys: Iterable[WorkKey]) -> list[Pool]:
+    """The slots of the live runners that do not drain, together where they serve the same work keys."""
+    work_keys = list(work_keys)
     served: dict[tuple[object, ...], frozenset[WorkKey]] = {}
     sizes: dict[frozenset[WorkKey], int] = defaultdict(int)
     for runner in runners:
@@ -217,14 +218,16 @@ def pools_of(runners: Iterable[RunnerRow], places: Iterable[WorkKey]) -> list[Po
             key = (kind, runner.handlers, runner.queues, runner.threaded, runner.in_processes)
             if key not in served:
                 served[key] = frozenset(
-                    place for place in places if runner.takes(*place) and runner.pool_of(place[1]) == kind
+                    work_key
+                    for work_key in work_keys
+                    if runner.takes(*work_key) and runner.pool_of(work_key[1]) == kind
                 )
             sizes[served[key]] += size
     return [Pool(total, each) for each, total in sizes.items() if total and each]
 
 
 async def backlog(tx: Transaction, lanes: Sequence[Lane]) -> dict[WorkKey, Count]:
-    """Count the due tasks of each place."""
+    """Count the due tasks of each work key."""
     counts: dict[WorkKey, Count] = defaultdict(Count)
     for lane, (number, more) in (await due_by_lane(tx, lanes)).items():
         before = counts[lane.queue, lane.handler]
@@ -259,7 +262,7 @@ class TenantTurn(NamedTuple):
     tenant: str
 
     @property
-    def place(self) -> WorkKey:
+    def work_key(self) -> WorkKey:
         """The queue and the handler."""
         return self.queue, self.handler
 
@@ -296,7 +299,9 @@ async def _tenant_limits(tx: Transaction, situation: Situation, lanes: Sequence[
         bound = usage.limits.per_tenant or 1
         rows = []
         for tenant, some in listed.items():
-            mine = [(counts.get(turn, Count()), situation.demands.get(turn.place, Demand()).seconds) for turn in some]
+            mine = [
+                (counts.get(turn, Count()), situation.demands.get(turn.work_key, Demand()).seconds) for turn in some
+            ]
             backlog = Count(sum(count.number for count, _ in mine), any(count.more for count, _ in mine))
             seconds = [count.number * each for count, each in mine if each is not None]
             work = sum(seconds) / MINUTE if len(seconds) == len(mine) else None

@@ -105,7 +105,7 @@ def _recent(tx: Transaction, task_filter: Filter, since: datetime | None, window
     last = sa.select(ended_at).where(*within).order_by(ended_at.desc()).offset(window - 1).limit(1)
     oldest = last.scalar_subquery()
     rank = sa.func.row_number().over(order_by=(ended_at.desc(), attempt.task_id.desc(), attempt.fence.desc()))
-    columns = (attempt.task_id, attempt.fence, attempt.fingerprint, attempt.verb, ended_at, rank.label("place"))
+    columns = (attempt.task_id, attempt.fence, attempt.fingerprint, attempt.verb, ended_at, rank.label("rank"))
     matches = conditions(task_filter, attempts(tx.tables), tx.dialect) or []
     inside = sa.or_(oldest.is_(None), ended_at >= oldest)
     failed = attempt.verb != INTERRUPTED_VERB
@@ -118,7 +118,7 @@ def _bounds(tx: Transaction, task_filter: Filter) -> list[Condition]:
 
 
 def _grouped(tables: Tables, recent: sa.CTE, limit: int) -> sa.Subquery:
-    count, rank = sa.func.count(), sa.func.min(recent.c.place)
+    count, rank = sa.func.count(), sa.func.min(recent.c.rank)
     columns = (
         recent.c.fingerprint,
         count.label("count"),
@@ -126,7 +126,7 @@ def _grouped(tables: Tables, recent: sa.CTE, limit: int) -> sa.Subquery:
         sa.func.count(recent.c.task_id.distinct()).label("tasks"),
         sa.func.sum(sa.case((recent.c.ended_at >= db_later(db_now(), -RECENT_SECONDS), 1), else_=0)).label("recent"),
         sa.func.min(recent.c.ended_at, type_=tables.attempt.c.ended_at.type).label("first"),
-        rank.label("place"),
+        rank.label("rank"),
     )
     grouped = sa.select(*columns).group_by(recent.c.fingerprint)
     return grouped.order_by(count.desc(), rank).limit(limit).subquery("grouped")
@@ -134,13 +134,13 @@ def _grouped(tables: Tables, recent: sa.CTE, limit: int) -> sa.Subquery:
 
 def _with_examples(tx: Transaction, grouped: sa.Subquery, recent: sa.CTE, oldest: Any) -> sa.Select[Any]:
     attempt = tx.tables.attempt
-    last = grouped.join(recent, recent.c.place == grouped.c.place)
+    last = grouped.join(recent, recent.c.rank == grouped.c.rank)
     example = last.join(attempt, (attempt.c.task_id == recent.c.task_id) & (attempt.c.fence == recent.c.fence))
     names = ("fingerprint", "ended_at", "handler", "error_type", "message", "traceback", "task_id")
     numbers = [grouped.c[name] for name in ("count", "deaths", "tasks", "recent")]
     first = tx.dialect.readable_time(grouped.c.first).label("first")
     columns = [*readable(tx, [attempt.c[name] for name in names]), *numbers, first, oldest.is_not(None).label("more")]
-    return sa.select(*columns).select_from(example).order_by(grouped.c["count"].desc(), grouped.c.place)
+    return sa.select(*columns).select_from(example).order_by(grouped.c["count"].desc(), grouped.c.rank)
 
 
 def _failures(row: Any) -> Failures:
@@ -236,8 +236,8 @@ async def trends(tx: Transaction, since: datetime, until: datetime, window: int 
     latest = sa.select(attempt.fingerprint, attempt.ended_at).where(attempt.ended_at >= since)
     recent = latest.order_by(attempt.ended_at.desc()).limit(window).subquery()
     minute = sa.cast(minute_number(recent.c.ended_at), sa.BigInteger)
-    place = (minute // sa.literal_column(str(step))).label("place")
-    groups = (recent.c.fingerprint, place)
+    step_index = (minute // sa.literal_column(str(step))).label("step_index")
+    groups = (recent.c.fingerprint, step_index)
     counts = dict[str, list[int]]()
     for fingerprint, number, count in await tx.rows(sa.select(*groups, sa.func.count()).group_by(*groups)):
         middle = ((number or 0) + 0.5) * step * 60
@@ -277,8 +277,8 @@ async def shares(tx: Transaction, fingerprint: str, since: datetime, window: int
     statement = sa.select(*groups, sa.func.count()).select_from(joined).where(recent.c.fingerprint == fingerprint)
     result = Shares({}, {}, {})
     for host, number, version, count in await tx.rows(statement.group_by(*groups)):
-        place = {1: "first", 2: "second"}.get(number, "later")
-        for counts, name in ((result.versions, version), (result.hosts, host), (result.numbers, place)):
+        ordinal = {1: "first", 2: "second"}.get(number, "later")
+        for counts, name in ((result.versions, version), (result.hosts, host), (result.numbers, ordinal)):
             if name is not None:
                 counts[as_text(name)] = counts.get(as_text(name), 0) + count
     return result

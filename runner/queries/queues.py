@@ -32,16 +32,16 @@ class Uncounted(NamedTuple):
     """Tasks that the minute statistics do not count as submitted yet, because their first run has not ended.
 
     Args:
-        places: their number by (queue, handler).
+        work_keys: their number by (queue, handler).
         more: True if there may be more.
     """
 
-    places: Mapping[tuple[str, str], int]
+    work_keys: Mapping[tuple[str, str], int]
     more: bool
 
     def of(self, queue: str) -> int:
         """Their number in one queue."""
-        return sum(number for place, number in self.places.items() if place[0] == queue)
+        return sum(number for work_key, number in self.work_keys.items() if work_key[0] == queue)
 
 
 async def uncounted(tx: Transaction, since: datetime, until: datetime, steps: tuple[int, ...] = STEPS) -> Uncounted:

@@ -298,8 +298,8 @@ async def unknown_handlers(tx: Transaction, heads: Sequence[Head] | None = None)
     lanes: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
     for head in await lane_heads(tx) if heads is None else heads:
         queues = lanes[as_text(head.lane.handler)]
-        place = as_text(head.lane.queue), as_text(head.lane.hosts)
-        queues[place] = min(queues.get(place, head.wait), head.wait)
+        lane_key = as_text(head.lane.queue), as_text(head.lane.hosts)
+        queues[lane_key] = min(queues.get(lane_key, head.wait), head.wait)
     runner = tx.tables.runner.c
     rows = await tx.rows(
         sa.select(runner.id, runner.handlers, runner.queues, runner.host).where(runner.lease_until >= db_now())

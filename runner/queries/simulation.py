@@ -65,14 +65,18 @@ async def present(tx: Transaction, hours: float, retry: str, max_attempts: int) 
     heads = [each for each in await survey(tx, most=MANY) if each.wait <= 0 and is_listed(as_text(each.lane.queue))]
     due = await due_by_lane(tx, [each.lane for each in heads])
     backlogs = {each.lane: Backlog(due[each.lane].number, -each.wait) for each in heads if each.lane in due}
-    places = {*durations, *((lane.queue, lane.handler) for lane in backlogs), *(place for _, place in arrivals)}
+    work_keys = {
+        *durations,
+        *((lane.queue, lane.handler) for lane in backlogs),
+        *(work_key for _, work_key in arrivals),
+    }
     live = [each for each in await runners(tx) if each.alive and not each.draining]
     current = await pauses(tx)
     paused = {("queue", name) for name in current.queues} | {("handler", name) for name in current.handlers}
     usages = await limit_usages(tx)
     limits = {(usage.kind, usage.name): usage.limits for usage in usages}
     paused |= {(usage.kind, usage.name) for usage in usages if usage.breaker is not None}
-    configuration = Configuration(_order(live), pools_of(live, sorted(places)), limits, frozenset(paused))
+    configuration = Configuration(_order(live), pools_of(live, sorted(work_keys)), limits, frozenset(paused))
     flows = {(each.queue, each.handler): each.flow for each in past}
     retries = await _retries(tx, flows, parse_plan(retry), max_attempts)
     workload = Workload(minutes, arrivals, backlogs, durations, await _kinds(tx), retries)
@@ -88,7 +92,7 @@ def _order(live: Sequence[RunnerRow]) -> ClaimOrder:
 
 
 async def _arrivals(tx: Transaction, since: datetime, minutes: int) -> dict[tuple[int, WorkKey], int]:
-    """The submitted tasks by minute and place."""
+    """The submitted tasks by minute and work key."""
     column = tx.tables.minute.c
     groups = (column.minute, column.queue, column.handler)
     counts = sa.select(*groups, sa.func.sum(column.submitted)).group_by(*groups)
@@ -119,19 +123,21 @@ async def _kinds(tx: Transaction) -> dict[WorkKey, list[TaskKind]]:
 async def _retries(
     tx: Transaction, flows: Mapping[WorkKey, Flow], plan: RetryPlan, max_attempts: int
 ) -> dict[WorkKey, Retries]:
-    """The retries of the places with failed attempts, by the plans that the runners of their handlers stored last."""
-    attempts = {place: flow.succeeded + flow.retried + flow.died for place, flow in flows.items() if flow.retried > 0}
+    """The retries by work key with failed attempts, by the plans that the runners of their handlers stored last."""
+    attempts = {
+        work_key: flow.succeeded + flow.retried + flow.died for work_key, flow in flows.items() if flow.retried > 0
+    }
     stored = await _attempts(tx, sorted({handler for _, handler in attempts}))
     retries = {}
-    for place, number in attempts.items():
-        defaults = stored.get(place[1], {})
+    for work_key, number in attempts.items():
+        defaults = stored.get(work_key[1], {})
         most = defaults.get("max_attempts")
         try:
             own = parse_plan(as_text(defaults["retry"]))
         except (InvalidRetryPlan, KeyError):  # no runner has stored it, or another program wrote it
             own = plan
         most = most if isinstance(most, int) else max_attempts
-        retries[place] = Retries.of(number, flows[place].retried, own, most)
+        retries[work_key] = Retries.of(number, flows[work_key].retried, own, most)
     return retries
 
 
@@ -208,8 +214,8 @@ def changed(
     if size is not None and not pools:
         # Without a live runner, any runner is assumed to have all handlers.
         lanes = [(lane.queue, lane.handler) for lane in today.workload.backlogs]
-        places = frozenset([*lanes, *(place for _, place in today.workload.arrivals)])
-        pools = [Pool(size, places)]
+        work_keys = frozenset([*lanes, *(work_key for _, work_key in today.workload.arrivals)])
+        pools = [Pool(size, work_keys)]
     elif size is not None:
         # In proportion, so that threads and slots keep their ratio; rounding leaves the sum as it is.
         ends = [round(size * end / total) for end in accumulate(pool.size for pool in pools)]

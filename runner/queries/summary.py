@@ -254,8 +254,8 @@ async def summary(
     results: Mapping[str, GroupResult] = await results_by(tx, by, first, last, most)
     uncounted_tasks = await uncounted(tx, first, last)
     waiting: dict[str, int] = defaultdict(int)
-    for place, number in uncounted_tasks.places.items():
-        waiting[place[by is GroupBy.HANDLER]] += number
+    for work_key, number in uncounted_tasks.work_keys.items():
+        waiting[work_key[by is GroupBy.HANDLER]] += number
     is_cut = len(results) == most
     whole = (await results_by(tx, None, first, last))[OTHERS] if is_cut else _sum(results.values())
     total = _line(ALL, whole, sum(waiting.values()), uncounted_tasks.more)

@@ -186,12 +186,12 @@ class _Claim:
     ) -> None:
         self.tx, self.ledger, self.lanes, self.defaults, self.values = tx, ledger, lanes, defaults, values
         self.order, self.selection = order, selection
-        self.left: int = values.get("limit", 0)
+        self.remaining: int = values.get("limit", 0)
         self.result = LimitedClaim()
 
     async def from_lanes(self, lanes: Sequence[Lane]) -> None:
         """Claim from lanes without a limit per tenant."""
-        part, number = [lane for lane in lanes if self.ledger.room(lane)], self.left
+        part, number = [lane for lane in lanes if self.ledger.room(lane)], self.remaining
         if len(part) == 1:
             number = self._room(part[0])
         if part and number and len(await self._run("lanes" if len(part) > 1 else "lane", part, number)) < number:
@@ -243,13 +243,13 @@ class _Claim:
             self.result.empty.add(lane)
 
     def _room(self, lane: Lane) -> int:
-        return min(self.left, self.ledger.room(lane))
+        return min(self.remaining, self.ledger.room(lane))
 
     async def _run(self, among: str, lanes: Sequence[Lane], limit: int, more: dict[str, Any] | None = None) -> Any:
         prepared = _prepared(self.tx.tables, self.tx.driver, among, self.order, self.selection)
         values = self.values | self.lane_parameters(lanes) | (more or {}) | {"limit": limit}
         claimed = await _run(self.tx, prepared, values, self.ledger, self.order)
-        self.left -= len(claimed)
+        self.remaining -= len(claimed)
         self.result.claimed += claimed
         return claimed
 

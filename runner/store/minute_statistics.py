@@ -39,7 +39,7 @@ NO_RUNNER = 0
 MAX_AHEAD = 60
 """Minutes that a submit time may be ahead of the database's clock."""
 
-PLACE = ("minute", "queue", "handler")
+MINUTE_KEY = ("minute", "queue", "handler")
 
 MinuteKey: TypeAlias = tuple[datetime, str, str]
 """Minute, queue and handler."""
@@ -94,10 +94,10 @@ async def count_cancelled(tx: Transaction, ids: Sequence[int]) -> None:
         ids: ids of locked tasks.
     """
     minute = minute_start(db_now())
-    cancelled = await _places(tx, minute, tx.dialect.one_of(tx.tables.task.c.id, ids))
-    totals = {place: {State.CANCELLED.value: number} for place, number in cancelled.items()}
-    for place, number in (await _unclaimed(tx, ids)).items():
-        totals.setdefault(place, {})["submitted"] = number
+    cancelled = await _numbers(tx, minute, tx.dialect.one_of(tx.tables.task.c.id, ids))
+    totals = {minute_key: {State.CANCELLED.value: number} for minute_key, number in cancelled.items()}
+    for minute_key, number in (await _unclaimed(tx, ids)).items():
+        totals.setdefault(minute_key, {})["submitted"] = number
     await add_counts(tx, NO_RUNNER, totals)
 
 
@@ -110,15 +110,17 @@ async def count_unclaimed(tx: Transaction, ids: Sequence[int], times: int = 1) -
         times: -1 reverts the count for tasks that return to the queue, where a run counts them.
     """
     unclaimed = await _unclaimed(tx, ids)
-    await add_counts(tx, NO_RUNNER, {place: {"submitted": times * number} for place, number in unclaimed.items()})
+    await add_counts(
+        tx, NO_RUNNER, {minute_key: {"submitted": times * number} for minute_key, number in unclaimed.items()}
+    )
 
 
 async def _unclaimed(tx: Transaction, ids: Sequence[int]) -> dict[MinuteKey, int]:
     task = tx.tables.task.c
-    return await _places(tx, _submitted_minute(task), tx.dialect.one_of(task.id, ids) & (task.fence == 0))
+    return await _numbers(tx, _submitted_minute(task), tx.dialect.one_of(task.id, ids) & (task.fence == 0))
 
 
-async def _places(tx: Transaction, minute: Any, condition: sa.ColumnElement[bool]) -> dict[MinuteKey, int]:
+async def _numbers(tx: Transaction, minute: Any, condition: sa.ColumnElement[bool]) -> dict[MinuteKey, int]:
     task = tx.tables.task.c
     columns = (minute, task.queue, task.handler)
     rows = await tx.rows(sa.select(*columns, sa.func.count()).where(condition).group_by(*columns))
@@ -131,14 +133,14 @@ async def add_counts(tx: Transaction, runner_id: int, totals: Mapping[MinuteKey,
     Args:
         tx: an open transaction.
         runner_id: id of the runner.
-        totals: counts by column, for each place.
+        totals: counts by column, for each minute, queue and handler.
     """
     names = [name for name in MINUTE_COUNTS if any(name in counts for counts in totals.values())]
     rows = [
-        dict(zip(PLACE, place, strict=True))
+        dict(zip(MINUTE_KEY, minute_key, strict=True))
         | {"runner_id": runner_id, "part": 0, "bin_ms": NO_BIN}
         | {name: counts.get(name, 0) for name in names}
-        for place, counts in sorted(totals.items())
+        for minute_key, counts in sorted(totals.items())
     ]
     if names:
         await tx.execute(_adding(tx.tables, tx.dialect.insert(tx.tables.minute), names), rows)
@@ -187,20 +189,20 @@ def count_successes(tables: Tables, dialect: Dialect, run: sa.FromClause, holder
     # Each task is touched once; the rest works on the few groups.
     groups = sa.select(*columns, sa.cast(sa.func.count(), sa.Integer).label("runs"))
     group = groups.group_by(*(sa.text(name) for name in keys)).cte("run_group")
-    place = (group.c.queue, group.c.handler)
+    lane = (group.c.queue, group.c.handler)
     early = [sa.case((group.c.early == _number(n), group.c.runs), else_=zero).label(EARLY[n]) for n in EARLY]
     success = sa.select(
         minute_start(db_now()).label("minute"),
-        *place,
+        *lane,
         zero.label("submitted"),
         group.c.runs.label(COUNTED["succeed"]),
         *early,
     )
-    submit = sa.select(_minute(group.c.submitted), *place, group.c.runs, zero, *(zero for _ in EARLY))
+    submit = sa.select(_minute(group.c.submitted), *lane, group.c.runs, zero, *(zero for _ in EARLY))
     each = sa.union_all(success, submit.where(group.c.submitted.is_not(None))).subquery("each")
-    names, key = ("submitted", COUNTED["succeed"], *EARLY.values()), [each.c[name] for name in PLACE]
+    names, key = ("submitted", COUNTED["succeed"], *EARLY.values()), [each.c[name] for name in MINUTE_KEY]
     counts = sa.select(*key, holder, part, *(sa.func.sum(each.c[name]) for name in names)).group_by(*key).order_by(*key)
-    insert = dialect.insert(tables.minute).from_select([*PLACE, "runner_id", "part", *names], counts)
+    insert = dialect.insert(tables.minute).from_select([*MINUTE_KEY, "runner_id", "part", *names], counts)
     return _adding(tables, insert, names)
 
 

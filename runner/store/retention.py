@@ -75,8 +75,8 @@ async def forget_gone(tx: Transaction, after: Key, limit: int = 1_000) -> Key | 
         The key to continue from in another transaction; None at the end.
     """
     unique = tx.tables.unique
-    place = sa.tuple_(unique.c.handler, unique.c.unique_key)
-    selection = sa.select(unique.c.handler, unique.c.unique_key, unique.c.task_id).where(place > sa.tuple_(*after))
+    row_key = sa.tuple_(unique.c.handler, unique.c.unique_key)
+    selection = sa.select(unique.c.handler, unique.c.unique_key, unique.c.task_id).where(row_key > sa.tuple_(*after))
     rows = await tx.rows(selection.order_by(unique.c.handler, unique.c.unique_key).limit(limit))
     ids = sorted({row.task_id for row in rows})
     # One statement: between two of them a task may move from the one table to the other.
@@ -257,9 +257,9 @@ async def _drop_ranges(database: Database, ranges: Forecast) -> AsyncGenerator[P
     """Drop ranges, each after the rows of other tables that belong to its tasks, and delete their unique keys."""
     count = 0
     for part in ranges.drop:
-        left: Range | None = part
-        while left:
-            left = await database.write(strip, left, ranges.before)
+        unstripped: Range | None = part
+        while unstripped:
+            unstripped = await database.write(strip, unstripped, ranges.before)
             yield CONTINUE
         if dropped := await database.write(drop, part, ranges.before):
             count += 1

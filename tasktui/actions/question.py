@@ -89,7 +89,7 @@ def result_notice(label: str, result: Result) -> Notice:
     """Describe the result of an operation, with the first skipped tasks."""
     skipped, undo = result.reasons(), "; 8 Z undoes" if result.changed and not label.startswith("Undo") else ""
     more = [f"and {len(skipped) - MOST_SKIPPED:,} more"] if len(skipped) > MOST_SKIPPED else []
-    tone = Tone.of(changed=len(result.changed), left=len(skipped))
+    tone = Tone.of(changed=len(result.changed), unchanged=len(skipped))
     return Notice("\n".join([f"{label}: {result}{undo}", *skipped[:MOST_SKIPPED], *more]), tone=tone)
 
 

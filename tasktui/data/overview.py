@@ -336,8 +336,8 @@ def sorted_queues(queues: Sequence[QueueCounts]) -> list[QueueCounts]:
     """
     still = not any(queue.arrived.number or queue.minute.finished for queue in queues)
 
-    def place(queue: QueueCounts) -> tuple[bool, int, float, str]:
+    def rank(queue: QueueCounts) -> tuple[bool, int, float, str]:
         ready, oldest = (queue.ready.number, queue.oldest or 0.0) if still else (0, 0.0)
         return not (queue.falls_behind or queue.lost.number), -ready, -oldest, queue.queue
 
-    return sorted(queues, key=place)
+    return sorted(queues, key=rank)

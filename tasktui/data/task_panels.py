@@ -51,7 +51,7 @@ def sentence(detail: TaskDetail) -> list[Part]:
         return _ending(detail, error if task.shown is not Shown.SUCCEEDED else failed.strip())
     if task.state is State.WAITING and (obstacle := _obstacle(detail)):
         return [(f"{_due(task, at)}, but held back: ", "bold strong"), (obstacle, "text")]
-    since, where = formatting.since(task.relevant_time, at), _place(detail)
+    since, where = formatting.since(task.relevant_time, at), _location(detail)
     attempt = formatting.attempts(task.attempt, task.max_attempts).replace("/", " of ")
     again = "again " if task.shown is Shown.RETRYING else ""
     progress = detail.dependencies.progress or "unknown"
@@ -81,7 +81,7 @@ def _ending(detail: TaskDetail, reason: str) -> list[Part]:
     return [(text, "strong"), (f" {reason}", "muted")]
 
 
-def _place(detail: TaskDetail) -> str:
+def _location(detail: TaskDetail) -> str:
     if detail.runner is not None:
         return f"{line(detail.runner.host, 50)}:{detail.runner.pid}"
     return line(detail.task.host, 60)
@@ -97,9 +97,9 @@ def _obstacle(detail: TaskDetail) -> str:
     """The pause or the open breaker that holds a task back; a breaker only one that is due."""
     for name, pause in (("queue", detail.queue_pause), ("handler", detail.handler_pause)):
         if pause is not None:
-            place = detail.task.queue if name == "queue" else detail.task.handler
+            target = detail.task.queue if name == "queue" else detail.task.handler
             why = f": {line(pause.why, 60)}" if pause.why else ""
-            return f"{name} {line(place, 40)} is paused by {line(pause.by, 30)}{why}"
+            return f"{name} {line(target, 40)} is paused by {line(pause.by, 30)}{why}"
     task, breaker = detail.task, detail.breaker
     if breaker is None or (task.run_at is not None and task.run_at > detail.at):
         return ""

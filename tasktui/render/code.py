@@ -132,9 +132,9 @@ def _frame_rows(frames: Sequence[StackFrame], width: int, *, unfold: bool) -> It
         yield from _folded(hidden)
         hidden = []
         folder = "/".join(frame.path.split("/")[-PATH_PARTS:])
-        place: list[Part] = [(folder, "text"), (":", "faint"), (frame.line, "json_number")]
+        location: list[Part] = [(folder, "text"), (":", "faint"), (frame.line, "json_number")]
         function = [(" in ", "faint"), (frame.function, "json_key")] if frame.function else []
-        yield fit([*place, *function], width)
+        yield fit([*location, *function], width)
         if frame.code and frame is failing:
             marked = [("▌", "dead"), (f"{frame.line:>5}   ", "bold dead on tint_dead")]
             code = [(text, f"{spec} on tint_dead") for text, spec in highlighted(frame.code)]

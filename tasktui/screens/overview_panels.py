@@ -87,12 +87,12 @@ class View:
     @property
     def behind(self) -> list[float]:
         """Tasks per minute that arrived but did not end, in the queues that fall behind; zero before the last hour."""
-        left = [0.0] * self.span[1]
+        backlog = [0.0] * self.span[1]
         for name in (queue.queue for queue in self.data.queues if queue.falls_behind):
             flows, end = self.data.pulses.get(name, ()), self.data.at - MINUTE
             for ago, more in enumerate(reversed(per_minute(flows, end, lambda flow: flow.submitted - flow.finished))):
-                left[-1 - ago] += max(0.0, more)
-        return left
+                backlog[-1 - ago] += max(0.0, more)
+        return backlog
 
     def last(self, name: str) -> int:
         """A count of the last full minute, over all queues; of this minute while no full one has data."""

@@ -146,10 +146,10 @@ def lower(
     tall = height >= TALL and length == HOUR
     late = lateness(board, zone, width, 2 * PLOT if tall else PLOT)
     day = next_day(board, zone, width, min(len(board.rows) + 2, 14)) if tall else []
-    left = room - len(axis) - 1 - sum(len(part) + 1 for part in (late, day) if part)
-    if left < LEAST_RUNS:
-        late, day, left = [], [], room - len(axis) - 1
-    rows = [*axis, BLANK, *detail(board, row, zone, width, left)]
+    remaining = room - len(axis) - 1 - sum(len(part) + 1 for part in (late, day) if part)
+    if remaining < LEAST_RUNS:
+        late, day, remaining = [], [], room - len(axis) - 1
+    rows = [*axis, BLANK, *detail(board, row, zone, width, remaining)]
     for part in (late, day):
         rows += [BLANK, *part] if part else []
     return rows[: max(1, room)]

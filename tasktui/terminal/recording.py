@@ -206,7 +206,7 @@ def play(played: Iterable[CastEvent], show: Callable[[str], object], wait: Calla
     for event in played:
         until = time.monotonic() + min(max(event.at - last, 0.0), LONGEST_WAIT) / speed
         last = event.at
-        while (left := until - time.monotonic()) > 0 and (key := wait(left)):
+        while (remaining := until - time.monotonic()) > 0 and (key := wait(remaining)):
             if key == " ":
                 paused = time.monotonic()
                 key = wait(None)

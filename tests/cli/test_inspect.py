@@ -423,7 +423,7 @@ def test_a_simulation_shows_another_configuration_beside_the_present_one(cli: Ca
     # No runner lives today; nothing is known about durations.
     assert re.match(r"mail +3 +never +[\d.]+s +3\dm\w* +[\d.]+s +3 +0", lines[2])
     document = cli("simulate", "--concurrency", 2, "--json").document
-    assert document["queues"][0]["then"]["left"] == 0
+    assert document["queues"][0]["then"]["remaining"] == 0
 
 
 @pytest.mark.parametrize(

@@ -47,13 +47,13 @@ def test_a_backlog_is_drained_as_computed_by_hand() -> None:
     result = run(work(low=3, high=4))
     assert (result["high"].longest, result["high"].drained) == (2.0, 2.0)
     assert (result["low"].longest, result["low"].drained) == (6.0, 6.0)
-    assert (result["low"].tasks, result["low"].started, result["low"].left) == (3, 3, 0)
+    assert (result["low"].tasks, result["low"].started, result["low"].remaining) == (3, 3, 0)
 
 
 def test_tasks_that_do_not_start_wait_until_the_end() -> None:
     # In one minute, one slot starts 31 tasks of 2 s: at 0, 2, ... 60 s.
     result = run(work(minutes=1, low=40), slots=1)
-    assert (result["low"].started, result["low"].left, result["low"].longest, result["low"].drained) == (
+    assert (result["low"].started, result["low"].remaining, result["low"].longest, result["low"].drained) == (
         31,
         9,
         60,
@@ -137,7 +137,7 @@ def failing(workload: Workload, plan: str, max_attempts: int, share: float = 1.0
 def test_failed_attempts_come_back_by_their_retry_plan_as_computed_by_hand() -> None:
     # One slot: 3 tasks start at 0, 2, 4 s, and their second attempts, due at 2, 4, 6 s, at 6, 8, 10 s.
     result = run(failing(work(low=3), "0s", 2), slots=1)["low"]
-    assert (result.tasks, result.started, result.retries, result.left) == (3, 3, 3, 0)
+    assert (result.tasks, result.started, result.retries, result.remaining) == (3, 3, 3, 0)
     assert (result.longest, result.drained) == (4.0, 10.0)
 
 
@@ -162,7 +162,7 @@ def test_a_task_that_fails_forever_without_time_and_delay_ends() -> None:
 
 def test_due_retries_that_still_wait_at_the_end_are_left() -> None:
     result = run(failing(work(minutes=1, low=40), "1s", 2), slots=1)["low"]
-    assert (result.started, result.left) == (31, 9 + 29)
+    assert (result.started, result.remaining) == (31, 9 + 29)
 
 
 @pytest.mark.parametrize(

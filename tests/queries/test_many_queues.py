@@ -95,7 +95,7 @@ async def test_the_capacity_adds_up_the_queues_that_it_does_not_list(
 ) -> None:
     await change(crowded, sa.delete(crowded.tables.task))
     whole = await crowded.read(capacity)
-    monkeypatch.setattr(capacity_queries, "MOST_PLACES", LISTED)
+    monkeypatch.setattr(capacity_queries, "MOST_WORK_KEYS", LISTED)
     cut = await crowded.read(capacity)
     rows = {row.name: row for row in cut.rows}
     assert len(whole.rows) == QUEUES
@@ -123,7 +123,7 @@ async def test_minutes_of_other_queues_are_their_sum(crowded: Database) -> None:
 
 
 async def test_no_screen_reads_a_row_for_each_queue(crowded: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity_queries, "MOST_PLACES", LISTED)
+    monkeypatch.setattr(capacity_queries, "MOST_WORK_KEYS", LISTED)
     await change(crowded, sa.delete(crowded.tables.task))
     at = await crowded.read(clock)
     async with crowded.reading() as tx:

@@ -36,23 +36,24 @@ class TaskCounts(NamedTuple):
         tasks: submitted tasks.
         hits: starts.
         ended: tasks in the history, each after one attempt.
-        left: unfinished tasks.
+        unfinished: unfinished tasks.
     """
 
     tasks: int
     hits: int
     ended: int
-    left: int
+    unfinished: int
 
     @property
     def holds(self) -> bool:
         """True if each task started once and finished once."""
-        return self.ended == self.hits == self.tasks and not self.left
+        return self.ended == self.hits == self.tasks and not self.unfinished
 
     def __str__(self) -> str:
         if self.holds:
             return f"each of {self.tasks:,} tasks finished exactly once"
-        return f"{self.ended:,} of {self.tasks:,} tasks finished, with {self.hits:,} starts; {self.left:,} unfinished"
+        finished = f"{self.ended:,} of {self.tasks:,} tasks finished"
+        return f"{finished}, with {self.hits:,} starts; {self.unfinished:,} unfinished"
 
 
 class Load:

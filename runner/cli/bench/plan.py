@@ -220,14 +220,14 @@ class BenchReport:
     """The results of a bench.
 
     Args:
-        place: location of the sandbox.
+        database: location of the sandbox.
         plan: the plan.
         machine: description of the machine, by topic.
         measurements: in order of execution.
         notes: warnings for the reader.
     """
 
-    place: str
+    database: str
     plan: BenchPlan
     machine: Mapping[str, str]
     measurements: Sequence[Measurement]

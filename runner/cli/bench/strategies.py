@@ -105,8 +105,8 @@ async def strategy(context: BenchContext, part: str) -> Measurement:
         rates = [await _drain(context, each, count, proofs) for each in (plain, measured)]
         figures[figure] = rates[1] / rates[0]
     tasks = sum(proof.tasks for proof in proofs)
-    hits, ends, left = (sum(values) for values in zip(*(proof[1:] for proof in proofs), strict=True))
-    return Measurement(figures, tasks, len(RUNNERS), TaskCounts(tasks, hits, ends, left))
+    hits, ends, unfinished = (sum(values) for values in zip(*(proof[1:] for proof in proofs), strict=True))
+    return Measurement(figures, tasks, len(RUNNERS), TaskCounts(tasks, hits, ends, unfinished))
 
 
 async def _drain(context: BenchContext, strategy: Strategy, count: int, proofs: list[TaskCounts]) -> float:

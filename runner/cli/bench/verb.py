@@ -213,7 +213,7 @@ async def _interruptible(settings: Settings, plan: BenchPlan) -> BenchReport | i
 def document(report: BenchReport) -> dict[str, Any]:
     """A report as a JSON object."""
     return {
-        "place": report.place,
+        "database": report.database,
         "plan": report.plan,
         "machine": report.machine,
         "notes": report.notes,

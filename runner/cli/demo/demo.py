@@ -187,7 +187,7 @@ async def run_demo(
         await database.dispose()
     report = DemoReport(
         database=database.url,
-        place=_location(settings),
+        location=_location(settings),
         first=demo_round.first,
         seconds=round(seconds, 3),
         interrupted=code != 0,

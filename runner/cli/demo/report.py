@@ -59,7 +59,7 @@ class DemoReport:
 
     Args:
         database: URL without a password.
-        place: the database as people know it; a file by its full path.
+        location: the database as people know it; a file by its full path.
         first: lowest task id of the round.
         seconds: duration.
         interrupted: the demo was stopped before its end.
@@ -69,7 +69,7 @@ class DemoReport:
     """
 
     database: str
-    place: str
+    location: str
     first: int
     seconds: float
     interrupted: bool
@@ -115,16 +115,16 @@ OPTIONAL = (str(State.CANCELLED), "unfinished")
 Row = Sequence[object]
 
 
-def announce(tasks: int, place: str, notes: Sequence[str]) -> None:
+def announce(tasks: int, location: str, notes: Sequence[str]) -> None:
     """Print how many tasks will be submitted, and to which database.
 
     Args:
         tasks: number of tasks.
-        place: the database as people know it.
+        location: the database as people know it.
         notes: remarks on this run.
     """
     console = _console()
-    for note in (*notes, f"Submitting {tasks:,} tasks to {place}"):
+    for note in (*notes, f"Submitting {tasks:,} tasks to {location}"):
         console.print(clean(note), soft_wrap=True)
 
 
@@ -141,7 +141,7 @@ def show(report: DemoReport) -> None:
     dead = [(task.id, task.attempts, _file(task.key), task.reason) for task in findings.dead]
     columns = [_number("id"), _number("attempts"), _text("file"), _wide("reason")]
     _print(console, "Dead tasks", columns, dead)
-    console.print(f"Database: {clean(report.place)}", soft_wrap=True)
+    console.print(f"Database: {clean(report.location)}", soft_wrap=True)
     console.print("Try next:", style="bold")
     for command, purpose in report.advice:
         console.print(f"  {purpose:<34} {clean(command)}", soft_wrap=True)

@@ -59,8 +59,8 @@ class SQLite:
         """A batch as one JSON array of arrays: `json_each(?)`."""
         each = sa.func.json_each(sa.bindparam(name, type_=sa.Text)).table_valued("key", "value", name=f"{name}_row")
         values = [
-            sa.func.json_extract(each.c.value, f"$[{place}]", type_=kind).label(column)
-            for place, (column, kind) in enumerate(columns.items())
+            sa.func.json_extract(each.c.value, f"$[{index}]", type_=kind).label(column)
+            for index, (column, kind) in enumerate(columns.items())
         ]
         return sa.select(*values).subquery(name)
 
@@ -122,8 +122,8 @@ class SQLite:
 
     def member(self, payload: sa.ColumnElement[Any], path: Sequence[str]) -> sa.ColumnElement[str]:
         """`json_extract`, with the words true and false for booleans."""
-        place = sa.literal("$" + "".join(f'."{name}"' for name in path))
-        kind, value = sa.func.json_type(payload, place), sa.cast(sa.func.json_extract(payload, place), sa.Text)
+        json_path = sa.literal("$" + "".join(f'."{name}"' for name in path))
+        kind, value = sa.func.json_type(payload, json_path), sa.cast(sa.func.json_extract(payload, json_path), sa.Text)
         text = sa.case((kind.in_(("true", "false")), kind), else_=value)
         return sa.case((sa.func.json_valid(payload) == 1, text), else_=sa.null())
 

@@ -177,8 +177,8 @@ class TaskDetail:
     def suspicion(self) -> str:
         """The sentence about a task that is suspected of killing its runners; empty for other tasks."""
         task = self.task
-        left = None if task.max_attempts is None else task.max_attempts - task.attempt
-        return describe(task.rescues, left) if is_suspect(task.rescues, left, task.attempt) else ""
+        attempts_left = None if task.max_attempts is None else task.max_attempts - task.attempt
+        return describe(task.rescues, attempts_left) if is_suspect(task.rescues, attempts_left, task.attempt) else ""
 
 
 _NAMED = {item.name for kind in (TaskDetail, TaskRow) for item in fields(kind)} | {"unique_key"}

@@ -93,7 +93,7 @@ def measured(scratch: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
         done = capsys.readouterr()
         assert code == Exit.OK, done.err
         report: dict[str, Any] = json.loads(done.out)
-        assert report["place"] in done.err
+        assert report["database"] in done.err
         assert report["exactly_once"] is True
         assert all_tables(url) == []
         assert list(scratch.iterdir()) == []

@@ -20,7 +20,7 @@ FINDINGS = Findings(
 )
 REPORT = DemoReport(
     database="sqlite:///tasktui.db",
-    place="/tmp/tasktui.db",
+    location="/tmp/tasktui.db",
     first=1,
     seconds=2.0,
     interrupted=False,
