@@ -11,17 +11,17 @@ from runner.db.database import Database
 from runner.errors import DatabaseRefused, DatabaseUnavailable, StoreError
 from runner.model.task import Claimed
 from runner.policy.polling import Pace
-from runner.store.dependencies import (
+from runner.store.dependencies.parents import has_followers, release_followers
+from runner.store.dependencies.resolve import (
+    NEWEST,
+    Dependency,
     FinishedParent,
     any_open,
     close_moot,
     find_strays,
-    has_followers,
     open_dependencies,
-    release_followers,
     resolve,
 )
-from runner.store.dependencies.resolve import NEWEST, Dependency
 
 log = logging.getLogger("runner.dependency_resolver")
 

@@ -19,7 +19,7 @@ from runner.handlers.hooks import AttemptEnd
 from runner.model.outcome import Release
 from runner.model.task import MOVES
 from runner.policy.polling import Pace
-from runner.store.dependencies import FinishedParent
+from runner.store.dependencies.resolve import FinishedParent
 from runner.store.heartbeat import HeartbeatReply
 from runner.store.rescue import any_lost, rescue
 from runner.store.settle import Settlement, settle

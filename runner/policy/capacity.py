@@ -1,8 +1,7 @@
 """capacity: how many tasks runners can execute for each queue, how far it is behind, and when it is drained.
 
 All times are in minutes of work. A work key is a queue and a handler. Its need is the slots that its arrivals keep
-busy: attempts per minute times their mean duration (Little, 1961), as far as limits, pauses and open breakers let them
-run.
+busy: attempts per minute times their mean duration (Little, 1961), as far as limits, pauses and breakers allow.
 Slots that no arrivals need are left for the backlogs of the work keys that share them, in proportion to their work.
 """
 
@@ -30,7 +29,7 @@ KeyPart: TypeAlias = Literal["queue", "handler"]
 
 
 class Demand(NamedTuple):
-    """The work of one work key.
+    """The work for one queue and handler.
 
     Args:
         arrivals: submitted tasks per minute.
@@ -94,7 +93,7 @@ class CapacityRow:
         demand: its arrivals and its backlog.
         slots: the slots of the live runners that serve it.
         bound: the bound that decides; infinite if no duration is known.
-        last: the work key of it that is drained last, if that is later than for all together; its bound decides.
+        last: its queue and handler that is drained last, if that is later than for all together; its bound decides.
     """
 
     name: str
@@ -155,7 +154,7 @@ class Situation:
     """Everything that capacity is computed from.
 
     Args:
-        demands: the work of each work key.
+        demands: the work by queue and handler.
         pools: the slots of the live runners.
         limits: the limits of queues and handlers.
         paused: the paused queues and handlers, as (kind, name).
@@ -191,12 +190,11 @@ class _Shares:
     def __init__(self, situation: Situation) -> None:
         self.situation = situation
         self.pools_of: dict[WorkKey, list[int]] = defaultdict(list)
-        sizes: dict[WorkKey, int] = defaultdict(int)
+        self.sizes: dict[WorkKey, int] = defaultdict(int)
         for index, pool in enumerate(situation.pools):
             for work_key in pool.work_keys:
                 self.pools_of[work_key].append(index)
-                sizes[work_key] += pool.size
-        self.sizes = sizes
+                self.sizes[work_key] += pool.size
         self.limits: dict[tuple[str, str], list[LimitUsage]] = defaultdict(list)
         for usage in situation.limits:
             self.limits[usage.kind, usage.name].append(usage)
@@ -207,12 +205,11 @@ class _Shares:
                     self.demands[kind, name][work_key] = demand
         self.load: dict[int, float] = defaultdict(float)
         self.work: dict[int, float] = defaultdict(float)
-        most = {work_key: self._most(work_key) for work_key in situation.demands}
-        self._needs = {work_key: min(each.need, most[work_key]) for work_key, each in situation.demands.items()}
-        self._works = {
-            work_key: each.work * (each.need < most[work_key]) for work_key, each in situation.demands.items()
-        }
-        for work_key in situation.demands:
+        self._needs: dict[WorkKey, float] = {}
+        self._works: dict[WorkKey, float] = {}
+        for work_key, demand in situation.demands.items():
+            most = self._most(work_key)
+            self._needs[work_key], self._works[work_key] = min(demand.need, most), demand.work * (demand.need < most)
             for index in self.pools_of[work_key]:
                 self.load[index] += self._needs[work_key] * self._part(work_key, index)
                 self.work[index] += self._works[work_key] * self._part(work_key, index)
@@ -249,8 +246,7 @@ class _Shares:
         if (kind, name) in self.situation.paused:
             yield Bound(f"{kind} {one_line(name)} is paused", 0.0)
         for usage in self.limits.get((kind, name), ()):
-            mine = set(work_keys)
-            same = self.demands[kind, name]
+            mine, same = set(work_keys), self.demands[kind, name]
             others = sum(demand.attempts for work_key, demand in same.items() if work_key not in mine)
             own = sum(self.situation.demands[work_key].attempts for work_key in work_keys)
             share = own / (own + others) if own + others else 1 / (1 + len(same.keys() - mine))
@@ -298,7 +294,7 @@ def _with_last(row: CapacityRow, work_keys: Sequence[WorkKey], shares: _Shares) 
 
 
 def _sum(demands: Sequence[Demand]) -> Demand:
-    """The work of several work keys; the mean duration is weighted by the attempts, or by the backlogs without any."""
+    """The sum of some work; the mean duration is weighted by the attempts, or by the backlogs without any."""
     samples = [each for each in demands if each.seconds is not None]
     weights = [each.attempts for each in samples]
     if not any(weights):

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect, by_column
-from runner.db.schema import Tables, is_state, state_literal
+from runner.db.schema import Tables, state_literal
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
 from runner.db.types import JsonText, RowAddress, ctid, db_now, next_version
 from runner.model.task import MOVES, State
+from runner.store.dependencies.parents import block_followers
 from runner.store.minute_statistics import NO_RUNNER, count_successes
 from runner.store.retention import unreferenced
 
@@ -24,8 +25,6 @@ ENDING_COLUMNS: dict[str, Any] = {
     "error": sa.Text,
 }
 """The values of a FinishedTask, with the duration in microseconds: a fraction takes longer to write and to read."""
-
-FAILED_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "order_key": sa.Text}
 
 UNASSIGNED: dict[str, Any] = {"runner_id": None, "deadline_at": None, "claimed_at": None, "started_at": None}
 """The columns to reset when a task no longer has a runner."""
@@ -69,52 +68,8 @@ async def finish(tx: Transaction, verb: str, holder: int, endings: list[Finished
     parameters = tx.dialect.parameters("ending", _columns(endings)) | {"holder": holder}
     rows = await tx.follow(_steps(_prepared(tx.tables, tx.driver, verb), parameters))
     if MOVES[verb].target is not State.SUCCEEDED:
-        await _block_followers(tx, [(id, key) for id, key in rows if key is not None])
+        await block_followers(tx, [(id, key) for id, key in rows if key is not None])
     return {row[0] for row in rows}
-
-
-async def _block_followers(tx: Transaction, failed: Sequence[tuple[int, str]]) -> None:
-    """Block the next task of each order key by the task that failed before it, unless it already depends on it.
-
-    A submit blocks its tasks by the predecessor that it sees. It sees none of a transaction that is open at the same
-    time, and a plain insert looks for none.
-
-    Args:
-        tx: the transaction in which the tasks failed.
-        failed: their ids and order keys.
-    """
-    if not failed:
-        return
-    task, dependency = tx.tables.task, tx.tables.dependency
-    if (lock := tx.dialect.order_lock(task)) is not None:
-        await tx.execute(lock)
-    failures = tx.dialect.rows("failed", FAILED_COLUMNS)
-    later = sa.select(sa.func.min(task.c.id)).where(task.c.order_key == failures.c.order_key, task.c.id > failures.c.id)
-    followers = sa.select(later.correlate(failures).scalar_subquery(), failures.c.id)
-    parents: dict[int, int] = {}
-    for id, parent in await tx.rows(followers, tx.dialect.parameters("failed", by_column(FAILED_COLUMNS, failed))):
-        if id is not None:
-            parents[id] = max(parent, parents.get(id, 0))
-    dependencies = sa.select(dependency.c.task_id, dependency.c.parent_id).where(
-        tx.dialect.one_of(dependency.c.task_id, [*parents])
-    )
-    done = {(row.task_id, row.parent_id) for row in await tx.rows(dependencies)} if parents else set()
-    ids = sorted(id for id, parent in parents.items() if (id, parent) not in done)
-    if not ids:
-        return
-    waits = is_state(task.c.state, State.WAITING, State.BLOCKED)
-    locked = sa.select(task.c.id, task.c.order_on_failure).where(tx.dialect.one_of(task.c.id, ids), waits)
-    rows = await tx.rows(locked.order_by(task.c.id).with_for_update())
-    rules = {row.id: row.order_on_failure or "wait" for row in rows if row.order_on_failure != "run"}
-    if not rules:
-        return
-    new = [
-        {"task_id": id, "parent_id": parents[id], "on_failure": rule, "in_order": True} for id, rule in rules.items()
-    ]
-    await tx.execute(sa.insert(dependency), new)
-    values = {"state": state_literal(MOVES["reblock"].target), "blocked_by": task.c.blocked_by + 1, "parents": None}
-    blocked = sa.update(task).where(tx.dialect.one_of(task.c.id, [*rules]))
-    await tx.execute(blocked.values(values | {"version": next_version(task.c.version)}))
 
 
 def succeed_steps(

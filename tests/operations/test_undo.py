@@ -24,7 +24,7 @@ from runner.operations.undo.undo import preview_undo, undo, undo_all
 from runner.queries.audit import AuditRecord, audit, undoable
 from runner.queries.registries import pauses
 from runner.queries.runners import runners
-from runner.store.dependencies import close_moot, find_strays
+from runner.store.dependencies.resolve import close_moot, find_strays
 from runner.store.heartbeat import acknowledge
 from runner.store.settle import Settlement, settle
 from runner.store.submit import submit

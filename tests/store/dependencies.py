@@ -6,8 +6,15 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.model.task import DependsOn, NewTask, OnFailure
-from runner.store.dependencies import FinishedParent, Resolved, close_moot, find_strays, open_dependencies, resolve
-from runner.store.dependencies.resolve import CHUNK
+from runner.store.dependencies.resolve import (
+    CHUNK,
+    FinishedParent,
+    Resolved,
+    close_moot,
+    find_strays,
+    open_dependencies,
+    resolve,
+)
 from tests.store.table import put, standing
 
 

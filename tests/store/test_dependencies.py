@@ -17,7 +17,7 @@ from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.queries.audit import audit
 from runner.queries.task.detail import task_detail
-from runner.store.dependencies import any_open
+from runner.store.dependencies.resolve import any_open
 from runner.store.retention import prune
 from runner.store.submit import submit_many
 from tests.conftest import on_postgresql

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.model.outcome import Done
 from runner.model.task import Claimed, NewTask, State
-from runner.store.dependencies import FinishedParent, open_dependencies, resolve
+from runner.store.dependencies.resolve import FinishedParent, open_dependencies, resolve
 from runner.store.settle import settle
 from runner.store.submit import submit, submit_steps
 from tests.conftest import on_postgresql

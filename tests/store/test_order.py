@@ -17,7 +17,8 @@ from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.queries.why.why import why
 from runner.store.claim import claim
-from runner.store.dependencies import FinishedParent, find_strays, open_dependencies, release_followers, resolve
+from runner.store.dependencies.parents import release_followers
+from runner.store.dependencies.resolve import FinishedParent, find_strays, open_dependencies, resolve
 from runner.store.submit import submit, submit_many
 from tests.conftest import on_postgresql
 from tests.store.rows import add_live, stored, until_locked

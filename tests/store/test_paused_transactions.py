@@ -19,7 +19,7 @@ from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from runner.store import limits
 from runner.store.claim_limited import LimitedLanes, claim_limited
-from runner.store.dependencies import FinishedParent, open_dependencies, resolve
+from runner.store.dependencies.resolve import FinishedParent, open_dependencies, resolve
 from runner.store.rescue import rescue
 from runner.store.schedules.tick import tick
 from runner.store.settle import Settlement, settle

@@ -24,7 +24,7 @@ from runner.queries.runners import unknown_handlers
 from runner.queries.why import facts
 from runner.queries.why.why import why
 from runner.store.claim import claim_suspect
-from runner.store.dependencies import FinishedParent, any_open, find_strays, open_dependencies, resolve
+from runner.store.dependencies.resolve import FinishedParent, any_open, find_strays, open_dependencies, resolve
 from runner.store.heartbeat import heartbeat
 from runner.store.lanes import Pending, pending, survey
 from runner.store.retention import forget_expired

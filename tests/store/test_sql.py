@@ -20,13 +20,13 @@ from runner.queries.task_list.by_lane import walk_lanes
 from runner.queries.why.ahead import ahead, suspects_ahead
 from runner.store.attempts import last_checkpoints
 from runner.store.claim import claim, claim_suspect
-from runner.store.dependencies import (
+from runner.store.dependencies.parents import release_followers
+from runner.store.dependencies.resolve import (
     FinishedParent,
     any_open,
     close_moot,
     find_strays,
     open_dependencies,
-    release_followers,
     resolve,
 )
 from runner.store.heartbeat import heartbeat

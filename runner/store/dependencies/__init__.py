@@ -8,28 +8,3 @@ Each dependency is a row of `task_dependency`. The dependent task is blocked unt
   add a dependent, so a parent may finish while a transaction that adds a dependent is open, and neither sees the other.
   The sweep finds such dependencies, and those of runners that died: it depends only on the stored rows.
 """
-
-from runner.store.dependencies.parents import has_followers, release_followers
-from runner.store.dependencies.resolve import (
-    FinishedParent,
-    Resolved,
-    StrayDependents,
-    any_open,
-    close_moot,
-    find_strays,
-    open_dependencies,
-    resolve,
-)
-
-__all__ = [
-    "FinishedParent",
-    "Resolved",
-    "StrayDependents",
-    "any_open",
-    "close_moot",
-    "find_strays",
-    "has_followers",
-    "open_dependencies",
-    "release_followers",
-    "resolve",
-]

@@ -1,4 +1,4 @@
-"""The parent of a dependency and its final state, and the quick release of tasks that follow in an order key."""
+"""The parent of a dependency and its final state, and the tasks that follow it in an order key."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, Dialect
+from runner.db.dialects import DIALECTS, Dialect, by_column
 from runner.db.schema import GONE, Tables, is_open, is_state, state_literal
 from runner.db.statement import Prepared, Step, Steps
 from runner.db.transaction import Transaction
@@ -15,6 +15,8 @@ from runner.model.task import FINAL, MOVES, State
 
 DEPENDENCY_COLUMNS = ("id", "task_id", "parent_id", "parent_handler", "parent_key", "parent_state")
 """The columns that identify a dependency and its parent."""
+
+FAILED_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "order_key": sa.Text}
 
 GONE_LITERAL = sa.literal_column(f"'{GONE}'", sa.Text)
 
@@ -99,6 +101,50 @@ def summary(tables: Tables, task_id: Any) -> sa.ColumnElement[str]:
     whole = sa.case((sa.func.count() > 0, parts + sa.literal_column("'}'")))
     own = (dependency.c.task_id == task_id) & ~dependency.c.in_order
     return sa.select(whole).where(own).scalar_subquery()
+
+
+async def block_followers(tx: Transaction, failed: Sequence[tuple[int, str]]) -> None:
+    """Block the next task of each order key by the task that failed before it, unless it already depends on it.
+
+    A submit blocks its tasks by the predecessor that it sees. It sees none of a transaction that is open at the same
+    time, and a plain insert looks for none.
+
+    Args:
+        tx: the transaction in which the tasks failed.
+        failed: their ids and order keys.
+    """
+    if not failed:
+        return
+    task, dependency = tx.tables.task, tx.tables.dependency
+    if (lock := tx.dialect.order_lock(task)) is not None:
+        await tx.execute(lock)
+    failures = tx.dialect.rows("failed", FAILED_COLUMNS)
+    later = sa.select(sa.func.min(task.c.id)).where(task.c.order_key == failures.c.order_key, task.c.id > failures.c.id)
+    followers = sa.select(later.correlate(failures).scalar_subquery(), failures.c.id)
+    parents: dict[int, int] = {}
+    for id, parent in await tx.rows(followers, tx.dialect.parameters("failed", by_column(FAILED_COLUMNS, failed))):
+        if id is not None:
+            parents[id] = max(parent, parents.get(id, 0))
+    dependencies = sa.select(dependency.c.task_id, dependency.c.parent_id).where(
+        tx.dialect.one_of(dependency.c.task_id, [*parents])
+    )
+    done = {(row.task_id, row.parent_id) for row in await tx.rows(dependencies)} if parents else set()
+    ids = sorted(id for id, parent in parents.items() if (id, parent) not in done)
+    if not ids:
+        return
+    waits = is_state(task.c.state, State.WAITING, State.BLOCKED)
+    locked = sa.select(task.c.id, task.c.order_on_failure).where(tx.dialect.one_of(task.c.id, ids), waits)
+    rows = await tx.rows(locked.order_by(task.c.id).with_for_update())
+    rules = {row.id: row.order_on_failure or "wait" for row in rows if row.order_on_failure != "run"}
+    if not rules:
+        return
+    new = [
+        {"task_id": id, "parent_id": parents[id], "on_failure": rule, "in_order": True} for id, rule in rules.items()
+    ]
+    await tx.execute(sa.insert(dependency), new)
+    values = {"state": state_literal(MOVES["reblock"].target), "blocked_by": task.c.blocked_by + 1, "parents": None}
+    blocked = sa.update(task).where(tx.dialect.one_of(task.c.id, [*rules]))
+    await tx.execute(blocked.values(values | {"version": next_version(task.c.version)}))
 
 
 async def release_followers(tx: Transaction, parent_ids: Sequence[int], *, notify: bool = True) -> int:
