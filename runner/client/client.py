@@ -162,7 +162,7 @@ class Client:
             )
             return database.threads.run(steps, begins=not single)
         except DatabaseUnavailable as error:
-            raise_explained(error, tasks, commits_itself=single and database.dialect.isolates_rows)
+            raise_explained(error, tasks, commits_itself=single and database.dialect.row_locks)
 
     def _open_database(self) -> "Database":
         if self._opened_database is not None:

@@ -49,7 +49,7 @@ async def submit_alone(database: "Database", tasks: Sequence[NewTask], *, notify
     try:
         return await write(submit_with_result, tasks, notify=notify)
     except DatabaseUnavailable as error:
-        raise_explained(error, tasks, commits_itself=single and database.dialect.isolates_rows)
+        raise_explained(error, tasks, commits_itself=single and database.dialect.row_locks)
 
 
 def raise_explained(error: DatabaseUnavailable, tasks: Sequence[NewTask], *, commits_itself: bool) -> NoReturn:

@@ -68,7 +68,7 @@ class Database:
         """Runs short transactions in threads without an event loop."""
         self.url = url
         self.dialect = dialect
-        self.tables = tables(prefix, schema if self.dialect.isolates_rows else None)
+        self.tables = tables(prefix, schema if self.dialect.schemas else None)
         self._read_only, self._deadline, self._prepares = read_only, deadline, prepares
         self._writer_lock = writer_lock
         self._interrupts: set[Callable[[], None]] = set()
@@ -81,7 +81,7 @@ class Database:
     @cached_property
     def loops(self) -> "LoopConnections | None":
         """Submits single tasks on event loops; None for a file, whose commits block."""
-        if not self.dialect.isolates_rows:
+        if not self.dialect.is_server:
             return None
         from runner.db.loop_connections import LoopConnections  # imports psycopg
 

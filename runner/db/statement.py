@@ -128,7 +128,7 @@ class StatementFrame(NamedTuple):
     def of(cls, settings: Settings, driver: sa.Dialect) -> Self:
         """Take prefix and schema from the settings and the database from the driver."""
         dialect = DIALECTS[driver.name]
-        schema = settings.table_schema if dialect.isolates_rows else None
+        schema = settings.table_schema if dialect.schemas else None
         return cls(tables(settings.table_prefix, schema), dialect, driver)
 
 

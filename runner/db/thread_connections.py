@@ -179,7 +179,7 @@ class ThreadConnections:
         Raises:
             StoreError: an error of the database.
         """
-        begin = self._dialect.begin if writes and (begins or not self._dialect.isolates_rows) else None
+        begin = self._dialect.begin if writes and (begins or not self._dialect.row_locks) else None
         semaphore = self._semaphore if writes else self._readers
         attempt, end = 1, time.monotonic() + connect.BUSY_SECONDS
         while True:

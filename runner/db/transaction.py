@@ -108,7 +108,7 @@ class Transaction:
 
     async def run_all(self, statements: Sequence[Prepared], parameters: dict[str, Any]) -> list[list[Any]]:
         """Execute prepared statements with the same parameters, in one round trip if the connection has a pipeline."""
-        if self._driver is None or not self.dialect.isolates_rows:
+        if self._driver is None:
             return [await self.run(prepared, parameters) for prepared in statements]
         each = [(prepared.sql, prepared.arguments(parameters)) for prepared in statements]
         return await self.dialect.fetch_all(self._driver, each)

@@ -149,7 +149,7 @@ class DependencyResolver:
     async def _release(self, parents: Sequence[FinishedParent]) -> int:
         """Release the next tasks of order keys, and return their number."""
         ids = [parent.id for parent in parents]
-        if self._database.dialect.isolates_rows:
+        if self._database.dialect.row_locks:
             released = await self._database.write_single(release_followers, ids, notify=self._notify)
         elif await self._database.read_single(has_followers, ids):  # a release would wait for all other writers
             released = await self._database.write(release_followers, ids, notify=self._notify)

@@ -138,7 +138,7 @@ def transaction(tx: Transaction, guard: Guard, statements: Sequence[BoundStateme
     if any(_shows_secrets(value) for whole in statements for value in whole.parameters(tx.dialect.name)):
         raise NoSqlEquivalent(why=SECRET)
     failure = f"nothing was changed: {guard.failure}"
-    if tx.dialect.isolates_rows:
+    if tx.dialect.is_server:
         lines = in_psql(guard.select, statements, tx.tables.unique, failure)
     else:
         lines = in_sqlite(guard.select, statements, failure)

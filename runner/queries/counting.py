@@ -116,7 +116,7 @@ def _walk(
     """A column of the first waiting tasks of a queue that match a condition, over all of its lanes."""
     matches = [task.c[name] == lane.c[name] for name in LANE_COLUMNS]
     waiting, mine = is_state(task.c.state, State.WAITING), lane.c.queue == queue.c.queue
-    if dialect.isolates_rows:
+    if dialect.laterals:
         # Lane by lane: as a join, a planner that expects one row would read the tasks of all queues for each queue.
         first = sa.select(column).where(waiting, condition, *matches).limit(limit).correlate(lane)
         each = first.lateral("first")

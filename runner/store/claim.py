@@ -204,11 +204,11 @@ def claim_update(
         tables: the tables of the installation.
         dialect: the dialect of the database.
         lane: the lanes, with the defaults of their handlers.
-        selection: the ids of the tasks; their ctids on a database with row locks.
+        selection: the ids of the tasks; their ctids on a database with row addresses.
         one_lane: True if there is only one lane, whose defaults are read once and not for each task.
     """
     task = tables.task
-    if dialect.isolates_rows:
+    if dialect.row_addresses:
         # An array is computed once under any plan: IN (SELECT ... LIMIT n) can run again and take more than n.
         is_selected = ctid(task) == sa.func.any(sa.func.array(selection.scalar_subquery()))
     else:
@@ -233,7 +233,7 @@ def claim_update(
             ),
             max_attempts=sa.func.coalesce(task.c.max_attempts, _of_handler(lane, lane.c.max_attempts, rows)),
         )
-        .returning(*_handed_out(task, ctid(task) if dialect.isolates_rows else sa.null()))
+        .returning(*_handed_out(task, ctid(task) if dialect.row_addresses else sa.null()))
     )
 
 
@@ -261,7 +261,7 @@ def open_lanes(lane: sa.FromClause, scope: ClaimScope) -> sa.CTE:
 
 def first_of_lane(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
     """The first `limit` tasks of the only lane, which is the most frequent claim of a busy runner."""
-    if dialect.isolates_rows:
+    if dialect.row_locks:
         return _lock_first(scope, lane, lane, LIMIT)
     # Single values, where a join would hide from SQLite that the index has the order that is asked for.
     only = {name: sa.select(lane.c[name]).scalar_subquery() for name in LANE_COLUMNS}
@@ -276,7 +276,7 @@ def _first_in_need(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, order: Cla
     joined, row = dialect.for_each(lane, due, scope.tables.task)
     merged = (*order.of_lanes(row), *order.within_lane(row))
     head = sa.select(lane.c.number, row.id).select_from(joined).order_by(*merged).limit(LIMIT)
-    if not dialect.isolates_rows:
+    if not dialect.row_locks:
         return head.with_only_columns(row.id)
     # The order over all lanes is computed without locks and gives only the number of tasks per lane. These are then
     # locked lane by lane with SKIP LOCKED: competing runners take the next tasks and never wait, and no more rows are

@@ -308,6 +308,6 @@ def _within_rooms(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, order: Clai
     fits = (ranked.c.in_queue <= ranked.c.queue_room, ranked.c.in_handler <= ranked.c.handler_room)
     merged = (*order.of_lanes(ranked.c), *order.within_lane(ranked.c))
     head = sa.select(ranked.c.number, ranked.c.id).where(*fits).order_by(*merged).limit(LIMIT)
-    if not dialect.isolates_rows:
+    if not dialect.row_locks:
         return head.with_only_columns(ranked.c.id)
     return lock_shares(scope, lane, head.cte("head"))

@@ -135,7 +135,7 @@ def of_tenants(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Select[A
     within = CLAIM_POLICY.order.within_lane(task)
     due = due_tasks(scope, row, lane).where(*same).order_by(None).order_by(task.tenant, *within)
     source = lane.join(share, sa.true())
-    if dialect.isolates_rows:
+    if dialect.row_locks:
         first = due.with_only_columns(ctid(row)).limit(share.c.tasks).with_for_update(skip_locked=True)
         locked = first.correlate(lane, share).lateral("locked")
         return sa.select(locked.c.ctid).select_from(source.join(locked, sa.true()))
@@ -153,7 +153,7 @@ def without_tenant(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Sele
     address = row_address(row, dialect)
     bound = LIMIT + sa.literal_column(str(BEYOND))
     first = due_tasks(scope, row, lane).with_only_columns(address.label("address"), row.c.tenant)
-    if not dialect.isolates_rows:
+    if not dialect.laterals:
         joined, match = dialect.for_each(lane, due_tasks(scope, row, lane).limit(bound), scope.tables.task)
         none = sa.select(match.id).select_from(joined).where(match.tenant.is_(None))
         return none.order_by(*CLAIM_POLICY.order.within_lane(match)).limit(LIMIT)

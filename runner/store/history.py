@@ -92,7 +92,7 @@ def succeed_steps(
         keep: False to delete tasks that nothing refers to without a row in the history. The others are left out.
     """
     prepared = _prepared_success(frame.tables, frame.driver, bool(addresses), keep)
-    if not frame.dialect.isolates_rows:
+    if not frame.dialect.writing_ctes:
         return (yield from _succeed_in_file(prepared, holder, endings, part))
     values = _columns(endings)
     parameters = frame.dialect.parameters("ending", values | {"address": addresses} if addresses else values)
@@ -161,7 +161,7 @@ def _prepared(tables: Tables, driver: sa.Dialect, verb: str) -> list[Prepared]:
 @lru_cache
 def _prepared_success(tables: Tables, driver: sa.Dialect, with_address: bool, keep: bool) -> list[Prepared]:
     dialect = DIALECTS[driver.name]
-    if not dialect.isolates_rows:
+    if not dialect.writing_ctes:
         statements = _success_in_file(tables, dialect, keep)
     else:
         ending = dialect.rows("ending", ENDING_COLUMNS | {"address": sa.Text} if with_address else ENDING_COLUMNS)
@@ -180,7 +180,7 @@ def finish_statements(tables: Tables, dialect: Dialect, target: State) -> list[s
         target: the final state.
     """
     ending, task = dialect.rows("ending", ENDING_COLUMNS), tables.task
-    if dialect.isolates_rows:
+    if dialect.writing_ctes:
         return [_copy_in_one(tables, _deleted(tables, dialect, ending, _has_claim), target)]
     return _in_two(tables, ending, ending.join(task, _has_claim(task, ending)), target)
 

@@ -178,7 +178,7 @@ async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement],
         DatabaseRefused: a history row with the same id exists; nothing was written. `settle` removes such rows.
     """
     accepted = set[int]()
-    by_address = tx.dialect.isolates_rows
+    by_address = tx.dialect.row_addresses
     if not keep and (
         bare := [item for item in batch if _is_bare(item) and (item.address is not None or not by_address)]
     ):

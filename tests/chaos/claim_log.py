@@ -80,7 +80,7 @@ def _differ(*columns: str) -> str:
 
 async def install(database: Database) -> None:
     """Create the log and its triggers."""
-    is_sqlite = not database.dialect.isolates_rows
+    is_sqlite = not database.dialect.is_server
     async with database.writing() as tx:
         for statement in _sqlite(tx.tables) if is_sqlite else _postgresql(tx.tables):
             await tx.execute(sa.text(statement.replace(":", "\\:")))

@@ -31,7 +31,7 @@ class LostReplies:
         self.most = 0
         """The answers to lose."""
         self._suspects = suspects
-        if database.dialect.isolates_rows:
+        if database.dialect.is_server:
             replace_fetch(database, self._committed_by_itself)
         else:
             sa.event.listen(database.engine.sync_engine, "connect", self._watch)

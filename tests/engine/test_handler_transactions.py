@@ -121,7 +121,7 @@ async def test_a_handler_that_gets_no_transaction_loses_no_attempt(
     first = await harness.submit(form, key="first")
     async with harness.running(transaction_connections=1):
         await until(lambda: holders.open == 1)
-        if harness.database.dialect.isolates_rows:
+        if harness.database.dialect.is_server:
             second = await harness.submit(form)
             await until(lambda: _released(harness, second))
             row = await harness.row(second)

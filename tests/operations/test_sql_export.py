@@ -132,12 +132,12 @@ async def test_each_of_several_tasks_has_a_transaction_of_its_own(database: Data
     text = await database.write(script, operation, [*(Target(id) for id in ids), Target(finished)])
     assert text.count("COMMIT;") == 3
     assert f"-- task {finished}: it is succeeded" in text
-    if not database.dialect.isolates_rows:
+    if not database.dialect.is_server:
         async with database.writing() as tx:
             await tx.execute(sa.update(tx.tables.task).where(tx.tables.task.c.id == ids[1]).values(version=8))
     shell(text)
     remaining = [id for id in ids if await stored(database, id)]
-    assert remaining == ([] if database.dialect.isolates_rows else [ids[1]])
+    assert remaining == ([] if database.dialect.is_server else [ids[1]])
 
 
 async def test_a_key_that_another_task_took_stays_with_that_task(database: Database, shell: Shell) -> None:

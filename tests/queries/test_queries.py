@@ -245,7 +245,7 @@ class TestPages:
         assert (await database.read(task_detail, id)).error == "x" * 20_000
 
     async def test_times_outside_of_pythons_range_are_left_out(self, database: Database) -> None:
-        moments = ("infinity", "20000-01-01", "0044-03-15 BC") if database.dialect.isolates_rows else ("soon", "", "٣")
+        moments = ("infinity", "20000-01-01", "0044-03-15 BC") if database.dialect.is_server else ("soon", "", "٣")
         for odd in moments:
             id = await add_live(database)
             await execute(
@@ -260,7 +260,7 @@ class TestPages:
 class TestOddRowsInSqlite:
     @pytest.fixture
     async def odd(self, database: Database) -> Database:
-        if database.dialect.isolates_rows:
+        if database.dialect.is_server:
             pytest.skip("PostgreSQL keeps types and encodings")
         await execute(
             database,

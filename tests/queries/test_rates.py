@@ -78,7 +78,7 @@ async def test_an_incomplete_count_is_marked(database: Database) -> None:
 async def test_unreadable_times_are_skipped(database: Database) -> None:
     await add_live(database, submitted_at=db_now())
     async with database.writing() as tx:
-        odd = "'infinity'" if database.dialect.isolates_rows else "'soon'"
+        odd = "'infinity'" if database.dialect.is_server else "'soon'"
         await tx.execute(sa.text(f"update task set submitted_at = {odd}"))
     now = await database.read(clock)
     assert await database.read(uncounted, now - timedelta(days=1), now + timedelta(days=1)) == ({}, False)

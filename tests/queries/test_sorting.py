@@ -137,14 +137,12 @@ async def test_too_many_lanes_are_rejected_with_advice(database: Database, monke
 
 
 async def test_unreadable_times_are_sorted_too(database: Database) -> None:
-    times = ["infinity", "-infinity", "20000-01-01"] if database.dialect.isolates_rows else ["soon", "", "x"]
+    times = ["infinity", "-infinity", "20000-01-01"] if database.dialect.is_server else ["soon", "", "x"]
     for id, text in enumerate(times, 1):
         moment = sa.cast(sa.literal(text, sa.Text), database.tables.history.c.finished_at.type)
-        await add_past(
-            database, id, finished_at=moment if database.dialect.isolates_rows else sa.literal(text, sa.Text)
-        )
+        await add_past(database, id, finished_at=moment if database.dialect.is_server else sa.literal(text, sa.Text))
     await add_past(database, 4)
-    expected = [1, 3, 4, 2] if database.dialect.isolates_rows else [3, 1, 4, 2]
+    expected = [1, 3, 4, 2] if database.dialect.is_server else [3, 1, 4, 2]
     assert await listed(database, "", "finished_at", limit=1) == expected
 
 

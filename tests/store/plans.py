@@ -51,7 +51,7 @@ class Watch(Protocol):
 
 def watch(database: Database) -> Watch:
     """Begin to record a database that has no connection yet."""
-    return WatchedPostgreSQL(database) if database.dialect.isolates_rows else WatchedSQLite(database)
+    return WatchedPostgreSQL(database) if database.dialect.is_server else WatchedSQLite(database)
 
 
 class WatchedPostgreSQL:

@@ -150,11 +150,11 @@ async def test_transactions_of_handlers_do_not_wait_for_each_other(database: Dat
     endings = [FinishedTask(task.id, task.fence, 0.3) for task in tasks]
     async with database.writing() as first:
         assert await first.follow(complete_steps(first, runner.id, endings[0], part=1))
-        if database.dialect.isolates_rows:  # on SQLite there is one transaction at a time
+        if database.dialect.row_locks:  # on SQLite there is one transaction at a time
             async with database.writing() as second:
                 await second.execute(sa.text("SET LOCAL lock_timeout = '1s'"))
                 assert await second.follow(complete_steps(second, runner.id, endings[1], part=2))
-    assert (await counts(database))["succeeded"] == (2 if database.dialect.isolates_rows else 1)
+    assert (await counts(database))["succeeded"] == (2 if database.dialect.is_server else 1)
 
 
 async def test_a_task_terminated_before_its_first_claim_counts_too(database: Database, runner: Runner) -> None:
@@ -171,7 +171,7 @@ async def test_a_task_terminated_before_its_first_claim_counts_too(database: Dat
 async def test_an_implausible_time_counts_as_now(database: Database, runner: Runner, fast: bool) -> None:
     odd = (
         ("infinity", "-infinity", "20000-01-01", "0044-03-15 BC")
-        if database.dialect.isolates_rows
+        if database.dialect.is_server
         else ("soon", "x", "", "1980 or so")
     )
     async with database.writing() as tx:

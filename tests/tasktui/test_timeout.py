@@ -96,7 +96,7 @@ async def runs(database: Database, *, expected: bool = True) -> None:
     async def is_active(tx: Transaction) -> bool:
         return bool(await tx.scalar(ACTIVE))
 
-    while database.dialect.isolates_rows and await database.read(is_active) is not expected:
+    while database.dialect.is_server and await database.read(is_active) is not expected:
         await asyncio.sleep(0)
 
 

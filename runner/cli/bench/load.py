@@ -94,7 +94,7 @@ class Load:
 
     async def analyze(self) -> None:
         """Update the planner statistics, as PostgreSQL would within a minute on its own."""
-        if self.database.dialect.isolates_rows:
+        if self.database.dialect.is_server:
             await self.database.write(_analyze)
 
     async def wait_until_done(self) -> float:

@@ -131,7 +131,7 @@ async def describe(database: Database, sandbox: Sandbox) -> dict[str, str]:
         "cpus": _cpus(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}, load {_load():.1f}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "database": await database.read(_server if database.dialect.isolates_rows else _file),
+        "database": await database.read(_server if database.dialect.is_server else _file),
         "disk": "the server's" if sandbox.settings.url.file is None else _disk(sandbox.folder),
         "packages": ", ".join(_packages(database.engine.dialect.driver)),
         "settings": ", ".join(f"{name} {rows[name]}" for name in RELEVANT),

@@ -65,7 +65,7 @@ class Statements:
         Returns:
             One cost per kind of statement; empty on SQLite, which runs in the runner's process.
         """
-        if not self._database.dialect.isolates_rows:
+        if not self._database.dialect.is_server:
             return []
         if self._before is not None:
             return list(_difference(self._before, await self._usage() or {}, tasks))
@@ -76,7 +76,7 @@ class Statements:
 
     async def _usage(self) -> Usage | None:
         """Usage in the bench's schema by pg_stat_statements; None if that is not installed and loaded."""
-        if not self._database.dialect.isolates_rows:
+        if not self._database.dialect.is_server:
             return None
         try:
             return await self._database.read(_read_usage)

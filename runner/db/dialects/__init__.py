@@ -23,8 +23,18 @@ class Dialect(Protocol):
     """
 
     name: str
-    isolates_rows: bool
-    """True if rows are locked individually; False if there is only one writer at a time."""
+    is_server: bool
+    """True if a server runs the statements; False if the program itself reads and writes a file."""
+    row_locks: bool
+    """True if rows are locked individually; False if each write, even of one statement, waits for the only writer."""
+    row_addresses: bool
+    """True if a row has a physical address, which is faster than its id; see `row_address`."""
+    writing_ctes: bool
+    """True if one statement can move rows: a WITH may contain INSERT, UPDATE and DELETE with RETURNING."""
+    laterals: bool
+    """True if a subquery in FROM may refer to the tables before it."""
+    schemas: bool
+    """True if the tables may be in a schema of their own."""
     begin: str
     """The statement that begins a writing transaction."""
     unprepared: Mapping[str, Any]
@@ -201,13 +211,13 @@ class Dialect(Protocol):
 
 
 def row_address(table: sa.FromClause, dialect: Dialect) -> sa.ColumnElement[Any]:
-    """The fastest access to a row that was just read: its physical address on a database with row locks, else its id.
+    """The fastest access to a row that was just read: its physical address if it has one, else its id.
 
     Args:
         table: table of the row, or its alias.
         dialect: the dialect of the database.
     """
-    address: sa.ColumnElement[Any] = ctid(table) if dialect.isolates_rows else table.c.id
+    address: sa.ColumnElement[Any] = ctid(table) if dialect.row_addresses else table.c.id
     return address
 
 

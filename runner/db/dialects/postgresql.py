@@ -83,7 +83,7 @@ class PostgreSQL:
     """PostgreSQL 13 and newer, over psycopg 3."""
 
     name = "postgresql"
-    isolates_rows = True
+    is_server = row_locks = row_addresses = writing_ctes = laterals = schemas = True
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
     unprepared: Mapping[str, Any] = MappingProxyType({"prepare": False})
     partitions = True

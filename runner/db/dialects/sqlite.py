@@ -27,7 +27,7 @@ class SQLite:
     """SQLite 3.35 and newer, over aiosqlite."""
 
     name = "sqlite"
-    isolates_rows = False
+    is_server = row_locks = row_addresses = writing_ctes = laterals = schemas = False
     begin = "BEGIN IMMEDIATE"
     unprepared: Mapping[str, Any] = MappingProxyType({})
     partitions = False

@@ -85,7 +85,7 @@ async def accept(database: Installation, revision: StoredRevision | None) -> lis
         database: the database that the program uses.
         revision: its revision; None without task tables.
     """
-    if not database.dialect.isolates_rows:
+    if not database.dialect.is_server:
         return await upgrade(database) if pending(revision, database.url) else []
     require(revision, database.url)
     return []

@@ -197,7 +197,7 @@ def _releasing(tables: Tables, driver: sa.Dialect, notify: bool) -> list[Prepare
         "run_at": sa.case((task.c.run_at > db_now(), task.c.run_at), else_=db_now()),
         "version": next_version(task.c.version),
     }
-    if dialect.isolates_rows:
+    if dialect.writing_ctes:
         rows = selection.cte("selection").prefix_with("MATERIALIZED")
         closed = sa.update(dependency).where(ctid(dependency) == rows.c.address).values(satisfied)
         freed = sa.update(task).where(ctid(task) == rows.c.task_row).values(free).returning(task.c.id)
@@ -215,7 +215,7 @@ def _followers(tables: Tables, dialect: Dialect) -> sa.Select[Any]:
     one: sa.ColumnElement[int] = sa.literal_column("1")
     column = tables.dependency.c
     after = (column.parent_id == parents.c.id) & column.parent_key.is_(None) & column.in_order & is_open(column)
-    columns = [column.id, column.task_id, *([ctid(tables.dependency)] if dialect.isolates_rows else [])]
+    columns = [column.id, column.task_id, *([ctid(tables.dependency)] if dialect.row_addresses else [])]
     waits = sa.select(*columns).where(after).offset(NO_JOIN).correlate(parents)
     joined, match = dialect.for_each(parents, waits, tables.dependency)
     past, other, row = tables.history.alias("past"), tables.dependency.alias("other"), tables.task.alias("follower")
@@ -227,7 +227,7 @@ def _followers(tables: Tables, dialect: Dialect) -> sa.Select[Any]:
     alone = succeeded.exists() & ~others.exists()
     # The last condition is checked again when the row is locked: a predecessor that fails meanwhile raises the number.
     is_blocked = (row.c.id == match.task_id) & is_state(row.c.state, State.BLOCKED) & (row.c.blocked_by <= one)
-    if not dialect.isolates_rows:
+    if not dialect.row_locks:
         return sa.select(match.id, row.c.id).select_from(joined.join(row, is_blocked)).where(alone)
     locked = sa.select(ctid(row)).where(is_blocked).with_for_update(skip_locked=True).lateral("locked")
     selection = sa.select(match.ctid.label("address"), locked.c.ctid.label("task_row"))
