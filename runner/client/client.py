@@ -110,7 +110,7 @@ class Client:
             threads = self._open_database().threads
             return threads.run(partial(threads.insert, insert, payload), begins=False)
         except DatabaseUnavailable as error:
-            raise_explained(error, [insert.task], commits_itself=insert.commits_itself)
+            raise_explained(error, [insert.task], commits_itself=True)
 
     async def submit_one_async(self, insert: "SingleInsert", payload: str) -> int:
         """Same as `submit_one`, without blocking the caller's event loop."""
@@ -162,7 +162,7 @@ class Client:
             )
             return database.threads.run(steps, begins=not single)
         except DatabaseUnavailable as error:
-            raise_explained(error, tasks, commits_itself=single and database.dialect.row_locks)
+            raise_explained(error, tasks, commits_itself=single)
 
     def _open_database(self) -> "Database":
         if self._opened_database is not None:

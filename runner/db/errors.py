@@ -1,6 +1,7 @@
 """Translation of driver errors: unavailable, refused, or transient."""
 
 import random
+import sqlite3
 import time
 from typing import Any, Literal, NoReturn
 
@@ -96,12 +97,15 @@ def lost_prepared(error: BaseException) -> bool:
 
 
 def is_answered(error: BaseException | None) -> bool:
-    """Return True if the server reported the error of a statement, which therefore changed nothing.
+    """Return True if the database reported the error of a statement or commit, which therefore changed nothing.
 
     Args:
         error: the error of a driver or of SQLAlchemy; None if it is unknown.
     """
-    state = _sqlstate(_original(error)) if error is not None else ""
+    original = _original(error) if error is not None else None
+    if isinstance(original, sqlite3.Error):  # after an error of the disk a commit may be in the log, or not
+        return getattr(original, "sqlite_errorcode", sqlite3.SQLITE_IOERR) & 0xFF != sqlite3.SQLITE_IOERR
+    state = _sqlstate(original) if original is not None else ""
     return bool(state) and not state.startswith(UNKNOWN_STATES)
 
 

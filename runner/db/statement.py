@@ -71,21 +71,19 @@ class Step(NamedTuple):
 
 
 class SingleInsert(NamedTuple):
-    """The statement that submits one task, with all its values except the payload. It commits by itself or alone.
+    """The statement that submits one task, with all its values except the payload. It commits by itself.
 
     Args:
         task: the task without its payload.
         sql: the statement, with parameters by position; it returns the id.
         before: the values of the parameters before the payload.
         after: the values of the parameters after the payload.
-        commits_itself: True if the statement is a transaction of its own, without BEGIN and COMMIT.
     """
 
     task: NewTask
     sql: str
     before: tuple[Any, ...]
     after: tuple[Any, ...]
-    commits_itself: bool
 
 
 Steps: TypeAlias = Generator[Step, list[Any], T]

@@ -173,13 +173,13 @@ class ThreadConnections:
 
         Args:
             work: executes the statements; called again if a concurrent transaction made them fail.
-            begins: False if its only statement commits by itself where the database allows that.
+            begins: False for a single statement, which commits by itself, and for statements that read.
             writes: False for statements that read, each a snapshot of its own, and do not wait for writers.
 
         Raises:
             StoreError: an error of the database.
         """
-        begin = self._dialect.begin if writes and (begins or not self._dialect.row_locks) else None
+        begin = self._dialect.begin if begins else None
         semaphore = self._semaphore if writes else self._readers
         attempt, end = 1, time.monotonic() + connect.BUSY_SECONDS
         while True:
@@ -193,7 +193,7 @@ class ThreadConnections:
                     stage = "statement"
                     if begin is not None:
                         self._begin(connection, begin)
-                    result = work(connection)
+                    result = self._execute(work, connection, alone=begin is None)
                     stage = "commit"
                     if begin is not None:
                         connection.cursor.execute("COMMIT", **self._dialect.unprepared)
@@ -216,9 +216,14 @@ class ThreadConnections:
 
     def _begin(self, connection: ThreadConnection, begin: str) -> None:
         if self._path:
-            connect.begin_writing(connection.driver)
+            connect.when_unlocked(lambda: connection.cursor.execute(begin))
         else:
             connection.cursor.execute(begin, **self._dialect.unprepared)
+
+    def _execute(self, work: Callable[[ThreadConnection], T], connection: ThreadConnection, *, alone: bool) -> T:
+        if alone and self._path:
+            return connect.when_unlocked(lambda: work(connection))[0]
+        return work(connection)
 
     def following(
         self, verb: Callable[[StatementFrame], Steps[T]], *, single: bool = False
@@ -289,6 +294,7 @@ class ThreadConnections:
                 self.prepares = self._dialect.keep_plans_in_thread(driver)
             cursor, by_position = driver.cursor(), self._dialect.cursor_by_position(driver)
             if self._path:
+                connect.prepare_submits(cursor)
                 return ThreadConnection(driver, cursor, by_position, os.stat(self._path), None)  # noqa: PTH116 - as above
             poll = select.poll()
             poll.register(driver.fileno(), select.POLLIN)

@@ -131,7 +131,7 @@ def single_insert(frame: Frame, task: NewTask, notify: bool) -> SingleInsert | N
     check(task)
     step = _insert_step(frame, [task], [], notify)
     before, after = step.prepared.around("shared_payload", step.parameters)
-    return SingleInsert(task, step.prepared.sql, before, after, frame.dialect.row_locks)
+    return SingleInsert(task, step.prepared.sql, before, after)
 
 
 def takes_one_statement(tasks: Sequence[NewTask]) -> bool:

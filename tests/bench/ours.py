@@ -1,14 +1,17 @@
 """Ours, as one system of a comparison: a command with the verbs setup, one, bulk, lat, worker and left.
 
 The comparison's own modules `contract` and `probe` must be on PYTHONPATH. OURS=sqlite in the environment chooses
-SQLite. Settings are those that users get.
+SQLite; SUBMIT=blocking submits single tasks from code without an event loop. Settings are those that users get.
 """
 
+import json
 import os
+import sys
+import time
 from typing import Any
 
 import sqlalchemy as sa
-from contract import Peer, dsn, on_sigterm, run  # type: ignore[import-not-found]
+from contract import Peer, dsn, on_sigterm, payload, run  # type: ignore[import-not-found]
 from probe import hit  # type: ignore[import-not-found]
 
 from runner import TaskHandler, connect, disconnect
@@ -28,13 +31,17 @@ async def noop(i: int, t: float, pad: str) -> None:
 NOOP: TaskHandler[..., Any, Any] = TaskHandler("bench", noop)
 
 
+def database_url() -> str:
+    """The database of the comparison."""
+    return f"sqlite:///{os.environ['BENCH_SQLITE']}" if os.environ.get("OURS") == "sqlite" else str(dsn())
+
+
 class Ours(Peer):  # type: ignore[misc]
     """This project."""
 
     async def open(self) -> None:
         """Prepare the way to the database."""
-        url = f"sqlite:///{os.environ['BENCH_SQLITE']}" if os.environ.get("OURS") == "sqlite" else dsn()
-        self.settings = Settings(url=parse_url(url))
+        self.settings = Settings(url=parse_url(database_url()))
         self.database = Database.of(self.settings)
         connect(self.settings)
 
@@ -68,5 +75,19 @@ class Ours(Peer):  # type: ignore[misc]
             return int(await tx.scalar(sa.select(sa.func.count()).select_from(tx.tables.task)))
 
 
+def submit_blocking(count: int) -> None:
+    """Submit tasks one by one without an event loop, and print the rate like the verb `one`."""
+    connect(url=parse_url(database_url()))
+    start = time.monotonic()
+    for number in range(count):
+        NOOP.submit(**payload(number))
+    seconds = time.monotonic() - start
+    disconnect()
+    print(json.dumps({"n": count, "s": seconds, "rate": count / seconds}))
+
+
 if __name__ == "__main__":
-    run(Ours())
+    if os.environ.get("SUBMIT") == "blocking" and sys.argv[1] == "one":
+        submit_blocking(int(sys.argv[2]))
+    else:
+        run(Ours())

@@ -6,8 +6,11 @@ import os
 import sqlite3
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -18,6 +21,7 @@ from runner import TaskHandler, connect, disconnect, handler
 from runner.client.client import get_client
 from runner.db.connect import THREAD_CONNECTIONS as MOST
 from runner.db.database import Database
+from runner.errors import DatabaseLocked
 from runner.handlers.registry import REGISTRY
 from runner.urls import parse_url
 from tests.conftest import on_sqlite
@@ -148,6 +152,44 @@ def test_an_error_in_a_thread_frees_its_connection(work: TaskHandler[Any, Any, A
         thread.join()
     assert len(errors) == 3 * MOST
     assert work.submit(number=3) > first
+
+
+@on_sqlite
+@pytest.mark.parametrize("options", [{}, {"unique_key": "7"}], ids=["alone", "in a transaction"])
+def test_a_submit_waits_for_the_write_of_another_program(
+    work: TaskHandler[Any, Any, Any], migrated_url: str, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    first = work.submit(number=1)
+    pauses = threading.Event()
+
+    def pause(seconds: float) -> None:
+        pauses.set()
+        time.sleep(seconds)
+
+    monkeypatch.setattr("runner.db.connect.time", SimpleNamespace(monotonic=time.monotonic, sleep=pause))
+    with (
+        contextlib.closing(sqlite3.connect(parse_url(migrated_url).database, isolation_level=None)) as other,
+        ThreadPoolExecutor() as threads,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        second = threads.submit(work.options(**options).submit, number=2)
+        assert pauses.wait(20)
+        other.execute("COMMIT")
+        assert second.result(20) > first
+
+
+@on_sqlite
+def test_a_submit_reports_a_file_that_stays_locked(
+    work: TaskHandler[Any, Any, Any], migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = work.submit(number=1)
+    monkeypatch.setattr("runner.db.connect.BUSY_SECONDS", 0.05)
+    with contextlib.closing(sqlite3.connect(parse_url(migrated_url).database, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DatabaseLocked, match="Another program has locked sqlite"):
+            work.submit(number=2)
+        other.execute("COMMIT")
+    assert work.submit(number=3) == first + 1
 
 
 async def _itself(database: Database) -> Database:

@@ -160,6 +160,12 @@ class WatchedCursor:
         if sql == "COMMIT":
             self._commits.committed(self)
 
+    def fetchall(self) -> list[Any]:
+        rows = self._cursor.fetchall()
+        if not self._cursor.connection.in_transaction:  # the statement has committed by itself
+            self._commits.committed(self)
+        return rows
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cursor, name)
 
