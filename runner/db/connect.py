@@ -204,28 +204,6 @@ def _begin_sqlite(connection: sa.Connection) -> None:
         await_only(raw._execute(begin_writing, raw._conn, seconds))  # noqa: SLF001 - in the driver's thread
 
 
-def with_fast_text(connection: Any, statements: Callable[[], T]) -> T:
-    """Execute statements with the driver's own texts; if one is no UTF-8, execute them again in a new transaction.
-
-    READABLE is a call per text, for which a thread waits while the event loop is busy.
-
-    Args:
-        connection: a `sqlite3.Connection` in autocommit mode.
-        statements: executes the statements in a transaction and returns their result.
-    """
-    connection.text_factory = str
-    try:
-        return statements()
-    except sqlite3.OperationalError as error:
-        if hasattr(error, "sqlite_errorcode"):  # SQLite itself reports no bad text
-            raise
-    finally:
-        connection.text_factory = READABLE
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
-    return statements()
-
-
 def begin_writing(connection: Any, seconds: float | None = None) -> bool:
     """Begin a writing transaction of SQLite, after the writers of other processes.
 

@@ -148,7 +148,7 @@ class FileRun(Generic[T]):
             was_locked = connect.begin_writing(file)
             others = [run for run in (*waiting,) if run is not self and not run.done]
             if not (was_locked and others and _together(file, [self, *others])):
-                connect.with_fast_text(file, lambda: self.statements(file))
+                _with_fast_text(file, lambda: self.statements(file))
                 _commit(file, [self])
         except BaseException as error:
             self.done, self.error = True, error  # the event loop removes it from the waiting ones later
@@ -194,6 +194,28 @@ class FileRun(Generic[T]):
         if isinstance(awaited, FileStatement):
             return awaited
         raise _refused(self._running)
+
+
+def _with_fast_text(file: Any, statements: Callable[[], T]) -> T:
+    """Execute statements with the driver's own texts; if one is no UTF-8, execute them again in a new transaction.
+
+    `connect.READABLE` is a call per text, for which a thread waits while the event loop is busy.
+
+    Args:
+        file: a `sqlite3.Connection` in autocommit mode.
+        statements: executes the statements in a transaction and returns their result.
+    """
+    file.text_factory = str
+    try:
+        return statements()
+    except sqlite3.OperationalError as error:
+        if hasattr(error, "sqlite_errorcode"):  # SQLite itself reports no bad text
+            raise
+    finally:
+        file.text_factory = connect.READABLE
+    if file.in_transaction:
+        file.execute("ROLLBACK")
+    return statements()
 
 
 def _together(file: Any, runs: list[FileRun[Any]]) -> bool:
