@@ -1,18 +1,23 @@
-"""The task list of a screen. Its order stays fixed while its tasks change.
+"""The task list: its columns, and its order, which stays fixed while its tasks change.
 
 Tasks are identified by id, never by position.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import NamedTuple
 
+from runner.filter.fields import Operator, Sort, SortField
 from runner.filter.parse import Filter
+from runner.model.task import Shown
 from runner.queries.counting import Count
 from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
+from runner.text import formatting
 from runner.text.sanitize import count_noun
+from tasktui.render.render import Cell, ListColumn, RenderedRow, brief, handler_cell, line, state, when_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +162,116 @@ class Listing:
 
 def _live(tasks: Iterable[TaskRow]) -> frozenset[int]:
     return frozenset(task.id for task in tasks if not task.state.final)
+
+
+class _ListedTask(NamedTuple):
+    """A task, the database's time of its row, and the style of a task that has left the list; empty for the others."""
+
+    task: TaskRow
+    at: datetime
+    quiet: str
+    missing: bool
+
+    def style(self, spec: str) -> str:
+        return self.quiet or spec
+
+
+def _state_cell(row: _ListedTask) -> Cell:
+    cell = state(row.task.shown)
+    cancel_mark = "!" if row.task.cancel_requested else ""
+    return Cell("gone", "faint") if row.missing else Cell(f"{cell.text}{cancel_mark}", cell.style)
+
+
+def _attempt_cell(row: _ListedTask) -> Cell:
+    task = row.task
+    used_up = task.max_attempts is not None and task.attempt >= task.max_attempts
+    tried = "dead" if used_up and task.shown is Shown.DEAD else "retrying" if task.attempt > 1 else "muted"
+    return Cell(formatting.attempts(task.attempt, task.max_attempts), row.style(tried))
+
+
+def _when_cell(row: _ListedTask) -> Cell:
+    when, role = when_text(row.task, row.at)
+    return Cell(when, row.style(role))
+
+
+def _reason_cell(row: _ListedTask) -> Cell:
+    reason = brief(row.task.remark)
+    kind, colon, rest = reason.partition(": ")
+    error = ((kind, row.style("text")), (colon + rest, row.style("muted")))
+    return Cell(reason, row.style("muted"), error if colon else None)
+
+
+TASK_COLUMNS: tuple[tuple[ListColumn, Callable[[_ListedTask], Cell]], ...] = (
+    (ListColumn("ID", 8, right=True), lambda row: Cell(str(row.task.id), "text")),
+    (ListColumn("STATE", 12), _state_cell),
+    (ListColumn("QUEUE", 10, drop=4), lambda row: Cell(line(row.task.queue), row.style("muted"))),
+    (ListColumn("HANDLER", 19), lambda row: handler_cell(line(row.task.handler), row.style("text"))),
+    (
+        ListColumn("KEY", 15, grow=1),
+        lambda row: Cell(line(row.task.key) if row.task.key else "", row.style("text")),
+    ),
+    (ListColumn("ATTEMPT", 7, right=True), _attempt_cell),
+    (ListColumn("WHEN", 10, right=True), _when_cell),
+    (
+        ListColumn("AGE", 7, right=True, drop=2),
+        lambda row: Cell(formatting.since(row.task.submitted_at, row.at), row.style("muted")),
+    ),
+    (ListColumn("REASON", 16, grow=2, drop=1), _reason_cell),
+)
+"""The columns of the task list, each with its head and its cell."""
+
+TASK_HEADS = tuple(head for head, _ in TASK_COLUMNS)
+"""The heads of the task list."""
+
+
+def task_line(task: TaskRow, at: datetime, *, finished: bool = False, missing: bool = False) -> RenderedRow:
+    """A row of the task list.
+
+    Args:
+        task: the latest row.
+        at: the database's time of that row.
+        finished: the task has finished since it was loaded.
+        missing: the task has been pruned since.
+    """
+    row = _ListedTask(task, at, "faint" if finished or missing else "", missing)
+    return RenderedRow(tuple(cell(row) for _, cell in TASK_COLUMNS), struck=finished or missing)
+
+
+TITLES = {
+    SortField.ID: "ID",
+    SortField.AGE: "AGE",
+    SortField.RUN_AT: "WHEN",
+    SortField.CLAIMED_AT: "WHEN",
+    SortField.FINISHED_AT: "WHEN",
+    SortField.ATTEMPTS: "ATTEMPT",
+}
+"""The column of each sort order; priority has none."""
+
+
+def columns_for(sort: Sort, task_filter: Filter | None = None) -> dict[int, ListColumn]:
+    """The columns by their place in a row, with an arrow at the sorted one. A list of one queue needs no QUEUE.
+
+    Args:
+        sort: the order of the list.
+        task_filter: the filter of the list.
+    """
+    title, arrow = TITLES.get(sort.by), f" {sort.arrow}"
+    one_queue = _one_queue(task_filter)
+    return {
+        place: column._replace(title=column.title + arrow * (column.title == title))
+        for place, column in enumerate(TASK_HEADS)
+        if not (column.title == "QUEUE" and one_queue)
+    }
+
+
+def _one_queue(task_filter: Filter | None) -> bool:
+    """True if all tasks that match a filter are of one queue."""
+    terms = task_filter.terms if task_filter is not None else ()
+    return any(term.field == "queue" and term.operator is Operator.EQ and not term.negated for term in terms)
+
+
+def list_line(listing: Listing, id: int, *, places: Sequence[int] = range(len(TASK_HEADS))) -> RenderedRow:
+    """Render a task of a list as a row with some of its columns."""
+    assert listing.at is not None  # noqa: S101 - ids come from a read
+    row = task_line(listing.tasks[id], listing.at, finished=listing.has_finished(id), missing=id in listing.missing)
+    return row._replace(cells=tuple(row.cells[place] for place in places))

@@ -1,10 +1,10 @@
-"""Texts, cells and columns of tables, and the task list. Every text from a database is sanitized by this module.
+"""Texts, cells and columns of tables. Every text from a database is sanitized by this module.
 
 Widgets accept only the output of `line`, `block` and the cells below, and draw it as plain text without markup.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -174,76 +174,3 @@ def _touch(number: ListColumn, text: ListColumn | None) -> bool:
 
 def _total_width(columns: Sequence[ListColumn], room: int) -> int:
     return sum(column.width for column in columns) + sum(gaps(columns, room)[:-1])
-
-
-class _ListedTask(NamedTuple):
-    """A task, the database's time of its row, and the style of a task that has left the list; empty for the others."""
-
-    task: TaskRow
-    at: datetime
-    quiet: str
-    missing: bool
-
-    def style(self, spec: str) -> str:
-        return self.quiet or spec
-
-
-def _state_cell(row: _ListedTask) -> Cell:
-    cell = state(row.task.shown)
-    cancel_mark = "!" if row.task.cancel_requested else ""
-    return Cell("gone", "faint") if row.missing else Cell(f"{cell.text}{cancel_mark}", cell.style)
-
-
-def _attempt_cell(row: _ListedTask) -> Cell:
-    task = row.task
-    used_up = task.max_attempts is not None and task.attempt >= task.max_attempts
-    tried = "dead" if used_up and task.shown is Shown.DEAD else "retrying" if task.attempt > 1 else "muted"
-    return Cell(formatting.attempts(task.attempt, task.max_attempts), row.style(tried))
-
-
-def _when_cell(row: _ListedTask) -> Cell:
-    when, role = when_text(row.task, row.at)
-    return Cell(when, row.style(role))
-
-
-def _reason_cell(row: _ListedTask) -> Cell:
-    reason = brief(row.task.remark)
-    kind, colon, rest = reason.partition(": ")
-    error = ((kind, row.style("text")), (colon + rest, row.style("muted")))
-    return Cell(reason, row.style("muted"), error if colon else None)
-
-
-TASK_COLUMNS: tuple[tuple[ListColumn, Callable[[_ListedTask], Cell]], ...] = (
-    (ListColumn("ID", 8, right=True), lambda row: Cell(str(row.task.id), "text")),
-    (ListColumn("STATE", 12), _state_cell),
-    (ListColumn("QUEUE", 10, drop=4), lambda row: Cell(line(row.task.queue), row.style("muted"))),
-    (ListColumn("HANDLER", 19), lambda row: handler_cell(line(row.task.handler), row.style("text"))),
-    (
-        ListColumn("KEY", 15, grow=1),
-        lambda row: Cell(line(row.task.key) if row.task.key else "", row.style("text")),
-    ),
-    (ListColumn("ATTEMPT", 7, right=True), _attempt_cell),
-    (ListColumn("WHEN", 10, right=True), _when_cell),
-    (
-        ListColumn("AGE", 7, right=True, drop=2),
-        lambda row: Cell(formatting.since(row.task.submitted_at, row.at), row.style("muted")),
-    ),
-    (ListColumn("REASON", 16, grow=2, drop=1), _reason_cell),
-)
-"""The columns of the task list, each with its head and its cell."""
-
-TASK_HEADS = tuple(head for head, _ in TASK_COLUMNS)
-"""The heads of the task list."""
-
-
-def task_line(task: TaskRow, at: datetime, *, finished: bool = False, missing: bool = False) -> RenderedRow:
-    """A row of the task list.
-
-    Args:
-        task: the latest row.
-        at: the database's time of that row.
-        finished: the task has finished since it was loaded.
-        missing: the task has been pruned since.
-    """
-    row = _ListedTask(task, at, "faint" if finished or missing else "", missing)
-    return RenderedRow(tuple(cell(row) for _, cell in TASK_COLUMNS), struck=finished or missing)

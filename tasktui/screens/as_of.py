@@ -35,10 +35,10 @@ from runner.queries.registries import Pause
 from runner.queries.why.why import why_as_of
 from runner.text import formatting
 from runner.text.times import EARLIEST, format_moment
-from tasktui.render.render import TASK_HEADS, Cell, ListColumn, RenderedRow, line, lines, task_line
+from tasktui.data.task_list import TASK_HEADS, columns_for, task_line
+from tasktui.render.render import Cell, ListColumn, RenderedRow, line, lines
 from tasktui.render.rows import BLANK, Part, Row, fit
 from tasktui.screens.live import LiveScreen
-from tasktui.screens.tasks import columns_for
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 
@@ -229,7 +229,7 @@ class PastTasks(PastScreen):
         bound = f", of {CANDIDATES:,} examined" if page.capped else ""
         count = f"{Count(len(self._tasks), page.next is not None).of('task')}{bound}. {MISSING}"
         self.show_head(page.at, heading, count, "" if page.audited else UNAUDITED)
-        places = columns_for(self.session.sort, self.size.width)
+        places = columns_for(self.session.sort)
         table = self.query_one("#tasks", Table)
         table.columns = tuple(places.values())
         table.show(tuple(self._tasks), partial(past_line, self._tasks, page, places=tuple(places)))

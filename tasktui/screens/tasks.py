@@ -10,16 +10,14 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from runner.filter.fields import NEWEST, Operator, Sort, SortField, parse_sort
-from runner.filter.parse import Filter
+from runner.filter.fields import NEWEST, Sort, SortField, parse_sort
 from runner.model.task import State
 from runner.text.sanitize import SIGNS
 from tasktui.actions.action import Targets
-from tasktui.data.task_list import Listing
+from tasktui.data.task_list import TASK_HEADS, TITLES, Listing, columns_for, list_line
 from tasktui.data.task_pages import MOST_NEWER, Loaded, TaskPages, matching
 from tasktui.messages import MatchesFound, Notice
 from tasktui.render.plot import gauge
-from tasktui.render.render import TASK_HEADS, ListColumn, RenderedRow, task_line
 from tasktui.render.rows import BLANK, Part, Row, fit, rule
 from tasktui.screens.actions import TASK_TARGETS, action_bindings
 from tasktui.screens.live import LiveScreen
@@ -29,42 +27,7 @@ from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 
 NORMAL = 100
-"""Cells of a screen that has room for all columns."""
-
-TITLES = {
-    SortField.ID: "ID",
-    SortField.AGE: "AGE",
-    SortField.RUN_AT: "WHEN",
-    SortField.CLAIMED_AT: "WHEN",
-    SortField.FINISHED_AT: "WHEN",
-    SortField.ATTEMPTS: "ATTEMPT",
-}
-"""The column of each sort order; priority has none."""
-
-
-def columns_for(sort: Sort, width: int = 200, task_filter: Filter | None = None) -> dict[int, ListColumn]:
-    """The columns by their place in a row, with an arrow at the sorted one.
-
-    A narrow screen has no QUEUE, AGE and REASON, and a list of one queue needs no QUEUE.
-
-    Args:
-        sort: the order of the list.
-        width: cells of the screen.
-        task_filter: the filter of the list.
-    """
-    title, arrow = TITLES.get(sort.by), f" {sort.arrow}"
-    left_out = ("QUEUE", "AGE", "REASON") if width < NORMAL else ("QUEUE",) if _one_queue(task_filter) else ()
-    return {
-        place: column._replace(title=column.title + arrow * (column.title == title))
-        for place, column in enumerate(TASK_HEADS)
-        if column.title not in left_out
-    }
-
-
-def _one_queue(task_filter: Filter | None) -> bool:
-    """True if all tasks that match a filter are of one queue."""
-    terms = task_filter.terms if task_filter is not None else ()
-    return any(term.field == "queue" and term.operator is Operator.EQ and not term.negated for term in terms)
+"""Cells of a screen that has room for the states above the list."""
 
 
 class TasksScreen(LiveScreen):
@@ -227,7 +190,7 @@ class TasksScreen(LiveScreen):
         """Show the current list."""
         listing = self.pages.listing
         width = self.size.width
-        columns = columns_for(self.pages.sort, width, self.pages.filter)
+        columns = columns_for(self.pages.sort, self.pages.filter)
         self.table.columns = tuple(columns.values())
         render = partial(list_line, listing, places=tuple(columns))
         self.table.show(listing.ids, render, listing.marks)
@@ -255,13 +218,6 @@ def time_field(listing: Listing) -> SortField:
     if first is not None and first.state.final:
         return SortField.FINISHED_AT
     return SortField.CLAIMED_AT if first is not None and first.state is State.RUNNING else SortField.RUN_AT
-
-
-def list_line(listing: Listing, id: int, *, places: Sequence[int] = range(len(TASK_HEADS))) -> RenderedRow:
-    """Render a task of a list as a row with some of its columns."""
-    assert listing.at is not None  # noqa: S101 - ids come from a read
-    row = task_line(listing.tasks[id], listing.at, finished=listing.has_finished(id), missing=id in listing.missing)
-    return row._replace(cells=tuple(row.cells[place] for place in places))
 
 
 def states(listing: Listing, width: int) -> Row:

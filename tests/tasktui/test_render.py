@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from runner.filter.fields import NEWEST
+from runner.filter.parse import parse_filter
 from runner.model.task import Shown
 from runner.policy.breaker import OpenBreaker
 from runner.policy.histogram import Histogram, Times
@@ -17,7 +19,7 @@ from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
 from tasktui.data import task_panels
 from tasktui.data.background import Workforce, busy_per_minute
-from tasktui.data.task_list import Listing
+from tasktui.data.task_list import Listing, columns_for, task_line
 from tasktui.render import theme
 from tasktui.render.code import error_rows, payload_rows
 from tasktui.render.plot import (
@@ -34,7 +36,7 @@ from tasktui.render.plot import (
     time_axis,
     with_marks,
 )
-from tasktui.render.render import ListColumn, brief, fitted, task_line, widths
+from tasktui.render.render import ListColumn, brief, fitted, widths
 from tasktui.render.rows import plain, width_of, wrapped
 from tasktui.screens.failure_panels import in_front, is_hot
 from tasktui.screens.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
@@ -415,3 +417,17 @@ def test_a_table_computes_its_layout_once_for_all_its_lines(monkeypatch: pytest.
     table.columns = (ListColumn("ID", 6, right=True),)
     table.render_line(0)
     assert len(computed) == 2
+
+
+@pytest.mark.parametrize(("room", "hidden"), [(79, {"QUEUE", "AGE", "REASON"}), (99, {"QUEUE", "AGE"}), (120, set())])
+def test_a_narrow_task_list_leaves_out_the_columns_that_can_be_dropped(room: int, hidden: set[str]) -> None:
+    columns = [*columns_for(NEWEST).values()]
+    assert {column.title for column, width in zip(columns, widths(columns, room), strict=True) if not width} == hidden
+
+
+@pytest.mark.parametrize(
+    ("text", "listed"), [("queue:mail", False), ("queue:mail,sms", True), ("-queue:mail", True), ("handler:h", True)]
+)
+def test_a_list_of_one_queue_has_no_column_for_it(text: str, listed: bool) -> None:
+    titles = {column.title for column in columns_for(NEWEST, parse_filter(text, NOW, UTC)).values()}
+    assert ("QUEUE" in titles) is listed

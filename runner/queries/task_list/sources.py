@@ -12,7 +12,7 @@ from runner.db.schema.task import Condition, is_final_state
 from runner.db.types import db_now
 from runner.model.task import FINAL, Shown, State
 
-TASK_COLUMNS = {
+TASK_FIELDS = {
     "id": "id",
     "queue": "queue",
     "handler": "handler",
@@ -33,7 +33,7 @@ TASK_COLUMNS = {
 }
 """The column of each field that is the same for live and finished tasks."""
 
-ATTEMPT_COLUMNS = {
+ATTEMPT_FIELDS = {
     "id": "task_id",
     "queue": "queue",
     "handler": "handler",
@@ -76,7 +76,7 @@ def bound_to(task: Any) -> dict[str, Any]:
 def live(tables: Tables) -> Source:
     """Live tasks."""
     task = tables.task.c
-    columns = {field: task[name] for field, name in TASK_COLUMNS.items()} | bound_to(task)
+    columns = {field: task[name] for field, name in TASK_FIELDS.items()} | bound_to(task)
     times = {"since": task.submitted_at, "until": task.submitted_at, "due": task.run_at}
     return Source(tables.task, columns | times, live_states(tables), tables)
 
@@ -102,7 +102,7 @@ def _only(subject: Source, state: State, *shown: Shown) -> Source:
 def past(tables: Tables) -> Source:
     """Finished tasks; none of them is due."""
     history = tables.history.c
-    columns = {field: history[name] for field, name in TASK_COLUMNS.items()} | bound_to(history)
+    columns = {field: history[name] for field, name in TASK_FIELDS.items()} | bound_to(history)
     times = {"since": history.finished_at, "until": history.finished_at, "due": history.run_at}
     states: dict[str, Condition] = {state: is_final_state(history.state, state) for state in FINAL}
     return Source(tables.history, columns | times, states, tables)
@@ -112,7 +112,7 @@ def past(tables: Tables) -> Source:
 def attempts(tables: Tables) -> Source:
     """Failed attempts."""
     attempt = tables.attempt.c
-    columns = {field: attempt[name] for field, name in ATTEMPT_COLUMNS.items()}
+    columns = {field: attempt[name] for field, name in ATTEMPT_FIELDS.items()}
     return Source(tables.attempt, columns | {"error": attempt.error_type + ": " + attempt.message}, {}, tables)
 
 
