@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -64,6 +64,7 @@ class RecentOperations:
     rows: tuple[ChangeGroup, ...]
     fate: GroupFate | None = None
     of: str | None = None
+    has_new_change: bool = False
 
 
 class AuditScreen(LiveScreen):
@@ -81,10 +82,12 @@ class AuditScreen(LiveScreen):
     ]
 
     def __init__(self) -> None:
-        super().__init__(Targets(change=self._operation))
+        # Nothing is selected until a read has looked for a new change of the operator.
+        super().__init__(Targets(change=lambda: None if self.session.has_new_change else self._operation()))
         self._table = Table[int](COLUMNS, id="entries")
         self._operations: RecentOperations | None = None
         self._change_group: str | None = None
+        self._newest = 0
 
     def parts(self) -> Iterable[Widget]:
         """Return the operations, and the one under the cursor in full."""
@@ -96,7 +99,9 @@ class AuditScreen(LiveScreen):
 
     async def read(self) -> object:
         """Read the operations."""
-        return await self.session.read(_operations, self._change_group, self._group_of_cursor())
+        has_new_change = self.session.has_new_change
+        operations = await self.session.read(_operations, self._change_group, self._group_of_cursor())
+        return replace(operations, has_new_change=has_new_change)
 
     def _group_of_cursor(self) -> str | None:
         """The change group under the cursor; None for a single change."""
@@ -116,7 +121,7 @@ class AuditScreen(LiveScreen):
             tuple(rows), lambda id: operation_line(rows[id], snapshot.at, self.session.zone, undone=id in undone)
         )
         self._table.styles.height = max(4, min(len(rows) + 1, self.size.height * 3 // 5))
-        self._move_to_target()
+        self._move_to_target(snapshot)
         self._show_group()
         self._show_entry()
         if self._group_of_cursor() not in (None, snapshot.of):  # The first read did not know the cursor.
@@ -126,11 +131,21 @@ class AuditScreen(LiveScreen):
         """Return the command that lists the same changes."""
         return ["audit", *(["--group", self._change_group] if self._change_group else [])]
 
-    def _move_to_target(self) -> None:
-        """Move the cursor to the latest operation on the target that `why` opened this screen for."""
+    def _move_to_target(self, snapshot: RecentOperations) -> None:
+        """Move the cursor to the operation that the operator comes for.
+
+        It is the latest one on the target that `why` opened this screen for, or the change that the operator has just
+        made on another screen, whose notice offers Z.
+        """
         target, self.session.target = self.session.target, ""
-        rows = self._operations.rows if self._operations else ()
-        operation = next((operation for operation in rows if target and line(operation.entry.target) == target), None)
+        newest, self._newest = self._newest, max([self._newest, *(row.entry.id for row in snapshot.rows)])
+        if snapshot.has_new_change:
+            self.session.has_new_change = False
+            by = self.session.by(None)
+            own = (row.entry.id for row in snapshot.rows if (row.entry.operator, row.entry.host) == by[:2])
+            if (latest := next(own, 0)) > newest:
+                self._table.move_to(latest)
+        operation = next((row for row in snapshot.rows if target and line(row.entry.target) == target), None)
         if operation is not None:
             self._table.move_to(operation.entry.id)
         elif target:

@@ -115,6 +115,7 @@ class Session:
         task_ids: tasks of the list that it was opened from.
         filter_text: filter of the list, as text.
         target: initial cursor of the next screen: a runner id, or the target of an operation.
+        has_new_change: True after a change on another screen than the audit, until the audit has looked for it.
         sort: order of the list.
         names: known queue and handler names, for completion.
         views: file of saved filters.
@@ -134,6 +135,7 @@ class Session:
     task_ids: Sequence[int] = ()
     filter_text: str = ""
     target: str = ""
+    has_new_change: bool = False
     sort: Sort = NEWEST
     names: dict[str, Sequence[str]] = field(default_factory=dict)
     views: Path = field(default_factory=default_path)

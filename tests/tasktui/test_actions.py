@@ -16,7 +16,7 @@ from runner.model.task import State
 from runner.operations.audit_log import reveal
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
-from runner.operations.reschedule import retry_now
+from runner.operations.reschedule import delay, retry_now
 from runner.operations.results import Actor, Target, with_change_group
 from runner.operations.terminate import terminate
 from runner.policy.breaker import Breaker
@@ -277,6 +277,33 @@ async def test_a_change_group_is_undone_as_a_whole(database: Database, watch: Wa
         await operator.sees_notice("Undo: 2 changed")
         await operator.until(lambda: re.search(r"undo +2 tasks", operator.text))
     assert [(await stored(database, id)).state for id in ids] == ["waiting"] * 3
+
+
+@ON_ONE_DATABASE
+async def test_the_audit_selects_the_change_that_its_notice_offers_to_undo(database: Database, watch: Watch) -> None:
+    first, second = [await add_live(database, run_at=ahead(3600)) for _ in range(2)]
+    for id in (first, second):
+        await database.write(delay, [Target(id)], 60.0, ANA)
+    async with watch("audit") as operator:
+        await operator.sees(f"task {first}", f"task {second}")
+        await operator.press("down")
+        await operator.press("2")
+        await operator.sees("◔ scheduled")
+        await operator.press("R")
+        await confirm(operator)
+        await operator.sees_notice("Retry: 1 changed; 8 Z undoes")
+        await operator.press("8")
+        await operator.until(lambda: re.search(r"▌.* retry ", operator.text))
+        await operator.press("Z")
+        await operator.sees("Undo?")
+        await confirm(operator)
+        await operator.sees_notice("Undo: 1 changed")
+        await operator.until(lambda: re.search(r"▌.* retry .*\n|▌.*undo of", operator.text))
+    changes = await audited(database)
+    assert [(entry.verb, entry.task_id, entry.undo_of) for entry in changes[:2]] == [
+        ("edit", second, changes[1].id),
+        ("retry_now", second, None),
+    ]
 
 
 @ON_ONE_DATABASE
