@@ -306,16 +306,19 @@ async def usual_times(tx: Transaction, since: datetime, until: datetime) -> dict
     return {handler: seconds for handler, seconds in percentiles.items() if seconds is not None}
 
 
-async def results_by_runner(tx: Transaction, since: datetime) -> dict[int, Flow]:
-    """Sum up by runner, also for runners that are no longer registered.
+async def results_by_runner(tx: Transaction, since: datetime) -> dict[int, dict[str, Flow]]:
+    """Sum up by runner and handler, also for runners that are no longer registered.
 
     Args:
         tx: an open transaction; one statement is executed.
         since: the first minute, aware.
     """
     minute = tx.tables.minute.c
-    statement = sa.select(minute.runner_id, *sums(tx)).where(*_counts(tx, since)).group_by(minute.runner_id)
-    return {row[0]: flow_of(row[1:]) for row in await tx.rows(statement)}
+    names = (minute.runner_id, minute.handler)
+    results: dict[int, dict[str, Flow]] = {}
+    for row in await tx.rows(sa.select(*names, *sums(tx)).where(*_counts(tx, since)).group_by(*names)):
+        results.setdefault(row[0], {})[as_text(row[1])] = flow_of(row[2:])
+    return results
 
 
 async def failing_handlers(tx: Transaction, since: datetime) -> int:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, tzinfo
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from runner.errors import RunnerError
 from runner.policy.breaker import OpenBreaker
@@ -12,10 +12,10 @@ from runner.queries.counting import Count
 from runner.queries.queues import QueueCounts
 from runner.queries.registries import Pause
 from runner.queries.reports import Flow
-from runner.queries.runners import RunnerRow
+from runner.queries.runners import HandlerWithoutRunner, RunnerRow
 from runner.text import formatting
 from runner.text.sanitize import count_noun
-from tasktui.data.overview import MINUTE, Overview, Slowdown, per_minute, read_overview
+from tasktui.data.overview import MINUTE, NEGLECTED, Overview, Slowdown, per_minute, read_overview
 from tasktui.render.render import brief, line
 from tasktui.session.session import Alarm, Session
 
@@ -66,13 +66,17 @@ class Alert(NamedTuple):
         return f"{self.title}: {self.text}" if self.text else self.title
 
 
-def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None = None) -> Iterator[Alert]:
+Results: TypeAlias = Mapping[int, Mapping[str, Flow]]
+"""Results by runner and handler."""
+
+
+def alerts(overview: Overview, zone: tzinfo, results: Results | None = None) -> Iterator[Alert]:
     """List the current problems, causes first.
 
     Args:
         overview: the figures.
         zone: time zone of the displayed times.
-        results: results of the last ten minutes by runner.
+        results: results of the last ten minutes by runner and handler.
     """
     outage = list(_no_runner(overview))
     yield from outage
@@ -82,6 +86,8 @@ def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None 
     yield from _failing_runners(overview, results or {})
     yield from _breakers(overview)
     behind = {queue.queue: queue for queue in overview.queues if queue.falls_behind and not outage}
+    unknown = [_unknown(handler, behind) for handler in overview.unknown if not outage]
+    yield from (alert for alert in unknown if alert.role == "dead")
     for name, (failed, attempts) in overview.failing.items():
         text = f"{failed:,} of {count_noun(attempts, 'attempt')} in 10 min, {_failing(overview, name, zone)}"
         if (queue := behind.pop(name, None)) is not None:  # One line: the failures are the cause.
@@ -97,13 +103,7 @@ def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None 
     if not outage:
         yield from _lost(overview)
     yield from _dead(overview, zone)
-    for unknown in overview.unknown if not outage else ():
-        queues = line(", ".join(unknown.queues), MAX_TEXT)
-        wait = formatting.age(abs(unknown.due))
-        due = f"due for {wait}" if unknown.due >= 0 else f"due in {wait}"
-        name = line(unknown.handler, MAX_TEXT)
-        name += line(f" on {' or '.join(unknown.hosts)}", MAX_TEXT) if unknown.hosts else ""
-        yield Alert("retrying", f"no live runner takes {name}", f"{due}, queue {queues}", "5", "runners")
+    yield from (alert for alert in unknown if alert.role != "dead")
     for queue in overview.queues:
         if queue.paused:
             yield _paused(line(queue.queue, MAX_TEXT), queue.paused, overview.at, zone)
@@ -211,6 +211,21 @@ def _held_pools(overview: Overview) -> Iterator[Alert]:
             yield Alert("dead", title, behind, "5", "runners", line(handler, MAX_TEXT))
 
 
+def _unknown(unknown: HandlerWithoutRunner, behind: dict[str, QueueCounts]) -> Alert:
+    """A handler that no live runner takes, in one line with the queues that fall behind because of it."""
+    name = line(unknown.handler, MAX_TEXT)
+    name += line(f" on {' or '.join(unknown.hosts)}", MAX_TEXT) if unknown.hosts else ""
+    wait = formatting.age(abs(unknown.due))
+    text = f"{f'due for {wait}' if unknown.due >= 0 else f'due in {wait}'}, queue "
+    text += line(", ".join(unknown.queues), MAX_TEXT)
+    caused = [behind.pop(queue) for queue in unknown.queues if queue in behind and not behind[queue].minute.finished]
+    if caused:
+        ready = Count(sum(queue.ready.number for queue in caused), any(queue.ready.more for queue in caused))
+        text += f": {ready} ready, none ends"
+    role = "dead" if unknown.due >= NEGLECTED else "retrying"
+    return Alert(role, f"no live runner takes {name}", text, "5", "runners")
+
+
 def _blocked_runners(overview: Overview) -> Iterator[Alert]:
     """A handler blocks the event loop of a runner, or C code its interpreter lock: nothing starts or ends there."""
     for runner in overview.alive:
@@ -223,21 +238,34 @@ def _blocked_runners(overview: Overview) -> Iterator[Alert]:
             yield Alert("dead", f"{name} is blocked for {formatting.age(runner.blocked_for)}", text, "5", "runners")
 
 
-def _failing_runners(overview: Overview, results: Mapping[int, Flow]) -> Iterator[Alert]:
+def _failing_runners(overview: Overview, results: Results) -> Iterator[Alert]:
     """A runner that fails nearly everything while others do not: a full disk, a network, a broken deploy."""
     alive = {runner.id: runner for runner in overview.alive}
-    for id, flow in results.items():
-        attempts = flow.failed + flow.succeeded
-        others = [other for runner, other in results.items() if runner != id]
-        other_attempts = sum(other.failed + other.succeeded for other in others)
-        other_failed = sum(other.failed for other in others)
-        if id not in alive or attempts < ENOUGH or flow.failed < MOSTLY * attempts:
+    for id, flows in results.items():
+        total = sum(flows.values(), Flow())
+        attempts = total.failed + total.succeeded
+        if id not in alive or attempts < ENOUGH or total.failed < MOSTLY * attempts:
             continue
-        if other_attempts >= ENOUGH and other_failed < other_attempts / 2:
+        share = _share_on_others(id, results)
+        if share is not None and share < 1 / 2:
             name = f"{line(alive[id].host, MAX_TEXT)}:{alive[id].pid}"
-            share = f"on other runners {round(100 * other_failed / other_attempts)} %"
-            text = f"{flow.failed:,} of {attempts:,} attempts in 10 min; {share}"
+            text = f"{total.failed:,} of {attempts:,} attempts in 10 min; on other runners {round(100 * share)} %"
             yield Alert("dead", f"{name} fails nearly everything", text, "5", "runners", name)
+
+
+def _share_on_others(id: int, results: Results) -> float | None:
+    """The share of attempts that would fail if the handlers of a runner failed as on other runners.
+
+    A runner with the failing handlers alone is not at fault. None if others have had too few of its attempts.
+    """
+    compared = expected = others = 0.0
+    for handler, flow in results[id].items():
+        peer = sum((flows[handler] for runner, flows in results.items() if runner != id and handler in flows), Flow())
+        if peers := peer.failed + peer.succeeded:
+            attempts = flow.failed + flow.succeeded
+            others, compared = others + peers, compared + attempts
+            expected += attempts * peer.failed / peers
+    return expected / compared if others >= ENOUGH and compared >= ENOUGH else None
 
 
 def _rates(queue: QueueCounts) -> str:

@@ -62,7 +62,7 @@ class Background:
     Args:
         at: the database's time.
         times: histograms of the attempts of the last hour by minute.
-        results: results of the last ten minutes by runner.
+        results: results of the last ten minutes by runner and handler.
         p95: 95th percentile of each handler in the last hour, in seconds.
         failures: the largest failure groups of the last hour; only for a wide screen, as the rest.
         trends: attempts of each failure group over the last hour, by fingerprint.
@@ -73,7 +73,7 @@ class Background:
 
     at: datetime
     times: Mapping[datetime, Times] = field(default_factory=dict)
-    results: Mapping[int, Flow] = field(default_factory=dict)
+    results: Mapping[int, Mapping[str, Flow]] = field(default_factory=dict)
     p95: Mapping[str, float] = field(default_factory=dict)
     failures: tuple[Failures, ...] = ()
     trends: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -265,7 +265,7 @@ class Workforce:
         runners: all registered runners.
         tasks: the tasks of the runner under the cursor, longest running first.
         slots: running tasks of each runner by handler.
-        results: results of the last ten minutes by runner.
+        results: results of the last ten minutes by runner and handler.
         p95: 95th percentile of the run time of each handler in the last hour, in seconds.
         hours: the last hour of the runners, as far as the screen has room for it.
     """
@@ -285,7 +285,8 @@ async def workforce(tx: Transaction, runner_id: int | None) -> Workforce:
     runner_id = runners[0].id if runner_id is None and runners else runner_id
     tasks = await _claimed_tasks(tx, runner_id) if runner_id is not None else []
     at = await clock(tx)
-    results = await results_by_runner(tx, at - RECENT)
+    handlers = await results_by_runner(tx, at - RECENT)
+    results = {runner_id: sum(flows.values(), Flow()) for runner_id, flows in handlers.items()}
     return Workforce(at, runners, tuple(tasks), await busy_slots(tx), results, {})
 
 

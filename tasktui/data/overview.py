@@ -38,6 +38,9 @@ UNSETTLED = timedelta(minutes=3)
 MAX_DIAGNOSED = 3
 """Maximum number of queues to diagnose: of those falling behind, and of those failing."""
 
+NEGLECTED = 60.0
+"""Seconds since a task became due from which a handler without a runner is broken: a deploy takes a while."""
+
 FEW, MIN_SHARE = 10, 0.5
 """A queue is failing if more than FEW attempts failed recently, and at least MIN_SHARE of all attempts."""
 
@@ -328,16 +331,18 @@ def _time(total: "Total") -> float:
     return total.durations.seconds
 
 
-def sorted_queues(queues: Sequence[QueueCounts]) -> list[QueueCounts]:
+def sorted_queues(queues: Sequence[QueueCounts], unknown: Sequence[HandlerWithoutRunner] = ()) -> list[QueueCounts]:
     """Queues in trouble first, then by name; a queue that only just got into trouble keeps its place for a minute.
 
     While no task arrives or ends, no queue falls behind: then the one with the most ready tasks comes first, and of
     equal ones the one that waits longest.
     """
     still = not any(queue.arrived.number or queue.minute.finished for queue in queues)
+    neglected = {queue for handler in unknown if handler.due >= NEGLECTED for queue in handler.queues}
 
     def rank(queue: QueueCounts) -> tuple[bool, int, float, str]:
         ready, oldest = (queue.ready.number, queue.oldest or 0.0) if still else (0, 0.0)
-        return not (queue.falls_behind or queue.lost.number), -ready, -oldest, queue.queue
+        trouble = queue.falls_behind or queue.lost.number > 0 or queue.queue in neglected
+        return not trouble, -ready, -oldest, queue.queue
 
     return sorted(queues, key=rank)

@@ -145,7 +145,7 @@ class OverviewScreen(LiveScreen):
 
         slow = partial(self.session.read, read_background, wide=wide)
         self._slow = await self._slow_cache.get(wide, slow)
-        names = tuple(sorted(queue.queue for queue in sorted_queues(snapshot.queues)[:MOST_WAITS]))
+        names = tuple(sorted(queue.queue for queue in sorted_queues(snapshot.queues, snapshot.unknown)[:MOST_WAITS]))
         measured = await self._waits_cache.get(names, partial(self.session.read, waits, names))
         snapshot = replace(snapshot, waits=measured)
         if self._span:
@@ -173,7 +173,7 @@ class OverviewScreen(LiveScreen):
         left = width - SIDE - 2 if wide else width
         middle = [BLANK, *panels.figures(view, left), BLANK] if normal else []
         middle.append(_queues_rule(view, left))
-        queues = sorted_queues(view.data.queues)
+        queues = sorted_queues(view.data.queues, view.data.unknown)
         above = (3 if normal else 2) + self.frame.databases_height
         room = height - above - 1 - len(upper) - len(middle)
         lower = self._lower(view, left, room, len(queues))

@@ -157,12 +157,22 @@ def test_threads_and_async_slots_are_full_apart(slots: dict[str, int], threads: 
 
 
 def test_a_runner_that_fails_nearly_everything_is_named() -> None:
-    results = {7: Flow(retried=58, succeeded=2), 8: Flow(succeeded=90, retried=10)}
+    failing = {"h": Flow(retried=58, succeeded=2)}
     overview = overview_of(queue(), runners=(runner(), runner(id=8, pid=1)))
-    (alert,) = alerts(overview, UTC, results)
+    (alert,) = alerts(overview, UTC, {7: failing, 8: {"h": Flow(succeeded=90, retried=10)}})
     assert alert.sentence == ("web-3:4117 fails nearly everything: 58 of 60 attempts in 10 min; on other runners 10 %")
-    everywhere = {7: results[7], 8: Flow(retried=90, succeeded=10)}
+    everywhere = {7: failing, 8: {"h": Flow(retried=90, succeeded=10)}}
     assert list(alerts(overview, UTC, everywhere)) == []
+
+
+def test_a_runner_with_the_failing_handlers_alone_is_not_at_fault() -> None:
+    overview = overview_of(queue(), runners=(runner(), runner(id=8, pid=1)))
+    mixed = {"h": Flow(retried=40), "mail.send": Flow(succeeded=400)}
+    for own in ({"h": Flow(retried=60)}, {"h": Flow(retried=60), "mail.send": Flow(succeeded=1)}):
+        assert list(alerts(overview, UTC, {7: own, 8: mixed})) == []
+    assert list(alerts(overview, UTC, {7: {"h": Flow(retried=60)}, 8: {"mail.send": Flow(succeeded=400)}})) == []
+    (alert,) = alerts(overview, UTC, {7: {"mail.send": Flow(retried=60)}, 8: mixed})
+    assert alert.title == "web-3:4117 fails nearly everything"
 
 
 @pytest.mark.parametrize("mended", [{"arrived": Count(170)}, {"oldest": 4.0}, {"ready": Count(20)}])
@@ -300,6 +310,27 @@ def test_what_nobody_takes_and_what_is_paused_is_told() -> None:
         == f"‖ {AT + timedelta(hours=1):%H:%M}"
     )
     assert overview.pause_end(queue(paused=replace(pause, until=AT + timedelta(days=3))), UTC) == "23 Nov"
+
+
+def test_a_handler_without_a_runner_is_named_before_the_queue_that_waits_for_it() -> None:
+    waiting = replace(BEHIND, minute=Flow())
+    ghost = HandlerWithoutRunner("ghost.run", ("mail",), 61.0, None)
+    failing = {"sms": [MinuteFlow(AT - MINUTE, Flow(retried=20))]}
+    overview = overview_of(waiting, queue("sms"), unknown=(ghost,), runners=(runner(),), pulses=failing)
+    first, second = alerts(overview, UTC)
+    assert first.sentence == "no live runner takes ghost.run: due for 1m01s, queue mail: 18,240 ready, none ends"
+    assert (first.role, second.title) == ("dead", "sms is failing")
+    fresh = replace(overview, unknown=(replace(ghost, due=59.0),))
+    assert [alert.role for alert in alerts(fresh, UTC)] == ["dead", "retrying"]
+    others_end = replace(overview, queues=(BEHIND,))
+    assert any("mail falls behind" in text for text in sentences(others_end))
+
+
+def test_a_queue_without_a_runner_for_its_handler_is_listed_first() -> None:
+    queues = [queue("a", minute=Flow(succeeded=1)), queue("z", ready=Count(3))]
+    ghost = HandlerWithoutRunner("ghost.run", ("z",), 61.0, None)
+    assert [each.queue for each in sorted_queues(queues, [ghost])] == ["z", "a"]
+    assert [each.queue for each in sorted_queues(queues, [replace(ghost, due=59.0)])] == ["a", "z"]
 
 
 LONG_ALERT = Alert(
