@@ -91,7 +91,7 @@ class Drafts:
         columns = {name: self._read(name, value) for name, value in {**self.options, **(options or {})}.items()}
         rules = Rules.read(**{name: columns.pop(name, None) for name in RULES})
         if spec is not None:
-            rules = rules.over(spec.defaults.rules)
+            rules = rules.completed_from(spec.defaults.rules)
             columns = spec.defaults.at_submit() | columns
         if columns.get("retry") is not None:
             columns["retry"] = str(parse_plan(columns["retry"]))

@@ -148,7 +148,7 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
     def _rules(self, rules: Rules) -> Rules:
         if rules == NO_RULES:
             return self.defaults.rules
-        combined = rules.over(self.defaults.rules)
+        combined = rules.completed_from(self.defaults.rules)
         combined.require(self.signature)
         return combined
 

@@ -147,7 +147,7 @@ class FileRun(Generic[T]):
         try:
             was_locked = connect.begin_writing(file)
             others = [run for run in (*waiting,) if run is not self and not run.done]
-            if not (was_locked and others and _together(file, [self, *others])):
+            if not (was_locked and others and _in_one_transaction(file, [self, *others])):
                 _with_fast_text(file, lambda: self.statements(file))
                 _commit(file, [self])
         except BaseException as error:
@@ -218,7 +218,7 @@ def _with_fast_text(file: Any, statements: Callable[[], T]) -> T:
     return statements()
 
 
-def _together(file: Any, runs: list[FileRun[Any]]) -> bool:
+def _in_one_transaction(file: Any, runs: list[FileRun[Any]]) -> bool:
     """Execute runs in one transaction; False if one of them fails and all have to start again, each by itself."""
     try:
         file.text_factory = str

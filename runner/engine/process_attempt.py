@@ -168,7 +168,7 @@ class _Attempt:
         """The result as plain JSON, for the middleware."""
         self._worker: WorkerProcess | None = None
         self._offered: list[Running] = []
-        self._open = self._over = False
+        self._open = self._finished = False
         """True from its slot on, and after a decision about its end."""
         self._watched: float | None = None
         """The timeout of which the deadline is watched."""
@@ -200,7 +200,7 @@ class _Attempt:
             self._running.offer = None
             if self._running in self._offered:
                 self._offered.remove(self._running)
-        elif self._open and not self._over and not self.assign():
+        elif self._open and not self._finished and not self.assign():
             self._new_process = asyncio.ensure_future(self.run())
 
     def assign(self) -> bool:
@@ -248,7 +248,7 @@ class _Attempt:
 
     def kill(self) -> None:
         """Kill the process, unless it has ended this task and begun another one."""
-        self._over, worker = True, self._worker
+        self._finished, worker = True, self._worker
         runs = worker is not None and worker.current is self and (worker.offered is None or worker.withdraw())
         if worker is not None and (runs or (worker.offered is self and not worker.withdraw())):
             worker.kill()
@@ -275,7 +275,7 @@ class _Attempt:
     def began(self, worker: WorkerProcess) -> None:
         """Record that the handler is loaded and starts."""
         self.has_begun = True
-        if self._open and not self._over:
+        if self._open and not self._finished:
             self._watch()
         self._attempts.offer_next(worker, self._running.slots)
 

@@ -61,12 +61,12 @@ class Unique(NamedTuple):
 
     Args:
         key: the key, or the function that computes it.
-        lasting: how long a task holds it; until the task is finished by default.
+        unique_for: how long a task holds it; until the task is finished by default.
         on_duplicate: how to treat a duplicate; skip it by default.
     """
 
     key: UniqueKey | None = None
-    lasting: UniqueFor | None = None
+    unique_for: UniqueFor | None = None
     on_duplicate: OnDuplicate | None = None
 
     @classmethod
@@ -84,11 +84,11 @@ class Unique(NamedTuple):
             None if on_duplicate is None else parse_on_duplicate(on_duplicate),
         )
 
-    def over(self, general: "Unique") -> "Unique":
+    def completed_from(self, general: "Unique") -> "Unique":
         """Return these options, completed from more general ones."""
         return Unique(
             general.key if self.key is None else self.key,
-            self.lasting or general.lasting,
+            self.unique_for or general.unique_for,
             self.on_duplicate or general.on_duplicate,
         )
 
@@ -118,7 +118,7 @@ class Unique(NamedTuple):
     @property
     def window(self) -> float | None:
         """Seconds by which each duplicate delays the waiting task; None unless duplicates are debounced."""
-        return self.lasting.window if self.lasting else None
+        return self.unique_for.window if self.unique_for else None
 
     def of(self, handler: str, arguments: Callable[[], Mapping[str, Any]]) -> UniqueSpec | None:
         """Return the unique key of a call; None without one.
@@ -133,9 +133,9 @@ class Unique(NamedTuple):
         key = _key_of("unique_key", self.key, handler, arguments)
         if key is None:
             return None
-        lasting = self.lasting or UniqueFor(Scope.UNTIL_FINISHED)
+        unique_for = self.unique_for or UniqueFor(Scope.UNTIL_FINISHED)
         default = OnDuplicate.SKIP if self.window is None else OnDuplicate.REPLACE
-        return UniqueSpec(key, lasting.scope, lasting.seconds, self.on_duplicate or default, lasting.longest)
+        return UniqueSpec(key, unique_for.scope, unique_for.seconds, self.on_duplicate or default, unique_for.longest)
 
 
 def parse_scope(text: str) -> UniqueFor:
@@ -231,7 +231,7 @@ class Order(NamedTuple):
             raise InvalidTask(field="order_on_failure", value=on_failure, why=why)
         return cls(key, on_failure)
 
-    def over(self, general: "Order") -> "Order":
+    def completed_from(self, general: "Order") -> "Order":
         """Return these options, completed from more general ones."""
         return Order(general.key if self.key is None else self.key, self.on_failure or general.on_failure)
 

@@ -48,10 +48,16 @@ class Rules(NamedTuple):
         unordered = order_key is None and order_on_failure is None
         return cls(unique_options, bucket, None if unordered else Order.read(order_key, order_on_failure), tenant)
 
-    def over(self, general: "Rules") -> "Rules":
+    def completed_from(self, general: "Rules") -> "Rules":
         """Return these rules, completed from more general ones."""
-        unique = self.unique.over(general.unique) if self.unique and general.unique else self.unique or general.unique
-        order = self.order.over(general.order) if self.order and general.order else self.order or general.order
+        unique = (
+            self.unique.completed_from(general.unique)
+            if self.unique and general.unique
+            else self.unique or general.unique
+        )
+        order = (
+            self.order.completed_from(general.order) if self.order and general.order else self.order or general.order
+        )
         bucket = general.bucket if self.bucket is None else self.bucket
         return Rules(unique, bucket, order, general.tenant if self.tenant is None else self.tenant)
 

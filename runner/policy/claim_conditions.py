@@ -24,7 +24,7 @@ class ClaimCondition:
     """A condition that a task must meet to be claimed."""
 
     name: ClassVar[str]
-    lasting: ClassVar[bool] = True
+    persistent: ClassVar[bool] = True
     """True if a task that does not meet it waits until an operator changes something."""
 
     def of_registry(self, _registry: sa.Table, _locked: Condition | None) -> Sequence[Condition]:
@@ -32,7 +32,7 @@ class ClaimCondition:
 
         Args:
             _registry: the table of queues or of handlers.
-            _held: the SQL that this claim has locked the entry; None for a claim that locks none.
+            _locked: the SQL that this claim has locked the entry; None for a claim that locks none.
         """
         return ()
 
@@ -152,7 +152,7 @@ class NotExpired(ClaimCondition):
     """No attempt of a task starts after its expiry; `expire` (runner.store.start) cancels such tasks."""
 
     name = "expired"
-    lasting = False
+    persistent = False
 
     @staticmethod
     def is_expired(task: Any) -> Condition:

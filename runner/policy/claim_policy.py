@@ -42,7 +42,7 @@ class InOrder(ClaimCondition):
     """
 
     name = "order"
-    lasting = False
+    persistent = False
 
     @staticmethod
     def earlier(other: Any, task: Any) -> Condition:
@@ -117,8 +117,8 @@ class ClaimPolicy:
 
     def is_never_claimed(self, task: Any, scope: ClaimScope) -> Condition:
         """The SQL that no claim takes a task before an operator changes something, without its due time."""
-        lasting = (condition for condition in self.conditions if condition.lasting and condition is not self.due)
-        return ~sa.and_(*(part for condition in lasting for part in condition.of_task(task, scope)))
+        persistent = (condition for condition in self.conditions if condition.persistent and condition is not self.due)
+        return ~sa.and_(*(part for condition in persistent for part in condition.of_task(task, scope)))
 
     def is_due(self, task: Any, scope: ClaimScope) -> Condition:
         """The SQL that a task waits, and that its time has come."""

@@ -209,20 +209,20 @@ def is_listed(queue: str) -> bool:
 def pools_of(runners: Iterable[RunnerRow], work_keys: Iterable[WorkKey]) -> list[Pool]:
     """The slots of the live runners that do not drain, together where they serve the same work keys."""
     work_keys = list(work_keys)
-    served: dict[tuple[object, ...], frozenset[WorkKey]] = {}
+    keys_by_kind: dict[tuple[object, ...], frozenset[WorkKey]] = {}
     sizes: dict[frozenset[WorkKey], int] = defaultdict(int)
     for runner in runners:
         if not runner.alive or runner.draining:
             continue
         for kind, size in runner.sizes.items():
             key = (kind, runner.handlers, runner.queues, runner.threaded, runner.in_processes)
-            if key not in served:
-                served[key] = frozenset(
+            if key not in keys_by_kind:
+                keys_by_kind[key] = frozenset(
                     work_key
                     for work_key in work_keys
                     if runner.takes(*work_key) and runner.pool_of(work_key[1]) == kind
                 )
-            sizes[served[key]] += size
+            sizes[keys_by_kind[key]] += size
     return [Pool(total, each) for each, total in sizes.items() if total and each]
 
 

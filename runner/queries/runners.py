@@ -311,8 +311,8 @@ async def unknown_handlers(tx: Transaction, heads: Sequence[Head] | None = None)
             (queue, hosts): wait
             for (queue, hosts), wait in queues.items()
             if not any(
-                handler in names and serves(queue, served, own) and admits(hosts, host)
-                for own, names, served, host in claimants
+                handler in names and serves(queue, own_queues, own) and admits(hosts, host)
+                for own, names, own_queues, host in claimants
             )
         }
         if unclaimed:

@@ -106,16 +106,16 @@ class Keys(Canvas):
             left += [[(SEPARATOR, ""), ((" ", ""), "")], *(_cap(hint, narrow=narrow) for hint in change)]
             if any(hint.locked for hint in change):
                 left.append([((":write unlocks", "italic faint"), "")])
-        looks = len(look) if self._message is None else 0
+        look_count = len(look) if self._message is None else 0
         if sum(map(_width, left)) + _width(right) + 1 > width:
-            left[1 : 1 + looks] = [_cap(hint, narrow=True) for hint in look[:looks]]
+            left[1 : 1 + look_count] = [_cap(hint, narrow=True) for hint in look[:look_count]]
         while len(left) > 1 and sum(map(_width, left)) + _width(right) + 1 > width:
             # The note at the end is worth more than the last key; help lists every key.
             noted = left[-1][0][0][0].startswith(":write") and len(left) > 2
-            changes = len(left) - looks - 2 - noted
-            if changes <= LEAST_CHANGES and looks > FEW_KEYS:
-                del left[looks]
-                looks -= 1
+            changes = len(left) - look_count - 2 - noted
+            if changes <= LEAST_CHANGES and look_count > FEW_KEYS:
+                del left[look_count]
+                look_count -= 1
             else:
                 del left[-2 if noted else -1]
         flat = [part for group in left for part in group]

@@ -294,7 +294,7 @@ def runner_line(
 
 
 def liveness(runner: RunnerRow) -> Cell:
-    """The last sign of life of a runner, or the reason why there is none; else its remarks."""
+    """The last heartbeat of a runner, or the reason why there is none; else its remarks."""
     age = formatting.age(runner.heartbeat_age)
     if not runner.alive:
         return Cell(f"lost, silent {age}", "bold lost")

@@ -364,14 +364,14 @@ def timed_out(outcome: Outcome) -> bool:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_tasks_own_time_goes_before_the_handlers(trial: Trial, kind: str) -> None:
     hasty = await trial.execute_running(running_task(waiting(kind), timeout=AT_ONCE, default=WAIT_SECONDS))
-    patient = await trial.execute_running(running_task(lasting(kind), timeout=WAIT_SECONDS, default=AT_ONCE))
+    patient = await trial.execute_running(running_task(waiting_long(kind), timeout=WAIT_SECONDS, default=AT_ONCE))
     by_default = await trial.execute_running(running_task(waiting(kind), default=AT_ONCE))
     assert timed_out(hasty)
     assert timed_out(by_default)
     assert patient == Done('"done"')
 
 
-def lasting(kind: str) -> Callable[[], Any]:
+def waiting_long(kind: str) -> Callable[[], Any]:
     """A handler of either kind that takes several times AT_ONCE."""
 
     async def on_loop() -> str:

@@ -145,7 +145,7 @@ def test_unique_options_need_a_key(options: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "lasting"),
+    ("text", "unique_for"),
     [
         ("forever", UniqueFor(Scope.FOREVER)),
         (" until  finished ", UniqueFor(Scope.UNTIL_FINISHED)),
@@ -153,8 +153,8 @@ def test_unique_options_need_a_key(options: Any) -> None:
         ("for 1h 30m", UniqueFor(Scope.FOR_A_TIME, 5_400.0)),
     ],
 )
-def test_a_scope_is_parsed(text: str, lasting: UniqueFor) -> None:
-    assert parse_scope(text) == lasting
+def test_a_scope_is_parsed(text: str, unique_for: UniqueFor) -> None:
+    assert parse_scope(text) == unique_for
 
 
 @pytest.mark.parametrize("text", ["", "for", "for ever", "for -1h", "until", "1h", "always"])

@@ -17,7 +17,7 @@ from tests.store.table import edit, put
 ANA = Actor("ana", "desk")
 
 
-async def family(database: Database, id: int) -> DependencyTree:
+async def tree_of(database: Database, id: int) -> DependencyTree:
     return (await database.read(task_detail, id)).dependencies
 
 
@@ -26,7 +26,7 @@ def lines(tree: DependencyTree) -> list[str]:
 
 
 async def test_a_task_without_dependencies_has_an_empty_tree(database: Database) -> None:
-    tree = await family(database, await put(database))
+    tree = await tree_of(database, await put(database))
     assert (tree, list(tree.sections()), tree.progress) == (DependencyTree(ended={}), [], "")
 
 
@@ -36,14 +36,14 @@ async def test_dependencies_are_shown_a_few_levels_up_and_down(database: Databas
     for _ in range(7):
         chain.append(await put_after(database, chain[-1], on_failure="cancel"))
     middle = chain[4]
-    tree = await family(database, middle)
+    tree = await tree_of(database, middle)
     assert [kin.task.id for kin in tree.above if kin.task] == chain[3::-1]
     assert [kin.task.id for kin in tree.below if kin.task] == chain[5:]
     assert [kin.depth for kin in tree.above] == [0, 1, 2, 3]
     assert lines(tree)[0] == f"[{middle - root}]  waits for task {chain[3]} work: blocked; on failure: cancel"
     assert lines(tree)[3].endswith(f"waits for task {root} work: ready; on failure: cancel")
     assert lines(tree)[4].endswith(f"task {chain[5]} work waits for it: blocked; on failure: cancel")
-    assert [kin.depth for kin in (await family(database, root)).below] == [0, 1, 2, 3]
+    assert [kin.depth for kin in (await tree_of(database, root)).below] == [0, 1, 2, 3]
 
 
 async def test_open_dependencies_are_listed_first(database: Database, runner: Runner) -> None:
@@ -53,7 +53,7 @@ async def test_open_dependencies_are_listed_first(database: Database, runner: Ru
     await runner.end(first)
     await runner.end(second, Dead("no"))
     await tell(database, done, dead)
-    tree = await family(database, child)
+    tree = await tree_of(database, child)
     assert (tree.total, tree.waiting, dict(tree.ended or {})) == (4, 3, {"succeeded": 1, "dead": 1})
     assert tree.progress == "2 of 4 have ended: 1 succeeded, 1 dead"
     assert [line.partition("  ")[2] for line in lines(tree)] == [
@@ -63,7 +63,7 @@ async def test_open_dependencies_are_listed_first(database: Database, runner: Ru
         f"waited for task {done} work: succeeded",
     ]
     await database.write(unblock, [Target(child)], ANA)
-    tree = await family(database, child)
+    tree = await tree_of(database, child)
     assert f"waited for task {dead} work: dead; unblocked by ana" in " ".join(lines(tree))
     assert "waited for pay o-17: never submitted; unblocked by ana" in " ".join(lines(tree))
     assert [title for title, _ in tree.sections()] == ["dependencies"]
@@ -73,14 +73,14 @@ async def test_a_parent_by_key_is_the_one_that_was_submitted_last(database: Data
     await put(database, handler="pay", key="k")
     child = await put_after(database, ("pay", "k"))
     last = await put(database, handler="pay", key="k")
-    assert lines(await family(database, child))[0].endswith(f"waits for task {last} pay k: ready; on failure: wait")
-    assert [kin.task.id for kin in (await family(database, last)).below if kin.task] == [child]
+    assert lines(await tree_of(database, child))[0].endswith(f"waits for task {last} pay k: ready; on failure: wait")
+    assert [kin.task.id for kin in (await tree_of(database, last)).below if kin.task] == [child]
 
 
 async def test_ten_thousand_children_are_counted_and_twenty_named(database: Database) -> None:
     root = await put(database)
     await database.write(submit_many, [after(root)] * 10_002)
-    tree = await family(database, root)
+    tree = await tree_of(database, root)
     assert (str(tree.children), len(tree.below)) == ("10,000+", 20)
     assert [title for title, _ in tree.sections()] == ["dependents (20 of 10,000+)"]
 
@@ -92,7 +92,7 @@ async def test_an_undetected_cycle_is_found_and_shown(database: Database) -> Non
     assert await database.read(dependency_cycles) == []
     await edit(database, second, key="b")
     assert await database.read(dependency_cycles) == [(first, second)]
-    assert "cycle: none of them can ever run" in lines(await family(database, aside))[2]
+    assert "cycle: none of them can ever run" in lines(await tree_of(database, aside))[2]
     assert (await database.write(unblock, [Target(first)], ANA)).changed == [first]
     assert await database.read(dependency_cycles) == []
 

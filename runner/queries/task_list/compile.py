@@ -219,7 +219,7 @@ class Scan:
 
 
 def scans(task_filter: Filter, sources: Iterable[Source], dialect: Dialect, *, by_queue: bool = False) -> list[Scan]:
-    """Divide a search into sides.
+    """Divide a search into scans.
 
     Args:
         task_filter: the filter.
@@ -228,12 +228,12 @@ def scans(task_filter: Filter, sources: Iterable[Source], dialect: Dialect, *, b
         by_queue: True if the index of failed tasks by queue has the order of the list.
 
     Returns:
-        Sides without common rows; none if no row can match the filter.
+        Scans without common rows; none if no row can match the filter.
     """
     parts = []
-    for served, rest, few in _divided(task_filter, by_queue=by_queue):
+    for indexed, rest, few in _divided(task_filter, by_queue=by_queue):
         for source in sources:
-            by_index, by_row = (conditions(part, source, dialect) for part in (served, rest))
+            by_index, by_row = (conditions(part, source, dialect) for part in (indexed, rest))
             if by_index is not None and by_row is not None:
                 parts.append(Scan(source, [*source.always, *by_index], by_row, few or source.unordered))
     return parts
@@ -245,11 +245,11 @@ def is_few(task_filter: Filter) -> bool:
 
 
 def _divided(task_filter: Filter, *, by_queue: bool) -> Iterator[tuple[Filter, Filter, bool]]:
-    """For each group of rare states: the served terms, the other terms, and whether the rows are few."""
-    served, is_small = path(task_filter).terms, is_few(task_filter)
-    state_term = next((term for term in served if term.field == "state"), None)
+    """For each group of rare states: the indexed terms, the other terms, and whether the rows are few."""
+    indexed, is_small = path(task_filter).terms, is_few(task_filter)
+    state_term = next((term for term in indexed if term.field == "state"), None)
     if state_term is None:
-        yield Filter(served), _without(task_filter, served), is_small
+        yield Filter(indexed), _without(task_filter, indexed), is_small
         return
     words = state_term.value if isinstance(state_term.value, tuple) else (state_term.value,)
     for group in GROUPS:
@@ -257,8 +257,8 @@ def _divided(task_filter: Filter, *, by_queue: bool) -> Iterator[tuple[Filter, F
         if not matches:
             continue
         queues = [term for term in task_filter.terms if by_queue and group[0] in FAILED_STATES and _is_one_queue(term)]
-        terms = (Term("state", Operator.IN, matches), *(term for term in served if term is not state_term), *queues)
-        yield Filter(terms), _without(task_filter, (*served, *queues)), is_small or group is RUNNING_STATES
+        terms = (Term("state", Operator.IN, matches), *(term for term in indexed if term is not state_term), *queues)
+        yield Filter(terms), _without(task_filter, (*indexed, *queues)), is_small or group is RUNNING_STATES
 
 
 def _is_one_queue(term: Term) -> bool:

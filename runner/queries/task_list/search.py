@@ -28,13 +28,13 @@ async def sort_among(
 
     Args:
         tx: an open transaction; one statement is executed.
-        parts: the sides of the search.
+        parts: the scans of the search.
         key: the sort key.
         limit: maximum number of ids to return.
         after: the cursor to continue from; None to begin.
         oldest: the cursor of the lowest id to read; None for all. It bounds the number of rows.
     """
-    rows = [_candidates(side, key, oldest) for side in parts]
+    rows = [_candidates(scan, key, oldest) for scan in parts]
     union = sa.union_all(*(sa.select(part.subquery()) for part in rows)).subquery()
     behind = [compared(union.c, key, after, beyond=True)] if after is not None else []
     statement = sa.select(*key.carried(union.c)).where(*behind).order_by(*key.order(union.c)).limit(limit + 1)
@@ -43,11 +43,11 @@ async def sort_among(
     return Page([cursor.id for cursor in cursors[:limit]], more, oldest is not None, AccessPath.SORTED)
 
 
-def _candidates(side: Scan, key: SortKey, oldest: Cursor | None) -> sa.Select[Any]:
-    row = side.source.table.c
+def _candidates(scan: Scan, key: SortKey, oldest: Cursor | None) -> sa.Select[Any]:
+    row = scan.source.table.c
     bound = [row.id >= oldest.id] if oldest is not None else []
     columns = [*(least(row[name]) for name in key.names), row.id]
-    return sa.select(*columns).where(*side.indexed, *side.filtered, *bound)
+    return sa.select(*columns).where(*scan.indexed, *scan.filtered, *bound)
 
 
 async def find(
@@ -142,15 +142,15 @@ async def walk(
 
     Args:
         tx: an open transaction; the walk executes one statement, or two to filter rows.
-        parts: the sides of the search.
+        parts: the scans of the search.
         key: the sort key.
         limit: maximum number of ids to return.
         after: the cursor to continue from; None to begin.
         scan_limit: maximum number of rows to filter in each table.
     """
-    filters_rows = any(side.filtered for side in parts)
+    filters_rows = any(scan.filtered for scan in parts)
     end = await _scan_end(tx, parts, key, after, scan_limit) if filters_rows else None
-    rows = [_rows(side, [*side.indexed, *side.filtered], key, after, end) for side in parts]
+    rows = [_rows(scan, [*scan.indexed, *scan.filtered], key, after, end) for scan in parts]
     cursors = [key.cursor(row) for row in await tx.rows(_merged(rows, key, limit + 1))]
     way = AccessPath.FILTERED if filters_rows else AccessPath.INDEX
     if len(cursors) > limit:
@@ -161,8 +161,8 @@ async def walk(
 async def _scan_end(
     tx: Transaction, parts: Sequence[Scan], key: SortKey, after: Cursor | None, scan_limit: int
 ) -> Cursor | None:
-    """The end of this search, after `scan_limit` rows of a side; None if all sides end earlier."""
-    limits = [_rows(side, side.indexed, key, after, None).offset(scan_limit - 1) for side in parts]
+    """The end of this search, after `scan_limit` rows of a scan; None if all scans end earlier."""
+    limits = [_rows(scan, scan.indexed, key, after, None).offset(scan_limit - 1) for scan in parts]
     ends = await tx.rows(_merged(limits, key, 1))
     return key.cursor(ends[0]) if ends else None
 
@@ -174,14 +174,14 @@ def _merged(parts: Sequence[sa.Select[Any]], key: SortKey, limit: int) -> sa.Sel
 
 
 def _rows(
-    side: Scan, conditions: Sequence[Any], key: SortKey, after: Cursor | None, end: Cursor | None
+    scan: Scan, conditions: Sequence[Any], key: SortKey, after: Cursor | None, end: Cursor | None
 ) -> sa.Select[Any]:
-    columns = side.source.table.c
+    columns = scan.source.table.c
     bounds = [compared(columns, key, after, beyond=True)] if after is not None else []
     bounds += [compared(columns, key, end, beyond=False)] if end is not None else []
     # If the order of the ids costs nothing, a planner without statistics walks along the ids instead of using the
     # index that finds the few served rows.
-    order = key.order(columns, hidden=side.few)
+    order = key.order(columns, hidden=scan.few)
     return sa.select(*key.columns(columns)).where(*bounds, *conditions).order_by(*order)
 
 

@@ -105,26 +105,26 @@ async def arrivals(tx: Transaction, lanes: Sequence[Lane], priority: int, order:
     newest = newest.where(past.finished_at >= start).order_by(past.finished_at.desc(), past.id.desc()).limit(SAMPLE)
     sample = newest.subquery()
     groups = sa.select(sample, sa.func.count()).group_by(*sample.c)
-    places = {(lane.queue, lane.handler) for lane in lanes}
-    served = overtaking = 0
+    work_keys = {(lane.queue, lane.handler) for lane in lanes}
+    total = overtaking = 0
     for queue, handler, other, recent, number in await tx.rows(groups):
-        if (queue, handler) in places:
-            served += number
+        if (queue, handler) in work_keys:
+            total += number
             overtaking += number if recent and order.level(other, priority) > 0 else 0
     row = tx.tables.task.alias("before")
     waits = is_state(row.c.state, State.WAITING) & row.c.run_at.between(start, db_now())
     waiting = await _walked(tx, row, above, waits, SAMPLE)
-    return rate * overtaking / served + waiting / WINDOW if served else waiting / WINDOW
+    return rate * overtaking / total + waiting / WINDOW if total else waiting / WINDOW
 
 
 async def pace(tx: Transaction, lanes: Iterable[Lane]) -> float:
     """The attempts per second that ended recently, over the queues and handlers of these lanes."""
-    places = {(lane.queue, lane.handler) for lane in lanes}
+    work_keys = {(lane.queue, lane.handler) for lane in lanes}
     minute = tx.tables.minute.c
     columns = (minute.queue, minute.handler, _attempts(tx.tables), seconds_until(sa.func.min(minute.minute)))
     recent = minute.minute >= db_later(db_now(), -WINDOW)
     rows = await tx.rows(sa.select(*columns).where(recent).group_by(minute.queue, minute.handler))
-    own_rows = [row for row in rows if (row[0], row[1]) in places]
+    own_rows = [row for row in rows if (row[0], row[1]) in work_keys]
     # If the first statistics are two minutes old, the rate covers these two minutes.
     span = max((-row[3] for row in own_rows), default=0.0)
     return float(sum(row[2] for row in own_rows) / min(max(span, MINUTE), WINDOW))
