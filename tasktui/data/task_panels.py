@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
 from textwrap import wrap
 
-from runner.model.task import Priority, Shown, State
+from runner.model.task import FINAL, Priority, Shown, State
 from runner.queries.task.attempts import checkpoint_lines
 from runner.queries.task.detail import TaskDetail, task_fields
 from runner.queries.task.timeline import timeline
@@ -145,7 +145,10 @@ def line_of_facts(detail: TaskDetail, width: int) -> Row:
 
 
 def attempts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
-    """The attempts as bars over time: failed, running, held and planned ones."""
+    """The attempts as bars over time: failed, succeeded, running, held and planned ones.
+
+    The axis of a task that has ended ends there, so that its bars keep their width.
+    """
     task, at = detail.task, detail.at
     failed = detail.attempts[-MOST_ATTEMPTS:]
     planned = detail.next_runs[:MOST_PLANNED]
@@ -153,7 +156,8 @@ def attempts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
         return []
     begins = [one.started_at or one.ended_at for one in failed]
     begin = min([moment for moment in (*begins, task.claimed_at) if moment], default=at)
-    last = max([at, *planned, *(one.ended_at for one in failed if one.ended_at)])
+    ends = [one.ended_at for one in failed if one.ended_at]
+    last = max([(task.finished_at if task.state in FINAL else None) or at, *planned, *ends])
     margin = max((last - begin) * 0.04, timedelta(seconds=1))
     span = Span(begin - margin, last + margin, zone)
     room = width - LEGEND - 7
@@ -165,8 +169,12 @@ def attempts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
         bar = _bar(span, room, (before, one.started_at, one.ended_at), "dead", at)
         took = formatting.duration(one.duration)
         rows.append(_attempt(one.attempt, Shown.DEAD, "failed", line(one.host, 14), took, bar))
+    before = failed[-1].ended_at if failed else None
+    if task.state is State.SUCCEEDED and task.claimed_at and task.finished_at:
+        bar = _bar(span, room, (before, task.claimed_at, task.finished_at), "succeeded", at)
+        took = formatting.duration(task.finished_at - task.claimed_at)
+        rows.append(_attempt(task.attempt, Shown.SUCCEEDED, "succeeded", line(task.host, 14), took, bar))
     if task.state is State.RUNNING:
-        before = failed[-1].ended_at if failed else None
         bar = _bar(span, room, (before, task.claimed_at, at), "running", at)
         took = formatting.since(task.claimed_at, at)
         rows.append(_attempt(task.attempt, Shown.RUNNING, "running", line(task.host, 14), took, bar))
@@ -186,8 +194,8 @@ def attempts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
 
 def _attempt(number: int, shown: Shown, word: str, host: str, took: str, bar: Sequence[Part]) -> Row:
     return [
-        *[(f" {number:>3} ", "muted"), (f"{SIGNS[shown]} {word:<9}", str(shown))],
-        *[(fitted(host, 11), "muted"), (f"{took:>8} ", "text"), ("│", "line"), *bar],
+        *[(f" {number:>3} ", "muted"), (f"{SIGNS[shown]} {word:<10}", str(shown))],
+        *[(fitted(host, 10), "muted"), (f"{took:>8} ", "text"), ("│", "line"), *bar],
     ]
 
 

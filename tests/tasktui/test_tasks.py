@@ -63,6 +63,19 @@ async def test_the_time_that_a_pause_holds_a_due_task_is_amber(database: Databas
 
 
 @ON_ONE_DATABASE
+async def test_the_attempts_of_a_succeeded_task_end_with_the_success(database: Database, watch: Watch) -> None:
+    day = 86_400.0
+    times = {"run_at": ahead(-day), "claimed_at": ahead(20 - day), "finished_at": ahead(40 - day)}
+    await add_past(database, 7, State.SUCCEEDED, attempt=2, host="web-1", **times)
+    await add_attempt(database, 7, started_at=ahead(-day), ended_at=ahead(10 - day))
+    async with watch("task", task_id=7) as operator:
+        await operator.sees("1 ✗ failed", "2 ✓ succeeded web-1")
+        (row,) = [line for line in operator.text.splitlines() if "2 ✓ succeeded" in line]
+        assert " 20s " in row
+        assert row.count("█") > 10  # The axis ends with the task, not a day later.
+
+
+@ON_ONE_DATABASE
 async def test_empty_fields_have_a_mark_where_the_theme_has_no_ground(database: Database, watch: Watch) -> None:
     id = await add_live(database)
     async with watch("task", task_id=id) as operator:
