@@ -282,6 +282,7 @@ class ScreenFrame:
             title=screen.title or "",
             work=session.work.label(now) if session.work is not None else "",
             trouble=trouble,
+            lost=session.is_lost,
             age=screen.feed.age(now) if not trouble else "",
             host=", ".join(host.name for host in session.settings.url.hosts),
             zone=at.strftime("%Z"),

@@ -22,6 +22,7 @@ from tasktui.actions.as_command import SqlSource, command_line, copy
 from tasktui.messages import Notice, ReadFailed, SnapshotRead
 from tasktui.screens.actions import Actions
 from tasktui.screens.frame import ScreenFrame
+from tasktui.session.cache import NO_ANSWER_AFTER
 from tasktui.session.session import Session
 from tasktui.session.write_lock import ReadOnly
 from tasktui.widgets.canvas import Canvas
@@ -40,9 +41,6 @@ UNFOCUSED = 5.0
 
 LONGEST_WAIT = 30.0
 """Maximum seconds between attempts while the database is down."""
-
-NO_ANSWER_AFTER = 5.0
-"""Seconds of a query after which the heading reports a missing answer."""
 
 OLD = 4.0
 """Seconds after which the heading shows the age of the data: ages on the screen do not advance between queries."""

@@ -5,6 +5,8 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
+from runner.errors import DatabaseUnavailable
+
 T = TypeVar("T")
 
 DEADLINE = 5.0
@@ -18,6 +20,9 @@ SILENCE = 15.0
 
 LONGEST_SILENCE = 30.0
 """The same for a change, whose outcome is then unknown."""
+
+NO_ANSWER_AFTER = 5.0
+"""Seconds without any response after which the heading reports a missing answer."""
 
 SHARE = 100
 """An entry is valid for at least this multiple of its query's duration, unless a cache has a share of its own."""
@@ -62,10 +67,16 @@ class Timeout:
     """Runs transactions with a timeout.
 
     A transaction that times out runs to its end in the background: a change must not stop in the middle.
+
+    Args:
+        clock: monotonic seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._transactions: set[asyncio.Task[Any]] = set()
+        self._clock = clock
+        self._waits_since = 0.0
+        self._failed = False
 
     async def wait(self, work: Coroutine[Any, Any, T], seconds: float, error: Exception) -> T:
         """Run a transaction and wait for its result.
@@ -78,6 +89,8 @@ class Timeout:
         Returns:
             The result of the transaction.
         """
+        if not self._transactions:
+            self._waits_since = self._clock()
         transaction = asyncio.ensure_future(work)
         self._transactions.add(transaction)
         transaction.add_done_callback(self._done)
@@ -90,6 +103,12 @@ class Timeout:
     def is_busy(self) -> bool:
         """True while a transaction runs."""
         return bool(self._transactions)
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the last transaction found no database, or if none has had an answer for a while."""
+        waits = bool(self._transactions) and self._clock() - self._waits_since > NO_ANSWER_AFTER
+        return self._failed or waits
 
     async def cancelled(self, interrupt: Callable[[], object]) -> None:
         """Cancel the transactions, which only read, and wait until none runs.
@@ -111,4 +130,5 @@ class Timeout:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._transactions.discard(task)
         if not task.cancelled():
-            task.exception()  # retrieves it; no caller may be waiting
+            self._failed = isinstance(task.exception(), DatabaseUnavailable)  # also retrieves it for no caller
+            self._waits_since = self._waits_since if self._failed else self._clock()

@@ -59,7 +59,8 @@ class Job:
         """The progress, and the key that stops the operation."""
         end = "stopping" if self.stopping else "ctrl+x stops it"
         note = f"; {self.note}" if self.note else ""
-        return f"{self.what}: {formatting.progress(self.done, self.total, now - self.began)}{note}; {end}"
+        took = 0.0 if self.note else now - self.began  # The rate of a stage does not predict the next one.
+        return f"{self.what}: {formatting.progress(self.done, self.total, took)}{note}; {end}"
 
 
 class Alarm(NamedTuple):
@@ -88,11 +89,9 @@ P = ParamSpec("P")
 NOTHING = "no answer for {seconds:g} seconds"
 NOTHING_TO_A_CHANGE = NOTHING + "; the change may or may not have been made, so check before you repeat it"
 
-MINUTE, TEN_SECONDS = 60.0, 10.0
+MINUTE, TEN_SECONDS, FIVE_SECONDS = 60.0, 10.0, 5.0
 
-FIVE_SECONDS = 5.0
-"""Seconds between schema checks: the database may be migrated while the console is open."""
-
+EFFECTIVE = os.access in os.supports_effective_ids
 RECENT = timedelta(minutes=10)
 """Age of the failures that the tabs count."""
 
@@ -185,10 +184,9 @@ class Session:
         """The label for the heading: the past moment, or the write lock, on a standby with the age of its data."""
         if self.at is not None:
             local = self.at.astimezone(self.zone)
-            return f"AT {formatting.clock(self.at, self.now(), self.zone)}{local:{':%S' if local.second else ''}}"
+            return f"AT {formatting.clock(self.at, self.now(), self.zone)}" + (f"{local::%S}" if local.second else "")
         age = f", {formatting.age(self.stale)} old" if self.stale is not None else ""
-        always = "WRITE" if self.settings.production else ""
-        return (self.lock.label(now) or always) + age
+        return (self.lock.label(now) or "WRITE" * self.settings.production) + age
 
     @property
     def load(self) -> int:
@@ -214,8 +212,7 @@ class Session:
             raise SchemaMissing(url=url, needed=HEAD)
         await self._schema_check.get(None, lambda: check(self.database))
         if self.lock.barrier is UNOPENED:
-            by_effect = os.access in os.supports_effective_ids
-            if url.file is not None and not os.access(url.file, os.W_OK, effective_ids=by_effect):
+            if url.file is not None and not os.access(url.file, os.W_OK, effective_ids=EFFECTIVE):
                 self.lock.barrier = FILE
             else:
                 self.lock.barrier = BARRIERS[await self.database.read(connection_permission)]
@@ -232,6 +229,11 @@ class Session:
     def by(self, reason: str | None) -> Actor:
         """The actor of a change, with the reason."""
         return local_actor(reason or self.lock.reason)
+
+    @property
+    def is_lost(self) -> bool:
+        """True while the database does not answer."""
+        return self._reads.is_lost
 
     def start_read(self, verb: StoreVerb[[], T]) -> None:
         """Start the first query of a screen before the screen exists."""
@@ -259,9 +261,8 @@ class Session:
     async def measure(self) -> None:
         """Measure latency and clock skew, the lag of a standby, and the counts of the tabs, at intervals.
 
-        A latency is valid for ten seconds however long it took, and one in the heading until the next poll. After the
-        promotion of a standby, changes are allowed as far as login and profile permit. The same holds for a database
-        that could not be reached at the start.
+        After the promotion of a standby, changes are allowed as far as login and profile permit. The same holds for a
+        database that could not be reached at the start.
         """
         if self.lock.barrier is UNOPENED:
             await self.open()

@@ -50,6 +50,7 @@ class Status:
         title: title of the current screen.
         trouble: error of the database, with the age of the data on the screen; empty if there is none.
         work: progress of the long operation in progress; empty if there is none.
+        lost: True while the database does not answer, also if the screen has not asked yet.
         age: age of the data on the screen; empty while it is current.
         host: host or folder of the database; empty to leave it out.
         zone: name of the time zone of the clock.
@@ -71,6 +72,7 @@ class Status:
     zone: str = ""
     counts: Mapping[str, Part] = field(default_factory=dict)
     databases: Sequence[DatabaseTab] = ()
+    lost: bool = False
 
 
 LARGE_SKEW = 2.0
@@ -211,7 +213,7 @@ def connection(status: Status) -> tuple[str, str, str]:
     Returns:
         A sign, a text, and a role.
     """
-    if status.trouble:
+    if status.trouble or status.lost:
         return "◌", "lost", "lost"
     if status.ping is None:
         return "◌", "connecting", "muted"

@@ -87,6 +87,15 @@ async def test_keys_step_through_the_time(watch: Watch, id: int) -> None:
         assert session.at == start
 
 
+async def test_the_badge_has_seconds_if_the_time_has(watch: Watch) -> None:
+    async with watch() as operator:
+        session = operator.console.session
+        midnight = session.now().astimezone(session.zone).replace(hour=0, minute=0, second=0, microsecond=0)
+        for seconds, badge in ((0, "AT 00:00"), (5, "AT 00:00:05")):
+            session.at = midnight + timedelta(seconds=seconds)
+            assert session.lock_label(0.0) == badge
+
+
 async def test_no_action_is_possible_at_a_past_time(watch: Watch, id: int) -> None:
     async with watch(size=NARROW) as operator:
         await at(operator, "7m", " AT ")

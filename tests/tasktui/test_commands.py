@@ -170,6 +170,8 @@ def test_work_tells_how_far_it_has_come() -> None:
     assert work.label(100.0) == "Retry: 0 of 4,120 (0 %); ctrl+x stops it"
     work.done = 1_030
     assert work.label(102.0) == "Retry: 1,030 of 4,120 (25 %), 515 a second, 6s left; ctrl+x stops it"
+    work.note = "waiting for 10 of them"
+    assert work.label(102.0) == "Retry: 1,030 of 4,120 (25 %); waiting for 10 of them; ctrl+x stops it"
     work.stop()
     assert Job("Retry", None, 0.0, 500, stopping=True).label(1.0) == "Retry: 500, 500 a second; stopping"
 

@@ -133,6 +133,8 @@ async def test_the_tabs_show_where_something_needs_attention(watch: Watch, datab
 def test_a_connection_has_a_figure_only_if_the_figure_matters(ping: Ping | None, trouble: str, shown: str) -> None:
     status = Status("orders", False, "", ping, "14:02:31", [], "Tasks", trouble=trouble)
     assert plain([first_line(status, 100)]).endswith(f"{shown}   14:02:31")
+    lost = Status("orders", False, "", ping, "14:02:31", [], "Tasks", lost=True)
+    assert plain([first_line(lost, 100)]).endswith("◌ lost   14:02:31")
 
 
 @ON_ONE_DATABASE

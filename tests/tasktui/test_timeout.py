@@ -49,6 +49,35 @@ async def test_after_a_long_silence_nobody_waits_but_the_transaction_goes_on_to_
     assert end.is_set()
 
 
+async def test_a_database_is_lost_after_a_silence_or_a_failure_and_found_with_an_answer() -> None:
+    now, thaws = 100.0, asyncio.Event()
+    reads = Timeout(lambda: now)
+    pending = asyncio.create_task(reads.wait(thaws.wait(), 60, GONE))
+    await asyncio.sleep(0)
+
+    def is_lost() -> bool:
+        return reads.is_lost
+
+    now = 104.0
+    assert not is_lost()
+    now = 106.0
+    assert is_lost()
+    await reads.wait(asyncio.sleep(0), 60, GONE)  # another read has had an answer
+    assert not is_lost()
+    thaws.set()
+    await pending
+
+    async def fail() -> None:
+        raise GONE
+
+    with pytest.raises(DatabaseUnavailable):
+        await reads.wait(fail(), 60, GONE)
+    assert is_lost()
+    now = 200.0
+    await reads.wait(asyncio.sleep(0), 60, GONE)
+    assert not is_lost()
+
+
 FOREVER = {
     "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n WHERE i < 0",
     "postgresql": "SELECT pg_sleep(3600)",
