@@ -50,7 +50,8 @@ def objection(verb: str, task: Any) -> str | None:
     if verb == "edit" and state in REQUEUED:
         return f"it is {state}: only an edit that retries it (--requeue) can change it"
     if state not in ACCEPTED_STATES[verb]:
-        return f"it is {state}, not {_either(ACCEPTED_STATES[verb])}"
+        now = "it has succeeded and is" if state is State.SUCCEEDED else f"it is {state},"
+        return f"{now} not {_either(ACCEPTED_STATES[verb])}"
     if verb == "terminate" and task.cancel_requested:
         return "its termination is already requested"
     if verb == "retry_now" and state is State.WAITING and used_up(task.attempt, task.max_attempts):

@@ -157,7 +157,7 @@ ACTIONS = {
             options=rewind_options,
         ),
         Action("copy", "N", "New copy", ActionTarget.TASK, new_task.ask_for_copy, in_footer=False),
-        Action("submit", "A", "Add a task", ActionTarget.HANDLER, new_task.ask_for_handler, in_footer=False),
+        Action("submit", "A", "Submit a task", ActionTarget.HANDLER, new_task.ask_for_handler, in_footer=False),
         Action("stack", "V", "Stack", ActionTarget.TASK, queues.ask_for_stack, in_footer=False),
         Action("pause", "P", "Pause", ActionTarget.QUEUE, queues.ask_to_pause_queue, "Pause for", "30m", required=True),
         Action(

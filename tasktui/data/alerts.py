@@ -319,7 +319,7 @@ def _silent(runner: RunnerRow) -> Iterator[Alert]:
         yield Alert(
             "lost",
             f"{name} is silent for {age}",
-            f"rescue of {tasks} in {formatting.age(runner.lease)}",
+            f"rescue of {tasks} in {formatting.age(runner.lease)}" if runner.running_tasks else "holds no task",
             "5",
             "runners",
         )

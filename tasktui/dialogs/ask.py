@@ -219,7 +219,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         if values["word"] == word:
             meanings["word"] = ("✓", "succeeded")
         elif word.startswith(values["word"]):
-            meanings["word"] = (count_noun(rest, "letter") + " to go" if values["word"] else "", "muted")
+            meanings["word"] = (count_noun(rest, "character") + " to go" if values["word"] else "", "muted")
         else:
             meanings["word"] = ("✗ differs", "dead")
         return meanings

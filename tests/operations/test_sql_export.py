@@ -131,7 +131,7 @@ async def test_each_of_several_tasks_has_a_transaction_of_its_own(database: Data
     operation = partial(terminate, by=ANA._replace(change_group="b1"))
     text = await database.write(script, operation, [*(Target(id) for id in ids), Target(finished)])
     assert text.count("COMMIT;") == 3
-    assert f"-- task {finished}: it is succeeded" in text
+    assert f"-- task {finished}: it has succeeded" in text
     if not database.dialect.is_server:
         async with database.writing() as tx:
             await tx.execute(sa.update(tx.tables.task).where(tx.tables.task.c.id == ids[1]).values(version=8))
@@ -215,7 +215,7 @@ async def test_operations_without_sql_give_a_reason(database: Database) -> None:
     id = await add(database, State.SUCCEEDED)
     terminating = partial(terminate, by=ANA)
     for targets, why in (
-        ([Target(id)], "it is succeeded"),
+        ([Target(id)], "it has succeeded"),
         ([Target(1)] * 101, "limited to 100 tasks"),
         ([], "nothing"),
     ):

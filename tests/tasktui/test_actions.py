@@ -144,7 +144,7 @@ async def test_an_action_explains_why_it_does_not_apply(database: Database, watc
     async with watch("tasks") as operator:
         await operator.sees("✓ succeeded")
         await operator.press("R")
-        await operator.sees_notice("it is succeeded, not waiting, dead or cancelled")
+        await operator.sees_notice("it has succeeded and is not waiting, dead or cancelled")
         await operator.press("asterisk")
         await operator.sees_notice("Marked 2 tasks")
         await operator.press("E")

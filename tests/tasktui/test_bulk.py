@@ -59,7 +59,7 @@ async def test_all_that_match_are_counted_previewed_and_changed(database: Databa
         await operator.sees("all 13 marked")
         await operator.press("T")
         await operator.sees("Terminate 12 tasks?", "12 of 13 selected tasks will change")
-        await operator.sees("1  it is succeeded", "○ 12 ready   ⊘ 1 skipped")
+        await operator.sees("1  it has succeeded", "○ 12 ready   ⊘ 1 skipped")
         await confirm(operator)
         await operator.sees_notice("Terminate: 12 changed, 1 skipped; 8 Z undoes")
         await operator.sees(" ! Terminate: 12 changed, 1 skipped")

@@ -284,10 +284,12 @@ def test_a_silent_runner_is_told_before_it_is_lost() -> None:
         runner(heartbeat_age=5.0, lease=10.0),
         runner(heartbeat_age=9.0, lease=6.0),
         runner(heartbeat_age=41.0, lease=-26.0),
+        runner(heartbeat_age=9.0, lease=6.0, running_tasks=0),
     )
     assert sentences(overview_of(runners=runners)) == [
         "web-3:4117 is silent for 9s: rescue of 3 tasks in 6s",
         "web-3:4117 is lost: no heartbeat for 41s, holds 3 tasks",
+        "web-3:4117 is silent for 9s: holds no task",
     ]
 
 

@@ -95,7 +95,9 @@ def verdict(facts: Facts) -> str:
             return f"{name} is running."
         case Shown.LOST:
             return f"{name} is running, but its runner is lost."
-        case Shown.SUCCEEDED | Shown.DEAD | Shown.CANCELLED:
+        case Shown.SUCCEEDED:
+            return f"{name} has succeeded."
+        case Shown.DEAD | Shown.CANCELLED:
             return f"{name} is {task.shown}."
     return f"{name} is not running because:"
 
