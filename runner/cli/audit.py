@@ -9,7 +9,7 @@ from typing import Any
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.operation_output import ProgressLine, ask, check_count, demand_for, print_result, require_reason
 from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId, TaskId, open_database
-from runner.cli.output import TableColumn, plain, print_json, print_line, print_table
+from runner.cli.output import TableColumn, numbers, plain, print_json, print_line, print_table
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
@@ -32,8 +32,7 @@ MAX_LIMIT = 1_000
 """Entries per call; `--after` continues."""
 
 COLUMNS = (
-    TableColumn("ID", right=True, no_wrap=True),
-    TableColumn("TIME", right=True, no_wrap=True),
+    *numbers("ID", "TIME"),
     TableColumn("OPERATOR"),
     TableColumn("OPERATION", no_wrap=True),
     TableColumn("TARGET"),

@@ -14,7 +14,7 @@ from runner.cli.options import (
     SingleChangeOptions,
     open_database,
 )
-from runner.cli.output import TableColumn, plain, print_json, print_line, print_table
+from runner.cli.output import TableColumn, numbers, plain, print_json, print_line, print_table
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
@@ -32,11 +32,7 @@ COLUMNS = (
     TableColumn("HOST"),
     TableColumn("PID", right=True, no_wrap=True),
     TableColumn("STATE", no_wrap=True),
-    TableColumn("SEEN", right=True, no_wrap=True),
-    TableColumn("SLOTS", right=True, no_wrap=True),
-    TableColumn("CPU", right=True, no_wrap=True),
-    TableColumn("MEMORY", right=True, no_wrap=True),
-    TableColumn("UPTIME", right=True, no_wrap=True),
+    *numbers("SEEN", "SLOTS", "CPU", "MEMORY", "UPTIME"),
     TableColumn("VERSION"),
     TableColumn("HANDLERS"),
 )

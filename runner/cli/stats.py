@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter
-from runner.cli.output import TableColumn, plain, print_block, print_json, print_line, print_table, print_title
+from runner.cli.output import TableColumn, numbers, plain, print_block, print_json, print_line, print_table, print_title
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator
@@ -34,26 +34,12 @@ LISTED = "those with pauses, limits, lost tasks and failures, and those that wai
 
 QUEUES = (
     TableColumn("QUEUE"),
-    TableColumn("READY", right=True, no_wrap=True),
-    TableColumn("SCHED", right=True, no_wrap=True),
-    TableColumn("RETRY", right=True, no_wrap=True),
-    TableColumn("RUN", right=True, no_wrap=True),
-    TableColumn("LOST", right=True, no_wrap=True),
-    TableColumn("DEAD", right=True, no_wrap=True),
-    TableColumn("OLDEST", right=True, no_wrap=True),
-    TableColumn("IN/m", right=True, no_wrap=True),
-    TableColumn("OUT/m", right=True, no_wrap=True),
-    TableColumn("FAIL/m", right=True, no_wrap=True),
+    *numbers("READY", "SCHED", "RETRY", "RUN", "LOST", "DEAD", "OLDEST", "IN/m", "OUT/m", "FAIL/m"),
 )
 HANDLERS = (
     TableColumn("HANDLER"),
     TableColumn("QUEUE"),
-    TableColumn("DONE", right=True, no_wrap=True),
-    TableColumn("1ST ATT", right=True, no_wrap=True),
-    TableColumn("RETRY", right=True, no_wrap=True),
-    TableColumn("DEAD", right=True, no_wrap=True),
-    TableColumn("P50", right=True, no_wrap=True),
-    TableColumn("P95", right=True, no_wrap=True),
+    *numbers("DONE", "1ST ATT", "RETRY", "DEAD", "P50", "P95"),
 )
 
 
@@ -181,11 +167,7 @@ MAX_LIMIT = 1_000
 
 COLUMNS = (
     TableColumn("GROUP", no_wrap=True),
-    TableColumn("COUNT", right=True, no_wrap=True),
-    TableColumn("NOW/m", right=True, no_wrap=True),
-    TableColumn("TASKS", right=True, no_wrap=True),
-    TableColumn("DEAD", right=True, no_wrap=True),
-    TableColumn("LAST", right=True, no_wrap=True),
+    *numbers("COUNT", "NOW/m", "TASKS", "DEAD", "LAST"),
     TableColumn("HANDLER"),
     TableColumn("ERROR"),
 )

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter
-from runner.cli.output import NO_MATCH, TableColumn, plain, print_json, print_line, print_table
+from runner.cli.output import NO_MATCH, TableColumn, numbers, plain, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.filter import saved
 from runner.filter.fields import NEWEST, Sort, SortField, sort_by
@@ -32,8 +32,7 @@ COLUMNS = (
     TableColumn("QUEUE"),
     TableColumn("HANDLER"),
     TableColumn("KEY"),
-    TableColumn("ATT", right=True, no_wrap=True),
-    TableColumn("WHEN", right=True, no_wrap=True),
+    *numbers("ATT", "WHEN"),
     TableColumn("REASON"),
 )
 

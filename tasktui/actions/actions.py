@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from runner.errors import InvalidInput
 from runner.model.duration import parse_duration
+from runner.operations.pause import PauseKind
 from runner.operations.results import Actor
 from tasktui.actions import edit, new_task, queues, schedule, undo
 from tasktui.actions.action import Action, ActionTarget
@@ -159,13 +160,22 @@ ACTIONS = {
         Action("copy", "N", "New copy", ActionTarget.TASK, new_task.ask_for_copy, in_footer=False),
         Action("submit", "A", "Submit a task", ActionTarget.HANDLER, new_task.ask_for_handler, in_footer=False),
         Action("stack", "V", "Stack", ActionTarget.TASK, queues.ask_for_stack, in_footer=False),
-        Action("pause", "P", "Pause", ActionTarget.QUEUE, queues.ask_to_pause_queue, "Pause for", "30m", required=True),
+        Action(
+            "pause",
+            "P",
+            "Pause",
+            ActionTarget.QUEUE,
+            partial(queues.ask_to_pause_selected, kind=PauseKind.QUEUE),
+            "Pause for",
+            "30m",
+            required=True,
+        ),
         Action(
             "pause --handler",
             "H",
             "Pause handler",
             ActionTarget.HANDLER,
-            queues.ask_to_pause_handler,
+            partial(queues.ask_to_pause_selected, kind=PauseKind.HANDLER),
             "Pause for",
             "30m",
             required=True,
@@ -176,7 +186,7 @@ ACTIONS = {
             "M",
             "Limit",
             ActionTarget.QUEUE,
-            queues.ask_to_limit_queue,
+            partial(queues.ask_to_limit_selected, kind=PauseKind.QUEUE),
             "Limits",
             "concurrency=5 per-tenant=none rate=none",
             required=True,
@@ -186,7 +196,7 @@ ACTIONS = {
             "K",
             "Limit handler",
             ActionTarget.HANDLER,
-            queues.ask_to_limit_handler,
+            partial(queues.ask_to_limit_selected, kind=PauseKind.HANDLER),
             "Limits",
             "concurrency=5 per-tenant=none rate=none",
             required=True,

@@ -30,15 +30,11 @@ MOST_COUNTED = 1_000
 """Waiting tasks of a queue that the confirmation counts."""
 
 
-def ask_to_pause_queue(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
-    """Ask to pause the selected queue, or to resume it if it is paused."""
-    target = targets.pause_target(PauseKind.QUEUE)
-    return _ask_about_pause(action, session, target) if target else None
-
-
-def ask_to_pause_handler(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
-    """Ask to pause the selected handler, or to resume it if it is paused."""
-    target = targets.pause_target(PauseKind.HANDLER)
+def ask_to_pause_selected(
+    action: Action, session: Session, targets: Targets, kind: PauseKind
+) -> Coroutine[Any, Any, Dialog] | None:
+    """Ask to pause the selected queue or handler, or to resume it if it is paused."""
+    target = targets.pause_target(kind)
     return _ask_about_pause(action, session, target) if target else None
 
 
@@ -131,15 +127,11 @@ MOST_HOLDERS = 5
 """Maximum number of runners to list."""
 
 
-def ask_to_limit_queue(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
-    """Ask for new limits of the selected queue."""
-    target = targets.pause_target(PauseKind.QUEUE)
-    return _ask_about_limits(action, session, target) if target else None
-
-
-def ask_to_limit_handler(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
-    """Ask for new limits of the selected handler."""
-    target = targets.pause_target(PauseKind.HANDLER)
+def ask_to_limit_selected(
+    action: Action, session: Session, targets: Targets, kind: PauseKind
+) -> Coroutine[Any, Any, Dialog] | None:
+    """Ask for new limits of the selected queue or handler."""
+    target = targets.pause_target(kind)
     return _ask_about_limits(action, session, target) if target else None
 
 

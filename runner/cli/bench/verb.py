@@ -21,7 +21,7 @@ from runner.cli.bench.submit import bulk, checkpoint, coalesced, one
 from runner.cli.bench.workers import BenchContext
 from runner.cli.exit_codes import Exit, Interruption, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, Connection
-from runner.cli.output import TableColumn, print_json, print_line, print_table, print_title
+from runner.cli.output import TableColumn, numbers, print_json, print_line, print_table, print_title
 from runner.settings import Settings
 from runner.text import formatting
 from runner.text.sanitize import clean
@@ -133,9 +133,7 @@ FIGURES = (
 )
 COSTS = (
     TableColumn("STEP", no_wrap=True),
-    TableColumn("CPU us", right=True, no_wrap=True),
-    TableColumn("WALL us", right=True, no_wrap=True),
-    TableColumn("CALLS", right=True, no_wrap=True),
+    *numbers("CPU us", "WALL us", "CALLS"),
     TableColumn("DESCRIPTION"),
 )
 
