@@ -11,6 +11,7 @@ from runner.engine.slots import Running
 from runner.errors import StoreError, ValueRejected
 from runner.model.outcome import Dead, Done, Failure
 from runner.policy.polling import BackOff
+from runner.store.retention import SubmitWatch
 from runner.store.settle import Settled, Settlement, settle, settle_done
 from runner.text.sanitize import count_noun
 
@@ -42,7 +43,7 @@ class SettleBuffer:
         self._size = size
         self._linger = linger
         self._on_settled = on_settled
-        self._keep = keep
+        self._watch = None if keep else SubmitWatch()
         self._items: list[Settling] = []
         self._not_empty = asyncio.Event()
         self._full = asyncio.Event()
@@ -181,11 +182,11 @@ class SettleBuffer:
             rest = [item for item in rest if item.id not in verbs]
         done = [item for item in rest if type(item.outcome) is Done and not individually]
         if done:
-            accepted = await self._database.write_single(settle_done, self.runner_id, done, self._keep)
+            accepted = await self._database.write_single(settle_done, self.runner_id, done, self._watch)
             verbs |= dict.fromkeys(accepted, "succeed")
             rest = [item for item in rest if item.id not in verbs] if len(verbs) < len(settlements) else []
         if rest:
-            other = await self._database.write(settle, self.runner_id, rest, self._keep)
+            other = await self._database.write(settle, self.runner_id, rest, self._watch is None)
             settled.verbs |= other.verbs
             settled.fenced |= other.fenced
             settled.written |= other.written
