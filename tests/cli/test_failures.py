@@ -1,10 +1,16 @@
 """Failure groups."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from runner.cli.exit_codes import Exit
-from runner.model.outcome import Dead, Failure, Retry
+from runner.model.outcome import Dead, Done, Failure, Outcome, Retry
 from runner.model.task import NewTask, State
+from runner.operations import bulk
 from tests.cli.conftest import Call, Store
 
 LATER = 3600
@@ -65,3 +71,35 @@ def test_an_incident_is_reported_for_its_period(cli: Call, store: Store, tmp_pat
     assert cli("incident", "--from", "10m", "--output", file).code == Exit.BAD_INPUT
     assert "No attempt failed." in cli("incident", "--from", "2h", "--to", "1h").out
     assert cli("incident", "--from", "1h", "--to", "2h").code == Exit.BAD_INPUT
+
+
+@contextmanager
+def working(store: Store, outcome: Outcome) -> Iterator[None]:
+    """Claim due tasks during the block, and end each with the same outcome."""
+    leaves = threading.Event()
+
+    def work() -> None:
+        while not leaves.is_set():
+            store.claim("mail.send", outcome=outcome)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        leaves.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(("fails", "changed"), [(False, 4), (True, 1)])
+def test_a_canary_retries_in_stages_until_a_task_fails_again(
+    cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch, fails: bool, changed: int
+) -> None:
+    monkeypatch.setattr(bulk, "PAUSE", 0.01)
+    monkeypatch.setattr(bulk, "STAGES", (1, 2))
+    failed(store, "mail.send", *["port 25 is closed"] * 4, dead=True)
+    (group,) = cli("failures", "--json").document["failures"]
+    with working(store, Dead(failure=Failure("OSError", "port 25 is closed")) if fails else Done()):
+        result = cli("retry", f"failure:{group['fingerprint']}", "state:dead", "--canary", "--yes", 4, "--json")
+    assert (result.code, len(result.document["changed"])) == (Exit.PARTIAL if fails else Exit.OK, changed)
+    assert ("port 25 is closed" in result.err) is fails

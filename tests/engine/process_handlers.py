@@ -143,6 +143,16 @@ def invalid(ctx: Context) -> None:
     ctx.checkpoint(object())
 
 
+@handler("process.parents", executor="process")
+def parents(ctx: Context) -> list[str]:
+    return [str(item) for item in ctx.batch.results(return_exceptions=True)] if ctx.batch else []
+
+
+@handler("process.parents_async", executor="process")
+async def parents_async(ctx: Context) -> list[Any]:
+    return await ctx.batch.results_async() if ctx.batch else []
+
+
 def spin(ms: float) -> int:
     """Compute for some milliseconds of processor time."""
     steps, end = 0, time.process_time() + ms / 1_000

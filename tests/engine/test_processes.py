@@ -7,18 +7,21 @@ import os
 import subprocess
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from runner import Context, handler
+from runner import Context, Dead, around_execute, handler
 from runner.engine.metrics import resident_memory
 from runner.engine.process_pool import ProcessPool
 from runner.errors import InvalidHandler
 from runner.handlers import registry
+from runner.handlers.hooks import LIFE_CYCLE
 from runner.handlers.registry import REGISTRY, Handler, Options
+from runner.model.task import DependsOn
 from runner.operations.results import Actor, Target
 from runner.operations.runner_command import send_command
 from runner.operations.terminate import terminate
@@ -327,3 +330,46 @@ async def test_a_memory_limit_that_the_system_ignores_is_named_at_the_start(
         pass
     assert "memory_limit has no effect on " in caplog.text
     assert "process.memory may use all memory" in caplog.text
+
+
+async def test_the_results_of_the_parents_are_read_in_the_process(harness: Harness) -> None:
+    @harness.handler("number")
+    async def number(value: int) -> int:
+        return value
+
+    @harness.handler("number.bad", max_attempts=1)
+    async def bad() -> int:
+        raise ValueError("no number")
+
+    numbers = [await harness.submit("number", {"value": value}) for value in (5, 3)]
+    failed = await harness.submit("number.bad")
+    plain_after = tuple(DependsOn(parent, "run") for parent in (numbers[0], failed))
+    plain = await harness.submit("process.parents", after=plain_after)
+    coroutine = await harness.submit("process.parents_async", after=tuple(DependsOn(parent) for parent in numbers))
+    await harness.work(processes=1)
+    first, error = await result(harness, plain)
+    assert (first, "no number" in error) == ("5", True)
+    assert await result(harness, coroutine) == [5, 3]
+
+
+@on_sqlite
+async def test_middleware_wraps_a_handler_in_a_process(harness: Harness) -> None:
+    results: list[Any] = []
+
+    @around_execute
+    async def watch(ctx: Context) -> AsyncIterator[None]:
+        try:
+            results.append((ctx.handler, (yield)))
+        except KeyError as error:
+            raise Dead("no such key") from error
+
+    try:
+        done = await harness.submit("process.model", {"number": 4})
+        failed = await harness.submit("process.fail", {"kind": "key"})
+        await harness.work(processes=1)
+    finally:
+        LIFE_CYCLE.clear()
+    assert results == [("process.model", [4, 1, True])]
+    assert (await result(harness, done))[0] == 4
+    row = await harness.row(failed)
+    assert (row.state, row.error) == ("dead", "KeyError: no such key ('bad input')")
