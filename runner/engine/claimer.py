@@ -25,7 +25,7 @@ from runner.policy.polling import BackOff, Pace
 from runner.policy.retry import parse_plan
 from runner.policy.suspicion import Ask, Proof
 from runner.settings import Settings
-from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect
+from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect, prepare_claims
 from runner.store.lanes import DENSE, MANY, survey
 from runner.text.sanitize import one_line
 
@@ -242,6 +242,8 @@ class Claimer:
         return self.open and self.scope.is_open and time.monotonic() >= self._retry_at
 
     async def _survey(self) -> None:
+        if not self.scanned:  # while no task waits for them
+            await self._database.read_single(prepare_claims, self.claimant._replace(selection=self.scope.selection))
         started, dense = time.monotonic(), DENSE if self._many else 0
         self._skipped, self._skip = self._skip, 0
         heads = await self._database.read_single(survey, self.scope.survey(MANY, self._skipped, dense))
@@ -275,7 +277,7 @@ class Claimer:
         limit = min(slots.room(), self._batch, turn.most, self.scope.room, turn.most if room is None else room)
         if limit <= 0:
             return None
-        starts = limit <= slots.free_count
+        starts, dry = limit <= slots.free_count, 2 * slots.free_count > slots.size
         with self._claim_pending():
             who = self.claimant._replace(selection=self.scope.selection)
             if turn.limited:
@@ -284,6 +286,8 @@ class Claimer:
                 lanes = {lane: self.lanes.places[lane] for lane in turn.lanes}
                 claimed = await self._database.write_single(claim, who, lanes, self._defaults, limit, starts)
                 self.lanes.advance(lanes, claimed, limit)
+            if dry and len(claimed) == limit:
+                slots.look_ahead.dry = limit
             self._take(claimed, slots, prefetched=not starts)
         if self._shares is not None:
             self._shares.record(task.queue for task in claimed)

@@ -61,38 +61,41 @@ class Pace:
         self._next = end + max(self.every, min(self.most, SHARE * usual))
 
 
-FIRST_SPAN = 0.2
-"""The fraction of a span after which the first tasks of a burst decide, so that it does not begin slowly."""
-
-
 @dataclass
 class LookAhead:
     """The prefetch: tasks to claim beyond the free slots, because others finish while a claim is running.
 
     Slow work gets no prefetch, so that no task waits in one runner while another could start it. Many slow tasks that
-    end together look quick by the clock, so the time of their pool counts if it is longer.
+    end together look quick by the clock, so the time of their pool counts if it is longer. Quick tasks that wait for
+    claims look slow by the clock, so the prefetch grows with each full claim for which most slots waited.
 
     Args:
         span: seconds that a claim and its settle take, estimated high.
         most: upper bound in tasks.
+        growth: the prefetch as a multiple of a full claim for which most slots waited.
     """
 
     span: float = 0.05
     most: int = 2_000
+    growth: int = 10
     ends: int = 0
     """Tasks that ended since the last estimate."""
     busy: float = 0.0
     """Seconds for which the attempts since the last estimate would occupy the whole pool, one after another."""
+    dry: int = 0
+    """Tasks of the last full claim for which most slots waited; 0 once they are part of the estimate."""
     _rate: float = 0.0
     _since: float = 0.0
 
     def tasks(self, now: float) -> int:
         """Return the number of tasks to prefetch; `now` in monotonic seconds."""
         elapsed = now - self._since
-        if elapsed >= (self.span if self._rate else FIRST_SPAN * self.span):
-            rate = self.ends / max(elapsed, self.busy)
-            self._rate = rate if elapsed > 1 or not self._rate else 0.5 * self._rate + 0.5 * rate
-            self.ends, self.busy, self._since = 0, 0.0, now
+        waited = self.dry > 0 and self.ends >= self.dry
+        if waited or elapsed >= self.span:
+            rate = self.ends / max(elapsed, self.busy, 1e-6)
+            least = min(self.growth * self.dry / self.span, self.ends / max(self.busy, 1e-6)) if waited else 0.0
+            self._rate = max(least, rate if elapsed > 1 or not self._rate else 0.5 * self._rate + 0.5 * rate)
+            self.ends, self.busy, self.dry, self._since = 0, 0.0, 0, now
         return min(self.most, int(self._rate * self.span))
 
 

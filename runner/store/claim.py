@@ -124,6 +124,13 @@ async def claim_suspect(
     return await _claim(tx, prepared, who, lanes, defaults, ask.limit, starts=True, width=ask.width, among=ask.among)
 
 
+async def prepare_claims(tx: Transaction, who: Claimant) -> None:
+    """Compile the claims that follow the first one of a runner, and execute nothing."""
+    kinds: tuple[Among, ...] = ("lane", "suspects")
+    for among in kinds:
+        _prepared(tx.tables, tx.driver, among, who.order, who.selection.names)
+
+
 async def _claim(
     tx: Transaction,
     prepared: Prepared,

@@ -75,19 +75,30 @@ def test_an_old_rate_is_discarded() -> None:
     assert look.tasks(1_010.0) == 0
 
 
-def test_a_burst_is_prefetched_soon_after_it_began() -> None:
-    look = LookAhead()
-    assert look.tasks(1_000.0) == 0
-    look.ends += 100
-    assert look.tasks(1_000.0 + look.span / 4) == pytest.approx(400, abs=1)
-
-
 def test_slow_tasks_that_end_together_are_not_prefetched() -> None:
     look = LookAhead()
     look.tasks(1_000.0)
     look.ends += 100
     look.busy += 1.0
-    assert look.tasks(1_000.0 + look.span) == 5
+    assert look.tasks(1_000.1) == 5
+
+
+def test_a_pool_that_waits_for_full_claims_prefetches_ten_times_as_many() -> None:
+    look = LookAhead()
+    look.tasks(1_000.0)
+    look.dry = 100
+    assert look.tasks(1_000.001) == 0
+    look.ends += 100
+    assert look.tasks(1_000.1) == 1_000
+
+
+def test_a_full_claim_of_slow_tasks_is_not_prefetched() -> None:
+    look = LookAhead()
+    look.tasks(1_000.0)
+    look.dry = 4
+    look.ends += 4
+    look.busy += 4.0
+    assert look.tasks(1_004.0) == 0
 
 
 def test_a_rate_is_kept_within_its_span() -> None:

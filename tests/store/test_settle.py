@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ from runner.db.types import db_later, db_now
 from runner.model.outcome import Cancelled, Dead, Done, Failure, Outcome, Release, Retry, Snooze
 from runner.model.task import Claimed
 from runner.policy.attempt_verdict import FREE_RELEASES
+from runner.store import claim as claim_module
+from runner.store import history as history_module
 from runner.store.attempts import MESSAGE_LIMIT, TRACEBACK_LIMIT, fingerprint
-from runner.store.claim import Claimant, HandlerDefaults
+from runner.store.claim import Claimant, HandlerDefaults, prepare_claims
 from runner.store.history import FinishedTask
 from runner.store.rescue import rescue
-from runner.store.settle import ERROR_LIMIT, Settled, Settlement, complete_steps, settle_done
+from runner.store.settle import ERROR_LIMIT, Settled, Settlement, complete_steps, prepare_settles, settle_done
 from tests.conftest import on_postgresql
 from tests.store.runners import Runner, settlement
 from tests.store.table import Row, attempts, change, count, edit, expire, live, make_due, past, put, put_many, standing
@@ -534,3 +537,20 @@ async def test_a_task_that_its_runner_survived_is_no_suspect_any_more(
     await edit(database, task.id, rescues=3)
     await runner.end(task, outcome)
     assert (await live(database, task.id) or {})["rescues"] == rescues
+
+
+async def test_a_prepared_runner_compiles_nothing_for_its_first_task(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_module, "_prepared", lru_cache(claim_module._prepared.__wrapped__))
+    monkeypatch.setattr(history_module, "_prepared_success", lru_cache(history_module._prepared_success.__wrapped__))
+    await runner.database.read_single(prepare_claims, Claimant(runner.id, "host"))
+    await runner.database.read_single(prepare_settles)
+    compiled = claim_module._prepared.cache_info().misses, history_module._prepared_success.cache_info().misses
+    task = await started(runner)
+    await runner.database.write_single(settle_done, runner.id, [settlement(task, Done())])
+    assert await count(runner.database, runner.database.tables.history) == 1
+    assert compiled == (
+        claim_module._prepared.cache_info().misses,
+        history_module._prepared_success.cache_info().misses,
+    )
