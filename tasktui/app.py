@@ -101,6 +101,7 @@ class Console(KeyBuffer):
         self._quit_requested = False
         self.recorder: Recorder | None = None
         self._ascii = ascii_signs
+        self._parsed_theme = ""
         theme.use_ascii(on=ascii_signs)
         for palette in THEMES.values():
             self.register_theme(palette.textual())
@@ -133,6 +134,18 @@ class Console(KeyBuffer):
             InvalidInput: the theme does not exist.
         """
         self.theme = f"console-{theme.use(name).name}"
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """Parse the styles again, for another theme only.
+
+        Textual asks for it twice for every new screen, and parses all style sheets. A screen applies the styles when it
+        comes to the front.
+        """
+        if not self.screen_stack:  # The first screen parses them.
+            self.stylesheet.set_variables(self.get_css_variables())
+        elif self._parsed_theme != self.theme:
+            super().refresh_css(animate)
+        self._parsed_theme = self.theme
 
     def change_theme(self, name: str) -> None:
         """Draw with another theme, and keep it for this profile; `auto` chooses by the terminal.

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from textual.css.stylesheet import Stylesheet
 
 from runner.errors import InvalidInput
 from runner.model.task import Shown
@@ -13,6 +14,7 @@ from runner.text.sanitize import SIGNS
 from tasktui.render import theme
 from tasktui.render.rows import cap, plain
 from tasktui.render.theme import DARK, GRADIENTS, LIGHT, SIGN_PAIRS, SIXTEEN, STATES, THEMES, suitable
+from tasktui.widgets.heading import Heading
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 from tests.tasktui.test_colours import contrast
 
@@ -108,3 +110,37 @@ async def test_a_theme_is_kept_for_the_profile(watch: Watch, tmp_path: Path, mon
         await operator.sees_notice("unknown theme 'pink'; the themes are auto, dark")
     async with watch(**settings):
         assert theme.current().name == "dark"
+
+
+@ON_ONE_DATABASE
+async def test_a_theme_reaches_screens_that_were_opened_before(watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        tasks = operator.screen
+        await operator.press("1")
+        await operator.until(lambda: operator.screen is not tasks)
+        await operator.command("theme light")
+        await operator.until(lambda: operator.screen.styles.background.hex == LIGHT["bg"])
+        await operator.press("2")
+        await operator.until(lambda: operator.screen is tasks)
+        await operator.until(lambda: tasks.styles.background.hex == LIGHT["bg"])
+        assert {each.styles.background.hex for each in tasks.query(Heading)} == {LIGHT["bg"]}
+
+
+@ON_ONE_DATABASE
+async def test_only_a_theme_parses_all_styles_again(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    sheets, reparse = list[Stylesheet](), Stylesheet.reparse
+
+    def noted(sheet: Stylesheet) -> None:
+        sheets.append(sheet)
+        reparse(sheet)
+
+    monkeypatch.setattr(Stylesheet, "reparse", noted)
+    async with watch("overview") as operator:
+        await operator.press("2")
+        await operator.until(lambda: operator.console.current_mode == "tasks")
+        await operator.press("question_mark")
+        await operator.until(lambda: type(operator.screen).__name__ == "HelpScreen")
+        await operator.press("escape")
+        assert sheets == []
+        await operator.command("theme light")
+        await operator.until(lambda: sheets)
