@@ -235,9 +235,10 @@ class Session:
         """True while the database does not answer."""
         return self._reads.is_lost
 
-    def start_read(self, verb: StoreVerb[[], T]) -> None:
-        """Start the first query of a screen before the screen exists."""
-        self._prefetched[verb] = asyncio.create_task(self._read(verb))
+    def start_read(self, verb: StoreVerb[[], T]) -> asyncio.Task[T]:
+        """Start the first query of a screen before the screen exists; `read` returns its result."""
+        task = self._prefetched[verb] = asyncio.create_task(self._read(verb))
+        return task
 
     async def read(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a store function in a short read-only transaction."""

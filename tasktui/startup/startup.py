@@ -38,6 +38,9 @@ LONGEST_ENDING = 10.0
 LONGEST_CANCELLING = 1.0
 """The same for queries, which are cancelled: a frozen server confirms nothing."""
 
+LONGEST_BLANK = 0.1
+"""Seconds that the first drawing waits for the first data. With data, it is the only one."""
+
 SILENT = b"tasktui: the database has not answered; a change in progress may or may not have been made.\n"
 
 
@@ -115,8 +118,10 @@ async def run(
         if arguments.at is not None:
             await session.go_to(arguments.at)
         else:
-            session.start_read(read_overview)
+            first_read = session.start_read(read_overview)
         create = begun(await loading, past=session.at is not None)
+        if session.at is None:
+            await asyncio.wait([first_read], timeout=LONGEST_BLANK)
         console = create(session, arguments.theme, ascii_signs=arguments.ascii or needs_ascii(), others=others)
         if arguments.record is not None:
             from tasktui.terminal.recording import Recorder, recorded
