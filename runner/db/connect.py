@@ -84,7 +84,9 @@ def options(url: sa.URL) -> dict[str, Any]:
     if url.get_backend_name() == "sqlite":
         return {"connect_args": {"timeout": BUSY_SECONDS}, "pool_size": POOL_SIZE, "max_overflow": POOL_OVERFLOW}
     connect_args = {name: value for name, value in POSTGRESQL_OPTIONS.items() if name not in url.query}
-    return {"connect_args": connect_args, "pool_size": POOL_SIZE, "max_overflow": POOL_OVERFLOW, "pool_use_lifo": True}
+    # No column is an hstore: without the option, the first connection looks up the type in three statements.
+    shape = {"pool_size": POOL_SIZE, "max_overflow": POOL_OVERFLOW, "pool_use_lifo": True, "use_native_hstore": False}
+    return {"connect_args": connect_args, **shape}
 
 
 def require_driver(kind: str) -> None:
