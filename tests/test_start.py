@@ -41,11 +41,14 @@ LATER = {
     *("runner.queries.task", "runner.queries.why"),
     *("tasktui.dialogs", "tasktui.screens.tasks", "tasktui.actions.perform"),
     *("tasktui.data.background", "tasktui.screens.failure_panels", "tasktui.screens.schedule_panels"),
-    *("runner.queries.schedules", "runner.policy.schedule"),
+    *("runner.queries.schedules", "runner.policy.schedule", "runner.policy.polling", "runner.store.heartbeat"),
+    *("runner.operations.targets", "runner.queries.audit", "configparser"),
+    *("tasktui.actions.edit", "tasktui.actions.new_task", "tasktui.actions.plan", "tasktui.actions.question"),
+    *("tasktui.actions.queues", "tasktui.actions.schedule", "tasktui.actions.undo"),
 }
 """Modules and packages that a program loads after its first screen, or not at all."""
 
-LATER_IN_A_VERB = {*("runner.operations", "runner.queries.audit", "textual")}
+LATER_IN_A_VERB = {"runner.operations", "textual"}
 """The same for a command that only reads."""
 
 OTHERS = {

@@ -3,8 +3,6 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from configparser import ConfigParser
-from configparser import Error as BrokenFile
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -87,6 +85,9 @@ def read_service(name: str, environ: Mapping[str, str]) -> Mapping[str, str]:
 
     Source: PostgreSQL manual, "The Connection Service File".
     """
+    from configparser import ConfigParser  # few URLs name a service
+    from configparser import Error as BrokenFile
+
     for path in _service_files(environ):
         parser = ConfigParser(interpolation=None, strict=False, delimiters=("=",), comment_prefixes=("#",))
         try:

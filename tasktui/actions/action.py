@@ -12,13 +12,13 @@ from runner.errors import InvalidInput
 from runner.filter.parse import Filter
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
-from runner.queries.audit import ChangeGroup
-from runner.queries.runners import RunnerRow
-from runner.queries.task_list.row import TaskRow
 
 if TYPE_CHECKING:
     from runner.operations.bulk import Operation
+    from runner.queries.audit import ChangeGroup
+    from runner.queries.runners import RunnerRow
     from runner.queries.schedules import ScheduleRow
+    from runner.queries.task_list.row import TaskRow
     from tasktui.actions.question import Dialog
     from tasktui.session.session import Session
 
@@ -46,16 +46,16 @@ class Targets:
         missing: returns the message for an action on tasks while no task is selected.
     """
 
-    tasks: Callable[[], Sequence[TaskRow]] = tuple
+    tasks: "Callable[[], Sequence[TaskRow]]" = tuple
     task_filter: Callable[[], Filter | None] = _nothing
     queue: Callable[[], str | None] = _nothing
     handler: Callable[[], str | None] = _nothing
-    runner: Callable[[], RunnerRow | None] = _nothing
+    runner: "Callable[[], RunnerRow | None]" = _nothing
     schedule: Callable[[], "ScheduleRow | None"] = _nothing
-    change: Callable[[], ChangeGroup | None] = _nothing
+    change: "Callable[[], ChangeGroup | None]" = _nothing
     missing: Callable[[], str] = _no_row
 
-    def task(self) -> TaskRow | None:
+    def task(self) -> "TaskRow | None":
         """Return the selected task; None unless there is exactly one."""
         tasks = self.tasks()
         return tasks[0] if len(tasks) == 1 else None

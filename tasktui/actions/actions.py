@@ -6,24 +6,42 @@ An action on tasks also has the builder of its operation and its command-line op
 import shlex
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from runner.errors import InvalidInput
 from runner.model.duration import parse_duration
 from runner.operations.pause import PauseKind
 from runner.operations.results import Actor
-from tasktui.actions import edit, new_task, queues, schedule, undo
-from tasktui.actions.action import Action, ActionTarget
-from tasktui.actions.question import ask_about_tasks
+from tasktui.actions.action import Action, ActionTarget, Ask, Targets
 
 if TYPE_CHECKING:
     from runner.operations.bulk import Operation
+    from tasktui.session.session import Session
 
 EVERY = "all"
 """Answer that removes all dependencies of a task."""
 
 MOST_DIGITS = 19
 """Digits of an integer that both databases can store."""
+
+
+def asks(module: str, name: str, **options: object) -> Ask:
+    """The function of tasktui.actions that returns the dialog of an action. The first screen does not need its module.
+
+    Args:
+        module: name of the module.
+        name: name of the function.
+        **options: further arguments of the function.
+    """
+
+    def ask(action: Action, session: "Session", targets: Targets) -> Any:
+        return getattr(import_module(f"tasktui.actions.{module}"), name)(action, session, targets, **options)
+
+    return ask
+
+
+ask_about_tasks = asks("question", "ask_about_tasks")
 
 
 def retry(by: Actor, answer: str) -> "Operation":
@@ -142,7 +160,7 @@ ACTIONS = {
             operation=unblock,
             options=unblock_options,
         ),
-        Action("edit", "E", "Edit", ActionTarget.TASKS, edit.ask, verb="edit"),
+        Action("edit", "E", "Edit", ActionTarget.TASKS, asks("edit", "ask"), verb="edit"),
         Action(
             "rewind",
             "W",
@@ -157,15 +175,17 @@ ACTIONS = {
             operation=rewind,
             options=rewind_options,
         ),
-        Action("copy", "N", "New copy", ActionTarget.TASK, new_task.ask_for_copy, in_footer=False),
-        Action("submit", "A", "Submit a task", ActionTarget.HANDLER, new_task.ask_for_handler, in_footer=False),
-        Action("stack", "V", "Stack", ActionTarget.TASK, queues.ask_for_stack, in_footer=False),
+        Action("copy", "N", "New copy", ActionTarget.TASK, asks("new_task", "ask_for_copy"), in_footer=False),
+        Action(
+            "submit", "A", "Submit a task", ActionTarget.HANDLER, asks("new_task", "ask_for_handler"), in_footer=False
+        ),
+        Action("stack", "V", "Stack", ActionTarget.TASK, asks("queues", "ask_for_stack"), in_footer=False),
         Action(
             "pause",
             "P",
             "Pause",
             ActionTarget.QUEUE,
-            partial(queues.ask_to_pause_selected, kind=PauseKind.QUEUE),
+            asks("queues", "ask_to_pause_selected", kind=PauseKind.QUEUE),
             "Pause for",
             "30m",
             required=True,
@@ -175,7 +195,7 @@ ACTIONS = {
             "H",
             "Pause handler",
             ActionTarget.HANDLER,
-            partial(queues.ask_to_pause_selected, kind=PauseKind.HANDLER),
+            asks("queues", "ask_to_pause_selected", kind=PauseKind.HANDLER),
             "Pause for",
             "30m",
             required=True,
@@ -186,7 +206,7 @@ ACTIONS = {
             "M",
             "Limit",
             ActionTarget.QUEUE,
-            partial(queues.ask_to_limit_selected, kind=PauseKind.QUEUE),
+            asks("queues", "ask_to_limit_selected", kind=PauseKind.QUEUE),
             "Limits",
             "concurrency=5 per-tenant=none rate=none",
             required=True,
@@ -196,7 +216,7 @@ ACTIONS = {
             "K",
             "Limit handler",
             ActionTarget.HANDLER,
-            partial(queues.ask_to_limit_selected, kind=PauseKind.HANDLER),
+            asks("queues", "ask_to_limit_selected", kind=PauseKind.HANDLER),
             "Limits",
             "concurrency=5 per-tenant=none rate=none",
             required=True,
@@ -207,31 +227,31 @@ ACTIONS = {
             "C",
             "Breaker",
             ActionTarget.HANDLER,
-            queues.ask_for_breaker_of,
+            asks("queues", "ask_for_breaker_of"),
             "First probe after",
             "10m",
             required=True,
             in_footer=False,
         ),
-        Action("drain", "L", "Drain", ActionTarget.RUNNER, queues.ask_to_command),
+        Action("drain", "L", "Drain", ActionTarget.RUNNER, asks("queues", "ask_to_command")),
         Action(
             "resize",
             "S",
             "Resize",
             ActionTarget.RUNNER,
-            queues.ask_to_command,
+            asks("queues", "ask_to_command"),
             "New size",
             "concurrency=100 threads=10",
             required=True,
         ),
-        Action("schedules add", "A", "Add", ActionTarget.SCHEDULE, schedule.ask_to_add, in_footer=False),
-        Action("schedules run", "N", "Run now", ActionTarget.SCHEDULE, schedule.ask_to_run),
+        Action("schedules add", "A", "Add", ActionTarget.SCHEDULE, asks("schedule", "ask_to_add"), in_footer=False),
+        Action("schedules run", "N", "Run now", ActionTarget.SCHEDULE, asks("schedule", "ask_to_run")),
         Action(
             "schedules pause",
             "P",
             "Pause",
             ActionTarget.SCHEDULE,
-            schedule.ask_to_pause,
+            asks("schedule", "ask_to_pause"),
             "Pause for",
             "30m",
             required=True,
@@ -241,15 +261,17 @@ ACTIONS = {
             "E",
             "Edit",
             ActionTarget.SCHEDULE,
-            schedule.ask_to_edit,
+            asks("schedule", "ask_to_edit"),
             "New rule",
             "every 5m",
             required=True,
         ),
-        Action("schedules delete", "X", "Delete", ActionTarget.SCHEDULE, schedule.ask_to_delete, in_footer=False),
-        Action("undo ENTRY", "Z", "Undo", ActionTarget.SCHEDULE, schedule.ask_to_undo, in_footer=False),
-        Action("undo", "Z", "Undo", ActionTarget.ENTRY, undo.ask),
-        Action("undo --group", "B", "Undo group", ActionTarget.ENTRY, undo.ask_for_group, in_footer=False),
+        Action(
+            "schedules delete", "X", "Delete", ActionTarget.SCHEDULE, asks("schedule", "ask_to_delete"), in_footer=False
+        ),
+        Action("undo ENTRY", "Z", "Undo", ActionTarget.SCHEDULE, asks("schedule", "ask_to_undo"), in_footer=False),
+        Action("undo", "Z", "Undo", ActionTarget.ENTRY, asks("undo", "ask")),
+        Action("undo --group", "B", "Undo group", ActionTarget.ENTRY, asks("undo", "ask_for_group"), in_footer=False),
     )
 }
 """Every action by name."""

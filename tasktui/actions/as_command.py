@@ -11,11 +11,11 @@ from runner.settings import Settings
 from runner.text.redact import mask
 from runner.text.sanitize import clean
 from tasktui.actions.action import Action, Confirmation
-from tasktui.actions.plan import ActionPlan
 
 if TYPE_CHECKING:
     from runner.model.schedule import ScheduleSpec
     from runner.queries.task.detail import TaskDetail
+    from tasktui.actions.plan import ActionPlan
 
 LONGEST = 4_000
 """Maximum number of characters of a command line to copy."""
@@ -41,7 +41,7 @@ def command_line(words: Iterable[object], settings: Settings) -> str | None:
     return text if len(text) <= LONGEST and clean(text) == text == mask(text) else None
 
 
-def plan_words(plan: ActionPlan, confirmation: Confirmation) -> list[object]:
+def plan_words(plan: "ActionPlan", confirmation: Confirmation) -> list[object]:
     """The command that applies a plan, to the tasks that match its filter or to its tasks by id."""
     words: list[object] = [plan.action.name]
     if plan.task_filter is not None:

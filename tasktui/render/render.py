@@ -6,16 +6,18 @@ Widgets accept only the output of `line`, `block` and the cells below, and draw 
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
 from runner.model.task import Shown, State
-from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
 from runner.text.sanitize import CUT, clean, state_text
 from tasktui.render.theme import content_style
+
+if TYPE_CHECKING:
+    from runner.queries.task_list.row import TaskRow
 
 MAX_LINE = 400
 
@@ -83,7 +85,7 @@ def handler_cell(name: str, spec: str = "text") -> Cell:
     return Cell(name, spec, ((module + dot, "muted"), (function, spec)) if dot else None)
 
 
-def when_text(task: TaskRow, at: datetime) -> tuple[str, str]:
+def when_text(task: "TaskRow", at: datetime) -> tuple[str, str]:
     """The most relevant time of a task in words, and its role: `for 41s`, `due 9m`, `in 2m31s`, `4m ago`."""
     moment = task.relevant_time
     if task.state is State.BLOCKED:

@@ -47,16 +47,15 @@ MODES = {name: Mode(*command.screen) for name, command in COMMANDS.items() if co
 
 
 def preload() -> None:
-    """Import the other screens, all dialogs and the operations, so that no key waits, and start garbage collection.
+    """Import the other screens, actions, dialogs and operations, so that no key waits, and start garbage collection.
 
     The collector skips everything imported by then: modules stay until the process ends.
     """
     for mode in MODES.values():
         _ = mode.screen
-    for package in ("tasktui.dialogs", "runner.operations"):
+    for package in ("tasktui.actions", "tasktui.dialogs", "runner.operations"):
         for module in iter_modules(import_module(package).__path__, f"{package}."):
             import_module(module.name)
-    import_module("tasktui.actions.perform")
     if not gc.isenabled():
         gc.freeze()
         gc.enable()

@@ -1,4 +1,7 @@
-"""Actions: the action keys of a screen. Each opens a dialog for the selected targets and applies the change."""
+"""Actions: the action keys of a screen. Each opens a dialog for the selected targets and applies the change.
+
+The first screen does not need the modules of the dialogs: the methods import them.
+"""
 
 import time
 from collections.abc import Coroutine
@@ -9,12 +12,9 @@ from textual.binding import Binding, BindingType
 from runner.errors import RunnerError
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Result
-from runner.operations.targets import required_confirmation
-from tasktui.actions import new_task, queues
 from tasktui.actions.action import ActionTarget, Confirmation, Targets
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import command_line
-from tasktui.actions.question import BulkChange, Dialog, Form, Question, result_notice
 from tasktui.messages import Notice, Tone
 from tasktui.session.session import Job
 from tasktui.session.write_lock import ReadOnly
@@ -22,6 +22,7 @@ from tasktui.terminal.keyboard import key_buffer
 
 if TYPE_CHECKING:
     from runner.queries.task.detail import TaskDetail
+    from tasktui.actions.question import BulkChange, Dialog, Question
     from tasktui.screens.live import LiveScreen
 
 TASK_TARGETS = (
@@ -46,6 +47,8 @@ def action_bindings(*targets: ActionTarget) -> list[BindingType]:
 
 def job_notice(work: Job, result: Result) -> Notice:
     """Describe the result of an operation that was stopped, ended early, or is complete."""
+    from tasktui.actions.question import result_notice
+
     notice = result_notice(f"{work.what} (stopped)" if work.stopping else work.what, result)
     tone = Tone.PARTIAL if work.stopping or work.note else notice.tone
     return Notice(f"{work.note}\n{notice.text}" if work.note else notice.text, tone=tone)
@@ -89,6 +92,8 @@ class Actions:
             resume: True to resume it.
         """
         if self._may_write():
+            from tasktui.actions import queues
+
             action = ACTIONS["pause" if target.kind is PauseKind.QUEUE else "pause --handler"]
             self._prepare(queues.ask_to_pause(action, self._screen.session, target, length, reason, resume=resume))
 
@@ -101,6 +106,8 @@ class Actions:
             reason: reason, as typed.
         """
         if self._may_write():
+            from tasktui.actions import queues
+
             self._prepare(
                 queues.ask_to_limit(ACTIONS[f"limit {target.kind}"], self._screen.session, target, limits, reason)
             )
@@ -114,11 +121,15 @@ class Actions:
             reason: reason, as typed.
         """
         if self._may_write():
+            from tasktui.actions import queues
+
             self._prepare(queues.ask_for_breaker(ACTIONS["breaker"], self._screen.session, handler, wait, reason))
 
     def ask_submit(self, handler: str) -> None:
         """Ask for a new task of a handler that a command names."""
         if self._may_write():
+            from tasktui.actions import new_task
+
             self._prepare(new_task.ask_to_submit(ACTIONS["submit"], self._screen.session, handler))
 
     def _may_write(self) -> bool:
@@ -139,7 +150,7 @@ class Actions:
 
         self._screen.run_worker(guarded(), group="act")
 
-    def _prepare(self, reading: Coroutine[Any, Any, Dialog]) -> None:
+    def _prepare(self, reading: "Coroutine[Any, Any, Dialog]") -> None:
         """Read the data of a dialog and open it. The keys typed until then wait for the dialog."""
         screen, console = self._screen, key_buffer(self._screen.app)
         console.hold()
@@ -152,10 +163,12 @@ class Actions:
 
         self.run(read_and_open())
 
-    def _open(self, dialog: Dialog) -> None:
+    def _open(self, dialog: "Dialog") -> None:
         if self._screen not in self._screen.app.screen_stack:  # A click has opened another screen since.
             self._screen.post_message(Notice("Nothing was changed: the screen is not in front any more", bad=True))
             return
+        from tasktui.actions.question import Form, Question
+
         match dialog:
             case Notice():
                 self._screen.post_message(dialog)
@@ -168,12 +181,15 @@ class Actions:
             case detail:
                 self._edit(detail)
 
-    def _continue(self, dialog: Dialog | None) -> None:
+    def _continue(self, dialog: "Dialog | None") -> None:
         """Open the dialog that follows a form."""
         if dialog is not None:
             self._open(dialog)
 
-    def _confirm(self, question: Question) -> None:
+    def _confirm(self, question: "Question") -> None:
+        from runner.operations.targets import required_confirmation
+        from tasktui.dialogs.ask import ConfirmScreen
+
         session = self._screen.session
         required = required_confirmation(question.count, production=session.settings.production, name=session.name)
 
@@ -184,22 +200,23 @@ class Actions:
         def command(confirmation: Confirmation) -> str | None:
             return command_line(question.words(confirmation), session.settings)
 
-        from tasktui.dialogs.ask import ConfirmScreen
-
         self._screen.app.push_screen(
             ConfirmScreen(question, required, command, session.now().astimezone(session.zone)), on_close
         )
 
     def _edit(self, detail: "TaskDetail") -> None:
+        from tasktui.actions.question import result_notice
+        from tasktui.dialogs.form import EditScreen
+
         def on_close(result: Result | None) -> None:
             if result is not None:
                 self._report(result_notice("Edit", result))
 
-        from tasktui.dialogs.form import EditScreen
-
         self._screen.app.push_screen(EditScreen(detail, self._screen.session), on_close)
 
-    def _apply(self, question: Question, confirmation: Confirmation) -> None:
+    def _apply(self, question: "Question", confirmation: Confirmation) -> None:
+        from tasktui.actions.question import BulkChange
+
         change = question.change(confirmation)
         if isinstance(change, BulkChange):
             self._start_job(change)
@@ -210,7 +227,7 @@ class Actions:
 
         self.run(apply())
 
-    def _start_job(self, change: BulkChange) -> None:
+    def _start_job(self, change: "BulkChange") -> None:
         """Run a bulk change in a worker, one at a time. The heading shows its progress, and it can be stopped."""
         screen, session = self._screen, self._screen.session
         if session.work is not None:
