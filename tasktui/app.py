@@ -254,10 +254,6 @@ class Console(KeyBuffer):
 
     async def action_command(self, name: str = "") -> None:
         """Open the command line, with the name of a command. The following keys wait for it."""
-        await self.begin_command(name)
-
-    async def begin_command(self, name: str = "") -> None:
-        """Open the command line with the name of a command."""
         if isinstance(self.screen, LiveScreen):
             names = self.session.names | {
                 "view": list(self.views()),

@@ -41,7 +41,7 @@ LATER = {
     *("runner.queries.task", "runner.queries.why"),
     *("tasktui.dialogs", "tasktui.screens.tasks", "tasktui.actions.perform"),
     *("tasktui.data.background", "tasktui.screens.failure_panels", "tasktui.screens.schedule_panels"),
-    *("runner.queries.schedules", "runner.policy.schedule", "runner.policy.polling", "runner.store.heartbeat"),
+    *("runner.queries.schedules", "runner.policy.schedule", "runner.policy.polling"),
     *("runner.operations.targets", "runner.queries.audit", "configparser"),
     *("tasktui.actions.edit", "tasktui.actions.new_task", "tasktui.actions.plan", "tasktui.actions.question"),
     *("tasktui.actions.queues", "tasktui.actions.schedule", "tasktui.actions.undo"),

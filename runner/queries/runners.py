@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
 
@@ -20,12 +20,10 @@ from runner.policy.selection import stored_buckets
 from runner.queries.counting import lane_heads
 from runner.queries.registries import registry_entries
 from runner.queries.rows import as_int, as_text, moment, number, readable, text, texts
+from runner.store.heartbeat import MOST_SUSPECTS, LoopBlock
 from runner.text.formatting import age
 from runner.text.operator import admits
 from runner.text.sanitize import count_noun
-
-if TYPE_CHECKING:
-    from runner.store.heartbeat import LoopBlock
 
 MOST = 1_000
 """Maximum number of runners in a list."""
@@ -96,7 +94,7 @@ class RunnerRow:
     buckets: str | None = None
     cpu: float | None = None
     memory: int | None = None
-    block: "LoopBlock | None" = None
+    block: LoopBlock | None = None
 
     @property
     def alive(self) -> bool:
@@ -272,12 +270,10 @@ def share(value: Any) -> float | None:
     return read if read is not None and 0 <= read < MOST_CPUS else None
 
 
-def _block(value: str | None) -> "LoopBlock | None":
+def _block(value: str | None) -> LoopBlock | None:
     """The stored reason, as far as it is readable; None without one."""
     if value is None:
         return None
-    from runner.store.heartbeat import MOST_SUSPECTS, LoopBlock  # imports the statements of runners
-
     try:
         stored = json.loads(value)
     except (ValueError, RecursionError):

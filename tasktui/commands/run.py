@@ -46,7 +46,7 @@ class CommandTarget(Protocol):
         """Show the state of the database."""
         ...
 
-    async def begin_command(self, name: str) -> None:
+    async def action_command(self, name: str) -> None:
         """Open the command line with a command's name."""
         ...
 

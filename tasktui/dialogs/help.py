@@ -187,7 +187,7 @@ class PaletteProvider(Provider):
         for command in COMMANDS.values():
             if command.name not in MODES:
                 text = f":{command.name} {command.arguments}".strip()
-                yield Choice(text, command.help, partial(console.begin_command, command.name))
+                yield Choice(text, command.help, partial(console.action_command, command.name))
 
 
 def _actions(screen: LiveScreen) -> Iterator[Choice]:
