@@ -5,6 +5,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from runner import Dead, Retry, Snooze
 from runner.errors import InvalidHandler, InvalidRetryPlan
@@ -183,3 +184,24 @@ async def test_an_outcome_that_cannot_be_reported_stops_no_settling(
         await until(lambda: runner.metrics.verbs["succeed"] == 1)
         assert not runner.stopping
         assert part == "batch" or not runner.worker.in_flight.claims
+
+
+REFUSAL = {
+    "sqlite": "CREATE TRIGGER own BEFORE INSERT ON task_history WHEN NEW.state = 'succeeded' AND NEW.key = 'bad' "
+    "BEGIN SELECT RAISE(ABORT, 'no such order'); END",
+    "postgresql": "ALTER TABLE task_history ADD CONSTRAINT own "
+    "CHECK (state <> 'succeeded' OR key IS DISTINCT FROM 'bad')",
+}
+"""Rules of a user for the history, which one success breaks."""
+
+
+async def test_an_outcome_that_the_database_refuses_is_dead_and_stops_no_other(harness: Harness) -> None:
+    @harness.handler("plain")
+    async def plain() -> None: ...
+
+    await harness.change(sa.text(REFUSAL[harness.database.dialect.name]))
+    bad, *others = [await harness.submit("plain", key=key) for key in ("bad", "good", None)]
+    await harness.work()
+    assert [await harness.state(task) for task in others] == ["succeeded"] * 2
+    row = await harness.row(bad)
+    assert (row.state, row.error) == ("dead", "DatabaseRefused: the database refused the outcome of this attempt")
