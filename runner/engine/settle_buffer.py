@@ -11,7 +11,9 @@ from runner.engine.slots import Running
 from runner.errors import StoreError, ValueRejected
 from runner.model.outcome import Dead, Done, Failure
 from runner.policy.polling import BackOff
-from runner.store.settle import Settled, Settlement, prepare_settles, settle, settle_done
+from runner.store.history import prepare_successes
+from runner.store.retention import SubmitWatch
+from runner.store.settle import Settled, Settlement, settle, settle_done
 from runner.text.sanitize import count_noun
 
 log = logging.getLogger("runner.settle")
@@ -42,7 +44,7 @@ class SettleBuffer:
         self._size = size
         self._linger = linger
         self._on_settled = on_settled
-        self._keep = keep
+        self._watch = None if keep else SubmitWatch()
         self._items: list[Settling] = []
         self._not_empty = asyncio.Event()
         self._full = asyncio.Event()
@@ -68,7 +70,7 @@ class SettleBuffer:
     async def run(self) -> None:
         """Write batches until cancelled."""
         with contextlib.suppress(StoreError):  # while no task waits for it
-            await self._database.read_single(prepare_settles, self._keep)
+            await self._database.read_single(prepare_successes, self._watch is None)
         while True:
             await self._not_empty.wait()
             await self._wait_for_more()
@@ -183,11 +185,11 @@ class SettleBuffer:
             rest = [item for item in rest if item.id not in verbs]
         done = [item for item in rest if type(item.outcome) is Done and not individually]
         if done:
-            accepted = await self._database.write_single(settle_done, self.runner_id, done, self._keep)
+            accepted = await self._database.write_single(settle_done, self.runner_id, done, self._watch)
             verbs |= dict.fromkeys(accepted, "succeed")
             rest = [item for item in rest if item.id not in verbs] if len(verbs) < len(settlements) else []
         if rest:
-            other = await self._database.write(settle, self.runner_id, rest, self._keep)
+            other = await self._database.write(settle, self.runner_id, rest, self._watch is None)
             settled.verbs |= other.verbs
             settled.fenced |= other.fenced
             settled.written |= other.written

@@ -9,13 +9,14 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect, by_column
 from runner.db.schema import Tables, state_literal
+from runner.db.schema.partitions import submit_watch
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
 from runner.db.types import JsonText, RowAddress, ctid, db_now, next_version
 from runner.model.task import MOVES, State
 from runner.store.dependencies.parents import block_followers
 from runner.store.minute_statistics import NO_RUNNER, count_successes
-from runner.store.retention import unreferenced
+from runner.store.retention import SubmitWatch, unreferenced
 
 ENDING_COLUMNS: dict[str, Any] = {
     "id": sa.BigInteger,
@@ -78,8 +79,6 @@ def succeed_steps(
     endings: Sequence[tuple[Any, ...]],
     part: int = 0,
     addresses: Sequence[str | None] = (),
-    *,
-    keep: bool = True,
 ) -> Steps[set[int]]:
     """Move succeeded tasks to the history as `finish` does, and count them in the minute statistics.
 
@@ -89,14 +88,39 @@ def succeed_steps(
         endings: one FinishedTask per task, or the tuple of its values.
         part: number of the row of the statistics that the transaction writes, see runner.store.minute_statistics.
         addresses: on PostgreSQL, the addresses of all rows at their claims. Rows that have moved since are left out.
-        keep: False to delete tasks that nothing refers to without a row in the history. The others are left out.
     """
-    prepared = prepare_success(frame, bool(addresses), keep)
+    prepared = _prepared_success(frame.tables, frame.driver, bool(addresses), True)
     if not frame.dialect.writing_ctes:
         return (yield from _succeed_in_file(prepared, holder, endings, part))
-    values = _columns(endings)
-    parameters = frame.dialect.parameters("ending", values | {"address": addresses} if addresses else values)
-    return {row[0] for row in (yield from _steps(prepared, parameters | {"holder": holder, "part": part}))}
+    parameters = _success_parameters(frame, holder, endings, part, addresses)
+    return {row[0] for row in (yield from _steps(prepared, parameters))}
+
+
+def delete_steps(
+    frame: Frame, holder: int, endings: Sequence[tuple[Any, ...]], addresses: Sequence[str | None], watch: SubmitWatch
+) -> Steps[set[int]]:
+    """Delete succeeded tasks that nothing refers to, and count them; leave out all others.
+
+    Args:
+        frame: tables, driver and dialect of the statements; on PostgreSQL one is executed, on SQLite three.
+        holder: id of the runner that has the tasks.
+        endings: the values of one FinishedTask per task.
+        addresses: on PostgreSQL, the addresses of all rows at their claims.
+        watch: the state of the runner; it changes.
+    """
+    statements = _prepared_success(frame.tables, frame.driver, True, False)
+    if not frame.dialect.writing_ctes:
+        return (yield from _succeed_in_file(statements, holder, endings, 0))
+    parameters = _success_parameters(frame, holder, endings, 0, addresses) | {"last_dependency": watch.last_dependency}
+    *rows, (watch.last_dependency,) = yield from _steps(statements, parameters)
+    return {row[0] for row in rows}
+
+
+def _success_parameters(
+    frame: Frame, holder: int, endings: Sequence[tuple[Any, ...]], part: int, addresses: Sequence[str | None]
+) -> dict[str, Any]:
+    values = _columns(endings) | ({"address": addresses} if addresses else {})
+    return frame.dialect.parameters("ending", values) | {"holder": holder, "part": part}
 
 
 def _succeed_in_file(
@@ -158,15 +182,14 @@ def _prepared(tables: Tables, driver: sa.Dialect, verb: str) -> list[Prepared]:
     return [Prepared(statement, driver) for statement in statements]
 
 
-def prepare_success(frame: Frame, with_address: bool, keep: bool) -> list[Prepared]:
-    """Return the statements of `succeed_steps`, which are compiled once.
+async def prepare_successes(tx: Transaction, keep: bool) -> None:
+    """Compile the statements for the success of tasks just claimed, and execute nothing.
 
     Args:
-        frame: tables, driver and dialect of the statements.
-        with_address: find the rows by their addresses at the claim.
-        keep: False for a delete without a row in the history.
+        tx: any transaction.
+        keep: False if successes that nothing refers to are deleted.
     """
-    return _prepared_success(frame.tables, frame.driver, with_address, keep)
+    _prepared_success(tx.tables, tx.driver, tx.dialect.row_addresses or not keep, keep)
 
 
 @lru_cache
@@ -231,37 +254,36 @@ def _json_rows(name: str) -> Any:
 
 def _in_two(tables: Tables, ending: sa.FromClause, joined: sa.FromClause, target: State) -> list[sa.UpdateBase]:
     task = tables.task
-    result_values = {name: ending.c[name] for name in RESULT_COLUMNS}
-    copy = sa.insert(tables.history).from_select(*_copied(tables, task.c, result_values, target, joined))
-    ids = sa.select(task.c.id).select_from(joined).scalar_subquery()
-    return [copy, sa.delete(task).where(task.c.id.in_(ids)).returning(*_moved(task, target))]
+    values = {name: ending.c[name] for name in RESULT_COLUMNS}
+    copy = sa.insert(tables.history).from_select(*_copied(tables, task.c, values, target, joined))
+    moved = task.c.id.in_(sa.select(task.c.id).select_from(joined))
+    return [copy, sa.delete(task).where(moved).returning(*_moved(task, target))]
 
 
 def _success_in_one(tables: Tables, dialect: Dialect, ending: sa.FromClause, condition: Any, keep: bool) -> Any:
     """Delete the tasks, count them, and copy them to the history."""
-    deletion = _deleted(tables, dialect, ending, condition, keep)
+    watch = None if keep else submit_watch(tables.task, tables.dependency)
+    deletion = _deleted(tables, dialect, ending, condition, watch)
     counted = count_successes(tables, dialect, deletion, RUNNER, PART).cte("counted")
-    copy = _copy_in_one(tables, deletion, State.SUCCEEDED) if keep else sa.select(deletion.c.id)
-    return copy.add_cte(counted)
+    if watch is None:
+        return _copy_in_one(tables, deletion, State.SUCCEEDED).add_cte(counted)
+    return sa.union_all(sa.select(deletion.c.id), sa.select(watch.c.last_dependency)).add_cte(counted)
 
 
 def _copy_in_one(tables: Tables, deletion: sa.CTE, target: State) -> sa.Insert:
-    renamed = {name: deletion.c[f"new_{name}"] for name in RESULT_COLUMNS}
-    copy = sa.insert(tables.history).from_select(*_copied(tables, deletion.c, renamed, target, deletion))
+    new = {name: deletion.c[f"new_{name}"] for name in RESULT_COLUMNS}
+    copy = sa.insert(tables.history).from_select(*_copied(tables, deletion.c, new, target, deletion))
     return copy.returning(*_moved(tables.history, target))
 
 
-def _deleted(tables: Tables, dialect: Dialect, ending: sa.FromClause, condition: Any, keep: bool = True) -> sa.CTE:
+def _deleted(tables: Tables, dialect: Dialect, ending: sa.FromClause, condition: Any, watch: Any = None) -> sa.CTE:
     task = tables.task
     ending_row, match = dialect.one_by_one(ending, task, condition)
     # Servers without the fix of November 2025 do not compare a row again that another transaction has changed.
     deletion = sa.delete(task).where(match, _same_fence(task, ending_row))
-    if not keep:
-        return (
-            deletion.where(*unreferenced(tables))
-            .returning(task.c.id, *(task.c[name] for name in RUN_COLUMNS))
-            .cte("deletion")
-        )
+    if watch is not None:
+        deletion = deletion.where(sa.select(watch.c.alone).scalar_subquery(), *unreferenced(tables))
+        return deletion.returning(task.c.id, *(task.c[name] for name in RUN_COLUMNS)).cte("deletion")
     result_values = [ending_row.c[name].label(f"new_{name}") for name in RESULT_COLUMNS]
     return deletion.returning(*(task.c[name] for name in shared(tables)), task.c.error, *result_values).cte("deletion")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.dialects import by_column
 from runner.db.schema import Tables, is_open, is_state
+from runner.db.schema.partitions import OLDEST_SUBMIT, full_name
 from runner.db.schema.task import Condition, is_final_state
-from runner.db.transaction import Transaction
+from runner.db.transaction import Transaction, clock
 from runner.db.types import NO_JOIN, db_later, db_now
 from runner.model.task import Scope, State
 from runner.policy.partitions import LEEWAY, Range
@@ -99,8 +100,9 @@ def unreferenced(tables: Tables) -> list[Condition]:
     """The conditions of live tasks that no other row refers to, so that a success may leave no row in the history.
 
     They were never edited, and have no unique key and no order key. While a dependency is open, every task counts as
-    its parent: this costs one look-up per statement. An undo may open a dependency again that an operator has closed,
-    or terminated with its task. A schedule may plan a run by the end of the last.
+    its parent: this costs one look-up per statement. The same holds on PostgreSQL while a submit with parents is open,
+    see `submit_watch`. An undo may open a dependency again that an operator has closed, or terminated with its task.
+    A schedule may plan a run by the end of the last.
     """
     task: Any = tables.task.c
     is_scheduled = sa.func.coalesce(task.submitted_by, sa.literal_column("''")).like(sa.literal_column("'schedule %'"))
@@ -108,6 +110,29 @@ def unreferenced(tables: Tables) -> list[Condition]:
     is_parent = sa.select(ONE).where(own).offset(NO_JOIN).exists()
     without_keys = (task.unique_key.is_(None), task.order_key.is_(None))
     return [task.version == ONE, *without_keys, ~is_scheduled, ~any_open, ~is_parent]
+
+
+@dataclass(slots=True)
+class SubmitWatch:
+    """The state of a runner that deletes successes on PostgreSQL, see runner.db.schema.partitions.
+
+    Args:
+        last_dependency: the last id of a dependency when no submit with parents was open; None if one was.
+    """
+
+    last_dependency: int | None = None
+
+
+LATE_COMMIT = timedelta(minutes=10)
+"""Time by which the commit of a settle may follow its statement."""
+
+
+async def oldest_submit(tx: Transaction) -> datetime | None:
+    """Return a time before the start of every open submit with parents; None without one, and on SQLite."""
+    if not tx.dialect.row_locks:
+        return None
+    start: datetime | None = await tx.scalar(sa.text(OLDEST_SUBMIT), {"name": full_name(tx.tables.task)})
+    return start and start - LATE_COMMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +203,16 @@ async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int
     old = history.c.finished_at < db_later(db_now(), -age.total_seconds())
     # A parent with open dependents may be retried and succeed.
     waited_for = sa.exists().where(dependency.c.parent_id == history.c.id, is_open(dependency.c))
-    conditions = (is_final_state(history.c.state, state), old, ~waited_for, *passed)
+    conditions = [is_final_state(history.c.state, state), old, ~waited_for, *passed]
+    if (start := await oldest_submit(tx)) is not None:
+        conditions.append(history.c.finished_at < start)
     # Newest first: older rows have mostly been deleted, except those of other states.
-    columns = (history.c.id, history.c.handler, history.c.unique_key)
+    columns = (history.c.id, history.c.handler, history.c.unique_key, history.c.finished_at)
     selection = sa.select(*columns).where(*conditions).order_by(history.c.finished_at.desc()).limit(limit)
     rows = await tx.rows(selection.with_for_update(skip_locked=True))
+    # A submit that began since then may have found one of these tasks alive.
+    if rows and (start := await oldest_submit(tx)) is not None:
+        rows = [row for row in rows if row.finished_at < start]
     ids = [row.id for row in rows]
     if ids:
         await forget_finished(tx, [((row.handler, row.unique_key), row.id) for row in rows if row.unique_key])
@@ -243,7 +273,7 @@ async def enforce(
     """
     spared: list[Range] = []
     if State.SUCCEEDED in retention and database.dialect.partitions:
-        ranges = await database.read(forecast, retention[State.SUCCEEDED], leeway)
+        ranges = await database.read(_forecast, retention[State.SUCCEEDED], leeway)
         spared = [*ranges.drop, *ranges.spare]
         async for pruned in _drop_ranges(database, ranges):
             yield pruned
@@ -251,6 +281,13 @@ async def enforce(
     while pruned.more:
         pruned = await database.write(prune, retention, spared=spared, statistics=statistics)
         yield pruned
+
+
+async def _forecast(tx: Transaction, age: timedelta, leeway: float) -> Forecast:
+    """Forecast the ranges; tasks that may have ended during an open submit with parents are too young."""
+    if (start := await oldest_submit(tx)) is not None:
+        age = max(age, await clock(tx) - start)
+    return await forecast(tx, age, leeway)
 
 
 async def _drop_ranges(database: Database, ranges: Forecast) -> AsyncGenerator[Pruned]:

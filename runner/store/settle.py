@@ -19,9 +19,10 @@ from runner.model.text_limits import to_storable
 from runner.policy.attempt_verdict import AttemptState, Verdict, judge
 from runner.policy.breaker import Effect
 from runner.store.attempts import FailedAttempt, record, started_at_column
-from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish, prepare_success, succeed_steps
+from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, delete_steps, finish, succeed_steps
 from runner.store.minute_statistics import Run, count_runs, minute_columns
 from runner.store.rescue import LOST
+from runner.store.retention import SubmitWatch
 
 ERROR_LIMIT = 16 * 1024
 """Maximum size of a stored error in bytes."""
@@ -162,14 +163,16 @@ RETURNS: dict[type, str] = {Snooze: "snooze", Release: "release", Cancelled: "re
 FINAL_VERBS = {MOVES[verb].target.value: verb for verb in ("succeed", "die", "cancel")}
 
 
-async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement], keep: bool = True) -> set[int]:
+async def settle_done(
+    tx: Transaction, holder: int, batch: Sequence[Settlement], watch: SubmitWatch | None = None
+) -> set[int]:
     """Write only successes on the fast path: on PostgreSQL one statement, and another one for rows that have moved.
 
     Args:
         tx: an open transaction.
         holder: id of the runner that executed the tasks.
         batch: at most one settlement per task.
-        keep: False to delete tasks without a result that nothing refers to, in one more statement.
+        watch: deletes tasks without a result that nothing refers to, in one more statement; None moves all tasks.
 
     Returns:
         The accepted ids. Settle the others with `settle`, which locks the rows before it reports them as fenced.
@@ -179,11 +182,11 @@ async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement],
     """
     accepted = set[int]()
     by_address = tx.dialect.row_addresses
-    if not keep and (
+    if watch is not None and (
         bare := [item for item in batch if _is_bare(item) and (item.address is not None or not by_address)]
     ):
-        addresses = [item.address for item in bare] if by_address else ()
-        accepted = await tx.follow(succeed_steps(tx, holder, _successes(bare), addresses=addresses, keep=False))
+        addresses = [item.address for item in bare]
+        accepted = await tx.follow(delete_steps(tx, holder, _successes(bare), addresses, watch))
         batch = [item for item in batch if item.id not in accepted]
     if with_address := [item for item in batch if item.address is not None]:
         addresses = [item.address for item in with_address]
@@ -192,11 +195,6 @@ async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement],
     if others:
         accepted |= await tx.follow(succeed_steps(tx, holder, _successes(others)))
     return accepted
-
-
-async def prepare_settles(tx: Transaction, keep: bool = True) -> None:
-    """Compile the statement of `settle_done` for tasks just claimed, and execute nothing."""
-    prepare_success(tx, tx.dialect.row_addresses, keep)
 
 
 def _is_bare(item: Settlement) -> bool:

@@ -296,6 +296,7 @@ CASES = (
     Case("submit after others", submits_after, ("producer", *RUNNERS_AND_OPERATORS)),
     Case("choose a fence", sent("INSERT INTO task(handler, fence) VALUES ('h', 7)"), RUNNERS_AND_OPERATORS),
     Case("settle", settles, ("runner",)),
+    Case("read the last id of a dependency", sent("SELECT last_value FROM task_dependency_id_seq"), ("runner",)),
     Case("raise a fence", sent("UPDATE task SET fence = fence + 1"), ("runner",)),
     Case("rewrite the history", sent("UPDATE task_history SET state = 'succeeded'"), ("runner",)),
     Case("delete an attempt", sent("DELETE FROM task_attempt"), ("runner",)),

@@ -176,7 +176,7 @@ async def test_a_dependency_by_key_means_the_latest_task(database: Database) -> 
 
 async def test_an_unknown_parent_id_is_rejected(database: Database) -> None:
     parent = await put(database)
-    with pytest.raises(InvalidTask, match=rf"value {parent + 5} for `after`: .* never submitted, or it was pruned"):
+    with pytest.raises(InvalidTask, match=rf"value {parent + 5} for `after`: .* never submitted, was pruned"):
         await database.write(submit_many, [NewTask("work"), after(parent), after(parent + 5)])
     assert await count(database, database.tables.task) == 1
 

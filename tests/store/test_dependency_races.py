@@ -22,7 +22,7 @@ from tests.store.table import count, put, standing
 WAIT_SECONDS = 20.0
 """Seconds after which one side counts as blocked by the other."""
 
-SUBMITTING, ENDING = 4, 3
+SUBMITTING, ENDING = 5, 3
 """The number of steps of each side."""
 
 ORDERS = [
@@ -33,7 +33,7 @@ ORDERS = [
 
 
 async def submitting(database: Database, task: NewTask, ids: list[int]) -> AsyncIterator[None]:
-    """Submit a task, one statement at a time: look-ups, the task, its dependencies, the commit."""
+    """Submit a task, one statement at a time: mark, look-up, the task, its dependencies, commit."""
     async with database.writing() as tx:
         steps = submit_steps(tx, [task], False)
         rows = None

@@ -15,9 +15,9 @@ from runner.store import claim as claim_module
 from runner.store import history as history_module
 from runner.store.attempts import MESSAGE_LIMIT, TRACEBACK_LIMIT, fingerprint
 from runner.store.claim import Claimant, HandlerDefaults, prepare_claims
-from runner.store.history import FinishedTask
+from runner.store.history import FinishedTask, prepare_successes
 from runner.store.rescue import rescue
-from runner.store.settle import ERROR_LIMIT, Settled, Settlement, complete_steps, prepare_settles, settle_done
+from runner.store.settle import ERROR_LIMIT, Settled, Settlement, complete_steps, settle_done
 from tests.conftest import on_postgresql
 from tests.store.runners import Runner, settlement
 from tests.store.table import Row, attempts, change, count, edit, expire, live, make_due, past, put, put_many, standing
@@ -545,7 +545,7 @@ async def test_a_prepared_runner_compiles_nothing_for_its_first_task(
     monkeypatch.setattr(claim_module, "_prepared", lru_cache(claim_module._prepared.__wrapped__))
     monkeypatch.setattr(history_module, "_prepared_success", lru_cache(history_module._prepared_success.__wrapped__))
     await runner.database.read_single(prepare_claims, Claimant(runner.id, "host"))
-    await runner.database.read_single(prepare_settles)
+    await runner.database.read_single(prepare_successes, True)
     compiled = claim_module._prepared.cache_info().misses, history_module._prepared_success.cache_info().misses
     task = await started(runner)
     await runner.database.write_single(settle_done, runner.id, [settlement(task, Done())])

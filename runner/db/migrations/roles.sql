@@ -47,6 +47,12 @@ GRANT INSERT, UPDATE, DELETE ON
     {task_runner}, {task_minute}, {task_schedule}, {task_tick}, {task_checkpoint}, {task_progress}, {task_log}
 TO {runner};
 GRANT DELETE ON {task_audit} TO {runner};
+-- With retention_succeeded = "0s" it reads the last id of a dependency.
+DO $$
+BEGIN
+    EXECUTE format('GRANT SELECT ON SEQUENCE %s TO {runner}', pg_get_serial_sequence('{task_dependency}', 'id'));
+END
+$$;
 
 -- The operator reads everything and changes the columns that operations change. Terminating and retrying move tasks
 -- between the live table and the history. Audit rows can be inserted, but not changed or deleted.

@@ -10,6 +10,8 @@ Ids follow the order of submission, so a range of ids is a range of time, and a 
 A primary key of the whole table would have to include the state. Each half has its own, on the id alone.
 """
 
+from typing import Any
+
 import sqlalchemy as sa
 
 from runner.db.schema.task import state_list
@@ -83,3 +85,75 @@ def mark_ordered_submits(task: sa.Table) -> None:
     for statement in ordered_submit_marks(task):
         ddl = sa.DDL(statement)  # type: ignore[no-untyped-call]
         sa.event.listen(task, "after_create", ddl.execute_if(dialect="postgresql"))
+
+
+SUBMITS, SETTLES = 0x7461736C, 0x7461736D
+"""The first keys of the advisory locks of submits with parents and of settles; the second is the oid of the table.
+
+A success to which nothing refers leaves no row at a retention of zero. A submit may find a parent alive that ends
+before the submit commits. Its dependent would then wait for a task without a row. Therefore such a submit holds a lock,
+and a settle or a pruning that sees the lock keeps the rows. No settle waits for an application.
+"""
+
+
+def mark_submit(table: sa.Table) -> sa.ClauseElement:
+    """Mark the transaction as a submit with parents until its end, and wait for the settles that may not see the mark.
+
+    Statements that begin later see the end of each parent, or its settle sees the mark and leaves a row. The wait takes
+    the milliseconds of a settle, and no settle waits for the application. The statement returns true if its snapshot
+    may be older than the mark, and the login may lock tasks.
+
+    Args:
+        table: the live table.
+    """
+    oid = _oid(table)
+    minute = "floor(extract(epoch FROM clock_timestamp()) / 60)::integer"
+    locks = f"has_any_column_privilege('{full_name(table)}', 'UPDATE')"
+    columns = (
+        f"current_setting('transaction_isolation') <> 'read committed' AND {locks}",
+        *(f"pg_advisory_xact_lock_shared({keys})" for keys in (f"{SUBMITS}, {oid}", f"{oid}, {minute}")),
+        *(f"pg_advisory_{verb}({SETTLES}, {oid})" for verb in ("lock", "unlock")),
+    )
+    return sa.select(*(sa.literal_column(column, sa.Text) for column in columns))
+
+
+def submit_watch(task: sa.Table, dependency: sa.Table) -> sa.CTE:
+    """Find out whether the statement may miss a submit with parents; one row.
+
+    The snapshot of a statement is older than its locks. A submit that ended between the two has taken ids for its
+    dependencies since the last settle that saw no open submit, and the sequence of these ids has no snapshot.
+
+    Args:
+        task: the live table; `last_dependency` is a parameter, see SubmitWatch.
+        dependency: the table of dependencies.
+
+    Returns:
+        `alone`: true if the snapshot shows every submit with parents that has read tasks, and later ones wait until the
+        end of the transaction; `last_dependency` for the next statement.
+    """
+    oid, sequence = _oid(task), f"pg_get_serial_sequence('{full_name(dependency)}', 'id')"
+    keys = f"{SUBMITS}, {oid}"
+    last = f"CASE WHEN has_sequence_privilege({sequence}, 'SELECT')"
+    last += f" THEN coalesce(pg_sequence_last_value(CAST({sequence} AS regclass)), 0) END"
+    columns: dict[str, tuple[str, Any]] = {  # in the order of their evaluation
+        "before": (last, sa.BigInteger),
+        "lock": (f"CAST(pg_advisory_xact_lock_shared({SETTLES}, {oid}) AS text)", sa.Text),
+        "free": (f"CASE WHEN pg_try_advisory_lock({keys}) THEN pg_advisory_unlock({keys}) ELSE false END", sa.Boolean),
+        "after": (last, sa.BigInteger),
+    }
+    marks = sa.select(*(sa.literal_column(sql, kind).label(name) for name, (sql, kind) in columns.items()))
+    mark = marks.cte("mark").prefix_with("MATERIALIZED").c
+    alone = (mark.free & (mark.after == sa.bindparam("last_dependency", type_=sa.BigInteger))).label("alone")
+    return sa.select(alone, sa.case((mark.free, mark.before)).label("last_dependency")).cte("watch")
+
+
+def _oid(table: sa.Table) -> str:
+    return f"CAST(CAST('{full_name(table)}' AS regclass) AS oid)::integer"
+
+
+OLDEST_SUBMIT = """
+SELECT to_timestamp(60 * min(CAST(objid AS bigint))) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2
+AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+AND classid = CAST(CAST(:name AS regclass) AS oid)
+"""
+"""The minute in which the oldest open submit with parents began."""

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, by_column
 from runner.db.schema import Tables
+from runner.db.schema.partitions import mark_submit
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.types import NO_JOIN, db_now
 from runner.errors import InvalidTask
@@ -78,7 +79,8 @@ def dependency_rows(frame: Frame, tasks: Sequence[NewTask]) -> Steps[DependencyR
     """Look up the parents of new tasks.
 
     Parents are not locked. If a parent finishes during the submit, its dependency is stored as open, and the next sweep
-    resolves it.
+    resolves it. On PostgreSQL the transaction is marked, so that each parent that it finds alive leaves a row. At a
+    higher isolation level than READ COMMITTED the snapshot may be older than the mark, and parents are locked.
 
     Args:
         frame: tables, driver and dialect of the statements.
@@ -127,13 +129,21 @@ def _require_earlier_members(tasks: Sequence[NewTask]) -> None:
 
 def _look_up(frame: Frame, parents: Sequence[Parent]) -> Steps[Mapping[Parent, ParentState]]:
     states: dict[Parent, ParentState] = {}
+    lock = None
+    if parents and frame.dialect.row_locks:
+        mark, lock = _marks(frame.tables, frame.driver)
+        [(is_old, *_)] = yield Step(mark, {})
+        lock = lock if is_old else None
     for first in range(0, len(parents), CHUNK):
         chunk = parents[first : first + CHUNK]
         rows = yield _states_step(frame, chunk)
         states |= {chunk[place]: ParentState(id, state) for place, id, state in rows}
+        if lock is not None:
+            live = [id for _, id, state in rows if state is None]
+            yield Step(lock, frame.dialect.parameters("live", {"id": live}))
     for parent in parents:
         if isinstance(parent, int) and parent not in states:
-            why = "there is no task with this id: it was never submitted, or it was pruned"
+            why = "there is no task with this id: it was never submitted, was pruned, or succeeded at a retention of 0s"
             raise InvalidTask(field="after", value=parent, why=why)
     return states
 
@@ -154,6 +164,14 @@ def _predecessors(frame: Frame, tasks: Sequence[NewTask]) -> Steps[list[DependsO
         if task.order is not None:
             last[task.order.key] = BatchMember(place)
     return predecessors
+
+
+@lru_cache
+def _marks(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
+    """The mark of a submit with parents, and a lock that fails if a parent has changed since the snapshot."""
+    task, live = tables.task, DIALECTS[driver.name].rows("live", {"id": sa.BigInteger})
+    locked = sa.select(task.c.id).where(task.c.id.in_(sa.select(live.c.id))).order_by(task.c.id)
+    return Prepared(mark_submit(task), driver), Prepared(locked.with_for_update(key_share=True, read=True), driver)
 
 
 @lru_cache
