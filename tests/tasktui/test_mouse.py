@@ -90,6 +90,20 @@ async def test_a_click_on_a_key_cap_presses_the_key(database: Database, watch: W
     assert (await stored(database, id)).version == 0
 
 
+async def test_a_click_on_a_key_cap_of_a_dialog_confirms_or_cancels(database: Database, watch: Watch) -> None:
+    id = await add_live(database)
+    async with watch("tasks") as operator:
+        await operator.sees("○ ready")
+        for label in ("cancel", "terminate 1 task"):
+            await operator.press("T", "y")
+            await operator.sees("terminate 1 task")
+            assert (await stored(database, id)).version == 0
+            await click(operator, label)
+            await operator.until(lambda: not isinstance(operator.screen, ConfirmScreen))
+        await operator.sees_notice("1 changed")
+    assert await stored(database, id) is None
+
+
 async def test_a_locked_key_cap_changes_nothing(database: Database, watch: Watch) -> None:
     await add_live(database)
     async with watch("tasks", writable=False) as operator:
