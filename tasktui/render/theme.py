@@ -222,7 +222,7 @@ class Palette:
                     "block-cursor-background": "ansi_white",
                     "input-cursor-background": "ansi_white",
                     "input-cursor-foreground": "ansi_black",
-                    "input-cursor-text-style": "reverse",
+                    "input-cursor-text-style": "reverse" if self.name == "none" else "none",  # Reversed white is black.
                     "input-selection-background": "ansi_blue",
                     "input-selection-foreground": "ansi_white",
                     "screen-selection-background": "ansi_blue",

@@ -76,6 +76,26 @@ async def test_the_attempts_of_a_succeeded_task_end_with_the_success(database: D
 
 
 @ON_ONE_DATABASE
+@pytest.mark.parametrize("theme", ["dark", "sixteen", "none"])
+async def test_dialogs_leave_the_screen_behind_and_the_cursor_in_sight(
+    database: Database, watch: Watch, theme: str
+) -> None:
+    await add_live(database, queue="mail")
+    async with watch("overview") as operator:
+        operator.console.apply_theme(theme)
+        await operator.sees("NEEDS ATTENTION")
+        for key in ("P", "colon"):
+            await operator.press(key)
+            await operator.until(lambda: operator.screen.is_modal and isinstance(operator.screen.focused, Input))
+            await operator.sees("NEEDS ATTENTION", "DEAD")
+            cursor = operator.screen.focused.get_component_rich_style("input--cursor")
+            assert cursor.bgcolor != cursor.color
+            assert bool(cursor.reverse) == (theme == "none")  # A reversed white ground is black.
+            await operator.press("escape")
+            await operator.until(lambda: not operator.screen.is_modal)
+
+
+@ON_ONE_DATABASE
 async def test_empty_fields_have_a_mark_where_the_theme_has_no_ground(database: Database, watch: Watch) -> None:
     id = await add_live(database)
     async with watch("task", task_id=id) as operator:
