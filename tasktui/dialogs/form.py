@@ -62,7 +62,9 @@ class FormScreen(ModalScreen[Dialog | None]):
         yield Heading()
         with VerticalScroll(classes="dialog") as dialog:
             dialog.can_focus = False
-            dialog.border_title, dialog.border_subtitle = content(self._form.title), "escape cancels"
+            dialog.border_title = content(self._form.title)
+            if any(entry.is_json for entry in self._form.fields):
+                dialog.border_subtitle = "ctrl+e opens $EDITOR"
             yield Static(lines(self._form.about), classes="about")
             for entry in self._form.fields:
                 with Horizontal(classes="entry"):
@@ -75,8 +77,7 @@ class FormScreen(ModalScreen[Dialog | None]):
                     yield Static(content((f"{entry.label} is read-only: {entry.lock_reason}", "muted")))
                 yield Static("", id=f"error-{entry.name}", classes="refused")
             yield Static("", id="preview")
-            editor = ", ctrl+e $EDITOR" if any(entry.is_json for entry in self._form.fields) else ""
-            yield Static(content((f"ctrl+s continue to the confirmation{editor}, escape cancel", "muted")))
+            yield Caps(id="caps")
 
     def on_mount(self) -> None:
         """Show the preview."""
@@ -129,6 +130,8 @@ class FormScreen(ModalScreen[Dialog | None]):
             refused.display = bool(why)
             # An entry that is still empty is not a mistake.
             refused.update(content((block(f"{'':20}{why}"), "retrying" if typed[name] else "muted")))
+        caps = [Cap("esc", "cancel", "screen.cancel"), Cap("ctrl+s", "continue", "screen.submit", locked=bool(errors))]
+        self.query_one("#caps", Caps).show((), caps)
         try:
             self._show("\n".join(self._form.preview(typed)))
         except RunnerError as error:

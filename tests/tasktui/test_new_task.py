@@ -42,12 +42,14 @@ async def test_a_task_is_submitted_with_the_parameters_of_its_handler(signed: Da
     async with watch("tasks") as operator:
         await operator.command("submit payments.charge")
         await operator.sees("New task of payments.charge", "required: a whole number", "EUR by default")
+        await operator.sees("esc  cancel  ctrl+s continue")
         await fill(operator, order="seven", amount="1.5", currency="SEK")
         await operator.press("ctrl+s")
         await operator.sees("expected a whole number", "expected one of EUR, USD", "mend first: order, currency")
         assert await audited(signed) == []
         await fill(operator, order="7", currency="USD", force="yes")
         await operator.sees('payload: {"order": 7, "amount": 1.5, "currency": "USD", "force": true}')
+        await operator.sees("esc  cancel  ctrl+s  continue")
         await operator.press("ctrl+s")
         await operator.sees("Submit a task of payments.charge")
         await confirm(operator, reason="by phone")
