@@ -13,8 +13,10 @@ import sqlalchemy as sa
 from runner.client.handler import TaskHandler
 from runner.client.schedules import schedule
 from runner.db.types import db_now
+from runner.engine import schedules
 from runner.handlers.context import Context
 from runner.handlers.schedules import SCHEDULES
+from runner.policy.lanes import RUNNER_QUEUE
 from runner.policy.polling import Pace
 from runner.store.claim import claim
 from tests.engine.harness import Harness, at_work, until
@@ -159,3 +161,27 @@ async def test_a_rule_that_vanished_is_reported_and_paused(harness: Harness, cap
 
 async def exists(harness: Harness) -> bool:
     return await harness.count(harness.database.tables.schedule) == 1
+
+
+async def test_a_runner_restores_its_schedule_and_ends_the_rounds_of_lost_runners(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    monkeypatch.setattr(schedules, "MAINTAIN_EVERY", 0.0)
+    scheduled(harness, "work", every="1h")
+    table = harness.database.tables.schedule
+
+    async def is_stored() -> bool:
+        return await harness.count(table) == 1
+
+    async with harness.running():
+        await until(is_stored)
+        await harness.change(sa.delete(table))
+        await until(is_stored)
+        round_of_lost = await harness.submit("work", queue=f"{RUNNER_QUEUE}999")
+        await harness.wait_for(round_of_lost)
+    row = await harness.row(round_of_lost)
+    assert (row.state, row.error) == ("cancelled", "its runner no longer exists")
+    assert f"cancelled tasks of runners that no longer exist: {round_of_lost}" in caplog.text
