@@ -7,7 +7,7 @@ from typing import Any, Literal, NoReturn
 
 import sqlalchemy as sa
 
-from runner.errors import DatabaseLocked, DatabaseRefused, DatabaseUnavailable, StoreError, ValueRejected
+from runner.errors import DatabaseLocked, DatabaseRefused, DatabaseUnavailable, DiskFull, StoreError, ValueRejected
 
 MAX_ATTEMPTS = 8
 """Attempts of a transaction that fails because of a concurrent one: lock, deadlock, serialization."""
@@ -35,6 +35,9 @@ ONE_RUNS = "_in_order"
 not see the one that won; the next one does."""
 
 SQLITE_AGAIN = ("database is locked", "database table is locked")
+FULL_STATE = "53100"
+FULL = ("disk is full", "No space left on device")
+
 SQLITE_AWAY = ("disk", "unable to open", "readonly database")
 
 _DAMAGED = "Stop all programs that use the file, then restore a backup or recover the data: sqlite3 FILE .recover"
@@ -56,8 +59,7 @@ ADVICE = {
     "permission denied for": "Run `runner migrate --roles` for the required roles",
     "database disk image is malformed": _DAMAGED,
     "file is not a database": _DAMAGED,
-    "disk is full": "Free space on its disk",
-    "No space left on device": "Free space on its disk",
+    "disk I/O error": "Check its disk, the permissions of its folder and the quota of the user",
 }
 """Advice by a part of the error message."""
 
@@ -103,8 +105,10 @@ def is_answered(error: BaseException | None) -> bool:
         error: the error of a driver or of SQLAlchemy; None if it is unknown.
     """
     original = _original(error) if error is not None else None
-    if isinstance(original, sqlite3.Error):  # after an error of the disk a commit may be in the log, or not
-        return getattr(original, "sqlite_errorcode", sqlite3.SQLITE_IOERR) & 0xFF != sqlite3.SQLITE_IOERR
+    if isinstance(original, sqlite3.Error):
+        # After an error of the disk a commit may be in the log, or not; it is not if its last write has failed.
+        code = getattr(original, "sqlite_errorcode", sqlite3.SQLITE_IOERR)
+        return code == sqlite3.SQLITE_IOERR_WRITE or code & 0xFF != sqlite3.SQLITE_IOERR
     state = _sqlstate(original) if original is not None else ""
     return bool(state) and not state.startswith(UNKNOWN_STATES)
 
@@ -117,8 +121,8 @@ def translate(error: BaseException, url: str) -> StoreError | None:
         url: the database URL without its password.
 
     Returns:
-        DatabaseUnavailable if waiting may help (DatabaseLocked for a lock), ValueRejected if a value is the cause,
-        DatabaseRefused for other causes (permissions, a missing table), None if the database did not raise the error.
+        DatabaseUnavailable, DatabaseLocked or DiskFull if waiting may help; ValueRejected if a value is the cause;
+        DatabaseRefused for other causes (permissions, a missing table); None if the database did not raise the error.
     """
     if not isinstance(error, (sa.exc.SQLAlchemyError, OSError, TimeoutError)) and not _from_driver(error):
         return None
@@ -126,6 +130,8 @@ def translate(error: BaseException, url: str) -> StoreError | None:
     why = _sentences(_text(original)).rstrip(" .?!") or type(original).__name__  # the message continues after it
     if any(sign in why for sign in SQLITE_AGAIN) and _kinds(original) & {"OperationalError"}:
         return DatabaseLocked(url=url, why=why)
+    if _sqlstate(original) == FULL_STATE or (_is_away(error, original) and any(sign in why for sign in FULL)):
+        return DiskFull(url=url, why=why)
     if _is_away(error, original):
         return DatabaseUnavailable(url=url, why=why)
     return ValueRejected(why=why) if _is_content(original) else DatabaseRefused(why=why)

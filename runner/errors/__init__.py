@@ -216,6 +216,10 @@ class DatabaseLocked(DatabaseUnavailable):
     """
 
 
+class DiskFull(DatabaseUnavailable):
+    """The disk of {url} is full: {why}. The transaction was rolled back. Free space on the disk, and retry."""
+
+
 class SubmitUncertain(DatabaseUnavailable):
     """
     The connection to {url} broke before it confirmed the commit: {why}. {tasks} may exist. Search with: {search}.
@@ -273,10 +277,7 @@ class TaskNotFound(StoreError):
 
 
 class VersionConflict(StoreError):
-    """
-    Task {id} has changed since you loaded version {seen}: it is {state} at version {found} now. Load it again and
-    retry.
-    """
+    """Task {id} has changed since you loaded version {seen}: it is {state} at version {found} now. Load it again."""
 
     exit_code = 6
 
@@ -296,10 +297,7 @@ class AlreadyDone(StoreError):
 
 
 class TransactionOpen(StoreError):
-    """
-    Task {id} already has an open ctx.transaction(), and only one can complete the task. Write everything in that
-    one.
-    """
+    """Task {id} already has an open ctx.transaction(), and one can complete it. Write everything in that one."""
 
 
 class TransactionUnavailable(StoreError):

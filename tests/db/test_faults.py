@@ -1,7 +1,10 @@
 """Database faults, caused on real databases."""
 
 import asyncio
+import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -10,12 +13,14 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.engine import make_url
 
+from runner.client.commit import submit_alone
 from runner.db import connect
 from runner.db.database import Database
 from runner.db.errors import is_transient, translate
 from runner.db.transaction import Transaction, clock
-from runner.errors import DatabaseLocked, DatabaseRefused, DatabaseUnavailable, InvalidTask, ValueRejected
+from runner.errors import DatabaseLocked, DatabaseRefused, DatabaseUnavailable, DiskFull, InvalidTask, ValueRejected
 from runner.model.task import NewTask
 from runner.store.submit import submit
 from tests.conftest import SqliteDatabases, on_postgresql, on_sqlite
@@ -274,13 +279,63 @@ async def test_a_full_disk_is_an_outage_without_data_loss(database: Database) ->
             await tx.execute(sa.text(f"PRAGMA max_page_count = {pages}"))
 
     await limit(1)
-    with pytest.raises(DatabaseUnavailable, match="full"):
+    with pytest.raises(DiskFull, match=r"disk is full\. The transaction was rolled back\. Free space"):
         await put(database, payload=f'{{"a": "{"x" * 10**6}"}}')
     await limit(10**6)
     await put(database)
     async with database.reading() as tx:
         assert await tx.scalar(sa.text("PRAGMA integrity_check")) == "ok"
     assert await tasks(database) == 2
+
+
+@on_postgresql
+@pytest.mark.parametrize("when", ["AFTER INSERT", "AFTER INSERT AT COMMIT"])
+async def test_a_full_disk_of_a_server_is_certain_to_store_nothing(database: Database, when: str) -> None:
+    deferred = "DEFERRABLE INITIALLY DEFERRED" if when.endswith("COMMIT") else ""
+    fails = "RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'"
+    body = f"RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {fails}; END $$"
+    async with database.writing() as tx:
+        await tx.execute(sa.text(f"CREATE FUNCTION full_disk() {body}"))
+        trigger = f"CREATE CONSTRAINT TRIGGER full_disk AFTER INSERT ON task {deferred} FOR EACH ROW"
+        await tx.execute(sa.text(f"{trigger} EXECUTE FUNCTION full_disk()"))
+    for tasks_ in ([NewTask("a.b")], [NewTask("a.b")] * 3_000):
+        with pytest.raises(DatabaseUnavailable) as raised:
+            await submit_alone(database, tasks_, notify=False)
+        assert type(raised.value) is DiskFull
+    assert await tasks(database) == 0
+
+
+SUBMIT_UNTIL_FULL = """
+import resource, sys
+from pathlib import Path
+from runner import handler
+from runner.errors import DatabaseUnavailable
+
+@handler("a.b")
+def work(text: str) -> None: ...
+
+log = Path(sys.argv[1])
+size = log.stat().st_size if log.exists() else 0
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50_000, resource.RLIM_INFINITY))
+try:
+    for count in range(100):
+        work.submit(text="x" * 3_000)
+except DatabaseUnavailable as error:
+    print(count, type(error).__name__, error)
+"""
+
+
+def test_a_write_that_the_disk_refuses_is_certain_to_store_nothing(sqlite: SqliteDatabases, tmp_path: Path) -> None:
+    url = sqlite.migrated(tmp_path)
+    file = sqlite3.connect(make_url(url).database or "")
+    file.execute("SELECT count(*) FROM task").fetchall()  # keeps the log when the program ends
+    program = [sys.executable, "-c", SUBMIT_UNTIL_FULL, f"{make_url(url).database}-wal"]
+    environment = os.environ | {"RUNNER_URL": url}
+    run = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+    count, error, text = run.stdout.split(" ", 2)
+    assert (error, file.execute("SELECT count(*) FROM task").fetchone()) == ("DatabaseUnavailable", (int(count),))
+    assert "quota" in text
+    file.close()
 
 
 async def test_a_missing_folder_is_an_outage(tmp_path: Path) -> None:
