@@ -13,8 +13,9 @@ from runner.model.outcome import Dead, Failure
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
 from tasktui.actions.actions import ACTIONS
-from tasktui.screens import MODES
+from tasktui.screens import MODES, as_of
 from tasktui.session.write_lock import ReadOnly
+from tasktui.widgets.table import Table
 from tests.store.runners import Runner
 from tests.store.table import put
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Operator, Watch
@@ -139,3 +140,22 @@ async def test_an_unknown_time_is_refused(watch: Watch, id: int, text: str, why:
         await operator.command(f"at {text}")
         await operator.sees_notice(why)
         assert operator.console.session.at is None
+
+
+async def test_further_tasks_of_a_past_time_are_read_at_the_end_of_the_list(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(as_of, "PAGE", 3)
+    ids = [await put(database, queue="mail") for _ in range(8)]
+    await shift(database, 600)
+    async with watch() as operator:
+        await operator.sees("mail")
+        await at(operator, "5m ago", "As of", "mail")
+        await operator.press("2")
+        await operator.sees("3+ tasks")
+        table = operator.screen.query_one(Table)
+        for count in (6, 8):
+            await operator.press("end")
+            await operator.until(lambda count=count: len(table.keys) >= count)
+        assert sorted(table.keys) == ids
+        await operator.sees("8 tasks.")
