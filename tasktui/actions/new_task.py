@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.errors import InvalidInput, RunnerError
 from runner.operations.pause import PauseKind
+from runner.text.redact import is_secret
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import new_task_words
 from tasktui.actions.question import Dialog, Question
@@ -136,7 +137,11 @@ class Draft:
             return [FormField(PAYLOAD, "Payload", payload, '{}; a JSON object, such as {"user_id": 7}', is_json=True)]
         texts = {field.name: field.show(values[field.name]) if field.name in values else "" for field in fields}
         return [
-            FormField(f"argument-{index}", line(field.name), texts[field.name], line(field.hint), is_json=field.is_json)
+            FormField(
+                *(f"argument-{index}", line(field.name), texts[field.name], line(field.hint)),
+                is_json=field.is_json,
+                is_secret=is_secret(field.name),
+            )
             for index, field in enumerate(fields)
         ]
 

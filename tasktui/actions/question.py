@@ -103,6 +103,7 @@ class FormField(NamedTuple):
         hint: placeholder of an empty input.
         lock_reason: reason why the entry is read-only; empty if it can be edited.
         is_json: True if an editor shows the text as JSON.
+        is_secret: True to show a mask in place of the text.
     """
 
     name: str
@@ -111,6 +112,7 @@ class FormField(NamedTuple):
     hint: str = ""
     lock_reason: str = ""
     is_json: bool = False
+    is_secret: bool = False
 
 
 @dataclass(frozen=True, slots=True)

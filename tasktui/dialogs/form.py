@@ -71,7 +71,7 @@ class FormScreen(ModalScreen[Dialog | None]):
                     yield Label(entry.label, markup=False)
                     field = TextLine(entry.value, entry.hint, id=entry.name, compact=True)
                     field.select_on_focus = not entry.is_json  # Usually one edits only a part of it.
-                    field.disabled = bool(entry.lock_reason)
+                    field.disabled, field.password = bool(entry.lock_reason), entry.is_secret
                     yield field
                 if entry.lock_reason:
                     yield Static(content((f"{entry.label} is read-only: {entry.lock_reason}", "muted")))

@@ -60,6 +60,25 @@ async def test_a_task_is_submitted_with_the_parameters_of_its_handler(signed: Da
     assert json.loads(row.payload) == {"order": 7, "amount": 1.5, "currency": "USD", "force": True}
 
 
+async def test_a_typed_secret_is_masked_and_submitted(database: Database, watch: Watch) -> None:
+    def pay(card_token: str, city: str) -> None: ...
+
+    signatures = stored_signatures({"pay": Handler("pay", pay, Options())})
+    await database.write(register, Identity("web-1", 1, "1", ["pay"], 4, signatures=signatures), 60.0)
+    async with watch("tasks") as operator:
+        await operator.command("submit pay")
+        await operator.sees("card_token")
+        await fill(operator, card_token="tok_live", city="Bonn")
+        await operator.sees("••••••••", "Bonn", '"card_token": "***"')
+        assert "tok_live" not in operator.text
+        await operator.press("ctrl+s")
+        await confirm(operator)
+        await operator.sees_notice("Submitted task")
+    (entry,) = await audited(database)
+    payload = (await stored(database, entry.task_id or 0)).payload
+    assert json.loads(payload) == {"card_token": "tok_live", "city": "Bonn"}
+
+
 @pytest.mark.both_databases
 @pytest.mark.parametrize("size", [NARROW, WIDE])
 async def test_task_and_edit_name_the_plan_of_the_handler(
