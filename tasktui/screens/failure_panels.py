@@ -108,7 +108,7 @@ def detail(
     """The group under the cursor: the finding, shares, one traceback, and as many latest tasks as there is room for."""
     error = brief(f"{group.error_type}: {group.message}")
     kind, _, message = error.partition(": ")
-    note: list[Part] = [("fingerprint ", "muted"), (line(group.fingerprint, 12), "text")]
+    note: list[Part] = [("fingerprint ", "muted"), (line(group.fingerprint, 16), "text")]
     title: list[Part] = [(kind, "bold strong"), (f" {message}", "muted")]
     most = width - width_of(note) - 8
     rows: list[Row] = [rule(title if width_of(title) < most else fit(title, most), width, note)]

@@ -132,7 +132,8 @@ class FailuresScreen(LiveScreen):
         table = self._table
         listed = max(3, min(len(groups) + 1, height // 3))
         table.styles.height = listed
-        self._room = height - (4 if width >= NORMAL else 3) - len(upper) - listed
+        above = (4 if width >= NORMAL else 3) + self.frame.databases_height
+        self._room = height - above - len(upper) - listed
         title = f"LAST {LABELS[self._span].upper()}"
         table.columns = (COLUMNS[0]._replace(title=title), *COLUMNS[1:])
         render = partial(group_line, at=snapshot.at, trends=snapshot.trends, total=count)

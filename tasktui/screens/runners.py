@@ -127,7 +127,7 @@ class RunnersScreen(LiveScreen):
         """Show the runners."""
         data: Workforce = snapshot
         self._runners = runners = {runner.id: runner for runner in data.runners}
-        width, height = self.size
+        (width, height), databases = self.size, self.frame.databases_height
         colours = colours_of(data.slots)
         table = self._table
         most = height - 14 if height > 30 else height // 2
@@ -146,11 +146,11 @@ class RunnersScreen(LiveScreen):
         self.query_one("#about", Canvas).draw(
             [totals_row(data, width), *hosts, *([BLANK] if height >= HIGH or not heads else [])]
         )
-        most_slots = max((runner.capacity for runner in data.runners), default=0)
-        explained = legend(colours, width, slots_per_block(most_slots, column_widths(table.columns, width)[SLOTS]))
+        slots = max((runner.capacity for runner in data.runners), default=0)
+        explained = legend(colours, width, slots_per_block(slots, column_widths(table.columns, width)[SLOTS]))
         explained = [BLANK, *explained, BLANK] if height >= HIGH else explained[:FEW_EXPLAINED]
         self.query_one("#legend", Canvas).draw(explained)
-        around = len(keys) + len(busy) + (12 if height >= HIGH else 6 + len(explained)) + len(hosts)
+        around = len(keys) + len(busy) + (12 if height >= HIGH else 6 + len(explained)) + len(hosts) + databases
         tasks = claimed_rows(self.runner(), data, width)
         tasks = tasks if len(tasks) <= height - around else claimed_rows(self.runner(), data, max(40, width - 3))
         self.query_one("#claimed", Canvas).draw(tasks)

@@ -88,7 +88,7 @@ class SchedulesScreen(LiveScreen):
         rows = {row.id: row for row in board.rows}
         table.show(tuple(rows), lambda id: schedule_line(rows[id], board, length, sizes[-1], zone))
         self.query_one("#title", Canvas).draw([rule([heading("SCHEDULES")], width, panels.count_figure(board))])
-        above = 4 if width >= panels.NORMAL else 3
+        above = (4 if width >= panels.NORMAL else 3) + self.frame.databases_height
         room = height - above - 2
         lower = panels.lower(board, length, (width, height), room - min(len(rows) + 1, room // 2), sizes, zone)
         table.styles.height = max(2, min(len(rows) + 1, room - len(lower)))

@@ -19,7 +19,7 @@ from tasktui.session.session import Session
 from tasktui.session.write_lock import UNOPENED, WriteLock
 from tasktui.startup.arguments import parse
 from tests.conftest import SqliteDatabases
-from tests.store.rows import add_live
+from tests.store.rows import add_attempt, add_live, add_past, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Operator, Watch
 from tests.tasktui.test_actions import confirm
 from tests.tasktui.test_bulk import states
@@ -47,6 +47,16 @@ def tasks_of(operator: Operator, session: Session) -> bool:
     """The task list of a database is in front and read."""
     screen = operator.screen
     return screen.title == "Tasks" and screen.session is session and screen.pages.listing.ids == (1,)
+
+
+@ON_ONE_DATABASE
+async def test_the_line_of_databases_cuts_no_panel(database: Database, watch: Watch, eu: Session) -> None:
+    for number in range(1, 31):
+        await add_past(database, number, State.DEAD, host="web-1")
+        await add_attempt(database, number, fingerprint="f" * 16, started_at=ahead(-2), ended_at=ahead(-1))
+    async with watch("failures", beside=[eu], profile="home") as operator:
+        await operator.sees("home", " eu ", "LATEST", "fingerprint " + "f" * 16)
+        await operator.sees("of 30 tasks ─")
 
 
 @ON_ONE_DATABASE
