@@ -12,7 +12,6 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Static
 
 from runner.filter.fields import FIELDS
 from runner.model.task import Shown
@@ -21,11 +20,12 @@ from runner.text.sanitize import SIGNS
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import command_line
 from tasktui.commands.syntax import COMMANDS
-from tasktui.render.render import content, fitted, line, lines
+from tasktui.render.render import content, fitted, line
 from tasktui.render.rows import BLANK, Row, beside, fit, heading, rule
 from tasktui.render.theme import key_sign
 from tasktui.screens import MODES
 from tasktui.screens.live import LiveScreen
+from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.heading import Heading
 
 if TYPE_CHECKING:
@@ -48,48 +48,48 @@ class HelpScreen(ModalScreen[None]):
 
     def __init__(self, screen: LiveScreen) -> None:
         super().__init__()
-        self._help_text = help_of(screen)
+        self._help = help_of(screen)
         self._title = f"Keys of {screen.title}"
 
     def compose(self) -> ComposeResult:
-        """Build one scrollable text."""
+        """Build one scrollable text, as rows: Textual would wrap a Static five times before it is drawn."""
         yield Heading()
-        dialog = VerticalScroll(Static(self._help_text), classes="dialog")
+        text = Canvas()
+        text.draw(self._help)
+        dialog = VerticalScroll(text, classes="dialog")
         dialog.border_title, dialog.border_subtitle = content(self._title), "escape closes"
         yield dialog
 
 
-def help_of(screen: LiveScreen) -> Content:
+def help_of(screen: LiveScreen) -> list[Row]:
     """Render the purpose of a screen, its keys in columns, the commands and the filter language."""
     room = min(screen.size.width, WITH_COLUMNS) - AROUND
     groups = {title: _key_rows(screen, title, keys) for title, keys in _grouped(_keys(screen)).items()}
     columns = [[row for title in titles if title in groups for row in groups[title]] for titles in COLUMNS]
+    rows: list[Row] = [[(part, "muted")] for part in wrap(screen.ABOUT, room - 1)]  # a blank before the scroll bar
+    rows.append(BLANK)
     if screen.size.width >= WITH_COLUMNS:
-        rows = beside(columns[0], beside(columns[1], columns[2], KEY_CELLS), KEY_CELLS)
+        rows += beside(columns[0], beside(columns[1], columns[2], KEY_CELLS), KEY_CELLS)
     else:
-        rows = [row for column in columns for row in column]
-    about = [content((part, "muted")) for part in wrap(screen.ABOUT, room - 1)]  # a blank before the scroll bar
-    parts = [*about, content(""), *(content(*row) for row in rows)]
-    parts.append(content(("SIGNS", "bold strong")))
+        rows += [row for column in columns for row in column]
+    rows.append([("SIGNS", "bold strong")])
     states = list(Shown)
     for begin in range(0, len(states), 5):
-        parts.append(content(*((f"{SIGNS[s]} {s:<12}", str(s)) for s in states[begin : begin + 5])))
-    parts.append(content(("\nCOMMANDS", "bold strong")))
+        rows.append([(f"{SIGNS[s]} {s:<12}", str(s)) for s in states[begin : begin + 5]])
+    rows += [BLANK, [("COMMANDS", "bold strong")]]
     for command in COMMANDS.values():
-        parts += _entry(f":{command.name} {command.arguments}", 32, command.help, room)
-    parts.append(content(("\nFILTER", "bold strong"), ("  a space is AND, a comma is OR, a minus is NOT", "muted")))
+        rows += _entry(f":{command.name} {command.arguments}", 32, command.help, room)
+    rows += [BLANK, [("FILTER", "bold strong"), ("  a space is AND, a comma is OR, a minus is NOT", "muted")]]
     for field in FIELDS.values():
-        parts += _entry(field.name, 16, f"{field.help:48}{field.examples}", room)
-    return lines(parts)
+        rows += _entry(field.name, 16, f"{field.help:48}{field.examples}", room)
+    return rows
 
 
-def _entry(name: str, width: int, text: str, room: int) -> list[Content]:
+def _entry(name: str, width: int, text: str, room: int) -> list[Row]:
     """A name with its explanation, whose further lines begin below the first one."""
     first, *rest = wrap(text, room - width, replace_whitespace=False) or [""]
-    return [
-        content((f"  {name}".ljust(width), "accent"), (first, "text")),
-        *(content((" " * width + more, "text")) for more in rest),
-    ]
+    below: list[Row] = [[(" " * width + more, "text")] for more in rest]
+    return [[(f"  {name}".ljust(width), "accent"), (first, "text")], *below]
 
 
 def _key_rows(screen: LiveScreen, title: str, keys: Sequence[tuple[str, str]]) -> list[Row]:
