@@ -1,6 +1,7 @@
 """Screens: one file each, and one row in COMMANDS. The class of a screen is imported when it is first shown."""
 
 import gc
+import sys
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
@@ -46,11 +47,16 @@ MODES = {name: Mode(*command.screen) for name, command in COMMANDS.items() if co
 """The screens by name, which is also the command that opens the screen."""
 
 
+SWITCH = 5e-4
+"""Seconds that a thread, such as the one of `preload` or of SQLite, may keep the interpreter from a key."""
+
+
 def preload() -> None:
     """Import the other screens, actions, dialogs and operations, so that no key waits, and start garbage collection.
 
     The collector skips everything imported by then: modules stay until the process ends.
     """
+    sys.setswitchinterval(SWITCH)
     for mode in MODES.values():
         _ = mode.screen
     for package in ("tasktui.actions", "tasktui.dialogs", "runner.operations"):
