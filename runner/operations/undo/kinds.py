@@ -15,6 +15,7 @@ from runner.operations.results import Actor, Result
 from runner.operations.targets import MISSING, REQUEUED, LockedTask, objection
 from runner.operations.undo.entries import UndoableChange, edited_columns
 from runner.operations.undo.registries import (
+    UndoAnswer,
     is_of_schedule,
     undo_breaker,
     undo_command,
@@ -125,13 +126,14 @@ class UndoKind:
         applies: returns whether a change needs this kind.
         conflict: returns the reason why the current task prevents the undo; None for changes of other objects.
         undo_tasks: undoes changes of tasks without conflicts.
-        undo_object: undoes the change of a queue, handler or runner, or returns the reason why it cannot.
+        undo_object: undoes the change of a queue, handler or runner, and returns its audit entry; or the reason why it
+            cannot.
     """
 
     applies: Callable[[UndoableChange], bool]
     conflict: Callable[[UndoableChange, LockedTask], str | None] | None = None
     undo_tasks: Callable[[Transaction, Sequence[Pair], Actor], Awaitable[Result]] | None = None
-    undo_object: Callable[[Transaction, UndoableChange, Actor], Awaitable[str | None]] | None = None
+    undo_object: Callable[[Transaction, UndoableChange], Awaitable[UndoAnswer]] | None = None
 
 
 def _edits(change: UndoableChange) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from runner.db.transaction import Transaction
+from runner.operations.audit_log import record
 from runner.operations.bulk import DEFAULT_OPTIONS, BulkOptions, DatabaseAccess
 from runner.operations.results import Actor, Result, Skipped
 from runner.operations.targets import read_tasks
@@ -48,8 +49,11 @@ async def _object(tx: Transaction, change: UndoableChange, by: Actor) -> Result:
     kind = kind_of(change)
     if kind is None or kind.undo_object is None:
         return Result(skipped=[Skipped(change.id, unsupported(change))])
-    why = await kind.undo_object(tx, change, by)
-    return Result(skipped=[Skipped(change.id, why)]) if why else Result([change.id])
+    entry = await kind.undo_object(tx, change)
+    if isinstance(entry, str):
+        return Result(skipped=[Skipped(change.id, entry)])
+    await record(tx, by, [entry._replace(target=change.target, undo_of=change.id)])
+    return Result([change.id])
 
 
 async def _tasks(tx: Transaction, changes: Sequence[UndoableChange], by: Actor, result: Result) -> None:
