@@ -145,6 +145,8 @@ def write_new(name: str, text: str) -> Path:
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
+    except FileExistsError:
+        raise InvalidInput(why=f"{name} exists already: delete it, or choose another name or period") from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InvalidInput(why=f"cannot write {name}: {why}") from None

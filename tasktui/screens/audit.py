@@ -196,7 +196,7 @@ class AuditScreen(LiveScreen):
 
     def _show_entry(self) -> None:
         operation, operations = self._operation(), self._operations
-        parts = list(change(operation.entry, operations.at, self.session.zone)) if operation and operations else []
+        parts = list(change(operation, operations.at, self.session.zone)) if operation and operations else []
         if operations and operations.fate and operations.of == self._group_of_cursor():
             parts += fate_lines(operations.fate)
         self.query_one("#entry", TextBlock).set_text(lines(parts))
@@ -264,12 +264,14 @@ def fate_lines(fate: GroupFate) -> Iterator[Content]:
         yield content((text, "dead" if cause.repeated else "retrying"))
 
 
-def change(entry: AuditRecord, at: datetime, zone: tzinfo) -> Iterator[Content]:
-    """An audit entry: who did what and when, and the changed values."""
+def change(operation: ChangeGroup, at: datetime, zone: tzinfo) -> Iterator[Content]:
+    """An operation: who did what and when, and the changed values; of a change group those of its latest task."""
+    entry = operation.entry
     when = f"{format_moment(entry.at, zone)}, {formatting.distance(entry.at, at)}" if entry.at else formatting.NOTHING
     yield content((f"  {line(format_entry(entry))}", "bold strong"))
     yield content((f"  {when}", "muted"))
-    yield content("")
+    example = is_group(operation) and entry.task_id is not None
+    yield content((f"\n  task {entry.task_id}, one of {operation.number}:" if example else "", "muted"))
     values = [line(text).partition(": ") for text in differences(entry.before, entry.after, zone=zone)]
     wide = max((cell_len(name) for name, *_ in values), default=0)
     for name, _, value in values:

@@ -116,6 +116,6 @@ async def test_a_change_of_many_tasks_hides_no_earlier_change(
 
 def test_a_report_never_replaces_a_file(tmp_path: Path) -> None:
     path = write_new(str(tmp_path / "a.md"), "first")
-    with pytest.raises(InvalidInput, match="File exists"):
+    with pytest.raises(InvalidInput, match="exists already"):
         write_new(str(path), "second")
     assert path.read_text() == "first"

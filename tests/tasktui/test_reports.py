@@ -258,7 +258,7 @@ async def test_the_table_is_written_into_a_file(
         await operator.sees("Export to file")
         await operator.type("mine.json")
         await operator.press("enter")
-        await operator.sees_notice("cannot write mine.json: File exists")
+        await operator.sees_notice("mine.json exists already")
     names = [line["name"] for line in json.loads((tmp_path / "mine.json").read_text())["lines"]]
     assert names == ["smtp.send", "report.make"]
 
