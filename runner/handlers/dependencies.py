@@ -39,7 +39,7 @@ def dependencies(after: Parent | Iterable[Parent] | None) -> tuple[DependsOn, ..
     """
     if after is None:
         return ()
-    is_single = isinstance(after, (int, DependsOn)) or _is_name(after)
+    is_single = isinstance(after, (int, DependsOn)) or _is_name(after) or not isinstance(after, Iterable)
     parents = [after] if is_single else after
     items = [_to_dependency(parent) for parent in parents]  # type: ignore[union-attr] # checked above
     return tuple({item.parent: item for item in reversed(items)}.values())[::-1]

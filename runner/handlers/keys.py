@@ -144,7 +144,7 @@ def parse_scope(text: str) -> UniqueFor:
     Raises:
         InvalidTask: the text is not a scope.
     """
-    match text.split():
+    match text.split() if isinstance(text, str) else text:
         case ["forever"]:
             return UniqueFor(Scope.FOREVER)
         case ["until", "finished"]:

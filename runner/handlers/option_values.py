@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, tzinfo
 from typing import Any, NamedTuple, TypeAlias
 
@@ -61,8 +61,9 @@ def parse_tags(name: str, value: Any, _clock: Clock) -> str:
 
 def tags_as_json(tags: Iterable[str]) -> str | None:
     """Write tags as JSON. A string is rejected: as an iterable it would become one tag per letter."""
-    if isinstance(tags, str):
-        raise InvalidTask(field="tags", value=tags, why=f"expected a list of strings, such as [{tags!r}]")
+    if isinstance(tags, (str, bytes, Mapping)) or not isinstance(tags, Iterable):
+        word = tags if isinstance(tags, str) else "slow"
+        raise InvalidTask(field="tags", value=tags, why=f"expected a list of strings, such as [{word!r}]")
     words = list(tags)
     for word in words:
         require_text("tags", word)

@@ -99,7 +99,7 @@ def require_whole(allowed: range, why: str, field: str, value: Any) -> None:
     Raises:
         InvalidTask: it is not.
     """
-    if not (isinstance(value, int) and value in allowed):
+    if not (isinstance(value, int) and type(value) is not bool and value in allowed):
         raise InvalidTask(field=field, value=value, why=why)
 
 

@@ -194,6 +194,8 @@ def parse_plan(text: str) -> RetryPlan:
     Raises:
         InvalidRetryPlan: the text is not a plan, or a part is out of range.
     """
+    if not isinstance(text, str):
+        raise InvalidRetryPlan(plan=text, why="expected text")
     text = text.strip()
     if len(text) > _LONGEST_TEXT:
         raise InvalidRetryPlan(plan=f"{text[:40]}...", why=f"it is longer than {_LONGEST_TEXT} characters")

@@ -9,6 +9,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from runner.errors import InvalidTask
+from runner.model.text_limits import require_text
 
 LOCAL_TIME = Path("/etc/localtime")
 
@@ -30,6 +31,9 @@ ANY_HOST, SAME_HOST = "any", "same"
 """The words for all hosts, and for the host that submits a task."""
 
 
+NO_HOST = "name a host, same for this host, or any for all hosts"
+
+
 def host_list(hosts: str | Iterable[str]) -> str:
     """Return hosts in the form in which a task stores them: sorted names with commas between them; empty for all.
 
@@ -39,10 +43,14 @@ def host_list(hosts: str | Iterable[str]) -> str:
     Raises:
         InvalidTask: there is no name, e.g. because a variable of a shell is empty.
     """
+    if not isinstance(hosts, Iterable):
+        raise InvalidTask(field="hosts", value=hosts, why=NO_HOST)
     words = hosts.split(",") if isinstance(hosts, str) else list(hosts)
+    for word in words:
+        require_text("hosts", word)
     names = {host() if word == SAME_HOST else word for word in (word.strip() for word in words)}
     if not any(names):
-        raise InvalidTask(field="hosts", value=hosts, why="name a host, same for this host, or any for all hosts")
+        raise InvalidTask(field="hosts", value=hosts, why=NO_HOST)
     return "" if names == {ANY_HOST} else ",".join(sorted(names))
 
 

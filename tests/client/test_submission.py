@@ -137,6 +137,14 @@ ODD: list[tuple[dict[str, Any], str]] = [
     ({"key": 17}, "17 for `key`: expected text, got int"),
     ({"queue": ["mail"]}, r"\['mail'\] for `queue`: expected text, got list"),
     ({"tags": "slow"}, r"'slow' for `tags`: expected a list of strings, such as \['slow'\]"),
+    ({"tags": {"slow": 7}}, "for `tags`: expected a list of strings"),
+    ({"tags": 7}, "7 for `tags`: expected a list of strings"),
+    ({"hosts": 7}, "7 for `hosts`: name a host"),
+    ({"hosts": ["web-1", 7]}, "7 for `hosts`: expected text, got int"),
+    ({"after": 1.5}, "1.5 for `after`: expected a task id"),
+    ({"unique": 7}, "7 for `unique`: use until finished"),
+    ({"priority": True}, "True for `priority`: priorities range from 1 to 9"),
+    ({"max_attempts": True}, "True for `max_attempts`: it must be a positive integer"),
     ({"tags": ["slow", 7]}, "7 for `tags`: expected text, got int"),
     ({"priority": "high"}, "'high' for `priority`: priorities range from 1 to 9"),
     ({"priority": 10}, "10 for `priority`: priorities range from 1 to 9"),
@@ -168,9 +176,14 @@ def test_two_handlers_with_the_same_name_are_rejected(send_coupon: TaskHandler[A
         def other() -> None: ...
 
 
-def test_an_invalid_retry_plan_is_rejected_at_registration() -> None:
+def test_an_invalid_retry_plan_is_rejected_at_registration(send_coupon: TaskHandler[Any, Any, Any]) -> None:
     with pytest.raises(InvalidRetryPlan):
         handler("test.never", retry="sometimes")
+    number: Any = 7
+    with pytest.raises(InvalidRetryPlan, match="7 is not a retry plan: expected text"):
+        handler("test.number", retry=number)
+    with pytest.raises(InvalidRetryPlan, match="7 is not a retry plan: expected text"):
+        send_coupon.options(retry=number).submit(user_id=7)
 
 
 async def test_closing_the_client_waits_for_running_submits(
