@@ -174,6 +174,9 @@ class FailuresScreen(LiveScreen):
     def _show_example(self) -> None:
         group, data = self._group(), self._snapshot
         rows: list[Row] = []
+        if isinstance(data, FailureGroups) and not data.groups:
+            none = f"  No attempt failed in the last {LABELS[self._span]}; "
+            rows = [[(none, "text"), ("s", "bold accent"), (" changes the span.", "text")]]
         if group is not None and isinstance(data, FailureGroups):
             group_detail = self._details.get(group.fingerprint)
             if group_detail is None:

@@ -345,3 +345,11 @@ async def test_a_footer_names_exactly_keys_that_work(
             if width >= (120 if writable else 200):
                 more, keys = {"tasks": " * ", "overview": " :incident "}.get(name, ""), screen.query_one(Keys)
                 await operator.until(lambda keys=keys, more=more: more in text_of(keys._row()))
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_a_list_without_failures_names_its_span(database: Database, watch: Watch, size: tuple[int, int]) -> None:
+    await add_past(database, 7, State.DEAD)
+    async with watch("failures", size) as operator:
+        await operator.sees("No attempt failed in the last hour; s changes the span.")
