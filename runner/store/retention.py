@@ -40,8 +40,10 @@ async def forget_expired(tx: Transaction, limit: int) -> int:
         The number of deleted keys. Locked keys remain for the next call.
     """
     unique = tx.tables.unique
-    over = unique.c.expires_at <= db_now()
-    selection = sa.select(unique.c.handler, unique.c.unique_key).where(over).order_by(unique.c.expires_at).limit(limit)
+    is_expired = unique.c.expires_at <= db_now()
+    selection = (
+        sa.select(unique.c.handler, unique.c.unique_key).where(is_expired).order_by(unique.c.expires_at).limit(limit)
+    )
     return await _forget(tx, selection.with_for_update(skip_locked=True))
 
 

@@ -284,7 +284,7 @@ def queue_line(queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0, e
     title: tuple[Part, ...] = ((name, "muted" if paused else "strong" if trouble else "text"),)
     title += (((" ‖"), "paused"),) if paused else ()
     spark = sparkline(hour, SPARK, "paused" if paused else "trouble" if trouble else "spark", SHORT_WAIT)
-    served = slots > 0
+    has_slots = slots > 0
     slots = min((most for most in (slots, queue.limits.running) if most), default=0)
     full = bool(slots) and queue.running.number >= slots
     share = queue.running.number / slots if slots else 0.0
@@ -303,7 +303,7 @@ def queue_line(queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0, e
             Cell(formatting.age(queue.oldest) if queue.oldest is not None else "0s", _oldest(queue)),
             Cell(f"{compact(queue.arrived.number)}{more}", "text" if queue.arrived.number else "faint"),
             Cell(compact(queue.minute.finished), _finished_style(queue)),
-            empty_in(queue, end, stopped=not served),
+            empty_in(queue, end, stopped=not has_slots),
             Cell("".join(text for text, _ in spark), "spark", tuple(spark)),
         )
     )

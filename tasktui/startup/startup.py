@@ -89,7 +89,7 @@ def main(arguments: Arguments, ready: Callable[[], object]) -> int:
         print(crash_text(error), file=sys.stderr)
         return 1
     finally:
-        ending.over()
+        ending.cancel()
 
 
 async def run(
@@ -233,8 +233,8 @@ class Ending:
             timer.daemon = True
             timer.start()
 
-    def over(self) -> None:
-        """The database is closed."""
+    def cancel(self) -> None:
+        """Let the process live: the database is closed."""
         for timer in self._timers:
             timer.cancel()
 

@@ -113,10 +113,10 @@ async def _planned(tx: Transaction, task_filter: Filter, sort: Sort) -> LaneWalk
         raise InvalidSort(sort=sort.by, why=why)
     source = waiting(tx.tables)
     rest = [term for term in task_filter.terms if term not in lane_terms]
-    served = [term for term in rest if _is_about_time(term)]
+    indexed = [term for term in rest if _is_about_time(term)]
     by_index, by_row = (
         conditions(Filter(tuple(terms)), source, tx.dialect) or []
-        for terms in (served, [term for term in rest if term not in served])
+        for terms in (indexed, [term for term in rest if term not in indexed])
     )
     if any(_is_later(term) for term in rest):
         by_index.append(tx.tables.task.c.run_at > db_now())
