@@ -59,6 +59,9 @@ ADVICE = {
     "permission denied for": "Run `runner migrate --roles` for the required roles",
     "database disk image is malformed": _DAMAGED,
     "file is not a database": _DAMAGED,
+    "readonly database": "Give this user the right to write the file and its folder",
+    "unable to open database file": "Its folder must exist, and this user needs the right to write the file and folder",
+    "no such table": "The installation is incomplete: restore a backup of all its tables",
     "disk I/O error": "Check its disk, the permissions of its folder and the quota of the user",
 }
 """Advice by a part of the error message."""

@@ -340,10 +340,28 @@ def test_a_write_that_the_disk_refuses_is_certain_to_store_nothing(sqlite: Sqlit
 
 async def test_a_missing_folder_is_an_outage(tmp_path: Path) -> None:
     database = Database.open(f"sqlite:///{tmp_path / 'missing' / 'file.db'}")
-    with pytest.raises(DatabaseUnavailable, match="unable to open"):
+    with pytest.raises(DatabaseUnavailable, match=r"unable to open database file\. Its folder must exist"):
         await put(database)
     await database.dispose()
     await no_driver_threads()
+
+
+@on_sqlite
+async def test_a_missing_table_is_reported_with_the_next_step(database: Database) -> None:
+    async with database.writing() as tx:
+        await tx.execute(sa.text("DROP TABLE task_history"))
+    with pytest.raises(DatabaseRefused, match=r"no such table: task_history\. .* restore a backup"):
+        async with database.reading() as tx:
+            await tx.execute(sa.text("SELECT count(*) FROM task_history"))
+
+
+def test_a_file_without_the_right_to_write_is_reported_with_the_next_step(tmp_path: Path) -> None:
+    sqlite3.connect(tmp_path / "file.db").execute("CREATE TABLE task(id INTEGER)").connection.close()
+    reader = sqlite3.connect(f"file:{tmp_path / 'file.db'}?mode=ro", uri=True)
+    with pytest.raises(sqlite3.OperationalError) as raised:
+        reader.execute("INSERT INTO task VALUES (1)")
+    assert "Give this user the right to write the file" in str(translate(raised.value, "sqlite:///file.db"))
+    reader.close()
 
 
 async def test_a_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
