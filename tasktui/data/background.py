@@ -55,6 +55,10 @@ LOWEST_MS, HIGHEST_MS = 10, 60_000
 """The range of the heat map in milliseconds; its outer rows hold everything beyond."""
 
 
+NOTABLE = 0.1
+"""Seconds of a run time from which a slowdown is a trouble."""
+
+
 @dataclass(frozen=True, slots=True)
 class Background:
     """Slow figures at one moment.
@@ -95,6 +99,12 @@ class Background:
             self.percentile(0.95, begin, later),
             self.percentile(0.95, self.at - HOUR, begin),
         )
+
+    @property
+    def is_slower(self) -> bool:
+        """True if the 95th percentile has more than doubled, and is no longer a matter of milliseconds."""
+        _, p95, before = self.latest
+        return p95 is not None and before is not None and p95 > max(2 * before, NOTABLE)
 
 
 async def read_background(tx: Transaction, *, wide: bool) -> Background:

@@ -292,7 +292,7 @@ def run_time(view: View, width: int, height: int) -> list[Row]:
     p50, p95, before = view.slow.latest
     legend: list[Part] = []
     if p50 is not None and p95 is not None:
-        slower = before is not None and p95 > 2 * before
+        slower = view.slow.is_slower
         legend = [("p50 ", "muted"), (formatting.duration(p50), "text"), ("  p95 ", "muted")]
         now, earlier = formatting.duration(p95), formatting.duration(before) if before is not None else ""
         legend += [(now, "bold dead" if slower else "bold strong")]
@@ -321,7 +321,7 @@ def system(view: View, width: int) -> list[Row]:
     rows.append(_system("failed / min", f"{view.last('failed'):,}", role, plotted, f"usual {usual:,.0f}"))
     if view.slow is not None and (p95 := view.slow.latest[1]) is not None:
         before = view.slow.latest[2]
-        slower = before is not None and p95 > 2 * before
+        slower = view.slow.is_slower
         minutes = [view.slow.percentile(0.95, at, at + MINUTE) or 0.0 for at in _minutes(view)]
         plotted = sparkline(minutes, bar, "trouble" if slower else "spark")
         was = f"was {formatting.duration(before)}" if before is not None else ""

@@ -605,3 +605,13 @@ def test_the_run_times_are_empty_only_once_they_are_read() -> None:
     view = View(overview_of(), None, (), UTC, ("1 h", 60), False)
     unread, read = (plain(overview_panels.run_time(each, 80, 8)) for each in (view, replace(view, slow=Background(AT))))
     assert (nothing in unread, nothing in read) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("p95", "before", "slower"), [(0.0023, 0.0002, False), (0.3, 0.1, True), (0.19, 0.1, False), (0.3, None, False)]
+)
+def test_a_slowdown_of_milliseconds_is_no_trouble(
+    monkeypatch: pytest.MonkeyPatch, p95: float, before: float | None, slower: bool
+) -> None:
+    monkeypatch.setattr(Background, "latest", (p95 / 2, p95, before))
+    assert Background(AT).is_slower is slower
