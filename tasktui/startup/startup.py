@@ -8,12 +8,14 @@ import locale
 import os
 import signal
 import sys
+import termios
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+import tty
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.db.connect import driver_threads_ended
 from runner.db.database import Database
@@ -30,6 +32,8 @@ from tasktui.startup.arguments import Arguments
 if TYPE_CHECKING:
     from tasktui.app import Console
 
+T = TypeVar("T")
+
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 LONGEST_ENDING = 10.0
@@ -37,6 +41,11 @@ LONGEST_ENDING = 10.0
 
 LONGEST_CANCELLING = 1.0
 """The same for queries, which are cancelled: a frozen server confirms nothing."""
+
+LONG_START = 0.5
+"""Seconds after which a start that waits for the database takes the keys. Earlier ones are for the first screen."""
+
+UNANSWERED = " the database has not answered yet, q quits"
 
 LONGEST_BLANK = 0.1
 """Seconds that the first drawing waits for the first data. With data, it is the only one."""
@@ -111,10 +120,16 @@ async def run(
     async with AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(_prepared(*database)) for database in databases]
         try:
-            session, *others = await reached(sessions)
+            opened_sessions = await unless_quit(reached(sessions))
         except asyncio.CancelledError:  # ctrl+c
+            ready()
             on_leave(lambda: False)
             raise
+        if opened_sessions is None:
+            ready()
+            on_leave(lambda: False)
+            return 0
+        session, *others = opened_sessions
         if arguments.at is not None:
             await session.go_to(arguments.at)
         else:
@@ -135,6 +150,35 @@ async def run(
         on_leave(lambda: any(each.is_changing for each in sessions))
         await asyncio.gather(*(each.finish() for each in sessions))
         return console.return_code or 0
+
+
+async def unless_quit(opening: Coroutine[Any, Any, T]) -> T | None:
+    """Open the databases, unless the operator types q after LONG_START; other keys are lost from then on.
+
+    Returns:
+        The result of `opening`; None after q.
+    """
+    task = asyncio.ensure_future(opening)
+    await asyncio.wait([task], timeout=LONG_START)
+    if not task.done():
+        print(UNANSWERED, end="", flush=True)
+        with _each_key(lambda keys: task.cancel() if b"q" in keys else None):
+            await asyncio.wait([task])
+    return None if task.cancelled() else task.result()
+
+
+@contextmanager
+def _each_key(on_keys: Callable[[bytes], object]) -> Iterator[None]:
+    """Read keys as they are typed, without an echo; ctrl+c remains a signal."""
+    keyboard, loop = sys.stdin.fileno(), asyncio.get_running_loop()
+    before = termios.tcgetattr(keyboard)
+    tty.setcbreak(keyboard, termios.TCSANOW)
+    loop.add_reader(keyboard, lambda: on_keys(os.read(keyboard, 1024)))
+    try:
+        yield
+    finally:
+        loop.remove_reader(keyboard)
+        termios.tcsetattr(keyboard, termios.TCSANOW, before)
 
 
 def begun(console: "type[Console]", *, past: bool) -> "type[Console]":

@@ -8,7 +8,9 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -181,6 +183,21 @@ def test_ctrl_c_ends_a_start_that_waits_for_a_locked_file(
     done = subprocess.run([sys.executable, "-P", "-c", LOCKED], check=False, timeout=WAIT_SECONDS, capture_output=True)
     rival.close()
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.slow
+def test_q_ends_a_start_that_waits_for_a_locked_file(sqlite: SqliteDatabases, tmp_path: Path) -> None:
+    url = sqlite.migrated(tmp_path)
+    with closing(sqlite3.connect(urlsplit(url).path, isolation_level=None)) as rival:
+        for statement in ("PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = DELETE", "BEGIN EXCLUSIVE"):
+            rival.execute(statement)
+        terminal = Terminal("--url", url)
+        terminal.reads(b"q quits")
+        terminal.types(b"xq")
+        assert terminal.ends() == 0
+        assert b"Traceback" not in terminal.output
+        assert b"locked" not in terminal.output  # it did not wait for the end of the lock
+        assert termios.tcgetattr(terminal.keyboard)[3] & termios.ICANON
 
 
 def test_what_fails_before_there_is_a_console_is_no_traceback(
