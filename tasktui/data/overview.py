@@ -107,9 +107,10 @@ class Overview:
     slots: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     waits: Mapping[str, Mapping[datetime, float]] = field(default_factory=dict)
 
-    def this_minute(self, name: str) -> int:
-        """A count of the current minute so far, over all queues."""
-        return int(per_minute(self.hour, self.at, lambda flow: getattr(flow, name), 1)[0])
+    def last_minute(self, minutes: int) -> datetime:
+        """The last minute of a plot: the last full one, or this one while only it has data."""
+        *earlier, now = per_minute(self.flows or self.hour, self.at, lambda flow: flow.finished, minutes + 1)
+        return self.at if now and not any(earlier) else self.at - MINUTE
 
     @property
     def alive(self) -> tuple[RunnerRow, ...]:

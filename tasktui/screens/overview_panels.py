@@ -75,13 +75,12 @@ class View:
 
     @property
     def is_empty(self) -> bool:
-        """True if no task, runner or schedule is known."""
-        return not (self.data.queues or self.data.runners or (self.slow and self.slow.schedules))
+        """True if no task, runner or schedule exists; False until the schedules are read."""
+        return self.slow is not None and not (self.data.queues or self.data.runners or self.slow.schedules)
 
     def minutes(self, name: str) -> list[float]:
-        """A count per minute over the span, up to the last full minute."""
-        flows = self.data.flows or self.data.hour
-        end = self.data.at - MINUTE
+        """A count per minute over the span, up to the last minute of the plots."""
+        flows, end = self.data.flows or self.data.hour, self.data.last_minute(self.span[1])
         return per_minute(flows, end, lambda flow: getattr(flow, name), self.span[1])
 
     @property
@@ -96,13 +95,12 @@ class View:
 
     def last(self, name: str) -> int:
         """A count of the last full minute, over all queues; of this minute while no full one has data."""
-        full = sum(getattr(queue.minute, name) for queue in self.data.queues)
-        return full or (0 if any(self.minutes("finished")) else self.data.this_minute(name))
+        return sum(getattr(queue.minute, name) for queue in self.data.queues) or int(self.minutes(name)[-1])
 
     @property
     def time(self) -> Span:
         """The time of the plots."""
-        end = self.data.at.replace(second=0, microsecond=0)
+        end = self.data.last_minute(self.span[1]).replace(second=0, microsecond=0) + MINUTE
         return Span(end - self.span[1] * MINUTE, end, self.zone)
 
 

@@ -598,6 +598,13 @@ def test_the_first_minute_counts_at_once_and_an_idle_one_is_zero(before: int, sh
     flows = [MinuteFlow(AT.replace(second=0) - ago * MINUTE, Flow(succeeded=done)) for ago, done in counts.items()]
     view = View(overview_of(queue(), pulses={"mail": flows}), None, (), UTC, ("1 h", 60), False)
     assert plain(overview_panels.figures(view, 120)).splitlines()[1].split("│")[2].split()[0] == shown
+    assert view.minutes("succeeded")[-1] == int(shown)
+    assert ("14 / min" in plain(overview_panels.throughput(view, 70, 4))) == (shown == "14")
+
+
+def test_an_installation_is_empty_only_once_its_schedules_are_read() -> None:
+    view = View(overview_of(), None, (), UTC, ("1 h", 60), False)
+    assert (view.is_empty, replace(view, slow=Background(AT)).is_empty) == (False, True)
 
 
 def test_the_run_times_are_empty_only_once_they_are_read() -> None:
