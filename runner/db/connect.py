@@ -249,9 +249,14 @@ def when_unlocked(statement: Callable[[], T], seconds: float | None = None) -> t
             return statement(), waited > 0
         except sqlite3.OperationalError as error:
             waited = time.monotonic() - start
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY or waited > most:
+            if not is_locked(error) or waited > most:
                 raise
         time.sleep(next((pause for limit, pause in BUSY_PAUSES if waited < limit), BUSY_PAUSES[-1][1]))
+
+
+def is_locked(error: sqlite3.OperationalError) -> bool:
+    """Return True if another writer of SQLite held the lock, so that the statement changed nothing."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def prepare_submits(cursor: Any) -> None:

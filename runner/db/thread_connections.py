@@ -3,12 +3,14 @@
 import asyncio
 import os
 import select
+import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -191,9 +193,11 @@ class ThreadConnections:
                 connection = self._take() or self.open()
                 try:
                     stage = "statement"
-                    if begin is not None:
-                        self._begin(connection, begin)
-                    result = self._execute(work, connection, alone=begin is None)
+                    self._begin(connection, begin)
+                    try:
+                        result = work(connection)
+                    except sqlite3.OperationalError as error:
+                        result = self._repeat(work, connection, error, begin)
                     stage = "commit"
                     if begin is not None:
                         connection.cursor.execute("COMMIT", **self._dialect.unprepared)
@@ -214,16 +218,25 @@ class ThreadConnections:
             time.sleep(retry_pause(attempt))
             attempt += 1
 
-    def _begin(self, connection: ThreadConnection, begin: str) -> None:
+    def _begin(self, connection: ThreadConnection, begin: str | None) -> None:
+        if begin is None:
+            return
         if self._path:
             connect.when_unlocked(lambda: connection.cursor.execute(begin))
         else:
             connection.cursor.execute(begin, **self._dialect.unprepared)
 
-    def _execute(self, work: Callable[[ThreadConnection], T], connection: ThreadConnection, *, alone: bool) -> T:
-        if alone and self._path:
-            return connect.when_unlocked(lambda: work(connection))[0]
-        return work(connection)
+    @staticmethod
+    def _repeat(
+        work: Callable[[ThreadConnection], T],
+        connection: ThreadConnection,
+        error: sqlite3.OperationalError,
+        begin: str | None,
+    ) -> T:
+        """Execute a statement of its own again, if a writer of another process held the lock."""
+        if begin is not None or not connect.is_locked(error):
+            raise error
+        return connect.when_unlocked(partial(work, connection))[0]
 
     def following(
         self, verb: Callable[[StatementFrame], Steps[T]], *, single: bool = False
