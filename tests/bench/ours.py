@@ -1,7 +1,8 @@
 """Ours, as one system of a comparison: a command with the verbs setup, one, bulk, lat, worker and left.
 
 The comparison's own modules `contract` and `probe` must be on PYTHONPATH. OURS=sqlite in the environment chooses
-SQLite; SUBMIT=blocking submits single tasks from code without an event loop. Settings are those that users get.
+SQLite; SUBMIT=blocking submits single tasks from code without an event loop. Settings are those that users get, unless
+the environment changes them, such as RUNNER_RETENTION_SUCCEEDED=0s.
 """
 
 import json
@@ -19,8 +20,7 @@ from runner.db.database import Database
 from runner.db.migrations.apply import upgrade
 from runner.engine.main import tune_interpreter
 from runner.engine.runner import Engine
-from runner.settings import Settings
-from runner.urls import parse_url
+from runner.settings import load
 
 
 async def noop(i: int, t: float, pad: str) -> None:
@@ -41,7 +41,7 @@ class Ours(Peer):  # type: ignore[misc]
 
     async def open(self) -> None:
         """Prepare the way to the database."""
-        self.settings = Settings(url=parse_url(database_url()))
+        self.settings = load(url=database_url())
         self.database = Database.of(self.settings)
         connect(self.settings)
 
@@ -77,7 +77,7 @@ class Ours(Peer):  # type: ignore[misc]
 
 def submit_blocking(count: int) -> None:
     """Submit tasks one by one without an event loop, and print the rate like the verb `one`."""
-    connect(url=parse_url(database_url()))
+    connect(url=database_url())
     start = time.monotonic()
     for number in range(count):
         NOOP.submit(**payload(number))
