@@ -128,9 +128,10 @@ class ThreadConnection(NamedTuple):
     poll: Any
 
     def close(self) -> None:
-        """Close the connection in any state."""
-        with suppress(Exception):
-            self.driver.close()
+        """Close the connection in any state; a statement that was interrupted would keep a file locked."""
+        for each in (self.cursor, self.by_position, self.driver):
+            with suppress(Exception):
+                each.close()
 
 
 class ThreadConnections:

@@ -21,6 +21,8 @@ from runner import TaskHandler, connect, disconnect, handler
 from runner.client.client import get_client
 from runner.db.connect import THREAD_CONNECTIONS as MOST
 from runner.db.database import Database
+from runner.db.statement import SingleInsert
+from runner.db.thread_connections import ThreadConnection, ThreadConnections
 from runner.errors import DatabaseLocked
 from runner.handlers.registry import REGISTRY
 from runner.urls import parse_url
@@ -190,6 +192,25 @@ def test_a_submit_reports_a_file_that_stays_locked(
             work.submit(number=2)
         other.execute("COMMIT")
     assert work.submit(number=3) == first + 1
+
+
+@on_sqlite
+def test_an_interrupted_submit_does_not_keep_the_file_locked(
+    work: TaskHandler[Any, Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = work.submit(number=1)
+
+    def interrupt(insert: SingleInsert, payload: str, connection: ThreadConnection) -> int:
+        connection.by_position.execute(insert.sql, (*insert.before, payload, *insert.after))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ThreadConnections, "insert", staticmethod(interrupt))
+        with pytest.raises(KeyboardInterrupt) as interruption:
+            work.submit(number=2)
+    monkeypatch.setattr("runner.db.connect.BUSY_SECONDS", 0.05)
+    assert work.submit(number=3) > first
+    assert interruption.tb is not None  # the traceback refers to the interrupted statement until here
 
 
 async def _itself(database: Database) -> Database:
