@@ -212,9 +212,13 @@ async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int
     columns = (history.c.id, history.c.handler, history.c.unique_key, history.c.finished_at)
     selection = sa.select(*columns).where(*conditions).order_by(history.c.finished_at.desc()).limit(limit)
     rows = await tx.rows(selection.with_for_update(skip_locked=True))
-    # A submit that began since then may have found one of these tasks alive.
-    if rows and (start := await oldest_submit(tx)) is not None:
-        rows = [row for row in rows if row.finished_at < start]
+    if rows and tx.dialect.row_locks:
+        # A submit that began since then may have found one of these tasks alive: it is open, or has left a dependency.
+        start, ids = await oldest_submit(tx), [row.id for row in rows]
+        open_parents = sa.select(dependency.c.parent_id).where(is_open(dependency.c))
+        parents = await tx.rows(open_parents.where(tx.dialect.one_of(dependency.c.parent_id, ids)))
+        kept = {row.parent_id for row in parents}
+        rows = [row for row in rows if row.id not in kept and (start is None or row.finished_at < start)]
     ids = [row.id for row in rows]
     if ids:
         await forget_finished(tx, [((row.handler, row.unique_key), row.id) for row in rows if row.unique_key])

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from typing import Any
@@ -17,7 +18,7 @@ from runner.model.outcome import Cancelled, Done, Outcome
 from runner.model.task import Claimed, DependsOn, NewTask, OrderSpec, Scope, State, UniqueSpec
 from runner.operations.results import Actor, Target
 from runner.operations.unblock import unblock
-from runner.store.retention import SubmitWatch, prune
+from runner.store.retention import SubmitWatch, oldest_submit, prune
 from runner.store.settle import Settlement, settle, settle_done
 from runner.store.submit import submit, submit_steps
 from tests.conftest import on_postgresql
@@ -338,7 +339,7 @@ async def test_a_submit_waits_for_a_settle_that_may_not_see_it(
 
 
 @on_postgresql
-async def test_a_submit_with_an_old_snapshot_is_repeated_if_its_parent_has_is_over(
+async def test_a_submit_with_an_old_snapshot_is_repeated_if_its_parent_has_ended(
     database: Database, rival: Database, runner: Runner
 ) -> None:
     repeatable = sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -392,3 +393,25 @@ async def test_a_pruning_deletes_tasks_that_ended_long_before_an_open_submit(
     async with rival.writing() as tx:
         await submit(tx, after(parent))
         assert await pruned(database) == 1
+
+
+@on_postgresql
+async def test_a_pruning_keeps_the_parent_of_a_submit_that_ends_during_it(
+    database: Database, rival: Database, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, ids = await claimed(runner), list[int]()
+    async with AsyncExitStack() as submitting:
+
+        async def read_during_a_submit(tx: Transaction) -> datetime | None:
+            if ids:
+                await submitting.aclose()  # the submit commits after the pruning has selected the parent
+                return await oldest_submit(tx)
+            start = await oldest_submit(tx)
+            ids.append(await submit(await submitting.enter_async_context(rival.writing()), after(task.id)))
+            await delete_done(runner, settlement(task))
+            return start
+
+        monkeypatch.setattr("runner.store.retention.oldest_submit", read_during_a_submit)
+        assert await pruned(database) == 0
+    await sweep(database)
+    assert (await standing(database, ids[0]))["state"] == State.WAITING
