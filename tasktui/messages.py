@@ -114,7 +114,7 @@ class Tone(Enum):
 
         Args:
             changed: number of things that were changed.
-            unchanged: number of things that were to be changed, and were not.
+            unchanged: number of things that the operation left as they are.
         """
         if not unchanged:
             return cls.DONE

@@ -275,7 +275,7 @@ class Workforce:
         runners: all registered runners.
         tasks: the tasks of the runner under the cursor, longest running first.
         slots: running tasks of each runner by handler.
-        results: results of the last ten minutes by runner and handler.
+        results: results of the last ten minutes by runner.
         p95: 95th percentile of the run time of each handler in the last hour, in seconds.
         hours: the last hour of the runners, as far as the screen has room for it.
     """

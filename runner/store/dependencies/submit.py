@@ -78,9 +78,9 @@ DependencyRows: TypeAlias = Sequence[DependencyRow | None]
 def dependency_rows(frame: Frame, tasks: Sequence[NewTask]) -> Steps[DependencyRows]:
     """Look up the parents of new tasks.
 
-    Parents are not locked. If a parent finishes during the submit, its dependency is stored as open, and the next sweep
-    resolves it. On PostgreSQL the transaction is marked, so that each parent that it finds alive leaves a row. At a
-    higher isolation level than READ COMMITTED the snapshot may be older than the mark, and parents are locked.
+    At READ COMMITTED no parent is locked. If one finishes during the submit, its dependency is stored as open, and the
+    next sweep resolves it. On PostgreSQL the transaction is marked, so that each parent that it finds alive leaves a
+    row. At a higher isolation level the snapshot may be older than the mark, and parents are locked.
 
     Args:
         frame: tables, driver and dialect of the statements.
