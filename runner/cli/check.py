@@ -15,8 +15,9 @@ from runner.cli.output import TableColumn, print_json, print_line, print_table, 
 from runner.cli.stats import paused_line, unknown_line
 from runner.db.connect import most_connections
 from runner.db.database import Database
+from runner.db.errors import INCOMPLETE
 from runner.db.filesystem import open_to_others
-from runner.db.migrations.revisions import HEAD
+from runner.db.migrations.revisions import HEAD, missing_tables
 from runner.db.migrations.revisions import check as check_schema
 from runner.db.migrations.roles import missing_guards
 from runner.db.transaction import clock
@@ -166,6 +167,10 @@ async def _database(database: Database, settings: Settings) -> AsyncIterator[Fin
     yield _clock(skew)
     revision = await check_schema(database)
     fits = "as required" if revision == HEAD else f"which this program (revision {HEAD}) can use"
+    if missing := await database.read(missing_tables):
+        text = f"{count_noun(len(missing), 'table')} of revision {revision} missing: {', '.join(missing)}"
+        yield Finding("schema", CheckStatus.WRONG, text, f"{INCOMPLETE}.", Exit.DATABASE)
+        return  # the other checks read these tables
     yield Finding("schema", CheckStatus.WELL, f"the tables are at revision {revision}, {fits}")
     for finding in of_roles(await database.read(missing_guards), settings.url):
         yield finding

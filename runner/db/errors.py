@@ -40,6 +40,11 @@ FULL = ("disk is full", "No space left on device")
 
 SQLITE_AWAY = ("disk", "unable to open", "readonly database")
 
+INCOMPLETE = "The installation is incomplete: restore a backup of all its tables"
+"""Advice for a table that does not exist."""
+
+MISSING_TABLE = "42P01"
+
 _DAMAGED = "Stop all programs that use the file, then restore a backup or recover the data: sqlite3 FILE .recover"
 
 _NO_TLS = (
@@ -61,7 +66,7 @@ ADVICE = {
     "file is not a database": _DAMAGED,
     "readonly database": "Give this user the right to write the file and its folder",
     "unable to open database file": "Its folder must exist, and this user needs the right to write the file and folder",
-    "no such table": "The installation is incomplete: restore a backup of all its tables",
+    "no such table": INCOMPLETE,
     "disk I/O error": "Check its disk, the permissions of its folder and the quota of the user",
 }
 """Advice by a part of the error message."""
@@ -140,6 +145,22 @@ def translate(error: BaseException, url: str) -> StoreError | None:
     return ValueRejected(why=why) if _is_content(original) else DatabaseRefused(why=why)
 
 
+def raise_if_read_only(error: DatabaseUnavailable) -> None:
+    """Reject a SQLite file that this user cannot write, which waiting does not change.
+
+    Args:
+        error: a translated error, raised from that of the driver.
+
+    Raises:
+        DatabaseRefused: the file cannot be written.
+    """
+    original = _original(error.__cause__) if error.__cause__ is not None else None
+    code = getattr(original, "sqlite_errorcode", sqlite3.SQLITE_OK)
+    # A file that was moved away counts as read-only as well; its programs open the new one.
+    if code & 0xFF == sqlite3.SQLITE_READONLY and code != sqlite3.SQLITE_READONLY_DBMOVED:
+        raise DatabaseRefused(why=error.fields["why"]) from error
+
+
 def raise_translated(error: Exception, url: str, stage: Literal["connect", "statement", "commit"]) -> NoReturn:
     """Raise the translation of a driver's error, or any other error as it is.
 
@@ -169,7 +190,10 @@ def _text(original: BaseException) -> str:
     """Return the message of the database without the rejected row or value, which may contain secrets."""
     primary = getattr(getattr(original, "diag", None), "message_primary", None)
     text = primary if primary and _is_content(original) else str(original)
-    advice = next((words for sign, words in ADVICE.items() if sign in text), "")
+    if _sqlstate(original) == MISSING_TABLE:
+        text, advice = primary or text, INCOMPLETE  # the language of the message is a setting of the server
+    else:
+        advice = next((words for sign, words in ADVICE.items() if sign in text), "")
     return f"{text.rstrip(' .')}. {advice}" if advice else text
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
 
 from runner.db.database import Database
+from runner.db.errors import raise_if_read_only
 from runner.db.migrations.apply import ensure
 from runner.engine.claimer import Claimer, handler_defaults
 from runner.engine.dependency_resolver import DependencyResolver
@@ -39,8 +40,7 @@ from runner.text.sanitize import count_noun
 
 log = logging.getLogger("runner")
 
-RESCUE_EVERY, SWEEP_EVERY, EXPIRE_EVERY = 1.0, 2.0, 2.0
-PRUNE_EVERY, SCHEMA_EVERY = 60.0, 30.0
+RESCUE_EVERY, SWEEP_EVERY, EXPIRE_EVERY, PRUNE_EVERY, SCHEMA_EVERY = 1.0, 2.0, 2.0, 60.0, 30.0
 """Intervals in seconds of the ticks without a setting."""
 
 LAST_WRITES = 1.0
@@ -255,6 +255,7 @@ class Engine:
                 await ensure(self.database)
                 await self._register()
             except DatabaseUnavailable as error:
+                raise_if_read_only(error)
                 wait = back_off.record_failure(random.random())  # noqa: S311 - spreads runners, guards nothing
                 log.warning("database unavailable: retrying in %.1f s: %s", wait, error)
                 self.tried.set()

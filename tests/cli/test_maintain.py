@@ -1,8 +1,13 @@
 """`runner migrate`, `check`, `prune` and `work`."""
 
 import json
+import os
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import sqlalchemy as sa
@@ -33,6 +38,50 @@ async def slow(ctx: runner.Context) -> None:
 def bad() -> None:
     raise ValueError("no luck")
 """
+
+
+OTHER_USER = """
+import os, sys
+from runner.cli.app import run
+from runner.cli.exit_codes import exit_code_of
+sys.path.insert(0, "")
+work = ["work", "-H", "own_handlers", "--url"]
+# It loads all modules, which the other user may not read.
+assert not exit_code_of(lambda: run([*work, "sqlite:///other.db", "--until-idle"]))
+if os.geteuid() == 0:  # root may write every file
+    os.setegid(65534)
+    os.seteuid(65534)
+sys.exit(exit_code_of(lambda: run([*work, *sys.argv[1:]])))
+"""
+"""Runs a runner as a user without rights."""
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that every user may enter; pytest's own folders are private."""
+    with TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("options", [(), ("--until-idle",)])
+def test_a_runner_that_may_not_write_its_file_ends(call: Call, public_folder: Path, options: tuple[str, ...]) -> None:
+    url = f"sqlite:///{public_folder}/tasks.db"
+    assert call("migrate", "--url", url).code == Exit.OK
+    (public_folder / "own_handlers.py").write_text(HANDLERS)
+    (public_folder / "tasks.db").chmod(0o444)
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_USER, url, *options],
+        cwd=public_folder,
+        env=os.environ | {"XDG_CONFIG_HOME": str(public_folder)},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == Exit.DATABASE
+    assert "readonly database. Give this user the right to write the file and its folder." in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture
@@ -125,6 +174,21 @@ def test_a_check_names_an_order_key_with_many_plain_inserts(
     store.write(insert)
     (finding,) = (each for each in cli("check", "--json").document["checks"] if each["topic"] == "order")
     assert (finding["verdict"], finding["found"][:31]) == ("note", "4 waiting tasks of order key k ")
+
+
+def test_a_check_names_a_missing_table(cli: Call, store: Store) -> None:
+    store.write(drop_checkpoints)
+    result = cli("check", "--json")
+    assert result.code == Exit.DATABASE
+    finding = result.document["checks"][-1]
+    assert (finding["topic"], finding["verdict"]) == ("schema", CheckStatus.WRONG)
+    assert "1 table of revision" in finding["found"]
+    assert finding["found"].endswith("missing: task_checkpoint")
+    assert "restore a backup" in finding["advice"]
+
+
+async def drop_checkpoints(tx: Transaction) -> None:
+    await tx.execute(sa.text("DROP TABLE task_checkpoint"))
 
 
 def test_a_check_reports_unknown_settings(cli: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -346,11 +346,10 @@ async def test_a_missing_folder_is_an_outage(tmp_path: Path) -> None:
     await no_driver_threads()
 
 
-@on_sqlite
 async def test_a_missing_table_is_reported_with_the_next_step(database: Database) -> None:
     async with database.writing() as tx:
         await tx.execute(sa.text("DROP TABLE task_history"))
-    with pytest.raises(DatabaseRefused, match=r"no such table: task_history\. .* restore a backup"):
+    with pytest.raises(DatabaseRefused, match=r"task_history.*\. .* restore a backup"):
         async with database.reading() as tx:
             await tx.execute(sa.text("SELECT count(*) FROM task_history"))
 

@@ -158,6 +158,17 @@ def stored_revision(connection: sa.Connection, tables: Tables) -> StoredRevision
     return revision
 
 
+async def missing_tables(tx: MigrationTransaction) -> list[str]:
+    """Return the full names of the tables of the installation that the database does not have, sorted."""
+
+    def read(connection: sa.Connection) -> list[str]:
+        inspector, schema = sa.inspect(connection), tx.tables.metadata.schema
+        tables = tx.tables.metadata.tables.values()
+        return sorted(table.fullname for table in tables if not inspector.has_table(table.name, schema=schema))
+
+    return await tx.connection.run_sync(read)
+
+
 def pending(revision: StoredRevision | None, url: str) -> tuple[str, ...]:
     """Return the revisions that a database still needs. For a later one that this program can use, log that once.
 
