@@ -16,7 +16,7 @@ from runner.cli.output import print_json, print_line
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidEdit, InvalidInput, VersionConflict
-from runner.model.duration import parse_duration
+from runner.model.duration import parse_duration, parse_spread
 from runner.operations.edit import EditPreview, edit_all, edit_each, preview_edit
 from runner.operations.edit import edit as apply_edit
 from runner.operations.edit_values import KEEP, Changes, check_bulk
@@ -109,7 +109,7 @@ async def edit(
         connection: The database.
     """
     tasks, settings = read_targets(targets), connection.settings()
-    seconds = parse_duration(spread).total_seconds() if spread else 0.0
+    seconds = parse_spread(spread)
     async with open_database(settings) as database:
         at = await database.read(clock)
         changes = values.changes(at)

@@ -27,7 +27,7 @@ from runner.db.database import Database
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.model.duration import parse_duration
+from runner.model.duration import parse_duration, parse_spread
 from runner.operations.bulk import BulkOptions, Operation, check_canary, to_all, to_each
 from runner.operations.bulk import canary as apply_canary
 from runner.operations.preview import NO_VALUES, Preview, bounded
@@ -90,7 +90,7 @@ async def retry(
         options: Confirmation.
         connection: The database.
     """
-    seconds = parse_duration(spread).total_seconds() if spread else 0.0
+    seconds = parse_spread(spread)
     if canary:
         check_canary(read_targets(targets), seconds)
     change = Change("retry_now", partial(retry_now, spread=seconds), canary=canary)

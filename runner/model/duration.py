@@ -70,6 +70,21 @@ def parse_duration(value: str | float | timedelta) -> timedelta:
     raise InvalidDuration(text=value, why="it must be text, a number of seconds or a timedelta")
 
 
+def parse_spread(text: str | None) -> float:
+    """Parse the time over which tasks are spread: a duration, also as people write it in times, `+10m`.
+
+    Args:
+        text: the duration as typed; empty or None for no spread.
+
+    Returns:
+        Its seconds.
+
+    Raises:
+        InvalidDuration: the text is not a duration.
+    """
+    return parse_duration(text.strip().removeprefix("+")).total_seconds() if text else 0.0
+
+
 def format_duration(length: timedelta) -> str:
     """Format a duration so that `parse_duration` reads it back: `22m`, `1h30m`, `3.1s`, `250ms`.
 

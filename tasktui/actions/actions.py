@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import InvalidInput
-from runner.model.duration import parse_duration
+from runner.model.duration import parse_duration, parse_spread
 from runner.operations.pause import PauseKind
 from runner.operations.results import Actor
 from tasktui.actions.action import Action, ActionTarget, Ask, Targets
@@ -48,7 +48,7 @@ def retry(by: Actor, answer: str) -> "Operation":
     """Build a retry, spread over a duration."""
     from runner.operations.reschedule import retry_now
 
-    return partial(retry_now, by=by, spread=parse_duration(answer).total_seconds() if answer else 0.0)
+    return partial(retry_now, by=by, spread=parse_spread(answer))
 
 
 def retry_options(answer: str) -> Sequence[object]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.errors import InvalidInput
 from runner.filter.parse import Filter
-from runner.model.duration import parse_duration
+from runner.model.duration import parse_spread
 from runner.operations.results import Result, Target
 from runner.operations.targets import objection
 from runner.queries.task_list.row import TaskRow
@@ -137,7 +137,7 @@ async def _bulk_form(action: Action, session: Session, selected: Filter | Sequen
 
         texts = {name: text for name, text in typed.items() if text and name != "spread"}
         changes = Changes(**{name: parse_value(name, text, at, zone) for name, text in texts.items()})
-        spread = parse_duration(typed["spread"]).total_seconds() if typed["spread"] else 0.0
+        spread = parse_spread(typed["spread"])
         return changes, spread, check_bulk(changes, spread)
 
     def preview(typed: Mapping[str, str]) -> Sequence[str]:

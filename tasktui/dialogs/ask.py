@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
 from runner.errors import InvalidInput
-from runner.model.duration import parse_duration
+from runner.model.duration import parse_spread
 from runner.operations.targets import RequiredConfirmation
 from runner.text.sanitize import count_noun
 from tasktui.actions.action import ALL, CANARY, Confirmation, parse_limit
@@ -225,7 +225,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         return meanings
 
     def _seconds(self, values: Mapping[str, str]) -> float:
-        return parse_duration(values.get("answer") or "0s").total_seconds()
+        return parse_spread(values.get("answer"))
 
     def _tasks(self, values: Mapping[str, str]) -> int | None:
         """Number of tasks to change; None if it is unknown."""
