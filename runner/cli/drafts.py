@@ -30,6 +30,7 @@ from runner.handlers.options import SETTABLE
 from runner.handlers.registry import Handler
 from runner.handlers.rules import Rules
 from runner.model.task import DependsOn, NewTask, OnFailure, SubmitResult
+from runner.model.text_limits import describe_json_error
 from runner.policy.retry import parse_plan
 from runner.store.validation import check
 
@@ -156,7 +157,7 @@ def _object(text: str) -> dict[str, Any]:
     except UnicodeEncodeError:
         raise _Unreadable("not UTF-8 text") from None
     except ValueError as error:
-        raise _Unreadable(f"not JSON: {error}") from None
+        raise _Unreadable(describe_json_error(text, error)) from None
     except RecursionError:
         raise _Unreadable("nested too deeply") from None
     if not isinstance(value, dict):

@@ -1,6 +1,7 @@
 """Text limits: making text storable in both databases, and rejecting text that is not."""
 
 import json
+import sys
 from functools import lru_cache
 from typing import Any
 
@@ -145,6 +146,36 @@ def require_json(field: str, text: str) -> Any:
     except RecursionError:
         reject("it is nested too deeply")
     return value
+
+
+class _Digits(str):
+    """The digits of a whole number in JSON."""
+
+    __slots__ = ()
+
+
+def describe_json_error(text: str, error: ValueError) -> str:
+    """Describe why Python cannot read a JSON text; of a number with too many digits, with its field and the next step.
+
+    Args:
+        text: the text.
+        error: the error of `json.loads`.
+    """
+    limit = sys.get_int_max_str_digits()
+    if not limit or isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error}"
+    fields: list[str] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        for name, value in pairs:
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, _Digits) and len(item.lstrip("-")) > limit:
+                    digits = f"{len(item.lstrip('-')):,} digits, and Python reads at most {limit:,}"
+                    fields.append(f"the number in field {name[:80]!r} has {digits}: pass it as text, in quotes")
+        return {}
+
+    json.loads(text, parse_int=_Digits, object_pairs_hook=note)
+    return fields[0] if fields else f"not JSON: {error}"
 
 
 def require_payload(payload: str) -> None:

@@ -115,9 +115,9 @@ def _read_moment(text: str, now: datetime, zone: tzinfo, past: bool) -> datetime
     if text.lower() == "now":
         return now
     if text.startswith(("+", "-")):
-        return _relative(text, now)
+        return _relative(text[0], text[1:], text, now)
     if text and _PARTS.fullmatch(text):  # with its units: 30 alone could be seconds, minutes or an hour of the day
-        return _relative(f"{'-' if past else '+'}{text}", now)
+        return _relative("-" if past else "+", text, text, now)
     parts = _MOMENT.fullmatch(text) if text else None
     if not parts:
         raise InvalidMoment(text=_excerpt(text), why="it is not a time of day, a date or an offset from now")
@@ -134,12 +134,12 @@ def _read_moment(text: str, now: datetime, zone: tzinfo, past: bool) -> datetime
     return _instant(wall, zone, text)
 
 
-def _relative(text: str, now: datetime) -> datetime:
+def _relative(sign: str, length: str, text: str, now: datetime) -> datetime:
     try:
-        distance = parse_duration(text[1:])
+        distance = parse_duration(length)
     except InvalidDuration as error:
         raise InvalidMoment(text=_excerpt(text), why=error.fields["why"]) from error
-    return now.astimezone(UTC) + (distance if text[0] == "+" else -distance)
+    return now.astimezone(UTC) + (distance if sign == "+" else -distance)
 
 
 def _read_day(text: str, today: date, whole: str) -> date:

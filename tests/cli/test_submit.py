@@ -120,6 +120,10 @@ def test_the_handlers_rule_derives_the_unique_key(cli: Call, store: Store) -> No
         (("a.b", '{"a": "\udcff"}'), "UTF-8"),
         (("a.b", "--priority", 10), "priorities range from 1 to 9"),
         (("a.b", "--delay", "soon"), "not a duration"),
+        (
+            ("a.b", f'{{"order": {{"ids": [1, {"9" * 5_000}]}}}}'),
+            "'ids' has 5,000 digits, and Python reads at most 4,300",
+        ),
         (("a.b", "--at", "25:00"), "not a point in time"),
         (("a.b", "--at", "+5m", "--delay", "5m"), "run_at is set too"),
         (("a.b", "--retry", "often"), "not a retry plan"),

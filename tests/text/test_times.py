@@ -313,3 +313,8 @@ def test_a_time_is_formatted_with_zone_and_offset(zone: ZoneInfo, text: str) -> 
 def test_a_formatted_time_parses_in_any_zone(moment: datetime, zone: ZoneInfo, elsewhere: ZoneInfo) -> None:
     to_the_second = moment.replace(microsecond=0)
     assert parse_moment(format_moment(moment, zone), NOW, elsewhere) == to_the_second
+
+
+def test_an_error_quotes_the_text_as_it_was_typed() -> None:
+    with pytest.raises(InvalidMoment, match="'99999999d' is not a"):
+        parse_moment("99999999d", NOW, UTC, past=True)
