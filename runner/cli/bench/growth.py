@@ -14,11 +14,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.cli.bench.load import CHUNK, Load, TaskCounts
+from runner.cli.bench.load import CHUNK, Load, TaskCounts, finished_count
 from runner.cli.bench.plan import Measurement
 from runner.cli.bench.stopwatch import HANDLER
 from runner.cli.bench.workers import BenchContext
-from runner.db.schema import NO_BIN, is_state
+from runner.db.schema import is_state
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
 from runner.errors import BenchFailed
@@ -79,19 +79,13 @@ async def _run(context: BenchContext, fill: Fill, rows: int) -> tuple[int, int, 
             await workers.wait_for_starts(tasks)
             deadline = time.monotonic() + TIMEOUT
             # Each settle adds to these sums in its own transaction; counting the tasks would read all other rows.
-            while (count := await load.database.read(_finished_count)) < tasks:
+            while (count := await load.database.read(finished_count)) < tasks:
                 if time.monotonic() > deadline:
                     raise BenchFailed(why=f"{tasks - count:,} tasks started but did not finish within {TIMEOUT:.0f} s")
                 await asyncio.sleep(POLL_INTERVAL)
             took = time.monotonic() - workers.first
             reports = await workers.stop()
         return tasks, sum(report.hits for report in reports), took
-
-
-async def _finished_count(tx: Transaction) -> int:
-    minute = tx.tables.minute.c
-    counted = minute.bin_ms == sa.literal_column(str(NO_BIN))
-    return int(await tx.scalar(sa.select(sa.func.coalesce(sa.func.sum(minute.first_try), 0)).where(counted)))
 
 
 async def _insert(load: Load, table: sa.Table, rows: int, values: dict[str, Any]) -> None:

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 
 from runner.cli.bench.stopwatch import HANDLER
 from runner.db.database import Database
-from runner.db.schema import is_state
+from runner.db.schema import NO_BIN
 from runner.db.transaction import Transaction
 from runner.errors import BenchFailed
-from runner.model.task import NewTask, State
+from runner.model.task import NewTask
 from runner.store.submit import submit, submit_many
 
 CHUNK = 1_000
@@ -35,7 +35,7 @@ class TaskCounts(NamedTuple):
     Args:
         tasks: submitted tasks.
         hits: starts.
-        ended: tasks in the history, each after one attempt.
+        ended: tasks that succeeded, each at its first attempt.
         unfinished: unfinished tasks.
     """
 
@@ -137,6 +137,11 @@ async def _unfinished(tx: Transaction) -> int:
 
 
 async def _counts(tx: Transaction) -> Sequence[int]:
-    history = tx.tables.history.c
-    finished = sa.select(sa.func.count()).where(is_state(history.state, State.SUCCEEDED), history.attempt == 1)
-    return int(await tx.scalar(finished)), await _unfinished(tx)
+    return await finished_count(tx), await _unfinished(tx)
+
+
+async def finished_count(tx: Transaction) -> int:
+    """Count the tasks that succeeded at their first attempt, also those that the retention has deleted."""
+    minute = tx.tables.minute.c
+    counted = minute.bin_ms == sa.literal_column(str(NO_BIN))
+    return int(await tx.scalar(sa.select(sa.func.coalesce(sa.func.sum(minute.first_try), 0)).where(counted)))

@@ -115,6 +115,13 @@ def test_some_parts_are_measured(sqlite: Any, tmp_path: Path, measured: Callable
     assert figures(report) == {part: FIGURES[part] for part in ("one", "bulk", "drain")}
 
 
+def test_tasks_that_the_retention_deletes_at_their_end_are_counted(
+    sqlite: Any, tmp_path: Path, measured: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNER_RETENTION_SUCCEEDED", "0s")
+    assert figures(measured(sqlite.empty(tmp_path), "--parts", "drain")) == {"drain": FIGURES["drain"]}
+
+
 GROWTH, STRATEGIES = GROUPS["growth"], GROUPS["strategies"]
 RATIOS = ["ratio_1", "ratio_2"]
 GROWN = ["once_us", "twice_us", "growth"]
