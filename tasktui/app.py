@@ -167,7 +167,7 @@ class Console(KeyBuffer):
 
     async def action_go(self, mode: str) -> None:
         """Switch to a screen. The following keys wait for it."""
-        await self.switch_mode(mode)
+        await super().switch_mode(self.databases.mode(mode, by_key=True))
 
     @on(Heading.Chosen)
     async def _open_screen(self, event: Heading.Chosen) -> None:

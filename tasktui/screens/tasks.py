@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -51,7 +51,7 @@ class TasksScreen(LiveScreen):
         Binding("n", "show('older')", "Search older tasks", show=False),
         Binding("p", "show('preview')", "Preview", show=False),
         Binding("o", "app.command('sort')", "Sort", show=False, priority=True),
-        Binding("escape", "list", "Back to the list", show=False),
+        Binding("escape", "list", "Back", show=False),
     ]
 
     def __init__(self) -> None:
@@ -133,8 +133,11 @@ class TasksScreen(LiveScreen):
         self.draw()
         self.feed.hurry()
 
-    def action_list(self) -> None:
-        """Go back to the list, discard an unsubmitted filter, and stop a search."""
+    async def action_list(self) -> None:
+        """Go back to the list, discard an unsubmitted filter, and stop a search; then, to the screen that opened it."""
+        opener = cast("Any", self.app).databases.opener
+        if opener and self.focused is self.table and not self.pages.searching:
+            await self.run_action(f"app.go('{opener}')")
         self.pages.stop_search()
         self.filter_bar.discard()
         self.table.focus()

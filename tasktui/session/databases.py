@@ -6,6 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from runner.errors import DatabaseUnavailable, InvalidInput, RunnerError
 from tasktui.session.session import Alarm, Job, Session
 
+FIRST, LIST, TASK = "overview", "tasks", "task"
+"""The first screen, the task list, and the screen of a task of the list."""
+
 ALARMS_EVERY = 10.0
 """Seconds between reads of the databases behind the one in front."""
 
@@ -33,6 +36,7 @@ class Databases:
         self.sessions = tuple(sessions)
         self._place = 0
         self._last: dict[int, str] = {}
+        self._openers: dict[int, str] = {}
 
     @property
     def front(self) -> Session:
@@ -40,12 +44,25 @@ class Databases:
         return self.sessions[self._place]
 
     @property
+    def opener(self) -> str:
+        """The screen from which the task list of the database in front was opened; empty after its key."""
+        return self._openers.get(self._place, "")
+
+    @property
     def jobs(self) -> list[Job]:
         """The bulk operations in progress."""
         return [session.work for session in self.sessions if session.work is not None]
 
-    def mode(self, screen: str) -> str:
-        """Note that the database in front shows a screen, and return the name of the screen for this database."""
+    def mode(self, screen: str, *, by_key: bool = False) -> str:
+        """Note that the database in front shows a screen, and return the name of the screen for this database.
+
+        Args:
+            screen: the screen.
+            by_key: its key or a tab opens it, so that the task list has no opener.
+        """
+        shown = self._last.get(self._place, FIRST)
+        if screen == LIST and shown not in (LIST, TASK):
+            self._openers[self._place] = "" if by_key else shown
         self._last[self._place] = screen
         return mode_name(screen, self._place, past=self.front.at is not None)
 

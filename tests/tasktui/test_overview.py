@@ -527,6 +527,19 @@ async def test_an_empty_database_gets_the_first_steps(database: Database, watch:
         assert "START HERE" not in operator.text
         await operator.press("enter")
         await operator.sees("queue:mail")
+        await operator.press("enter")
+        await operator.sees("3 Task", "version 0")
+        await operator.press("escape")
+        await operator.sees("queue:mail")
+        await operator.press("slash", "escape")  # The first one leaves the filter.
+        await operator.until(lambda: operator.screen.focused is operator.screen.table)
+        assert operator.screen.title == "Tasks"
+        await operator.press("escape")
+        await operator.until(lambda: operator.screen.title == "Overview")
+        await operator.press("2")
+        await operator.sees("queue:mail")
+        await operator.press("escape")
+        assert operator.screen.title == "Tasks"
 
 
 def test_production_is_not_invited_to_run_sample_tasks() -> None:
