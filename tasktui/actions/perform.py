@@ -21,8 +21,8 @@ from runner.operations.preview import preview as apply_preview
 from runner.operations.results import Result, with_change_group
 from runner.operations.runner_command import send_command
 from runner.operations.sql_export import breaker_script, command_script, limit_script, pause_script, script, undo_script
+from runner.operations.undo.undo import preview_undo, undo_all
 from runner.operations.undo.undo import undo as apply_undo
-from runner.operations.undo.undo import undo_all
 from runner.policy.limits import LimitUsage
 from runner.queries.audit import audit, undoable
 from runner.queries.fate import GroupFate
@@ -82,15 +82,26 @@ async def carry_out(session: Session, plan: ActionPlan, confirmation: Confirmati
     """
     by = session.by(confirmation.reason)
     single = plan.task_filter is None and len(plan.targets) == 1
-    change = plan.action.operation(by if single else with_change_group(by), confirmation.answer)
+    by = by if single else with_change_group(by)
+    change = plan.action.operation(by, confirmation.answer)
     options = BulkOptions(CHUNK, limit=work.total, on_progress=work.update, stop=lambda: work.stopping)
     if plan.task_filter is not None and confirmation.canary:
         canary = await apply_canary(session, change, plan.task_filter, options, partial(_waits, work))
-        work.note = f"Canary {line(canary.failure)}. 8 Z undoes what has not started." if canary.failure else ""
+        undo = await _undoable(session, str(by.change_group)) if canary.failure else ""
+        work.note = f"Canary {line(canary.failure)}. {undo}" if canary.failure else ""
         return canary.result
     if plan.task_filter is not None:
         return await to_all(session, change, plan.task_filter, options)
     return await to_each(session, change, plan.targets, options)
+
+
+async def _undoable(session: Session, change_group: str) -> str:
+    """Describe how much of a stopped canary can be undone."""
+    preview = await session.read(preview_undo, None, change_group)
+    if not preview.able:
+        return "All its tasks have started: there is nothing to undo."
+    more = "+" if preview.more else ""
+    return f"8 Z undoes what has not started: {len(preview.able):,}{more} of {len(preview.changes):,}{more} changes."
 
 
 def _waits(work: Job, fate: GroupFate) -> None:

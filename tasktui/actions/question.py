@@ -85,9 +85,10 @@ Dialog: TypeAlias = Union[Question, "Form", "TaskDetail", Notice]
 """A confirmation, a form, a task for the edit form, or the reason why the action is impossible."""
 
 
-def result_notice(label: str, result: Result) -> Notice:
-    """Describe the result of an operation, with the first skipped tasks."""
-    skipped, undo = result.reasons(), "; 8 Z undoes" if result.changed and not label.startswith("Undo") else ""
+def result_notice(label: str, result: Result, *, offer_undo: bool = True) -> Notice:
+    """Describe the result of an operation, with the first skipped tasks, and how to undo it."""
+    is_offered = offer_undo and result.changed and not label.startswith("Undo")
+    skipped, undo = result.reasons(), "; 8 Z undoes" if is_offered else ""
     more = [f"and {len(skipped) - MOST_SKIPPED:,} more"] if len(skipped) > MOST_SKIPPED else []
     tone = Tone.of(changed=len(result.changed), unchanged=len(skipped))
     return Notice("\n".join([f"{label}: {result}{undo}", *skipped[:MOST_SKIPPED], *more]), tone=tone)

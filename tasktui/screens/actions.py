@@ -49,7 +49,8 @@ def job_notice(work: Job, result: Result) -> Notice:
     """Describe the result of an operation that was stopped, ended early, or is complete."""
     from tasktui.actions.question import result_notice
 
-    notice = result_notice(f"{work.what} (stopped)" if work.stopping else work.what, result)
+    label = f"{work.what} (stopped)" if work.stopping else work.what
+    notice = result_notice(label, result, offer_undo=not work.note)  # the note of a canary names the undo
     tone = Tone.PARTIAL if work.stopping or work.note else notice.tone
     return Notice(f"{work.note}\n{notice.text}" if work.note else notice.text, tone=tone)
 

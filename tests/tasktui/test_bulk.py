@@ -211,6 +211,8 @@ async def test_a_whole_failure_group_is_retried_spread_over_time(database: Datab
         await operator.sees("Queue default is paused: its tasks wait.")
         await operator.sees("Retry 12 tasks?", "Spread over", "all at once", "↵ retry 12 tasks")
         operator.screen.query_one("#answer").value = "1h"
+        await operator.sees("✓ about 0.0033 per second, until ")
+        operator.screen.query_one("#answer").value = "+1h"
         await operator.sees("✓ about 0.0033 per second, until ", "When            ◆━", " done about ")
         await confirm(operator)
         await operator.sees_notice("Retry: 12 changed")
@@ -240,7 +242,9 @@ async def test_a_canary_stops_at_the_same_failure_and_the_audit_shows_its_fate(
         operator.screen.query_one("#answer").value = ""
         await confirm(operator)
         await operator.sees_notice(f"Canary stopped after 4: task {ids[-3]} failed again with the same error")
+        await operator.sees_notice("All its tasks have started: there is nothing to undo.")
         await operator.sees_notice("Retry: 4 changed")
+        assert "8 Z undoes" not in "".join(operator.console.notices)
         await operator.press("8")
         await operator.sees("4 tasks", "✗ 1 dead", "1 task failed since, as before the change: ValueError: again")
         await operator.press("t")
