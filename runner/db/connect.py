@@ -343,5 +343,5 @@ async def driver_threads_ended() -> None:
     After a failed connection such a thread still calls the loop; on a closed loop this prints an error.
     """
     for thread in threading.enumerate():
-        if DRIVER_THREAD in thread.name:
+        if DRIVER_THREAD in thread.name and thread.is_alive():  # another event loop may be starting one
             await asyncio.to_thread(thread.join, THREAD_TIMEOUT)

@@ -21,8 +21,8 @@ from runner.model.task import Claimed
 from runner.policy.claim_order import ClaimOrder, WeightedOrder
 from runner.policy.claim_policy import QueueShares
 from runner.policy.lanes import Head, Lane, LanePosition, Lanes, lane_of
-from runner.policy.polling import BackOff, Pace
-from runner.policy.retry import parse_plan
+from runner.policy.polling import Pace
+from runner.policy.retry import BackOff, parse_plan
 from runner.policy.suspicion import Ask, Proof
 from runner.settings import Settings
 from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect, prepare_claims
@@ -287,7 +287,7 @@ class Claimer:
                 claimed = await self._database.write_single(claim, who, lanes, self._defaults, limit, starts)
                 self.lanes.advance(lanes, claimed, limit)
             if dry and len(claimed) == limit:
-                slots.look_ahead.dry = limit
+                slots.look_ahead.waited(limit, time.monotonic())
             self._take(claimed, slots, prefetched=not starts)
         if self._shares is not None:
             self._shares.record(task.queue for task in claimed)

@@ -13,7 +13,7 @@ from runner.errors import DatabaseUnavailable
 from runner.handlers.hooks import LIFE_CYCLE, LifeCycle
 from runner.handlers.registry import Handler
 from runner.handlers.resources import RESOURCES, InvalidResource, Resource
-from runner.policy.polling import BackOff
+from runner.policy.retry import BackOff
 
 if TYPE_CHECKING:  # a worker process opens resources, and needs none of these
     from runner.engine.claimer import Claimer

@@ -28,7 +28,8 @@ from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler, process_slots
 from runner.policy.claim_order import parse_order
 from runner.policy.lanes import Lane
-from runner.policy.polling import BackOff, parse_poll_mode, parse_scans
+from runner.policy.polling import parse_poll_mode, parse_scans
+from runner.policy.retry import BackOff
 from runner.policy.selection import parse_slice, select_handlers, selection_of
 from runner.policy.suspicion import Proof
 from runner.settings import Settings
@@ -228,7 +229,8 @@ class Engine:
 
     def _ticks(self, until_idle: bool) -> list[Tick]:
         settings = self.settings
-        first, interval = settings.initial_delay.total_seconds(), settings.heartbeat_interval.total_seconds()
+        first = settings.initial_delay.total_seconds() + IDLE_EVERY
+        interval = settings.heartbeat_interval.total_seconds()
         table = [
             Tick("heartbeat", self._heartbeat, interval, "fixed-rate", interval),
             # At a fixed rate these are due at the same moment; wakeups are most of the cost of an idle runner.
@@ -241,10 +243,8 @@ class Engine:
             Tick("schema", SchemaWatch(self.database).check_schema, SCHEMA_EVERY, first=SCHEMA_EVERY),
         ]
         if not settings.poll_interval:
-            return [*table, Tick("idle", self.completion.stop_after_scan, IDLE_EVERY, first=first + IDLE_EVERY)]
-        idle = Tick(
-            "idle", self.completion.stop_if_idle, IDLE_EVERY, first=first + IDLE_EVERY, wait=self.completion.pause
-        )
+            return [*table, Tick("idle", self.completion.stop_after_scan, IDLE_EVERY, first=first)]
+        idle = Tick("idle", self.completion.stop_if_idle, IDLE_EVERY, first=first, wait=self.completion.pause)
         return [*table, *self.scans.ticks(list(self._own_scans)), *([idle] if until_idle else [])]
 
     async def _start(self) -> bool:

@@ -10,7 +10,7 @@ from runner.db.database import Database
 from runner.engine.slots import Running
 from runner.errors import StoreError, ValueRejected
 from runner.model.outcome import Dead, Done, Failure
-from runner.policy.polling import BackOff
+from runner.policy.retry import BackOff
 from runner.store.history import prepare_successes
 from runner.store.retention import SubmitWatch
 from runner.store.settle import Settled, Settlement, settle, settle_done

@@ -73,61 +73,37 @@ class LookAhead:
         span: seconds that a claim and its settle take, estimated high.
         most: upper bound in tasks.
         growth: the prefetch as a multiple of a full claim for which most slots waited.
+        few: claims of fewer tasks prove nothing.
     """
 
     span: float = 0.05
     most: int = 2_000
     growth: int = 10
+    few: int = 20
     ends: int = 0
     """Tasks that ended since the last estimate."""
     busy: float = 0.0
     """Seconds for which the attempts since the last estimate would occupy the whole pool, one after another."""
     dry: int = 0
-    """Tasks of the last full claim for which most slots waited; 0 once they are part of the estimate."""
+    """Tasks of a full claim for which most slots waited, until as many have ended; 0 without one."""
     _rate: float = 0.0
     _since: float = 0.0
+
+    def waited(self, claimed: int, now: float) -> None:
+        """Record a full claim for which most slots waited, and start a new estimate; `now` in monotonic seconds."""
+        if claimed >= self.few:
+            self.ends, self.busy, self.dry, self._since = 0, 0.0, claimed, now
 
     def tasks(self, now: float) -> int:
         """Return the number of tasks to prefetch; `now` in monotonic seconds."""
         elapsed = now - self._since
-        waited = self.dry > 0 and self.ends >= self.dry
-        if waited or elapsed >= self.span:
+        all_ended = 0 < self.dry <= self.ends
+        if all_ended or elapsed >= self.span:
             rate = self.ends / max(elapsed, self.busy, 1e-6)
-            least = min(self.growth * self.dry / self.span, self.ends / max(self.busy, 1e-6)) if waited else 0.0
+            least = min(self.growth * self.dry / self.span, self.ends / max(self.busy, 1e-6)) if all_ended else 0.0
             self._rate = max(least, rate if elapsed > 1 or not self._rate else 0.5 * self._rate + 0.5 * rate)
             self.ends, self.busy, self.dry, self._since = 0, 0.0, 0, now
         return min(self.most, int(self._rate * self.span))
-
-
-@dataclass
-class BackOff:
-    """The delay before the next attempt to reach a database that is down: doubling, bounded and spread.
-
-    Args:
-        first: seconds after the first failure.
-        most: longest delay in seconds.
-    """
-
-    first: float = 0.25
-    most: float = 10.0
-    failures: int = 0
-
-    def record_failure(self, random: float) -> float:
-        """Record a failure.
-
-        Args:
-            random: in [0, 1); spreads the retries of several runners.
-
-        Returns:
-            Seconds to wait.
-        """
-        self.failures += 1
-        wait: float = min(self.most, self.first * 2 ** min(self.failures - 1, 20))
-        return wait * (0.75 + 0.5 * random)
-
-    def reset(self) -> None:
-        """Reset the delay."""
-        self.failures = 0
 
 
 Rate = Literal["fixed-rate", "fixed-delay"]

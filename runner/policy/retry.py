@@ -305,3 +305,34 @@ def _failures_before(attempt: int) -> int:
 
 def _clamp(seconds: float) -> timedelta:
     return timedelta(seconds=min(max(seconds, 0.0), LONGEST_DELAY.total_seconds()))
+
+
+@dataclass
+class BackOff:
+    """The delay before the next attempt to reach a database that is down: doubling, bounded and spread.
+
+    Args:
+        first: seconds after the first failure.
+        most: longest delay in seconds.
+    """
+
+    first: float = 0.25
+    most: float = 10.0
+    failures: int = 0
+
+    def record_failure(self, random: float) -> float:
+        """Record a failure.
+
+        Args:
+            random: in [0, 1); spreads the retries of several runners.
+
+        Returns:
+            Seconds to wait.
+        """
+        self.failures += 1
+        wait: float = min(self.most, self.first * 2 ** min(self.failures - 1, 20))
+        return wait * (0.75 + 0.5 * random)
+
+    def reset(self) -> None:
+        """Reset the delay."""
+        self.failures = 0

@@ -1,6 +1,6 @@
 import pytest
 
-from runner.policy.polling import EVERY, SHARE, BackOff, LookAhead, Pace
+from runner.policy.polling import EVERY, SHARE, LookAhead, Pace
 
 
 def test_the_first_survey_is_due_immediately() -> None:
@@ -86,19 +86,37 @@ def test_slow_tasks_that_end_together_are_not_prefetched() -> None:
 def test_a_pool_that_waits_for_full_claims_prefetches_ten_times_as_many() -> None:
     look = LookAhead()
     look.tasks(1_000.0)
-    look.dry = 100
-    assert look.tasks(1_000.001) == 0
-    look.ends += 100
-    assert look.tasks(1_000.1) == 1_000
+    look.waited(100, 1_000.0)
+    look.ends += 99
+    assert look.tasks(1_000.01) == 0
+    look.ends += 1
+    assert look.tasks(1_000.04) == 1_000
 
 
 def test_a_full_claim_of_slow_tasks_is_not_prefetched() -> None:
     look = LookAhead()
     look.tasks(1_000.0)
-    look.dry = 4
-    look.ends += 4
-    look.busy += 4.0
-    assert look.tasks(1_004.0) == 0
+    look.waited(40, 1_000.0)
+    look.ends += 40
+    look.busy += 40.0
+    assert look.tasks(1_040.0) == 0
+
+
+def test_a_quick_task_among_few_proves_nothing() -> None:
+    look = LookAhead()
+    look.tasks(1_000.0)
+    look.waited(1, 1_000.0)
+    look.ends += 1
+    assert look.tasks(1_000.01) == 0
+
+
+def test_tasks_of_before_prove_nothing_about_a_full_claim() -> None:
+    look = LookAhead()
+    look.tasks(1_000.0)
+    look.ends += 80
+    look.waited(80, 1_000.01)
+    look.ends += 64  # of 80, the others run for long
+    assert look.tasks(1_000.02) == 0
 
 
 def test_a_rate_is_kept_within_its_span() -> None:
@@ -108,24 +126,3 @@ def test_a_rate_is_kept_within_its_span() -> None:
     rate = look.tasks(1_000.1)
     look.ends += 50_000
     assert look.tasks(1_000.11) == rate > 0
-
-
-def test_delays_double_up_to_the_bound() -> None:
-    back_off = BackOff()
-    waits = [back_off.record_failure(0.5) for _ in range(100)]
-    assert waits[:7] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0]
-    assert max(waits) == 10.0
-
-
-def test_delays_are_spread_around_their_mean() -> None:
-    assert [BackOff().record_failure(random) for random in (0.0, 0.5, 0.999)] == pytest.approx(
-        [0.1875, 0.25, 0.3125], abs=1e-3
-    )
-
-
-def test_a_success_resets_the_delay() -> None:
-    back_off = BackOff()
-    for _ in range(5):
-        back_off.record_failure(0.5)
-    back_off.reset()
-    assert back_off.record_failure(0.5) == 0.25

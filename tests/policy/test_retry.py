@@ -9,6 +9,7 @@ from runner.policy.retry import (
     LONGEST_DELAY,
     MOST_STAGES,
     PLANS,
+    BackOff,
     Exponential,
     Never,
     RetryPlan,
@@ -202,3 +203,24 @@ def test_next_runs_have_a_limit() -> None:
 def test_next_runs_end_with_the_calendar() -> None:
     near_the_end = START.replace(year=9985)
     assert len(next_runs(parse_plan("3650d"), 1, 100, near_the_end)) == 1
+
+
+def test_delays_double_up_to_the_bound() -> None:
+    back_off = BackOff()
+    waits = [back_off.record_failure(0.5) for _ in range(100)]
+    assert waits[:7] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0]
+    assert max(waits) == 10.0
+
+
+def test_delays_are_spread_around_their_mean() -> None:
+    assert [BackOff().record_failure(random) for random in (0.0, 0.5, 0.999)] == pytest.approx(
+        [0.1875, 0.25, 0.3125], abs=1e-3
+    )
+
+
+def test_a_success_resets_the_delay() -> None:
+    back_off = BackOff()
+    for _ in range(5):
+        back_off.record_failure(0.5)
+    back_off.reset()
+    assert back_off.record_failure(0.5) == 0.25
