@@ -137,7 +137,16 @@ DOES: dict[str, Callable[[Any, Any], Awaitable[object]]] = {
     "undo": lambda session, _: perform.undo(session, 1, None),
     "undo_group": lambda session, _: perform.undo_group(session, TOGETHER, Confirmation(), UNDO),
 }
-READS = ("preview", "with_obstacles", "current_pause", "current_limits", "last_change", "_until", "_obstacles")
+READS = (
+    "preview",
+    "with_obstacles",
+    "current_pause",
+    "current_limits",
+    "last_change",
+    "_until",
+    "_obstacles",
+    "_undoable",
+)
 
 
 def test_these_tests_cover_every_change_of_the_console() -> None:
