@@ -287,7 +287,7 @@ class Claimer:
                 claimed = await self._database.write_single(claim, who, lanes, self._defaults, limit, starts)
                 self.lanes.advance(lanes, claimed, limit)
             if dry and len(claimed) == limit:
-                slots.look_ahead.waited(limit, time.monotonic())
+                slots.look_ahead.waited(limit)
             self._take(claimed, slots, prefetched=not starts)
         if self._shares is not None:
             self._shares.record(task.queue for task in claimed)

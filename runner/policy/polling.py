@@ -86,18 +86,20 @@ class LookAhead:
     """Seconds for which the attempts since the last estimate would occupy the whole pool, one after another."""
     dry: int = 0
     """Tasks of a full claim for which most slots waited, until as many have ended; 0 without one."""
+    _goal: int = 0
+    """The number of ends that proves these tasks quick."""
     _rate: float = 0.0
     _since: float = 0.0
 
-    def waited(self, claimed: int, now: float) -> None:
-        """Record a full claim for which most slots waited, and start a new estimate; `now` in monotonic seconds."""
+    def waited(self, claimed: int) -> None:
+        """Record a full claim for which most slots waited."""
         if claimed >= self.few:
-            self.ends, self.busy, self.dry, self._since = 0, 0.0, claimed, now
+            self.dry, self._goal = claimed, self.ends + claimed
 
     def tasks(self, now: float) -> int:
         """Return the number of tasks to prefetch; `now` in monotonic seconds."""
         elapsed = now - self._since
-        all_ended = 0 < self.dry <= self.ends
+        all_ended = self.dry > 0 and self.ends >= self._goal
         if all_ended or elapsed >= self.span:
             rate = self.ends / max(elapsed, self.busy, 1e-6)
             least = min(self.growth * self.dry / self.span, self.ends / max(self.busy, 1e-6)) if all_ended else 0.0

@@ -86,7 +86,7 @@ def test_slow_tasks_that_end_together_are_not_prefetched() -> None:
 def test_a_pool_that_waits_for_full_claims_prefetches_ten_times_as_many() -> None:
     look = LookAhead()
     look.tasks(1_000.0)
-    look.waited(100, 1_000.0)
+    look.waited(100)
     look.ends += 99
     assert look.tasks(1_000.01) == 0
     look.ends += 1
@@ -96,7 +96,7 @@ def test_a_pool_that_waits_for_full_claims_prefetches_ten_times_as_many() -> Non
 def test_a_full_claim_of_slow_tasks_is_not_prefetched() -> None:
     look = LookAhead()
     look.tasks(1_000.0)
-    look.waited(40, 1_000.0)
+    look.waited(40)
     look.ends += 40
     look.busy += 40.0
     assert look.tasks(1_040.0) == 0
@@ -105,7 +105,7 @@ def test_a_full_claim_of_slow_tasks_is_not_prefetched() -> None:
 def test_a_quick_task_among_few_proves_nothing() -> None:
     look = LookAhead()
     look.tasks(1_000.0)
-    look.waited(1, 1_000.0)
+    look.waited(1)
     look.ends += 1
     assert look.tasks(1_000.01) == 0
 
@@ -114,9 +114,19 @@ def test_tasks_of_before_prove_nothing_about_a_full_claim() -> None:
     look = LookAhead()
     look.tasks(1_000.0)
     look.ends += 80
-    look.waited(80, 1_000.01)
+    look.waited(80)
     look.ends += 64  # of 80, the others run for long
     assert look.tasks(1_000.02) == 0
+
+
+def test_full_claims_with_slow_tasks_among_quick_ones_do_not_stop_the_estimate() -> None:
+    look = LookAhead()
+    look.tasks(1_000.0)
+    for claim in range(1, 6):
+        look.waited(90)
+        look.ends += 80
+        tasks = look.tasks(1_000.0 + claim / 50)
+    assert tasks == pytest.approx(4_000 * look.span, abs=2)
 
 
 def test_a_rate_is_kept_within_its_span() -> None:
