@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -132,6 +133,25 @@ async def test_without_prefetch_no_claimed_task_waits_for_a_slot(harness: Harnes
             slots.look_ahead.ends += 1_000
         await until(lambda: runner.worker.metrics.verbs["succeed"] == MANY)
     assert 0 < most_in_hand <= 3
+
+
+async def test_a_full_claim_of_quick_tasks_is_followed_by_a_prefetch(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.engine.slots.LookAhead", partial(LookAhead, span=600.0))  # The clock proves nothing.
+    most_in_hand = 0
+
+    @harness.handler("work")
+    async def work() -> None:
+        nonlocal most_in_hand
+        most_in_hand = max(most_in_hand, slots.in_use + len(slots.waiting))
+
+    for _ in range(100):
+        await harness.submit("work")
+    async with harness.running(concurrency=25) as runner:
+        slots = runner.worker.in_flight.on_loop
+        await until(lambda: runner.worker.metrics.verbs["succeed"] == 100)
+    assert most_in_hand > 25
 
 
 class OneAhead(LookAhead):
