@@ -15,6 +15,7 @@ from runner.db.schema.partitions import SUCCEEDED, full_name, range_name
 from runner.db.transaction import Transaction, clock
 from runner.model.task import State
 from runner.policy.partitions import FEW, Fate, Range, RangeState, beyond, fate, next_range
+from runner.store.dependencies.parents import is_awaited
 
 BOUNDS = re.compile(r"FOR VALUES FROM \('(-?\d+)'\) TO \('(-?\d+)'\)")
 
@@ -249,7 +250,9 @@ class Dropped:
 
 
 async def drop(tx: Transaction, part: Range, before: datetime) -> Dropped | None:
-    """Drop a range of the history if all but a few of its rows are old; these few move to the default partition.
+    """Drop a range of the history if all but a few of its rows are old.
+
+    These few, and parents of open dependencies, move to the default partition.
 
     Args:
         tx: a writing transaction.
@@ -280,13 +283,14 @@ async def _count(tx: Transaction, part: Range) -> int:
 
 
 async def _drop(tx: Transaction, part: Range, before: datetime) -> int:
-    """Drop the range and return the number of rows that were kept."""
+    """Drop the range and return the number of rows that were kept: young ones, and parents of open dependencies."""
     history = tx.tables.history
     whole, table = (full_name(history, name) for name in (SUCCEEDED, range_name(part.first)))
     await tx.execute(sa.text(f"ALTER TABLE {whole} DETACH PARTITION {table}"))
     names = [column.name for column in history.c]
     apart = sa.table(f"{history.name}_{range_name(part.first)}", *map(sa.column, names), schema=history.schema)
-    young = sa.select(*apart.c).where(apart.c.finished_at >= before)
+    by_id, by_key = is_awaited(tx.tables, apart.c)
+    young = sa.select(*apart.c).where((apart.c.finished_at >= before) | by_id | by_key)
     moved = await tx.rows(sa.insert(history).from_select(names, young).returning(history.c.id))
     await tx.execute(sa.text(f"DROP TABLE {table}"))
     return len(moved)
@@ -295,7 +299,7 @@ async def _drop(tx: Transaction, part: Range, before: datetime) -> int:
 async def strip(tx: Transaction, part: Range, before: datetime, limit: int = 1_000) -> Range | None:
     """Delete attempts, audit entries, dependencies and notes of the old tasks of a range, in small steps.
 
-    Rows of other tasks with ids in the range stay: these are dead, live, or not old yet.
+    Rows of other tasks with ids in the range stay: these are dead, live, not old yet, or parents of open dependencies.
 
     Args:
         tx: a writing transaction.
@@ -317,8 +321,9 @@ async def _strip(tx: Transaction, column: Any, part: Range, before: datetime, li
     met = [row[0] for row in await tx.rows(sa.select(column).where(*here).order_by(column).limit(limit))]
     upto = Range(part.first, met[-1] + 1 if len(met) == limit else part.end)
     past = tx.tables.history.c
-    old = (*within(tx.tables, upto), past.finished_at < before, tx.dialect.one_of(past.id, sorted(set(met))))
-    ids = [row.id for row in await tx.rows(sa.select(past.id).where(*old))] if met else []
+    by_id, by_key = is_awaited(tx.tables, past)
+    old = (past.finished_at < before, tx.dialect.one_of(past.id, sorted(set(met))), ~by_id, ~by_key)
+    ids = [row.id for row in await tx.rows(sa.select(past.id).where(*within(tx.tables, upto), *old))] if met else []
     if ids:
         await tx.execute(sa.delete(column.table).where(tx.dialect.one_of(column, ids)))
     return upto.end

@@ -18,6 +18,7 @@ from runner.model.task import Scope, State
 from runner.policy.partitions import LEEWAY, Range
 from runner.policy.uniqueness import Key
 from runner.settings import Settings
+from runner.store.dependencies.parents import is_awaited
 from runner.store.partitions import Forecast, drop, forecast, strip
 from runner.store.unique import delete_keys
 
@@ -201,11 +202,11 @@ def _outside(tx: Transaction, part: Range) -> Condition:
 
 
 async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int, passed: Sequence[Condition]) -> int:
-    history, dependency = tx.tables.history, tx.tables.dependency
+    history = tx.tables.history
     old = history.c.finished_at < db_later(db_now(), -age.total_seconds())
     # A parent with open dependents may be retried and succeed.
-    waited_for = sa.exists().where(dependency.c.parent_id == history.c.id, is_open(dependency.c))
-    conditions = [is_final_state(history.c.state, state), old, ~waited_for, *passed]
+    by_id, by_key = is_awaited(tx.tables, history.c)
+    conditions = [is_final_state(history.c.state, state), old, ~by_id, ~by_key, *passed]
     if (start := await oldest_submit(tx)) is not None:
         conditions.append(history.c.finished_at < start)
     # Newest first: older rows have mostly been deleted, except those of other states.
@@ -215,9 +216,8 @@ async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int
     if rows and tx.dialect.row_locks:
         # A submit that began since then may have found one of these tasks alive: it is open, or has left a dependency.
         start, ids = await oldest_submit(tx), [row.id for row in rows]
-        open_parents = sa.select(dependency.c.parent_id).where(is_open(dependency.c))
-        parents = await tx.rows(open_parents.where(tx.dialect.one_of(dependency.c.parent_id, ids)))
-        kept = {row.parent_id for row in parents}
+        awaited = sa.select(history.c.id).where(tx.dialect.one_of(history.c.id, ids), by_id | by_key)
+        kept = {row.id for row in await tx.rows(awaited)}
         rows = [row for row in rows if row.id not in kept and (start is None or row.finished_at < start)]
     ids = [row.id for row in rows]
     if ids:

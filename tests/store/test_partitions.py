@@ -25,6 +25,7 @@ from runner.store.retention import START, Pruned, enforce, forget_gone
 from runner.store.settle import settle_done
 from tests.conftest import on_postgresql
 from tests.postgres import login
+from tests.store.dependencies import sweep
 from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
 from tests.store.runners import Runner, settlement
 from tests.store.table import change, count, live, past, put
@@ -228,6 +229,24 @@ async def test_the_keys_of_a_dropped_range_are_forgotten(database: Database) -> 
     assert (await enforced(database)).ranges == [FIRST]
     async with database.reading() as tx:
         assert [row[0] for row in await tx.rows(sa.select(unique.c.task_id).order_by(unique.c.task_id))] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("parent", [3, ("h", "k")])
+async def test_a_dropped_range_leaves_the_parents_of_open_dependencies(
+    database: Database, parent: int | tuple[str, str]
+) -> None:
+    await use_up(database)
+    await fill(database, 1, 2, days_ago(8))
+    await add_live(database, id=3, key="k")
+    child = await put(database, after=(DependsOn(parent),))
+    await change(database, sa.delete(database.tables.task).where(database.tables.task.c.id == 3))
+    await add_past(database, 3, key="k", finished_at=days_ago(8))
+    await add_attempt(database, 3)
+    assert (await enforced(database)).ranges == [FIRST]
+    assert [id for id in (1, 2, 3) if await past(database, id)] == [3]
+    assert await count(database, database.tables.attempt) == 1
+    await sweep(database)
+    assert (await stored(database, child)).state == State.WAITING
 
 
 async def test_keys_are_looked_through_a_little_at_a_time(database: Database) -> None:

@@ -382,6 +382,18 @@ async def test_a_pruning_keeps_tasks_that_an_open_submit_may_wait_for(
     assert await pruned(database) == 1
 
 
+async def test_a_pruning_keeps_a_parent_by_key_until_its_dependent_is_released(
+    database: Database, runner: Runner
+) -> None:
+    task, parent = await claimed(runner, key="k"), ("work", "k")
+    child = await put(database, after=(DependsOn(parent),))
+    await delete_done(runner, settlement(task))
+    assert await pruned(database) == 0
+    await sweep(database)
+    assert (await standing(database, child))["state"] == State.WAITING
+    assert await pruned(database) == 1
+
+
 @on_postgresql
 async def test_a_pruning_deletes_tasks_that_ended_long_before_an_open_submit(
     database: Database, rival: Database, runner: Runner
@@ -396,10 +408,12 @@ async def test_a_pruning_deletes_tasks_that_ended_long_before_an_open_submit(
 
 
 @on_postgresql
+@pytest.mark.parametrize("named", ["by id", "by key"])
 async def test_a_pruning_keeps_the_parent_of_a_submit_that_ends_during_it(
-    database: Database, rival: Database, runner: Runner, monkeypatch: pytest.MonkeyPatch
+    database: Database, rival: Database, runner: Runner, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
-    task, ids = await claimed(runner), list[int]()
+    task, ids = await claimed(runner, key="k"), list[int]()
+    child = after(task.id if named == "by id" else ("work", "k"))
     async with AsyncExitStack() as submitting:
 
         async def read_during_a_submit(tx: Transaction) -> datetime | None:
@@ -407,7 +421,7 @@ async def test_a_pruning_keeps_the_parent_of_a_submit_that_ends_during_it(
                 await submitting.aclose()  # the submit commits after the pruning has selected the parent
                 return await oldest_submit(tx)
             start = await oldest_submit(tx)
-            ids.append(await submit(await submitting.enter_async_context(rival.writing()), after(task.id)))
+            ids.append(await submit(await submitting.enter_async_context(rival.writing()), child))
             await delete_done(runner, settlement(task))
             return start
 

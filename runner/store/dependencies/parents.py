@@ -68,6 +68,18 @@ def final_state(tables: Tables, task_id: Any) -> sa.ColumnElement[str]:
     return sa.func.coalesce(sa.select(state).where(history.c.id == task_id).scalar_subquery(), GONE_LITERAL)
 
 
+def is_awaited(tables: Tables, past: Any) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
+    """The conditions that a dependency on a finished task is open: by its id, or by its handler and key.
+
+    Args:
+        tables: the tables of the installation.
+        past: the columns of the finished task.
+    """
+    by_id, by_key = tables.dependency.alias("by_id").c, tables.dependency.alias("by_key").c
+    same_key = (by_key.parent_key == past.key, by_key.parent_handler == past.handler)
+    return sa.exists().where(by_id.parent_id == past.id, is_open(by_id)), sa.exists().where(*same_key, is_open(by_key))
+
+
 def changed_parents(tables: Tables, some: sa.Select[Any] | sa.CompoundSelect[Any]) -> sa.Select[Any]:
     """The dependencies whose parents have ended in a state other than the stored one.
 
