@@ -11,7 +11,7 @@ from runner.db.async_core import AsyncCoreConnection, StatementPool, T
 from runner.db.dialects import Dialect
 from runner.db.schema import Tables
 from runner.db.statement import Prepared
-from runner.db.thread_connections import FairSemaphore, granted_in_thread
+from runner.db.thread_connections import FairSemaphore
 from runner.db.transaction import Transaction, TransactionStage
 
 
@@ -58,12 +58,7 @@ class FileWriter:
 
     def _execute(self, run: "FileRun[Any]", file: Any) -> None:
         """Wait for the other writers of this process in the thread: the event loop may be busy when they end."""
-        request = self._lock.request()
-        try:
-            granted_in_thread(request)
-            run.execute(file, self._waiting)
-        finally:
-            self._lock.release(request)
+        self._lock.hold(partial(run.execute, file, self._waiting))
 
 
 class FileStatement(NamedTuple):

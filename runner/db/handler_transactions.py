@@ -8,19 +8,16 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 
 from runner.db import connect
 from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, shielded
 from runner.db.errors import is_transient, translate
-from runner.db.thread_connections import FairSemaphore, granted, granted_in_thread
+from runner.db.thread_connections import FairSemaphore, SemaphoreRequest, granted, granted_in_thread
 from runner.errors import DatabaseUnavailable, TransactionUnavailable
 from runner.model.duration import format_duration
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 log = logging.getLogger("runner.task")
 
@@ -123,8 +120,9 @@ class HandlerTransactions:
         Raises:
             TransactionUnavailable: none became available before the end of `wait`.
         """
-        request = self._semaphore.request()
+        request = SemaphoreRequest()
         try:
+            self._semaphore.enter(request)
             while not await granted(request, wait.until_log):
                 self._check_wait(wait)
             async with AsyncExitStack() as stack:
@@ -135,8 +133,9 @@ class HandlerTransactions:
     @contextmanager
     def opened_in_thread(self, wait: Wait) -> Iterator[tuple[sa.Connection, int]]:
         """The blocking form of `opened`."""
-        request = self._semaphore.request()
+        request = SemaphoreRequest()
         try:
+            self._semaphore.enter(request)
             while not granted_in_thread(request, min(wait.until_log, STOP_CHECK_INTERVAL)):
                 self._check_wait(wait)
             with ExitStack() as stack:
@@ -164,7 +163,7 @@ class HandlerTransactions:
         """Connect and begin, shielded: a cancellation would leave SQLite's write lock on an abandoned connection."""
         while True:
             request = self._request_writer_lock(stack)
-            while request is not None and not await granted(request, wait.until_log):
+            while not await granted(request, wait.until_log):
                 self._check_wait(wait)
             try:
                 return await shielded(self._connect(stack))
@@ -181,7 +180,7 @@ class HandlerTransactions:
     def _begin_in_thread(self, stack: ExitStack, wait: Wait) -> sa.Connection:
         while True:
             request = self._request_writer_lock(stack)
-            while request is not None and not granted_in_thread(request, min(wait.until_log, STOP_CHECK_INTERVAL)):
+            while not granted_in_thread(request, min(wait.until_log, STOP_CHECK_INTERVAL)):
                 self._check_wait(wait)
             try:
                 connection = stack.enter_context(self._blocking_engine().connect())
@@ -193,11 +192,11 @@ class HandlerTransactions:
                 return connection
             time.sleep(CONNECT_PAUSE)
 
-    def _request_writer_lock(self, stack: AsyncExitStack | ExitStack) -> "Future[None] | None":
-        if self._writer_lock is None:
-            return None
-        request = self._writer_lock.request()
-        stack.callback(partial(self._writer_lock.release, request))
+    def _request_writer_lock(self, stack: AsyncExitStack | ExitStack) -> SemaphoreRequest:
+        request = SemaphoreRequest()
+        if self._writer_lock is not None:
+            stack.callback(partial(self._writer_lock.release, request))
+            self._writer_lock.enter(request)
         return request
 
     def _check_wait(self, wait: Wait) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -21,93 +21,107 @@ from runner.db.dialects import DIALECTS
 from runner.db.errors import lost_prepared, raise_translated, retries, retry_pause
 from runner.db.schema import Tables
 from runner.db.statement import SingleInsert, StatementFrame, Steps, VerbRun, compiled_for
+from runner.db.transaction import TransactionStage
 
 T = TypeVar("T")
 
 
+class SemaphoreRequest:
+    """One entry to a FairSemaphore, created before the block that releases it: then no interruption loses the entry."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self) -> None:
+        self.answer: Future[None] | None = None
+        """Done once the request is granted; None without a wait."""
+
+    @property
+    def is_granted(self) -> bool:
+        """True if the semaphore has granted the request, once `enter` has returned."""
+        return self.answer is None or self.answer.done()
+
+
 class FairSemaphore:
     """A semaphore that coroutines and threads share. Requests are granted in order of arrival.
+
+    An exception may interrupt any call: each method leaves a state that `release`, called again, completes.
 
     Args:
         size: maximum number of concurrent holders.
     """
 
     def __init__(self, size: int) -> None:
-        self.size = size
-        self._free = size
-        self._lock = threading.Lock()
-        self._queue: deque[Future[None]] = deque()
+        self.size, self._lock = size, threading.Lock()
+        self._holders, self._queue = set[SemaphoreRequest](), deque[SemaphoreRequest]()
 
-    def take(self) -> bool:
-        """Take the semaphore if it is free; return it with `release()`."""
+    def enter(self, request: SemaphoreRequest) -> None:
+        """Request the semaphore without waiting; then pass the request to `release`, granted or not."""
         with self._lock:
-            if self._free == 0:
-                return False
-            self._free -= 1
-        return True
-
-    def request(self) -> "Future[None]":
-        """Request the semaphore without waiting.
-
-        Returns:
-            The request, which is done once it is granted. Pass it to `release`, granted or not.
-        """
-        request: Future[None] = Future()
-        with self._lock:
-            if self._free == 0:
-                self._queue.append(request)
-                return request
-            self._free -= 1
-        request.set_result(None)
-        return request
-
-    def release(self, request: "Future[None] | None" = None) -> None:
-        """Withdraw a request, or return a granted one and grant the next in the queue.
-
-        Args:
-            request: the request; None after `take`.
-        """
-        if request is not None and request.cancel():
-            return
-        with self._lock:
-            while self._queue:
-                following = self._queue.popleft()
-                if following.set_running_or_notify_cancel():
-                    break
+            if len(self._holders) < self.size:
+                self._holders.add(request)
             else:
-                self._free += 1
-                return
-        following.set_result(None)
+                request.answer = Future()
+                self._queue.append(request)
+
+    def release(self, request: SemaphoreRequest) -> None:
+        """Withdraw a request, or return a granted one and grant the next in the queue."""
+        with self._lock:
+            self._holders.discard(request)
+            if request.answer is not None:
+                request.answer.cancel()
+            while self._queue:
+                following = self._queue[0]
+                if following.answer is not None and not following.answer.done():
+                    if following not in self._holders and len(self._holders) == self.size:
+                        break
+                    self._holders.add(following)
+                    following.answer.set_result(None)
+                self._queue.popleft()
+
+    def hold(self, work: Callable[[], T]) -> T:
+        """Call a function while the calling thread holds the semaphore, and return its result."""
+        request = SemaphoreRequest()
+        try:
+            try:
+                self.enter(request)
+                granted_in_thread(request)
+                return work()
+            finally:
+                self.release(request)
+        except BaseException:
+            self.release(request)  # the first call may have been interrupted
+            raise
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[None]:
         """Wait for the semaphore, and hold it during the block."""
-        request = self.request()
+        request = SemaphoreRequest()
         try:
+            self.enter(request)
             await granted(request)
             yield
         finally:
             self.release(request)
 
 
-async def granted(request: "Future[None]", timeout: float | None = None) -> bool:
+async def granted(request: SemaphoreRequest, timeout: float | None = None) -> bool:
     """Wait until a request is granted.
 
     Args:
-        request: a request from `FairSemaphore.request`.
+        request: a request that has entered a FairSemaphore.
         timeout: seconds; None for no limit.
 
     Returns:
         False after the timeout.
     """
-    if not request.done():
-        await asyncio.wait([asyncio.wrap_future(request)], timeout=timeout)
-    return request.done()
+    if request.answer is not None and not request.answer.done():
+        await asyncio.wait([asyncio.wrap_future(request.answer)], timeout=timeout)
+    return request.is_granted
 
 
-def granted_in_thread(request: "Future[None]", timeout: float | None = None) -> bool:
+def granted_in_thread(request: SemaphoreRequest, timeout: float | None = None) -> bool:
     """The blocking form of `granted`."""
-    return request.done() or bool(wait([request], timeout).done)
+    return request.answer is None or bool(wait([request.answer], timeout).done)
 
 
 class ThreadConnection(NamedTuple):
@@ -182,42 +196,38 @@ class ThreadConnections:
         Raises:
             StoreError: an error of the database.
         """
-        begin = self._dialect.begin if begins else None
-        semaphore = self._semaphore if writes else self._readers
+        begin, semaphore = self._dialect.begin if begins else None, self._semaphore if writes else self._readers
         attempt, end = 1, time.monotonic() + connect.BUSY_SECONDS
         while True:
-            stage: Literal["connect", "statement", "commit"] = "connect"
-            request = None if semaphore.take() else semaphore.request()
+            progress = TransactionStage()
             try:
-                if request is not None:
-                    granted_in_thread(request)
-                connection = self._take() or self.open()
-                try:
-                    stage = "statement"
-                    self._begin(connection, begin)
-                    try:
-                        result = work(connection)
-                    except sqlite3.OperationalError as error:
-                        result = self._repeat(work, connection, error, begin)
-                    stage = "commit"
-                    if begin is not None:
-                        connection.cursor.execute("COMMIT", **self._dialect.unprepared)
-                except BaseException as error:
-                    self.discard(connection, error)
-                    raise
-                if self._closed:
-                    connection.close()
-                else:
-                    self._idle.append(connection)
+                return semaphore.hold(partial(self._attempt, work, begin, progress))
             except Exception as error:
                 if not retries(error, attempt, end):
-                    raise_translated(error, self._name, stage)
-            else:
-                return result
-            finally:
-                semaphore.release(request)
+                    raise_translated(error, self._name, progress.stage)
             time.sleep(retry_pause(attempt))
             attempt += 1
+
+    def _attempt(self, work: Callable[[ThreadConnection], T], begin: str | None, progress: TransactionStage) -> T:
+        connection = self._take() or self.open()
+        try:
+            progress.stage = "statement"
+            self._begin(connection, begin)
+            try:
+                result = work(connection)
+            except sqlite3.OperationalError as error:
+                result = self._repeat(work, connection, error, begin)
+            progress.stage = "commit"
+            if begin is not None:
+                connection.cursor.execute("COMMIT", **self._dialect.unprepared)
+        except BaseException as error:
+            self.discard(connection, error)
+            raise
+        if self._closed:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        return result
 
     def _begin(self, connection: ThreadConnection, begin: str | None) -> None:
         if begin is None:

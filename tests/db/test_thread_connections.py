@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 from runner import TaskHandler, connect, disconnect, handler
 from runner.client.client import get_client
+from runner.db import thread_connections
 from runner.db.connect import THREAD_CONNECTIONS as MOST
 from runner.db.database import Database
 from runner.db.statement import SingleInsert
@@ -211,6 +212,55 @@ def test_an_interrupted_submit_does_not_keep_the_file_locked(
     monkeypatch.setattr("runner.db.connect.BUSY_SECONDS", 0.05)
     assert work.submit(number=3) > first
     assert interruption.tb is not None  # the traceback refers to the interrupted statement until here
+
+
+class Interruption:
+    """Raises KeyboardInterrupt after one of the calls of a thread, as a signal does.
+
+    Args:
+        file: the file of the code that is interrupted: after its calls of C functions, and at the start of its own.
+        count: the number of calls before.
+    """
+
+    def __init__(self, file: str, count: int) -> None:
+        self._file, self._left = file, count
+
+    def __enter__(self) -> None:
+        sys.setprofile(self._profile)
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _profile(self, frame: FrameType, event: str, _: object) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename == self._file:
+            self._left -= 1
+            if self._left < 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+# The garbage collector closes a connection without a transaction that was interrupted on its way from or to the others.
+@pytest.mark.filterwarnings("ignore:.*BaseConnection.__del__:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("options", [{}, {"unique_key": "7"}], ids=["alone", "in a transaction"])
+def test_no_interruption_of_a_submit_loses_the_semaphore(
+    work: TaskHandler[Any, Any, Any], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    work.submit(number=1)
+    monkeypatch.setattr("runner.db.connect.BUSY_SECONDS", 0.05)
+    tracebacks: list[object] = []  # they refer to the connections
+    for count in range(1_000):
+        try:
+            with Interruption(thread_connections.__file__, count):
+                work.options(**options).submit(number=2)
+        except KeyboardInterrupt as error:
+            tracebacks.append(error)
+        else:
+            break
+        following = threading.Thread(target=work.submit, kwargs={"number": 3}, daemon=True)
+        following.start()
+        following.join(20)
+        assert not following.is_alive(), "the semaphore is lost"
+    assert 10 < len(tracebacks) < 1_000
 
 
 async def _itself(database: Database) -> Database:
