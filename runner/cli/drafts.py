@@ -6,8 +6,6 @@ A bad line does not affect the others.
 import json
 import os
 import select
-import stat
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +13,7 @@ from datetime import datetime, tzinfo
 from typing import Any, NamedTuple
 
 from runner.cli.exit_codes import print_stderr
+from runner.cli.handlers import NO_REGISTRY, HandlerRegistry
 from runner.errors import (
     DatabaseRefused,
     DuplicateTask,
@@ -53,6 +52,9 @@ def parse_option(word: str, on_failure: OnFailure) -> DependsOn:
 OPTIONS = tuple(SETTABLE)
 """Task options of a JSON line, without handler and payload."""
 
+AT_SUBMIT = tuple(name for name, option in SETTABLE.items() if option.default == "submit")
+"""Task options that a handler may set for its tasks."""
+
 RULES = tuple(name for name, option in SETTABLE.items() if option.default == "call")
 """Task options that a handler may derive from the payload."""
 
@@ -68,6 +70,7 @@ class Drafts:
         now: the current time, aware.
         zone: time zone of times without an offset.
         options: defaults for every task, by names of OPTIONS.
+        registry: the handlers that runners have registered, for those that are not loaded.
     """
 
     handlers: Mapping[str, Handler]
@@ -76,6 +79,7 @@ class Drafts:
     now: datetime
     zone: tzinfo
     options: Mapping[str, Any] = field(default_factory=dict)
+    registry: HandlerRegistry = NO_REGISTRY
 
     def task(self, handler: str, payload: str, options: Mapping[str, Any] | None = None) -> NewTask:
         """Check a task and convert it for the store.
@@ -89,14 +93,21 @@ class Drafts:
             InvalidInput: a value has the wrong type or is out of bounds, or the payload does not match the handler.
         """
         spec = self.handlers.get(handler)
+        signature = self.registry.signature(handler) if spec is None else None
         columns = {name: self._read(name, value) for name, value in {**self.options, **(options or {})}.items()}
         rules = Rules.read(**{name: columns.pop(name, None) for name in RULES})
         if spec is not None:
             rules = rules.completed_from(spec.defaults.rules)
             columns = spec.defaults.at_submit() | columns
+        elif signature is not None:
+            columns = {name: value for name, value in signature.options.items() if name in AT_SUBMIT} | columns
         if columns.get("retry") is not None:
             columns["retry"] = str(parse_plan(columns["retry"]))
         text = _payload(handler, payload, spec)
+        if signature is not None and self.registry.checks:
+            signature.require(handler, text)
+        if signature is not None:
+            self.registry.report_missing(handler, signature, rules)
         if (size := len(text.encode())) > self.payload_limit:
             raise PayloadTooLarge(handler=handler, size=size, limit=self.payload_limit)
         rules.require_keys()
@@ -320,27 +331,3 @@ class Intake:
     def _reject(self, number: int, reason: str) -> None:
         self.bad.append(BadLine(number, reason))
         print_stderr(f"line {number}: {reason}")
-
-
-@contextmanager
-def progress(descriptor: int) -> Iterator[Callable[[], None]]:
-    """Show a progress bar for the reading of a file, if standard error is a terminal.
-
-    Args:
-        descriptor: the file or pipe.
-
-    Yields:
-        A function that updates the bar.
-    """
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.progress import Progress
-
-    from runner.cli.output import console
-
-    status = os.fstat(descriptor)
-    regular = stat.S_ISREG(status.st_mode)
-    with Progress(console=console(errors=True), transient=True) as bar:
-        bar_task = bar.add_task("submitting", total=status.st_size if regular else None)
-        yield lambda: bar.update(bar_task, completed=os.lseek(descriptor, 0, os.SEEK_CUR) if regular else 0)

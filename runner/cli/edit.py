@@ -30,6 +30,9 @@ from runner.text.times import format_moment, parse_moment
 NONE = "none"
 """Restores the handler's value, or removes the key."""
 
+NO_COLUMNS = ("requeue", "unchecked")
+"""The options of an edit that are no values of a task."""
+
 
 @Parameter(name="*", group=Group("New values", sort_key=50))
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class NewValues:
         key: The business key, or none.
         expires_at: Not started after this time, or none: +1h, 18:00.
         hosts: The hosts that may take it, web-1,web-2; same for this host; any for all.
+        unchecked: Do not compare the payload with the signature that runners stored.
         requeue: Run a dead or cancelled task again with these values.
     """
 
@@ -58,11 +62,12 @@ class NewValues:
     key: str | None = None
     expires_at: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
     hosts: str | None = None
+    unchecked: bool = False
     requeue: bool = False
 
     def changes(self, at: datetime) -> Changes:
         """Parse the values, relative to the database's time `at`."""
-        texts = {name: value for name, value in asdict(self).items() if value is not None and name != "requeue"}
+        texts = {name: value for name, value in asdict(self).items() if value is not None and name not in NO_COLUMNS}
         return Changes(**{name: self._read(name, value, at) for name, value in texts.items()})
 
     def _read(self, name: str, value: Any, at: datetime) -> Any:
@@ -114,8 +119,9 @@ async def edit(
         at = await database.read(clock)
         changes = values.changes(at)
         if isinstance(tasks, list) and len(tasks) == 1 and not spread:
-            task = SingleEdit(Target(tasks[0], version), changes, values.requeue, int(settings.payload_limit))
-            return await _edit_one(database, task, options, at)
+            limit = int(settings.payload_limit)
+            how = {"requeue": values.requeue, "payload_limit": limit, "checked": not values.unchecked}
+            return await _edit_one(database, SingleEdit(Target(tasks[0], version), changes, how), options, at)
         if version is not None or values.requeue:
             name = "--requeue" if values.requeue else "--version"
             raise InvalidInput(why=f"{name} works with one task id; to run many tasks again use runner retry")
@@ -125,17 +131,15 @@ async def edit(
 
 
 class SingleEdit(NamedTuple):
-    """An edit of one task."""
+    """An edit of one task, with the other arguments of `edit`."""
 
     target: Target
     changes: Changes
-    requeue: bool
-    payload_limit: int
+    how: dict[str, Any]
 
 
 async def _edit_one(database: Database, task: SingleEdit, options: ChangeOptions, at: datetime) -> int:
-    (id, version), changes = task.target, task.changes
-    how: dict[str, Any] = {"requeue": task.requeue, "payload_limit": task.payload_limit}
+    (id, version), changes, how = task
     by = local_actor(options.reason)
     if options.sql:
         await print_script(database, partial(edit_each, changes=changes, by=by, **how), [task.target])

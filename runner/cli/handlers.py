@@ -2,21 +2,25 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from runner.cli.exit_codes import Exit
+from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import Connection, open_database
 from runner.cli.output import plain, print_json, print_line
 from runner.db.database import Database
-from runner.errors import HandlersNotFound, InvalidPayload
+from runner.errors import DatabaseRefused, HandlersNotFound, InvalidPayload
+from runner.filter.fields import suggestion
 from runner.handlers.discovery import discover
+from runner.handlers.parameters import StoredSignature
 from runner.handlers.registry import Handler, Registry
+from runner.handlers.rules import Rules
+from runner.operations.new_task import DERIVED, stored_signature, unknown_handler
 from runner.queries.task_list.row import MOST_PAYLOADS, PayloadRow, newest_payloads, oldest_payloads
 from runner.settings import Settings
 from runner.text.sanitize import count_noun, one_line
@@ -57,6 +61,76 @@ def _namesake() -> Path | None:
         if path.is_file() and not path.samefile(Path(__file__).parent.parent / "__init__.py"):
             return path
     return None
+
+
+class HandlerRegistry:
+    """The handlers that runners have registered, for a command that has not loaded their code.
+
+    Notices about a handler go to standard error, each once.
+
+    Args:
+        read: executes a read operation; None without a database.
+        loaded: names of the loaded handlers.
+        has_modules: True if -H named modules.
+        checks: compare payloads with the stored signatures.
+    """
+
+    def __init__(
+        self,
+        read: Callable[..., Any] | None = None,
+        loaded: Collection[str] = (),
+        *,
+        has_modules: bool = False,
+        checks: bool = True,
+    ) -> None:
+        self.checks = checks
+        self._read, self._loaded, self._has_modules = read, tuple(loaded), has_modules
+        self._signatures: dict[str, StoredSignature | None] = {}
+        self._notices: set[str] = set()
+
+    def signature(self, name: str) -> StoredSignature | None:
+        """Read the signature that the runners of a handler stored last, and warn about an unknown handler.
+
+        Returns:
+            None if there is none, or if this login may only submit.
+        """
+        if self._read is not None and name not in self._signatures:
+            self._signatures[name] = None
+            with suppress(DatabaseRefused):  # the role of producers does not read the registry
+                self._signatures[name] = self._read(stored_signature, name)
+                self._notify(self._unknown(name))
+        return self._signatures.get(name)
+
+    def report_missing(self, name: str, signature: StoredSignature, rules: Rules) -> None:
+        """Warn about values that only the code of a handler derives from the arguments.
+
+        Args:
+            name: name of the handler.
+            signature: its stored signature.
+            rules: the rules of the task, from its options.
+        """
+        set_rules = {rule for rule, value in rules._asdict().items() if value is not None}
+        if missing := [DERIVED[rule] for rule in signature.derived if rule in DERIVED and rule not in set_rules]:
+            names = " and ".join(missing)
+            self._notify(f"the code of {name} derives {names}, which this task does not have; load the code with -H")
+
+    def _unknown(self, name: str) -> str:
+        if self._has_modules:
+            checked = "compared with the signature that runners stored" if self._signatures[name] else "not checked"
+            similar = suggestion(name, self._loaded)
+            return f"no handler named {name!r} in the modules of -H{similar}; the payload was {checked}"
+        assert self._read is not None  # noqa: S101 - the caller has a database
+        warning: str = self._read(unknown_handler, name)
+        return f"{warning}; the task waits until a runner has it" if warning else ""
+
+    def _notify(self, notice: str) -> None:
+        if notice and notice not in self._notices:
+            self._notices.add(notice)
+            print_stderr(f"runner: {notice}")
+
+
+NO_REGISTRY = HandlerRegistry()
+"""Without a database."""
 
 
 @contextmanager

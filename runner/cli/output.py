@@ -4,8 +4,10 @@ import json
 import math
 import os
 import re
+import stat
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -138,3 +140,25 @@ def console(*, errors: bool = False) -> Console:
 def print_line(text: str, style: str = "") -> None:
     """Print a sanitized line; the terminal wraps it."""
     console().print(Text(clean(text).rstrip(" "), style=style), soft_wrap=True)
+
+
+@contextmanager
+def progress(descriptor: int) -> Iterator[Callable[[], None]]:
+    """Show a progress bar for the reading of a file, if standard error is a terminal.
+
+    Args:
+        descriptor: the file or pipe.
+
+    Yields:
+        A function that updates the bar.
+    """
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.progress import Progress
+
+    status = os.fstat(descriptor)
+    regular = stat.S_ISREG(status.st_mode)
+    with Progress(console=console(errors=True), transient=True) as bar:
+        bar_task = bar.add_task("submitting", total=status.st_size if regular else None)
+        yield lambda: bar.update(bar_task, completed=os.lseek(descriptor, 0, os.SEEK_CUR) if regular else 0)

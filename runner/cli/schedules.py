@@ -18,7 +18,7 @@ from runner.db.transaction import clock
 from runner.errors import InvalidInput, UnknownSchedule
 from runner.handlers.options import SCHEDULE_OPTIONS
 from runner.model.schedule import ScheduleSpec
-from runner.operations.pause import PauseKind, PauseTarget, name_warning
+from runner.operations.new_task import unknown_handler
 from runner.operations.results import Actor, local_actor
 from runner.operations.schedule import (
     add_schedule,
@@ -200,11 +200,10 @@ async def _add(
     database: Database, settings: Settings, id: str, spec: ScheduleSpec, loaded: Collection[str], by: Actor
 ) -> str:
     """Add a schedule and return a sentence about it; `loaded` are the names of the handlers that check payloads."""
-    target = PauseTarget(PauseKind.HANDLER, spec.handler)
-    warning = "" if spec.handler in loaded else await database.read(name_warning, target)
+    warning = "" if spec.handler in loaded else await database.read(unknown_handler, spec.handler)
     await database.write(add_schedule, id, spec, by, int(settings.payload_limit))
     if warning:
-        print_stderr(f"runner: {warning}; its tasks wait until a runner loads it")
+        print_stderr(f"runner: {warning}; its tasks wait until a runner has it")
     elif loaded and spec.handler not in loaded:
         print_stderr(f"runner: no handler named {one_line(spec.handler)!r} is loaded; nothing checked the payload")
     return f"added schedule {one_line(id)}"

@@ -5,14 +5,14 @@ import json as jsons
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Group, Parameter
 
-from runner.cli.drafts import Drafts, Intake, open_input, parse_option, progress, read_lines
+from runner.cli.drafts import Drafts, Intake, open_input, parse_option, read_lines
 from runner.cli.exit_codes import Exit, print_stderr
-from runner.cli.handlers import Modules, load_handlers
+from runner.cli.handlers import HandlerRegistry, Modules, load_handlers
 from runner.cli.options import (
     DEFAULT_CONNECTION,
     NO_WAIT,
@@ -23,12 +23,11 @@ from runner.cli.options import (
     set_options,
     with_task_options,
 )
-from runner.cli.output import plain, print_block, print_json, print_line
+from runner.cli.output import plain, print_block, print_json, print_line, progress
 from runner.client.client import connect, disconnect
 from runner.client.commit import submit_alone
 from runner.client.results import kept, wait_for_end
 from runner.errors import InvalidInput, NoResult, ResultNotKept
-from runner.filter.fields import suggestion
 from runner.handlers.option_values import Clock
 from runner.handlers.options import SETTABLE
 from runner.model.task import NewTask, OnFailure, SubmitResult
@@ -38,8 +37,6 @@ from runner.settings import Settings
 from runner.text.operator import local_zone, now, operator
 from runner.text.redact import decode
 from runner.text.sanitize import count_noun
-
-T = TypeVar("T")
 
 LINE_OVERHEAD = 64 * 1024
 """Bytes allowed in a line in addition to its payload."""
@@ -54,9 +51,11 @@ class TaskOptions:
     Args:
         on_failure: If a parent is dead or cancelled: wait until it is retried, cancel this task too, or run it
             anyway.
+        unchecked: Do not compare the payload with the signature that runners stored.
     """
 
     on_failure: OnFailure | None = None
+    unchecked: bool = False
 
     def values(self) -> dict[str, Any]:
         """The options that are set, by name."""
@@ -80,17 +79,26 @@ class CopyOptions:
     """Options of the copy. An omitted option is that of the first task, except for its time and expiry.
 
     Args:
+        unchecked: Do not compare the payload with the signature that runners stored.
         dry_run: Only show the values of the copy.
         reason: The reason; recorded with the change.
         json: Print one JSON document.
     """
 
+    unchecked: bool = False
     dry_run: bool = False
     reason: str | None = None
     json: bool = False
 
 
 NO_COPY_OPTIONS = CopyOptions()
+
+
+class RegistryOptions(NamedTuple):
+    """How a command uses the registry of handlers; see HandlerRegistry."""
+
+    has_modules: bool
+    checks: bool
 
 
 def submit(
@@ -109,7 +117,9 @@ def submit(
 
     If the handler is loaded, from -H or the configuration, the payload is checked
     against its signature, and the handler supplies queue, priority, bucket and
-    unique key unless options set them.
+    unique key unless options set them. Otherwise the signature and the options
+    count that its runners stored last; a bucket or key that its code derives from
+    the payload is missing then, and a warning names it.
 
     With --lines each line is {"handler": ..., "payload": {...}} and may contain
     the options of a task, with run_at for --at and a list of tags for --tag; with
@@ -135,21 +145,22 @@ def submit(
     drafts = Drafts(
         load_handlers(settings), int(settings.payload_limit), operator(), now(), local_zone(), options.values()
     )
+    registry = RegistryOptions(bool(handlers), not options.unchecked)
     if lines is not None:
         if wait:
             raise InvalidInput(why="--wait works with a single task, not with --lines")
         if payload is not None:
             raise InvalidInput(why="a payload cannot be combined with --lines, whose lines contain the payloads")
-        return _submit_lines(settings, drafts, lines, name, json)
+        return _submit_lines(settings, drafts, registry, LinesInput(lines, name), json=json)
     if payload is not None and payload.startswith("--"):
         raise InvalidInput(why=f"unknown option {payload}; see runner submit --help")
     if name is None:
         raise InvalidInput(why="name a handler and its payload, or a file with --lines")
-    task = drafts.task(name, sys.stdin.read() if payload == "-" else payload or "{}")
-    if handlers and name not in drafts.handlers:
-        hint = suggestion(name, tuple(drafts.handlers))
-        print_stderr(f"no handler named {name!r} in the modules of -H{hint}; the payload was not checked")
-    return _submit_one(settings, task, wait, json)
+    text = sys.stdin.read() if payload == "-" else payload or "{}"
+    drafts.task(name, text)  # A refused task must not leave a new file.
+    with _submitting(settings, drafts, registry) as submitting:
+        result = submitting.submit([submitting.drafts.task(name, text)])
+    return _report(settings, result, wait, json)
 
 
 async def copy(
@@ -178,7 +189,7 @@ async def copy(
     values = {name: _parse(name, value, clock) for name, value in set_options(options, COPY_OPTIONS).items()}
     if payload is not None:
         values["payload"] = sys.stdin.read() if payload == "-" else payload
-    limits = SubmitOptions(settings.notify, int(settings.payload_limit))
+    limits = SubmitOptions(settings.notify, int(settings.payload_limit), not options.unchecked)
     async with open_database(settings) as database:
         if options.dry_run:
             task = await database.read(copy_of, id, values, limits)
@@ -203,10 +214,8 @@ def _described(task: NewTask) -> dict[str, Any]:
     return {name: plain(value) for name, value in (values | {"payload": decode(task.payload)}).items()}
 
 
-def _submit_one(settings: Settings, task: NewTask, wait: WaitOptions, json: bool) -> int:
-    """Submit a task, print the outcome, and wait for the task on request."""
-    with _submitting(settings) as submit_tasks:
-        result = submit_tasks([task])
+def _report(settings: Settings, result: SubmitResult, wait: WaitOptions, json: bool) -> int:
+    """Print the outcome of a submit, and wait for the task on request."""
     (task_id,) = result.ids
     if wait:
         print_stderr(_sentence(task_id, result))
@@ -226,10 +235,23 @@ def _sentence(task_id: int, result: SubmitResult) -> str:
     return f"Submitted task {task_id}."
 
 
-def _submit_lines(settings: Settings, drafts: Drafts, path: str, handler: str | None, json: bool) -> int:
+class LinesInput(NamedTuple):
+    """Lines of tasks: their file, and the handler of all of them if they are payloads."""
+
+    path: str
+    handler: str | None
+
+
+def _submit_lines(
+    settings: Settings, drafts: Drafts, registry: RegistryOptions, lines: LinesInput, *, json: bool
+) -> int:
     limit = drafts.payload_limit + LINE_OVERHEAD
-    with open_input(path) as descriptor, _submitting(settings) as submit_tasks, progress(descriptor) as update:
-        intake = Intake(lambda text: drafts.line(text, handler), submit_tasks)
+    with (
+        open_input(lines.path) as descriptor,
+        _submitting(settings, drafts, registry) as submitting,
+        progress(descriptor) as update,
+    ):
+        intake = Intake(lambda text: submitting.drafts.line(text, lines.handler), submitting.submit)
         try:
             for line in read_lines(descriptor, limit):
                 intake.take(line)
@@ -252,14 +274,29 @@ def _submit_lines(settings: Settings, drafts: Drafts, path: str, handler: str | 
     return Exit.PARTIAL if intake.submitted else Exit.BAD_INPUT
 
 
+class Submitting(NamedTuple):
+    """A command that submits: its drafts with the registry of handlers, and a synchronous submit function."""
+
+    drafts: Drafts
+    submit: Callable[[list[NewTask]], SubmitResult]
+
+
 @contextmanager
-def _submitting(settings: Settings) -> Iterator[Callable[[list[NewTask]], SubmitResult]]:
-    """Yield a synchronous submit function, so that reading a pipe can be interrupted between transactions."""
+def _submitting(settings: Settings, drafts: Drafts, options: RegistryOptions) -> Iterator[Submitting]:
+    """Open the database; the functions are synchronous, so that reading a pipe can be interrupted between them."""
     with asyncio.Runner() as loop:
         context = open_database(settings, creates=True)
         database = loop.run(context.__aenter__())
+
+        def read(operation: Callable[..., Any], *arguments: Any) -> Any:
+            return loop.run(database.read(operation, *arguments))
+
+        registry = HandlerRegistry(read, drafts.handlers, **options._asdict())
         try:
-            yield lambda tasks: loop.run(submit_alone(database, tasks, notify=settings.notify))
+            yield Submitting(
+                replace(drafts, registry=registry),
+                lambda tasks: loop.run(submit_alone(database, tasks, notify=settings.notify)),
+            )
         finally:
             loop.run(context.__aexit__(None, None, None))
 

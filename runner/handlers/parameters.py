@@ -5,13 +5,14 @@ Every runner stores the JSON schemas of its handlers, so that a program without 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
 from pydantic.errors import PydanticUserError
 
-from runner.errors import InvalidHandler, InvalidInput, RunnerError
+from runner.errors import InvalidHandler, InvalidInput, InvalidPayload, RunnerError
 from runner.handlers.option_values import Clock
 from runner.handlers.registry import Handler
 from runner.text.redact import is_secret
@@ -72,6 +73,9 @@ class Kind(Enum):
 
 KINDS = {"integer": Kind.INTEGER, "number": Kind.NUMBER, "boolean": Kind.BOOLEAN, "string": Kind.TEXT}
 
+NUMERIC_FORMATS = ("date", "date-time", "time", "duration")
+"""The formats of texts that may be numbers instead."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParameterField:
@@ -85,6 +89,7 @@ class ParameterField:
         choices: its values, of the kind CHOICE.
         bounds: least and greatest number, or length of a text; None for no bound.
         default: its default as text; empty without one.
+        format: the format of its text in the schema; empty without one.
     """
 
     name: str
@@ -94,6 +99,7 @@ class ParameterField:
     choices: tuple[Any, ...] = ()
     bounds: tuple[float | None, float | None] = (None, None)
     default: str = ""
+    format: str = ""
 
     @property
     def hint(self) -> str:
@@ -137,15 +143,49 @@ class ParameterField:
         if text == "null" and self.nullable:
             return None
         value = self._read(text, clock)
-        size = len(value) if isinstance(value, str) else value
-        least, most = self.bounds
-        if isinstance(size, (int, float)) and not isinstance(size, bool):
-            unit = " characters" if isinstance(value, str) else ""
-            if least is not None and size < least:
-                raise InvalidInput(why=f"at least {least:g}{unit}")
-            if most is not None and size > most:
-                raise InvalidInput(why=f"at most {most:g}{unit}")
+        if why := self._out_of_bounds(value):
+            raise InvalidInput(why=why)
         return value
+
+    def misfit(self, value: Any) -> str:
+        """Return why code would refuse a value of JSON; empty if nothing is known against it.
+
+        Code converts some values of other types, as pydantic does: the text "7" is a whole number.
+        """
+        if self.kind is Kind.JSON or (value is None and self.nullable):
+            return ""
+        return f"expected {self.type_name}" if not self._converts(value) else self._out_of_bounds(value)
+
+    @property
+    def type_name(self) -> str:
+        """The values of JSON that it takes, in words."""
+        return "an ISO time, such as 2026-11-20T14:30:00Z" if self.kind is Kind.TIME else self.texts
+
+    def _converts(self, value: Any) -> bool:
+        number = _as_number(value)
+        match self.kind:
+            case Kind.CHOICE:
+                return value in self.choices or str(value) in map(str, self.choices)
+            case Kind.BOOLEAN:
+                return number in (0, 1) or (isinstance(value, str) and value.lower() in BOOLEAN_TEXTS)
+            case Kind.INTEGER:
+                return number is not None and number == number // 1
+            case Kind.NUMBER:
+                return number is not None
+            case Kind.TIME:
+                return number is not None or (isinstance(value, str) and _is_iso(value))
+        return isinstance(value, str) or (self.format in NUMERIC_FORMATS and number is not None)
+
+    def _out_of_bounds(self, value: Any) -> str:
+        is_text = isinstance(value, str) and self.kind in (Kind.TEXT, Kind.TIME)
+        size = len(value) if is_text else _as_number(value)
+        least, most = self.bounds
+        unit = " characters" if is_text else ""
+        if size is None or self.kind in (Kind.CHOICE, Kind.BOOLEAN):
+            return ""
+        if least is not None and size < least:
+            return f"at least {least:g}{unit}"
+        return f"at most {most:g}{unit}" if most is not None and size > most else ""
 
     def _read(self, text: str, clock: Clock) -> Any:
         value = _decoded(text)
@@ -167,6 +207,26 @@ class ParameterField:
 
 
 _NO_JSON = object()
+
+BOOLEAN_TEXTS = ("1", "on", "t", "true", "y", "yes", "0", "off", "f", "false", "n", "no")
+"""The texts that code converts to a truth value."""
+
+
+def _as_number(value: Any) -> float | None:
+    """The number of a value of JSON, or of a text that writes one; None for others."""
+    if not isinstance(value, (bool, int, float, str)):
+        return None
+    try:
+        return value if isinstance(value, int) else float(value)
+    except ValueError:
+        return None
+
+
+def _is_iso(text: str) -> bool:
+    try:
+        return bool(datetime.fromisoformat(text))
+    except ValueError:
+        return False
 
 
 def _decoded(text: str) -> Any:
@@ -215,28 +275,37 @@ class StoredSignature(NamedTuple):
                 errors[field.name] = str(error.fields.get("why", error))
         return arguments, errors
 
-    def misfit(self, payload: Mapping[str, Any], clock: Clock) -> str | None:
-        """Return why the handler would refuse a payload; None if nothing is known against it.
+    def require(self, handler: str, payload: str) -> None:
+        """Reject a payload that the handler would refuse.
+
+        Args:
+            handler: name of the handler.
+            payload: the arguments, a JSON object as text.
+
+        Raises:
+            InvalidPayload: it does not match; the message names the argument without its value.
+        """
+        if why := self.misfit(json.loads(payload)):
+            why = f"{why}. Its runners stored this signature; the command line has --unchecked"
+            raise InvalidPayload(handler=handler, why=why)
+
+    def misfit(self, payload: Mapping[str, Any]) -> str:
+        """Return why the handler would refuse a payload; empty if nothing is known against it.
 
         The code decides: it may have checks that no schema shows.
 
         Args:
             payload: the arguments.
-            clock: the time that relative times refer to.
         """
         names = [field.name for field in self.fields]
         for name in payload.keys() - set(names) if not self.extra else ():
             return f"{name}: the handler has no such argument; it has: {', '.join(names) or 'none'}"
         for field in self.fields:
-            try:
-                if field.name in payload and not field.is_json:
-                    value = payload[field.name]
-                    field.read(value if isinstance(value, str) else json.dumps(value), clock)
-                elif field.required and field.name not in payload:
-                    return f"{field.name}: the handler requires it: {field.texts}"
-            except RunnerError as error:
-                return f"{field.name}: {error.fields.get('why', error)}"
-        return None
+            if field.name in payload and (why := field.misfit(payload[field.name])):
+                return f"{field.name}: {why}"
+            if field.required and field.name not in payload:
+                return f"{field.name}: the handler requires it: {field.type_name}"
+        return ""
 
 
 def read_signature(stored: str | None) -> StoredSignature | None:
@@ -268,10 +337,9 @@ def _field(name: str, schema: Mapping[str, Any], definitions: Mapping[str, Any],
     if kind is Kind.TEXT and schema.get("format") == "date-time":
         kind = Kind.TIME
     low, high = ("minLength", "maxLength") if kind is Kind.TEXT else ("minimum", "maximum")
-    field = ParameterField(name, kind, required, nullable, choices, (schema.get(low), schema.get(high)))
-    if default in (_NO_JSON, None):
-        return field
-    return ParameterField(name, kind, required, nullable, choices, field.bounds, field.show(default))
+    least, most = (bound if isinstance(bound := schema.get(name), (int, float)) else None for name in (low, high))
+    field = ParameterField(name, kind, required, nullable, choices, (least, most), format=str(schema.get("format", "")))
+    return field if default in (_NO_JSON, None) else replace(field, default=field.show(default))
 
 
 def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:

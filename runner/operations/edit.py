@@ -46,6 +46,7 @@ async def edit(
     *,
     requeue: bool = False,
     payload_limit: int = PAYLOAD_LIMIT,
+    checked: bool = True,
 ) -> Result:
     """Set values of a live task; if it is running, its settle uses the new values.
 
@@ -60,16 +61,20 @@ async def edit(
         by: the author.
         requeue: requeue a dead or cancelled task.
         payload_limit: maximum number of bytes of a payload.
+        checked: refuse a payload that does not match the stored signature of the task's handler.
 
     Returns:
         The result; a task that already has the values is skipped.
 
     Raises:
         InvalidEdit: a value is not allowed, or not in the current state of the task; nothing was changed.
+        InvalidPayload: the payload does not match the stored signature; nothing was changed.
         InvalidRetryPlan: the retry plan is invalid.
         PayloadTooLarge: the payload exceeds the limit.
     """
     values = check_values(changes, payload_limit)
+    if checked:
+        await _require_signature(tx, id, values)
     if requeue:
         return await requeue_with(tx, Target(id, version), values, by)
     preview = _editing(values, *await lock_targets(tx, "edit", [Target(id, version)]))
@@ -87,6 +92,7 @@ async def preview_edit(
     *,
     requeue: bool = False,
     payload_limit: int = PAYLOAD_LIMIT,
+    checked: bool = True,
 ) -> EditPreview:
     """Preview an edit.
 
@@ -97,16 +103,28 @@ async def preview_edit(
         changes: the new values.
         requeue: as in `edit`.
         payload_limit: maximum number of bytes of a payload.
+        checked: as in `edit`.
 
     Raises:
         InvalidEdit: as in `edit`.
+        InvalidPayload: as in `edit`.
         InvalidRetryPlan: as in `edit`.
         PayloadTooLarge: as in `edit`.
     """
     values = check_values(changes, payload_limit)
+    if checked:
+        await _require_signature(tx, id, values)
     verb = "requeue" if requeue else "edit"
     tasks, result = partition_targets(verb, [Target(id, version)], await read_tasks(tx, [id], locked=False))
     return _editing(values, [task._replace(attempt=0) for task in tasks] if requeue else tasks, result)
+
+
+async def _require_signature(tx: Transaction, id: int, values: dict[str, Any]) -> None:
+    if "payload" in values:
+        from runner.operations.new_task import require_signature  # imports pydantic; few edits have a payload
+
+        for task in (await read_tasks(tx, [id], locked=False)).values():
+            await require_signature(tx, task.handler, values["payload"])
 
 
 def _editing(values: dict[str, Any], tasks: list[LockedTask], result: Result) -> EditPreview:
@@ -126,14 +144,12 @@ async def edit_each(
     targets: Iterable[Target],
     changes: Changes,
     by: Actor,
-    *,
-    requeue: bool = False,
-    payload_limit: int = PAYLOAD_LIMIT,
+    **how: Any,
 ) -> Result:
     """Set the same values of several tasks; see `edit`."""
     result = Result()
     for target in targets:
-        result.add(await edit(tx, target.id, target.version, changes, by, requeue=requeue, payload_limit=payload_limit))
+        result.add(await edit(tx, target.id, target.version, changes, by, **how))
     return result
 
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
+from runner.db.types import EARLIEST
 from runner.errors import TaskNotFound
+from runner.filter.fields import suggestion
 from runner.handlers.options import SETTABLE
 from runner.handlers.parameters import StoredSignature, read_signature
 from runner.model.task import MOVES, NewTask, State
@@ -16,6 +18,7 @@ from runner.operations.results import Actor, Result
 from runner.operations.targets import LockedTask
 from runner.operations.terminate import cancel
 from runner.policy.retry import parse_plan
+from runner.queries.registries import MOST
 from runner.queries.rows import as_text, readable, text
 from runner.queries.task_list.row import one_task
 from runner.store.submit import submit as store_submit
@@ -35,16 +38,22 @@ Its time and expiry begin again. Unique key, order key and dependencies stay wit
 """
 
 
+DERIVED = {"unique": "a unique key", "bucket": "a bucket", "order": "an order key", "tenant": "a tenant"}
+"""The values that the code of a handler derives from the arguments of a call."""
+
+
 class SubmitOptions(NamedTuple):
     """The settings of a submit by an operator.
 
     Args:
         notify: wake listening runners.
         payload_limit: maximum number of bytes of a payload.
+        checked: refuse a new payload that does not match the stored signature of its handler.
     """
 
     notify: bool = True
     payload_limit: int = PAYLOAD_LIMIT
+    checked: bool = True
 
 
 DEFAULTS = SubmitOptions()
@@ -89,6 +98,7 @@ async def copy_task(
         TaskNotFound: no task has this id.
         InvalidTask: a value is not allowed; nothing was written.
         InvalidEdit: the payload is not a JSON object, or a mask has no secret; nothing was written.
+        InvalidPayload: a new payload does not match the stored signature of its handler; nothing was written.
         PayloadTooLarge: the payload exceeds the limit.
     """
     copy = await _submit(tx, await copy_of(tx, id, values, options), by, options, {"copy_of": id})
@@ -111,6 +121,8 @@ async def copy_of(tx: Transaction, id: int, values: Mapping[str, Any], options: 
     if "payload" in others:
         check_payload(others["payload"], options.payload_limit)
         others["payload"] = with_secrets(others["payload"], stored)
+        if options.checked:
+            await require_signature(tx, as_text(row["handler"]), others["payload"])
     if others.get("retry") is not None:
         others["retry"] = str(parse_plan(others["retry"]))
     task = NewTask(as_text(row["handler"]), stored, **{name: row[name] for name in COPIED})._replace(**others)
@@ -122,6 +134,40 @@ async def stored_signature(tx: Transaction, handler: str) -> StoredSignature | N
     """Read the signature that the runners of a handler stored last; None if there is none."""
     table = tx.tables.handler.c
     return read_signature(text(await tx.scalar(sa.select(table.signature).where(table.name == handler))))
+
+
+async def require_signature(tx: Transaction, handler: str, payload: str) -> None:
+    """Reject a payload that the handler would refuse, as far as its runners have stored its signature.
+
+    Args:
+        tx: an open transaction.
+        handler: name of the handler.
+        payload: the arguments, a JSON object as text.
+
+    Raises:
+        InvalidPayload: it does not match; the message names the argument without its value.
+    """
+    signature = await stored_signature(tx, handler)
+    if signature is not None:
+        signature.require(handler, payload)
+
+
+async def unknown_handler(tx: Transaction, name: str) -> str:
+    """Warn about a handler that no runner ever had, with a similar name.
+
+    Args:
+        tx: an open transaction.
+        name: name of the handler.
+
+    Returns:
+        A clause; empty if a runner had the handler, or if no runner has started yet.
+    """
+    table = tx.tables.handler.c
+    registered = sa.select(table.name).where(table.last_seen_at > sa.literal(EARLIEST, table.last_seen_at.type))
+    if await tx.scalar(registered.where(table.name == name)) is not None:
+        return ""
+    names = [as_text(row[0]) for row in await tx.rows(registered.order_by(table.name).limit(MOST))]
+    return f"no runner ever had handler {name!r}{suggestion(name, tuple(names))}" if names else ""
 
 
 async def _submit(tx: Transaction, task: NewTask, by: Actor, options: SubmitOptions, more: Mapping[str, Any]) -> int:

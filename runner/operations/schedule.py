@@ -4,7 +4,7 @@ import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,7 +19,6 @@ from runner.errors import (
     ScheduleInCode,
     UnknownSchedule,
 )
-from runner.handlers.option_values import Clock
 from runner.handlers.schedules import check_id
 from runner.model.schedule import SPEC_COLUMNS, ScheduleSpec
 from runner.model.text_limits import to_storable
@@ -114,8 +113,7 @@ async def edit_schedule(
 async def _check_arguments(tx: Transaction, spec: ScheduleSpec) -> None:
     """Reject a payload that the handler would refuse, as far as its runners have stored its signature."""
     signature = await stored_signature(tx, spec.handler)
-    payload = json.loads(spec.payload)
-    if signature is not None and (why := signature.misfit(payload, Clock(await clock(tx), UTC))):
+    if signature is not None and (why := signature.misfit(json.loads(spec.payload))):
         raise InvalidSchedule(field="payload", value=spec.payload[:80], why=why)
 
 

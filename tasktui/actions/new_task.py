@@ -27,9 +27,6 @@ PAYLOAD = "payload"
 OPTIONS = ("queue", "priority", "run_at", "max_attempts", "key")
 """The task options in the form."""
 
-DERIVED = {"unique": "a unique key", "bucket": "a bucket", "order": "an order key", "tenant": "a tenant"}
-"""The values that the code of a handler derives from the arguments of a call."""
-
 LONGEST_PAYLOAD = 300
 """Characters of a payload in the preview."""
 
@@ -95,6 +92,7 @@ class Draft:
 
     def form(self) -> "Form":
         """Build the form."""
+        from runner.operations.new_task import DERIVED
         from tasktui.actions.question import Form
 
         title = f"Copy task {self.origin.task.id}" if self.origin else "New task"
@@ -185,7 +183,8 @@ class Draft:
             return {}, {}
         try:
             if PAYLOAD in typed:
-                return {PAYLOAD: parse_value(PAYLOAD, typed[PAYLOAD].strip() or "{}", *self.clock)}, {}
+                payload = parse_value(PAYLOAD, typed[PAYLOAD].strip() or "{}", *self.clock)
+                return {PAYLOAD: payload}, self._misfit(payload)
         except RunnerError as error:
             return {}, {PAYLOAD: str(error.fields.get("why", error))}
         shown = json.loads(shown_payload(self.origin.payload)[0]) if self.origin else {}
@@ -202,6 +201,14 @@ class Draft:
         ids = {name: id for id, name in names.items()}
         refused = {ids[name]: why for name, why in errors.items() if name not in kept or name not in shown}
         return {PAYLOAD: json.dumps(values, ensure_ascii=False)}, refused
+
+    def _misfit(self, payload: str) -> dict[str, str]:
+        """The reason why the handler would refuse a payload, by entry; empty if nothing is known against it."""
+        from runner.text.redact import with_secrets
+
+        whole = with_secrets(payload, self.origin.payload) if self.origin else payload
+        why = self.signature.misfit(json.loads(whole)) if self.signature is not None else ""
+        return {PAYLOAD: why} if why else {}
 
     def preview(self, typed: Mapping[str, str]) -> list[str]:
         """Describe the task, or the number of errors."""

@@ -11,7 +11,6 @@ from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
 from runner.handlers.options import SCHEDULE_OPTIONS
 from runner.handlers.registry import REGISTRY
-from runner.model.task import NewTask
 from runner.store.schedules.tick import tick
 from tests.cli.conftest import Call, Store
 from tests.conftest import on_sqlite
@@ -78,13 +77,16 @@ def test_the_last_runs_of_a_schedule_are_shown(cli: Call, store: Store) -> None:
 
 
 @on_sqlite
-def test_a_handler_that_has_never_been_used_is_a_warning(
+def test_a_handler_that_no_runner_ever_had_is_a_warning(
     cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(REGISTRY, "_handlers", {})
-    store.submit(NewTask("mail.send"))
+    assert cli("schedules", "add", "first", "mail.sned", "--every", "1h").err == ""  # no runner has started yet
+    store.claim("mail.send")
     wrong = cli("schedules", "add", "hourly", "mail.sned", "--every", "1h")
-    why = "runner: handler mail.sned has never been used; its tasks wait until a runner loads it"
+    why = (
+        "runner: no runner ever had handler 'mail.sned', did you mean 'mail.send'; its tasks wait until a runner has it"
+    )
     assert (wrong.code, wrong.err.strip()) == (Exit.OK, why)
     assert cli("schedules", "add", "daily", "mail.send", "--every", "24h").err == ""
 

@@ -14,9 +14,14 @@ import sqlalchemy as sa
 
 from runner.cli.exit_codes import Exit
 from runner.db.transaction import Transaction
-from runner.handlers.registry import REGISTRY
+from runner.handlers.parameters import stored_signatures
+from runner.handlers.registry import REGISTRY, Handler, Options
+from runner.handlers.rules import Rules
 from runner.model.task import NewTask, Priority
+from runner.store.heartbeat import Identity, register
 from tests.cli.conftest import PROGRAM, Call, Store, program
+from tests.conftest import on_postgresql
+from tests.postgres.logins import logins
 
 HANDLERS = """
 import runner
@@ -24,7 +29,7 @@ import runner
 @runner.handler("mail.send", queue="mail", priority=5)
 async def send(to: str, copies: int = 1) -> None: ...
 
-@runner.handler("mail.once", unique_key=lambda to: f"to-{to}", bucket=lambda to: len(to))
+@runner.handler("mail.once", unique_key=lambda to: f"to-{to}", bucket=lambda to: 3)
 async def once(to: str, copies: int = 1) -> None: ...
 """
 
@@ -51,6 +56,100 @@ def test_an_unknown_handler_gets_a_warning(cli: Call, store: Store, handlers: No
     assert result.code == Exit.OK
     assert "no handler named 'mail.sent' in the modules of -H, did you mean 'mail.send'" in result.err
     assert cli("submit", "mail.sent", '{"to": "ana"}').err == ""
+
+
+@pytest.fixture
+def registered(store: Store) -> None:
+    """A runner that has stored the signatures of its handlers."""
+
+    async def send(to: str, copies: int = 1) -> None: ...
+
+    async def once(to: str) -> None: ...
+
+    rules = Rules.read(unique_key=lambda to: f"to-{to}", bucket=lambda to: 3)
+    handlers = [
+        Handler("mail.send", send, Options(queue="mail", priority=5)),
+        Handler("mail.once", once, Options(rules=rules)),
+    ]
+    signatures = stored_signatures({handler.name: handler for handler in handlers})
+    identity = Identity("web-1", 1, "1", sorted(signatures), 4, signatures=signatures)
+    store.write(lambda tx: register(tx, identity, 60.0))
+
+
+@pytest.mark.both_databases
+@pytest.mark.usefixtures("registered")
+def test_a_handler_that_no_runner_ever_had_gets_a_warning(cli: Call, store: Store) -> None:
+    expected = "no runner ever had handler 'mail.sent', did you mean 'mail.send'; the task waits until a runner has it"
+    for _ in range(2):  # a task with the name does not make it known
+        result = cli("submit", "mail.sent")
+        assert (result.code, result.out[:9]) == (Exit.OK, "Submitted")
+        assert expected in result.err
+    lines = cli("submit", "mail.sent", "--lines", write_lines(["{}", "{}"]))
+    assert lines.err.count("no runner ever had") == 1
+    added = cli("schedules", "add", "nightly", "mail.sent", "--every", "5m")
+    assert "no runner ever had handler 'mail.sent', did you mean 'mail.send'" in added.err
+    assert cli("submit", "mail.send", '{"to": "ana"}').err == ""
+
+
+@pytest.mark.both_databases
+@pytest.mark.usefixtures("registered")
+def test_a_payload_is_checked_against_the_signature_that_runners_stored(cli: Call, store: Store) -> None:
+    for payload, why in {
+        '{"to": 7}': "to: expected text",
+        '{"to": "ana", "copies": "many"}': "copies: expected a whole number",
+        '{"copies": 2}': "to: the handler requires it",
+        '{"to": "ana", "cc": "ben"}': "cc: the handler has no such argument; it has: to, copies",
+    }.items():
+        refused = cli("submit", "mail.send", payload)
+        assert (refused.code, refused.out) == (Exit.BAD_INPUT, "")
+        assert why in refused.err
+        assert "--unchecked" in refused.err
+    mixed = cli("submit", "mail.send", "--lines", write_lines(['{"to": 7}', '{"to": "ana"}']), "--json")
+    assert (mixed.code, mixed.document["submitted"]) == (Exit.PARTIAL, 1)
+    assert cli("submit", "mail.send", '{"to": 7}', "--unchecked").code == Exit.OK
+    assert [json.loads(task["payload"]) for task in store.tasks()] == [{"to": "ana"}, {"to": 7}]
+
+
+@pytest.mark.both_databases
+@pytest.mark.usefixtures("registered")
+def test_a_copy_and_an_edit_follow_the_stored_signature_too(cli: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("mail.send", '{"to": "ana"}'))
+    wrong = '{"to": 7}'
+    for words in (("copy", id, wrong), ("edit", id, "--payload", wrong), ("edit", id, "--payload", wrong, "--dry-run")):
+        refused = cli(*words)
+        assert (refused.code, "to: expected text" in refused.err) == (Exit.BAD_INPUT, True), words
+    assert [task["payload"] for task in store.tasks()] == ['{"to": "ana"}']
+    assert cli("edit", id, "--payload", wrong, "--unchecked").code == Exit.OK
+    assert cli("copy", id, '{"to": 8}', "--unchecked").code == Exit.OK
+    assert [json.loads(task["payload"])["to"] for task in store.tasks()] == [7, 8]
+
+
+@pytest.mark.both_databases
+@pytest.mark.usefixtures("registered")
+def test_a_task_takes_the_options_that_runners_stored(cli: Call, store: Store) -> None:
+    assert cli("submit", "mail.send", '{"to": "ana"}').err == ""
+    cli("submit", "mail.send", '{"to": "ana"}', "--queue", "slow")
+    assert [(task["queue"], task["priority"]) for task in store.tasks()] == [("mail", 5), ("slow", 5)]
+    derived = cli("submit", "mail.once", '{"to": "ana"}').err
+    assert "the code of mail.once derives a unique key and a bucket, which this task does not have" in derived
+    assert cli("submit", "mail.once", '{"to": "ana"}', "--unique-key", "k", "--bucket", 3).err == ""
+
+
+def write_lines(lines: list[str]) -> Path:
+    path = Path("some.lines")
+    path.write_text("\n".join(lines))
+    return path
+
+
+@on_postgresql
+def test_a_producer_submits_without_reading_the_handlers(
+    migrated_url: str, call: Call, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write(lambda tx: register(tx, Identity("web-1", 1, "1", ["mail.send"], 4), 60.0))
+    with logins(migrated_url) as urls:
+        monkeypatch.setenv("RUNNER_URL", urls["producer"])
+        result = call("submit", "mail.sent")
+    assert (result.code, result.err) == (Exit.OK, "")
 
 
 def test_every_option_reaches_the_row(cli: Call, store: Store) -> None:

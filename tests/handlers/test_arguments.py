@@ -1,6 +1,7 @@
 """Arguments keep their values and types from the submit to the handler, on both databases."""
 
 import enum
+import json
 import math
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from pydantic import BaseModel, Field, SecretBytes, SecretStr, field_serializer
 from runner import Context, handler
 from runner.errors import InvalidHandler, InvalidPayload, PayloadTooLarge
 from runner.handlers.discovery import discover
-from runner.handlers.registry import REGISTRY
+from runner.handlers.parameters import read_signature, stored_signatures
+from runner.handlers.registry import REGISTRY, Handler
 from runner.testing import TaskStore
 
 
@@ -207,3 +209,61 @@ def test_a_payload_at_the_limit_is_accepted_and_a_larger_one_rejected(store: Tas
             take.submit(text)
     assert [ran.verb for ran in store.drain("test.take")] == ["succeed", "succeed"]
     assert [task.result for task in store.tasks()] == [room, room // 2 * 2]
+
+
+class Size(enum.IntEnum):
+    SMALL = 1
+
+
+JSON_VALUES: tuple[Any, ...] = (
+    None, True, False, 0, 1, 7, -7, 7.0, 7.5, 1e300, "", "7", "7.0", "7.5", " 7 ", "seven", "yes", "ON", "red", "small",
+    "2026-11-20", "2026-11-20T14:30:00Z", "2026-11-20 14:30", "14:30", "P1D", "6f1e2b9a-9d1e-4a8e-8f63-2d9d7b1c0a11",
+    [], [1], {}, {"sku": "a"},
+)  # fmt: skip
+
+HINTS = (
+    str, int, float, bool, datetime, date, time, timedelta, Decimal, UUID, bytes, Path, Colour, Size, SecretStr, Any,
+    int | None, int | str, Literal["red", 7], list[int], dict[str, int], Address,
+    Annotated[int, Field(ge=1, le=7)], Annotated[str, Field(min_length=2)], Annotated[float, Field(gt=0)],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HINTS, ids=str)
+def test_a_stored_signature_refuses_no_value_that_the_code_takes(kind: Any) -> None:
+    async def take(value: Any) -> None: ...
+
+    take.__annotations__["value"] = kind
+    probe = Handler("test.take", take)
+    signature = read_signature(stored_signatures({"test.take": probe})["test.take"])
+    assert signature is not None
+    for value in JSON_VALUES:
+        try:
+            probe.signature.check(json.dumps({"value": value}))
+        except InvalidPayload:
+            continue
+        assert signature.misfit({"value": value}) == "", value
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (str, [7, True, None, []]),
+        (int, ["seven", 7.5, "7.5", None, []]),
+        (float, ["seven", None, {}]),
+        (bool, ["perhaps", 7, None]),
+        (datetime, ["tomorrow 9:00", "soon", None]),
+        (Colour, ["blue", 7]),
+        (int | None, ["seven"]),
+        (Annotated[int, Field(ge=1, le=7)], [0, 8, "9"]),
+        (Annotated[str, Field(min_length=2)], ["a"]),
+    ],
+    ids=str,
+)
+def test_a_stored_signature_refuses_values_of_another_type(kind: Any, wrong: list[Any]) -> None:
+    async def take(value: Any) -> None: ...
+
+    take.__annotations__["value"] = kind
+    signature = read_signature(stored_signatures({"test.take": Handler("test.take", take)})["test.take"])
+    assert signature is not None
+    for value in wrong:
+        assert signature.misfit({"value": value}).startswith("value: "), value

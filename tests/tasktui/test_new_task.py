@@ -121,21 +121,21 @@ async def test_without_a_signature_the_payload_is_json(database: Database, watch
 
 
 @pytest.mark.parametrize(
-    ("payload", "label", "text", "expected"),
+    ("handler", "payload", "label", "text", "expected"),
     [
-        ('{"order": 7, "amount": 2.5, "note": "token=hunter-22"}', "order", "8", {"order": 8}),
-        ('{"order": 7, "token": "hunter-22"}', "Payload", '{"order": 9, "token": "***"}', {"order": 9}),
-        ('{"order": 7,  "token": "hunter-22"}', "Queue", "slow", {}),
+        ("payments.charge", '{"order": 7, "amount": 2, "note": "token=hunter-22"}', "order", "8", {"order": 8}),
+        ("old.job", '{"order": 7, "token": "hunter-22"}', "Payload", '{"order": 9, "token": "***"}', {"order": 9}),
+        ("payments.charge", '{"order": 7,  "token": "hunter-22"}', "Queue", "slow", {}),
     ],
 )
 async def test_a_copy_keeps_unseen_secrets(
-    payload: str, label: str, text: str, expected: dict[str, Any], signed: Database, watch: Watch
+    handler: str, payload: str, label: str, text: str, expected: dict[str, Any], signed: Database, watch: Watch
 ) -> None:
-    id = await add_past(signed, 900, handler="payments.charge", queue="payments", payload=payload)
+    id = await add_past(signed, 900, handler=handler, queue="payments", payload=payload)
     async with watch("tasks") as operator:
         await operator.until(lambda: operator.screen.pages.listing.ids)
         await operator.press("N")
-        await operator.sees(f"Copy task {id} of payments.charge", "***")
+        await operator.sees(f"Copy task {id} of {handler}", "***")
         assert "hunter" not in operator.text
         await fill(operator, **{label: text})
         await operator.press("ctrl+s")
@@ -149,3 +149,22 @@ async def test_a_copy_keeps_unseen_secrets(
     assert json.loads(row.payload) == json.loads(payload) | expected
     assert (json.loads(origin.after or ""), origin.task_id) == ({"copy": entry.task_id}, id)
     assert row.queue == ("slow" if label == "Queue" else "payments")
+
+
+async def test_forms_refuse_a_payload_that_the_stored_signature_does_not_take(signed: Database, watch: Watch) -> None:
+    copied = await add_past(signed, 900, handler="payments.charge", payload='{"order": 7, "token": "hunter-22"}')
+    edited = await add_live(signed, handler="payments.charge", payload='{"order": 7, "amount": 1}')
+    async with watch("task", task_id=copied) as operator:
+        await operator.press("N")
+        await operator.sees(f"Copy task {copied}")
+        await fill(operator, Payload='{"order": 8, "token": "***"}')
+        await operator.sees("token: the handler has no such argument", "mend first: Payload")
+        await fill(operator, Payload='{"order": 8, "amount": 2}')
+        await operator.until(lambda: "mend first" not in operator.text)
+    async with watch("task", task_id=edited) as operator:
+        await operator.press("E")
+        await operator.sees("Payload")
+        operator.screen.query_one("#payload").value = '{"order": "x", "amount": 1}'
+        await operator.press("ctrl+s")
+        await operator.sees("order: expected a whole number")
+    assert await audited(signed) == []
