@@ -19,7 +19,7 @@ from runner.db.errors import INCOMPLETE
 from runner.db.filesystem import open_to_others
 from runner.db.migrations.revisions import HEAD, missing_tables
 from runner.db.migrations.revisions import check as check_schema
-from runner.db.migrations.roles import missing_guards
+from runner.db.migrations.roles import missing_grant, missing_guards
 from runner.db.transaction import clock
 from runner.errors import ConfigurationError, StoreError
 from runner.handlers.outcome_rules import OutcomeRules
@@ -174,7 +174,7 @@ async def _database(database: Database, settings: Settings) -> AsyncIterator[Fin
     yield Finding("schema", CheckStatus.WELL, f"the tables are at revision {revision}, {fits}")
     for finding in of_roles(await database.read(missing_guards), settings.url):
         yield finding
-    async for finding in _history(database):
+    async for finding in _history(database, settings):
         yield finding
     async for finding in _work(database):
         yield finding
@@ -203,13 +203,20 @@ def of_roles(missing: list[str] | None, url: DatabaseUrl) -> Iterator[Finding]:
     """Check the objects that `runner migrate --roles` creates, if it was run."""
     if missing == []:
         yield Finding("roles", CheckStatus.WELL, "the triggers and columns of the audit match the roles")
-    target = replace(url, user=None, password=None)  # the owner of the tables has to log in, not this user
     for gap in missing or ():
-        advice = f"Run as the owner of the tables: runner migrate --roles | psql {quote(str(target))}"
-        yield Finding("roles", CheckStatus.WRONG, gap, advice)
+        yield Finding("roles", CheckStatus.WRONG, gap, f"Run as the owner of the tables: {_roles_command(url)}")
 
 
-async def _history(database: Database) -> AsyncIterator[Finding]:
+def _roles_command(url: DatabaseUrl) -> str:
+    target = replace(url, user=None, password=None)  # the owner of the tables has to log in, not this user
+    return f"runner migrate --roles | psql {quote(str(target))}"
+
+
+async def _history(database: Database, settings: Settings) -> AsyncIterator[Finding]:
+    if settings.retention_succeeded == timedelta(0) and (grant := await database.read(missing_grant)) is not None:
+        text = f"succeeded tasks keep their rows until they are pruned: runners lack {grant}"
+        advice = f"Run this statement as the owner of the tables, or: {_roles_command(settings.url)}"
+        yield Finding("history", CheckStatus.NOTE, text, advice)
     layout = await database.read(read_layout)
     if layout is None:
         return

@@ -4,10 +4,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from datetime import timedelta
 
 from runner.db.database import Database
 from runner.db.migrations.revisions import check
+from runner.db.migrations.roles import missing_grant
 from runner.errors import DatabaseRefused, DatabaseUnavailable, StoreError
+from runner.model.task import State
 from runner.settings import Settings
 from runner.store.partitions import extend, read_layout
 from runner.store.retention import enforce, retention_of
@@ -55,6 +58,11 @@ NO_RIGHTS = (
     "Run `runner prune` regularly as the owner: it creates and drops partitions"
 )
 
+KEEPS_ROWS = (
+    "succeeded tasks keep their rows until they are pruned, although retention_succeeded is 0s: this login may not "
+    "read a sequence. Run as the owner of the tables: %s"
+)
+
 
 class Maintenance:
     """Maintains one database. Several runners may do this at the same time.
@@ -71,10 +79,12 @@ class Maintenance:
         self._statistics = settings.retention_statistics
         self._stopping = stopping
         self._warned = False
+        self._checks_grant = self._retention.get(State.SUCCEEDED) == timedelta(0)
 
     async def run(self) -> None:
         """Create partitions and delete old tasks; a large backlog is deleted in small transactions."""
         with contextlib.suppress(DatabaseUnavailable):  # claims and heartbeats already log this
+            await self._check_grant()
             await self._extend()
             rounds = enforce(self._database, self._retention, statistics=self._statistics)
             async with contextlib.aclosing(rounds):
@@ -93,6 +103,14 @@ class Maintenance:
                 log.info("created a history partition for tasks %d to %d", partition.first, partition.end - 1)
         except DatabaseRefused as error:
             log.warning("could not create a history partition: %s", error)
+
+    async def _check_grant(self) -> None:
+        """Log once if the settle of a success may not delete its row."""
+        if self._checks_grant:
+            grant = await self._database.read(missing_grant, own=True)
+            self._checks_grant = False
+            if grant is not None:
+                log.warning(KEEPS_ROWS, grant)
 
     def _warn_once(self, role: str) -> None:
         if not self._warned:

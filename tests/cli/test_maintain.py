@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
 
 import pytest
 import sqlalchemy as sa
@@ -19,6 +20,7 @@ from runner.db.transaction import Transaction
 from runner.model.task import NewTask, OrderSpec, State
 from runner.urls import parse_url
 from tests.cli.conftest import Call, Store, program, running
+from tests.postgres import login
 from tests.releases import NEXT, install_next
 
 HANDLERS = """
@@ -185,6 +187,23 @@ def test_a_check_names_a_missing_table(cli: Call, store: Store) -> None:
     assert "1 table of revision" in finding["found"]
     assert finding["found"].endswith("missing: task_checkpoint")
     assert "restore a backup" in finding["advice"]
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+def test_a_check_names_the_grant_without_which_successes_keep_their_rows(
+    cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with login(store.url, "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public") as url:
+        monkeypatch.setenv("RUNNER_URL", url)
+        for retention, findings in (("1d", 0), ("0s", 1)):
+            monkeypatch.setenv("RUNNER_RETENTION_SUCCEEDED", retention)
+            checks = cli("check", "--json").document["checks"]
+            grants = [check for check in checks if "keep their rows" in check["found"]]
+            assert len(grants) == findings
+        grant = f"GRANT SELECT ON SEQUENCE public.task_dependency_id_seq TO {urlsplit(url).username}"
+        assert grants[0]["found"].endswith(grant)
+        assert "runner migrate --roles | psql postgresql://" in grants[0]["advice"]
 
 
 async def drop_checkpoints(tx: Transaction) -> None:

@@ -18,7 +18,7 @@ from psycopg import sql
 
 from runner.db.database import Database
 from runner.db.migrations.revisions import check, version_table
-from runner.db.migrations.roles import ROLES, missing_guards, role, roles, watched_tables
+from runner.db.migrations.roles import ROLES, missing_grant, missing_guards, role, roles, watched_tables
 from runner.db.schema import tables
 from runner.db.transaction import Transaction, clock
 from runner.db.types import EARLIEST
@@ -455,6 +455,7 @@ async def test_a_login_without_access_to_the_audit_sees_the_rest(
 async def test_every_role_can_check_the_schema(who: str, database: Database) -> None:
     await check(database)
     assert await database.read(missing_guards) == []
+    assert await database.read(missing_grant) is None
 
 
 AUDITED = "CREATE CONSTRAINT TRIGGER audited AFTER DELETE ON task_runner FOR EACH ROW "
@@ -498,6 +499,21 @@ async def test_missing_protection_of_the_script_is_reported(database: Database, 
     for statements, expected in GAPS.values():
         with pytest.raises(RolledBack):
             await database.write(partial(break_and_check, statements=statements, expected=expected))
+
+
+@pytest.mark.parametrize("who", ["owner"])
+async def test_a_missing_right_to_read_a_sequence_is_reported(database: Database, who: str) -> None:
+    async def revoke_and_check(tx: Transaction) -> None:
+        await Plain("REVOKE SELECT ON SEQUENCE task_dependency_id_seq FROM task_runner")(tx)
+        grant = await missing_grant(tx)
+        assert grant == "GRANT SELECT ON SEQUENCE public.task_dependency_id_seq TO task_runner"
+        assert await missing_grant(tx, own=True) is None
+        await Plain(grant)(tx)
+        assert await missing_grant(tx) is None
+        raise RolledBack
+
+    with pytest.raises(RolledBack):
+        await database.write(revoke_and_check)
 
 
 @pytest.mark.parametrize("who", ["owner"])

@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import sqlalchemy as sa
@@ -19,9 +21,9 @@ on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=Tr
 
 
 def maintenance_of(
-    harness: Harness, database: Database | None = None, stopping: Callable[[], bool] = bool
+    harness: Harness, database: Database | None = None, stopping: Callable[[], bool] = bool, **settings: Any
 ) -> Maintenance:
-    return Maintenance(database or harness.database, Settings(url=parse_url(harness.url)), stopping)
+    return Maintenance(database or harness.database, Settings(url=parse_url(harness.url), **settings), stopping)
 
 
 async def old_and_young(harness: Harness) -> None:
@@ -81,3 +83,24 @@ async def test_a_role_without_ownership_logs_it_once_and_deletes_row_by_row(
     assert await history_ids(harness) == [2]
     (message,) = [record.getMessage() for record in caplog.records if record.name == "runner.maintenance"]
     assert "does not own task_history" in message
+
+
+@on_postgresql
+@pytest.mark.parametrize("with_sequences", [False, True])
+async def test_a_role_that_keeps_the_rows_of_successes_logs_the_missing_grant_once(
+    harness: Harness, caplog: pytest.LogCaptureFixture, with_sequences: bool
+) -> None:
+    with login(harness.url, "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public") as url:
+        role = urlsplit(url).username
+        grant = f"GRANT SELECT ON SEQUENCE public.task_dependency_id_seq TO {role}"
+        if with_sequences:
+            await harness.change(sa.text(grant))
+        database = Database.open(url)
+        try:
+            caring = maintenance_of(harness, database, retention_succeeded="0s")
+            await caring.run()
+            await caring.run()
+        finally:
+            await database.dispose()
+    messages = [record.getMessage() for record in caplog.records if "keep their rows" in record.getMessage()]
+    assert [message.partition("tables: ")[2] for message in messages] == ([] if with_sequences else [grant])

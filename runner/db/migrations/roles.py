@@ -176,6 +176,36 @@ async def _column_findings(tx: MigrationTransaction, names: list[str]) -> list[s
     ]
 
 
+# The first role is that of the script, unless the database does not use it.
+_GRANT = sa.text("""
+    SELECT format('GRANT SELECT ON SEQUENCE %s TO %I', sequence, name)
+    FROM pg_get_serial_sequence(:dependency, 'id') AS sequence, coalesce((
+        SELECT rolname FROM pg_roles
+        WHERE rolname = :runner AND has_any_column_privilege(oid, to_regclass(:task), 'UPDATE')
+    ), current_user) AS name
+    WHERE NOT has_sequence_privilege(name, sequence, 'SELECT')
+""")
+
+
+async def missing_grant(tx: MigrationTransaction, *, own: bool = False) -> str | None:
+    """Find the grant without which a runner keeps the rows of succeeded tasks at a retention of zero.
+
+    Args:
+        tx: open transaction. It executes one statement on PostgreSQL, none on SQLite.
+        own: True for the current login; False for the role of runners in roles.sql, if the database uses it.
+
+    Returns:
+        The statement for the owner of the tables; None if the right exists.
+    """
+    if tx.connection.dialect.name != "postgresql":
+        return None
+    tables = tx.tables
+    runner = "" if own else role("runner", tables.prefix, tables.metadata.schema)
+    parameters = {"dependency": full_name(tables.dependency), "runner": runner, "task": full_name(tables.task)}
+    grant: str | None = (await tx.connection.execute(_GRANT, parameters)).scalar()
+    return grant
+
+
 def watched_tables(tables: Tables) -> tuple[sa.Table, ...]:
     """The tables whose changes through plain SQL a trigger audits; see roles.sql."""
     recorded = (tables.task, tables.history, tables.dependency, tables.unique)
