@@ -1,6 +1,6 @@
 """incident: a period of trouble as one report: timeline, failures, queues, lost runners, changes by operators."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import NamedTuple
@@ -40,12 +40,14 @@ class Happening(NamedTuple):
     """One line of the timeline.
 
     Args:
-        at: the time.
+        at: the time; the end of its minute if only the minute is known.
         text: a sentence, not sanitized.
+        minute: True if only the minute is known.
     """
 
     at: datetime
     text: str
+    minute: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Incident:
         minutes: the counts by minute.
         failures: the failure groups, largest first.
         changes: the operations, each with its latest change, oldest first; None if this login may not read the audit.
-        happenings: starts of runners, openings of breakers, and lost runners.
+        happenings: starts of runners, openings of breakers, lost runners, and rescues.
     """
 
     at: datetime
@@ -90,15 +92,17 @@ async def incident(tx: Transaction, since: datetime, until: datetime | None = No
         table = tx.tables.audit.c
         within = [table.at >= queues.since, table.verb != REVEAL, *([table.at < until] if until else [])]
         changes = list(reversed(await change_groups(tx, MOST_CHANGES, within=within)))
+    minutes, losses = await per_minute(tx, queues.since, end), await _losses(tx, queues.since, end)
+    others = [each for read in (_starts, _breakers, _silent) for each in await read(tx, queues.since, end)]
     return Incident(
         at,
         queues,
         await summary(tx, since, end, GroupBy.HANDLER),
         await summary(tx, queues.since - (end - queues.since), queues.since, GroupBy.QUEUE),
-        await per_minute(tx, queues.since, end),
+        minutes,
         await failures(tx, times, limit=MOST_GROUPS),
         changes,
-        [each for read in (_starts, _breakers, _losses, _silent) for each in await read(tx, queues.since, end)],
+        [*others, *losses, *_rescues(minutes, [loss.at for loss in losses])],
     )
 
 
@@ -182,17 +186,18 @@ async def _silent(tx: Transaction, since: datetime, until: datetime) -> list[Hap
     return happenings
 
 
-def _rescues(minutes: Sequence[MinuteFlow]) -> list[Happening]:
+def _rescues(minutes: Sequence[MinuteFlow], losses: Sequence[datetime]) -> Iterator[Happening]:
     """The rescues of tasks from lost runners, also of tasks without an attempt; one line for minutes in a row."""
     spans: list[list[MinuteFlow]] = []
     for minute in sorted((each for each in minutes if each.flow.rescued), key=lambda each: each.minute):
-        if spans and minute.minute - spans[-1][-1].minute <= timedelta(minutes=1):
-            spans[-1].append(minute)
-        else:
-            spans.append([minute])
-    numbers = [sum(minute.flow.rescued for minute in span) for span in spans]
-    texts = [f"{count_noun(number, 'task')} rescued from lost runners" for number in numbers]
-    return [Happening(span[0].minute, text) for span, text in zip(spans, texts, strict=True)]
+        if not spans or minute.minute - spans[-1][-1].minute > timedelta(minutes=1):
+            spans.append([])
+        spans[-1].append(minute)
+    for span in spans:
+        text = f"{count_noun(sum(minute.flow.rescued for minute in span), 'task')} rescued from lost runners"
+        times = [at for at in losses if timedelta() <= at - span[0].minute < timedelta(minutes=len(span))]
+        end = span[0].minute + timedelta(minutes=1, microseconds=-1)
+        yield Happening(min(times, default=end), text, minute=not times)
 
 
 def as_markdown(incident: Incident, name: str, zone: tzinfo) -> str:
@@ -208,7 +213,7 @@ def as_markdown(incident: Incident, name: str, zone: tzinfo) -> str:
         f"# Incident on {_inert(name)}, {since.astimezone(zone):%Y-%m-%d %H:%M} to {until.astimezone(zone):%H:%M %Z}",
         _summary(incident, zone),
         "## Timeline",
-        _lines(f"- {_clock(item.at, zone)} {_inert(item.text)}" for item in _timeline(incident)) or "Nothing.",
+        "\n".join(_line(item, zone) for item in _timeline(incident)) or "Nothing.",
         "## Failures",
         _failures_table(incident, zone),
         *(_example(group) for group in incident.failures[:1]),
@@ -233,25 +238,27 @@ def _summary(incident: Incident, zone: tzinfo) -> str:
         f"- tasks submitted: {total.submitted}, ended: {flow.finished:,}: the backlog {backlog}.",
         f"- 95 % of attempts took at most {run} and waited at most {wait}.",
     ]
-    if peak is not None and peak.flow.failed:
+    if peak and peak.flow.failed:
         lines.append(f"- Most attempts failed in the minute of {_clock(peak.minute, zone)[:5]}: {peak.flow.failed:,}.")
-    return _lines(lines)
+    return "\n".join(lines)
 
 
 def _compared(now: float | None, before: float | None) -> str:
-    return (
-        f"{formatting.duration(now)} (before: {formatting.duration(before)})" if now is not None else "an unknown time"
-    )
+    pair = f"{formatting.duration(now)} (before: {formatting.duration(before)})"
+    return pair if now is not None else "an unknown time"
+
+
+def _line(item: Happening, zone: tzinfo) -> str:
+    return f"- {_clock(item.at, zone)[: 5 if item.minute else None]} {_inert(item.text)}"
 
 
 def _backlog(submitted: int, finished: int) -> str:
-    if submitted == finished:
-        return "stayed the same"
-    return f"grew by {submitted - finished:,}" if submitted > finished else f"shrank by {finished - submitted:,}"
+    more = submitted - finished
+    return f"grew by {more:,}" if more > 0 else f"shrank by {-more:,}" if more else "stayed the same"
 
 
 def _timeline(incident: Incident) -> list[Happening]:
-    items = [*incident.happenings, *_rescues(incident.minutes)]
+    items = [*incident.happenings]
     for group in incident.failures:
         if group.first is not None and group.error_type != LOST_RUNNER:
             items.append(Happening(group.first, f"First {_title(group)} in {group.handler}"))
@@ -278,7 +285,7 @@ def _failures_table(incident: Incident, zone: tzinfo) -> str:
         texts = " | ".join(_code(value) for value in (group.handler, _title(group), group.fingerprint))
         rows.append(f"| {group.count} | {group.tasks:,} | {group.dead:,} | {times} | {texts} |")
     head = "| attempts | tasks | dead | first | last | handler | error | fingerprint |"
-    return _lines([head, "| --: | --: | --: | - | - | - | - | - |", *rows])
+    return "\n".join([head, "| --: | --: | --: | - | - | - | - | - |", *rows])
 
 
 def _title(group: Failures) -> str:
@@ -310,15 +317,13 @@ def _queues_table(incident: Incident) -> str:
         "| queue | in | succeeded | failed | dead | backlog | run p95 | before | wait p95 | before |\n"
         "| - | --: | --: | --: | --: | --: | --: | --: | --: | --: |"
     )
-    return _lines([head, *rows])
+    return "\n".join([head, *rows])
 
 
 def _changes(incident: Incident, zone: tzinfo) -> str:
     if incident.changes is None:
         return "This login may not read the audit."
-    if not incident.changes:
-        return "None."
-    return _lines(_change_lines(incident.changes, zone))
+    return "\n".join(_change_lines(incident.changes, zone)) or "None."
 
 
 def _change_lines(changes: Sequence[ChangeGroup], zone: tzinfo) -> Iterator[str]:
@@ -332,10 +337,6 @@ def _change_lines(changes: Sequence[ChangeGroup], zone: tzinfo) -> Iterator[str]
 
 def _clock(at: datetime | None, zone: tzinfo) -> str:
     return formatting.NOTHING if at is None else f"{at.astimezone(zone):%H:%M:%S}"
-
-
-def _lines(lines: Iterable[str]) -> str:
-    return "\n".join(lines)
 
 
 def _inert(value: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runner.db.database import Database
+from runner.db.schema.records import MINUTE_COUNTS
 from runner.errors import InvalidInput
 from runner.filter.saved import write_new
 from runner.operations.edit import edit_all
@@ -21,6 +22,7 @@ from runner.policy.breaker import Breaker
 from runner.queries.incident import as_markdown, incident
 from runner.store.breaker import declare_breakers
 from runner.store.rescue import Rescuer, rescue
+from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 
 ANA = Actor("ana", "desk-1", "relay is <b>back</b> | token=hunter-22-x")
@@ -75,6 +77,26 @@ async def test_a_report_names_a_killed_runner_before_and_after_the_rescue_of_its
     after = await report(database)
     assert "3 tasks rescued from lost runners" in after
     assert f"Runner {killed} on web-3 lost, 1 attempt ended with it: task {started}" in after
+    rescued, lost = (re.search(rf"- (\S+) .*{text}", after) for text in ("rescued from", "web-3 lost, 1"))
+    assert rescued
+    assert lost
+    assert rescued[1] == lost[1]  # the second of the rescue, not the start of its minute
+
+
+async def test_a_rescue_without_an_attempt_has_the_minute_only_and_follows_its_cause(database: Database) -> None:
+    minute = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=10)
+    counted = [
+        Minute(minute + timedelta(minutes=late), "mail", "h", dict.fromkeys(MINUTE_COUNTS, 0) | {"rescued": number})
+        for late, number in ((0, 2), (1, 1))
+    ]
+    await database.write(write_statistics, 7, counted, {})
+    async with database.writing() as tx:
+        opened = minute + timedelta(seconds=20)
+        await tx.execute(tx.tables.handler.insert().values(name="mail", breaker_opened_at=opened))
+    timeline = await report(database)
+    rescue_line = f"- {minute:%H:%M} 3 tasks rescued from lost runners"
+    assert rescue_line in timeline
+    assert timeline.index("Breaker of mail opened") < timeline.index(rescue_line)
 
 
 async def test_a_report_ends_with_its_period(database: Database) -> None:
