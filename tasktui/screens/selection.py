@@ -104,7 +104,7 @@ class FilterBar(VerticalGroup):
         super().__init__()
         self._pages, self._session = pages, session
         self._reload, self._close, self._clear_error = reload, close, clear_error
-        self._input = CompletionInput(lambda text: complete_filter(text, session().names), HINT, id="filter")
+        self._input = CompletionInput(lambda text: complete_filter(text, session().names), "/", HINT, id="filter")
         self._input.on_submit = self._submit
         self._input.display = False
         self._chips = Canvas(id="chips")

@@ -11,13 +11,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from rich.segment import Segment
 from textual import events
 from textual.app import App, SuspendNotSupported
 from textual.binding import Binding, BindingType
+from textual.geometry import Region
+from textual.strip import Strip
 from textual.suggester import Suggester
 from textual.widgets import Input
 
 from runner.errors import InvalidInput
+from tasktui.render.theme import style
 
 MOST_TURNS = 1_000
 """Turns of the event loop that an input gets to handle its focus."""
@@ -76,24 +80,34 @@ FOCUS_KEYS: list[BindingType] = [
 
 
 class CompletionInput(TextLine):
-    """A one-line input with inline completion.
+    """A one-line input with inline completion, after a sign that stays.
 
     Args:
         complete: returns the completion of a text; None if there is none.
+        sign: the key that opened the input.
         placeholder: shown while the input is empty.
         value: initial text.
         id: id of the widget.
     """
 
-    DEFAULT_CSS = "CompletionInput { height: 1; border: none; padding: 0 1; } CompletionInput:focus { border: none; }"
+    DEFAULT_CSS = "CompletionInput { height: 1; border: none; } CompletionInput:focus { border: none; }"
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "complete", "Accept the completion", show=False)]
 
     def __init__(
-        self, complete: Callable[[str], str | None], placeholder: str = "", value: str = "", *, id: str | None = None
+        self, complete: Callable[[str], str | None], sign: str, placeholder: str = "", value: str = "", *, id: str
     ) -> None:
         super().__init__(value, placeholder=placeholder, suggester=_Completion(complete), id=id, compact=True)
         self._complete = complete
+        self._sign = f" {sign} "
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Draw the input, and the sign in its padding."""
+        strips = super().render_lines(crop)
+        if not strips or crop.x:
+            return strips
+        sign = Segment(self._sign, self.rich_style + style("bold accent"))
+        return [Strip.join([Strip([sign]), strips[0].crop(len(self._sign))]), *strips[1:]]
 
     def action_complete(self) -> None:
         """Accept the completion. Keep the focus without one: the following keys are not meant for the list."""

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 import sqlalchemy as sa
 from textual.widgets import Input
 
@@ -121,3 +122,16 @@ async def test_enter_leads_to_the_next_input_of_the_edit_form(database: Database
         fields = [field.id for field in operator.screen.query(Input) if not field.disabled]
         await operator.press("enter")
         assert operator.screen.focused.id == fields[fields.index("priority") + 1]
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize(("key", "text"), [("slash", "queue:mail"), ("colon", "tasks queue:mail")])
+async def test_a_prompt_keeps_its_sign_while_text_is_typed(watch: Watch, key: str, text: str) -> None:
+    sign = {"slash": "/", "colon": ":"}[key]
+    async with watch("tasks") as operator:
+        await operator.press(key)
+        await operator.sees(f"\n {sign} ")
+        await operator.type(text)
+        await operator.sees(f"\n {sign} {text}")
+        await operator.type("")
+        await operator.sees(f"\n {sign} ")
