@@ -34,7 +34,7 @@ from tasktui.screens.overview_panels import failed_plot, is_unusual, marks
 from tasktui.screens.selection import open_why
 from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
-from tasktui.widgets.table import Table
+from tasktui.widgets.table import HELD, Table
 
 LABELS = ("hour", "24 h", "7 days", "30 days")
 FILTERS = ("1h", "1d", "7d", "30d")
@@ -127,9 +127,11 @@ class FailuresScreen(LiveScreen):
         self._groups = {group.fingerprint: group for group in ordered}
         groups, width, height = self._groups, self.size.width, self.size.height
         count = sum(group.count.number for group in groups.values())
-        upper = _upper(snapshot, self._span, self.session.zone, width, height, self._order)
-        self.query_one("#plot", Canvas).draw(upper)
         table = self._table
+        keys = table.steady(groups, self._order)
+        order = f"{self._order}{HELD * (keys != tuple(groups))}"
+        upper = _upper(snapshot, self._span, self.session.zone, width, height, order)
+        self.query_one("#plot", Canvas).draw(upper)
         listed = max(3, min(len(groups) + 1, height // 3))
         table.styles.height = listed
         above = (4 if width >= NORMAL else 3) + self.frame.databases_height
@@ -137,7 +139,7 @@ class FailuresScreen(LiveScreen):
         title = f"LAST {LABELS[self._span].upper()}"
         table.columns = (COLUMNS[0]._replace(title=title), *COLUMNS[1:])
         render = partial(group_line, at=snapshot.at, trends=snapshot.trends, total=count)
-        table.show(tuple(groups), lambda key: render(groups[key]))
+        table.show(keys, lambda key: render(groups[key]))
         self._show_example()
 
     def command_words(self) -> Sequence[object]:

@@ -31,7 +31,7 @@ from tasktui.screens.live import LiveScreen
 from tasktui.screens.overview_panels import View
 from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
-from tasktui.widgets.table import Table
+from tasktui.widgets.table import HELD, Table
 
 WIDE, NORMAL = 180, 100
 """Columns from which a screen has a column at the right, and from which it has figures and plots."""
@@ -172,12 +172,14 @@ class OverviewScreen(LiveScreen):
         upper = panels.attention(view, width, MOST_ALERTS_TALL if tall else MOST_ALERTS)
         left = width - SIDE - 2 if wide else width
         middle = [BLANK, *panels.figures(view, left), BLANK] if normal else []
-        middle.append(_queues_rule(view, left))
         queues = sorted_queues(view.data.queues, view.data.unknown)
+        table = self.query_one("#queues", Table)
+        order = table.steady(queue.queue for queue in queues)
+        keeps_order = order != tuple(queue.queue for queue in queues)
+        middle.append(_queues_rule(view, left, keeps_order=keeps_order))
         above = (3 if normal else 2) + self.frame.databases_height
         room = height - above - 1 - len(upper) - len(middle)
         lower = self._lower(view, left, room, len(queues))
-        table = self.query_one("#queues", Table)
         table.styles.height = max(2, min(len(queues) + 1, room - len(lower)))
         if view.is_empty:
             from tasktui.dialogs.help import start_here  # not needed for the first data
@@ -190,7 +192,7 @@ class OverviewScreen(LiveScreen):
         ends = {name: view.data.pause_end(queue, view.zone) for name, queue in rows.items()}
         slots = {name: view.data.slots_of(name) for name in rows}
         waits_of = view.data.waits_of
-        table.show(tuple(rows), lambda name: queue_line(rows[name], waits_of(rows[name]), slots[name], ends[name]))
+        table.show(order, lambda name: queue_line(rows[name], waits_of(rows[name]), slots[name], ends[name]))
         self.query_one("#lower", Canvas).draw(lower)
         side = self.query_one("#side", Canvas)
         side.display = wide
@@ -260,11 +262,12 @@ def _next_schedules(view: View, width: int) -> list[Row]:
     return next_schedules(slow.schedules, slow.at, view.zone, width)
 
 
-def _queues_rule(view: View, width: int) -> Row:
+def _queues_rule(view: View, width: int, *, keeps_order: bool) -> Row:
     queues = view.data.queues
     paused = sum(queue.paused is not None for queue in queues)
     figure: list[Part] = [(f"{len(queues)} queue{'' if len(queues) == 1 else 's'}", "muted")]
     figure += [(f", {paused} paused", "paused")] if paused else []
+    figure += [(HELD, "accent")] if keeps_order else []
     return rule([heading("QUEUES")], width, figure)
 
 

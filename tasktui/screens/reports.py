@@ -44,7 +44,7 @@ from tasktui.screens.overview_panels import AXIS
 from tasktui.screens.side_panels import failed_shares
 from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
-from tasktui.widgets.table import Table
+from tasktui.widgets.table import HELD, Table
 
 NORMAL, WIDE = 100, 180
 """Columns of a screen that has room for figures and two plots, and for three plots."""
@@ -141,9 +141,11 @@ class ReportsScreen(LiveScreen):
         self._report = report = snapshot
         summary, span = report.summary, SPANS[self._span]
         rows = rows_by_key(summary, self._order)
-        self._table.show(tuple(rows), lambda key: report_line(rows[key], summary, _volume(report, span, key)))
+        keys = self._table.steady(rows, f"{self._by} {self._order}")
+        mark = HELD * (keys != tuple(rows))
+        self._table.show(keys, lambda key: report_line(rows[key], summary, _volume(report, span, key)))
         self.query_one("#about", Canvas).draw(self._upper(report))
-        order: list[Part] = [(f"by {self._order}, ", "muted"), ("o", "bold accent"), (" sorts", "muted")]
+        order: list[Part] = [(f"by {self._order}{mark}, ", "muted"), ("o", "bold accent"), (" sorts", "muted")]
         title = heading("HANDLERS" if self._by is GroupBy.HANDLER else "QUEUES")
         self.query_one("#title", Canvas).draw([BLANK, rule([title], self.size.width, order)])
         _draw_plots(self, report, span, waits=self._waits)

@@ -1,6 +1,8 @@
 """Table: rows by key. Cursor and marks belong to keys, not to positions, and only visible rows are drawn."""
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from math import inf
 from typing import Any, ClassVar, Generic, TypeVar
 
 from rich.style import Style
@@ -22,6 +24,13 @@ GUTTER = 2
 
 MARGIN = 1
 """Cells on the right, as beside the titles of the panels."""
+
+
+HOLD = 5.0
+"""Seconds after a move of the cursor in which the rows keep their order."""
+
+HELD = ", order held"
+"""The mark of rows that keep an order which is no longer theirs."""
 
 
 class Table(ScrollView, Generic[K], can_focus=True):
@@ -73,6 +82,24 @@ class Table(ScrollView, Generic[K], can_focus=True):
         self._order: tuple[object, ...] = ()
         self._arranged_for: tuple[object, ...] = ()
         self._arranged: list[tuple[ListColumn, int, int]] = []
+        self._moved_at, self._sort = -inf, ""
+
+    def steady(self, keys: Iterable[K], sort: str = "") -> tuple[K, ...]:
+        """Keep the present order of rows while the operator navigates, so that none jumps under the cursor.
+
+        Args:
+            keys: unique keys in their new order.
+            sort: name of that order; the rows of another one do not wait.
+
+        Returns:
+            The keys for `show`; new ones come last while the order is held.
+        """
+        ordered = dict.fromkeys(keys)
+        if sort == self._sort and time.monotonic() - self._moved_at < HOLD:
+            present = [key for key in self.keys if key in ordered]
+            ordered = dict.fromkeys([*present, *ordered])
+        self._sort = sort
+        return tuple(ordered)
 
     def show(
         self,
@@ -90,6 +117,7 @@ class Table(ScrollView, Generic[K], can_focus=True):
             titles: keys of rows between the others, whose one cell takes the whole width; the cursor skips them.
         """
         was_empty, lines, marks = not self.keys, self._lines, self._marked
+        is_in_sight = self.cursor in self.visible_keys
         self.keys, self._line, self._marked, self._lines = tuple(keys), line, marked, {}
         self._titles = titles
         self._positions = {key: position for position, key in enumerate(self.keys)}
@@ -98,6 +126,8 @@ class Table(ScrollView, Generic[K], can_focus=True):
         elif self.cursor is not None:
             self._last_position = self._positions[self.cursor]
         self.virtual_size = Size(self.size.width, len(self.keys) + 1)
+        if is_in_sight and self.cursor is not None:
+            self._reveal(self._positions[self.cursor])
         order = (self.keys, self.cursor, self.columns)
         if order != self._order:
             self._order = order
@@ -120,16 +150,22 @@ class Table(ScrollView, Generic[K], can_focus=True):
     def move_to(self, key: K) -> None:
         """Move the cursor to a key of the table."""
         position, previous = self._positions[key], self.cursor
+        self._moved_at = time.monotonic()
         self.cursor, self._last_position = key, position
         self._order = (self.keys, key, self.columns)  # The next `show` compares the rows, and draws what differs.
-        top, room = self.scroll_offset.y, max(1, self.size.height - 1)
-        if not top <= position < top + room:
-            self.scroll_to(y=position if position < top else position - room + 1, animate=False, immediate=True)
-            self.refresh()
-        else:
+        if not self._reveal(position):
             for changed in (key, previous):
                 self._refresh_line(changed)
         self.post_message(self.CursorMoved())
+
+    def _reveal(self, position: int) -> bool:
+        """Scroll to a row that is not on the screen; False if it is."""
+        top, room = self.scroll_offset.y, max(1, self.size.height - 1)
+        if top <= position < top + room:
+            return False
+        self.scroll_to(y=position if position < top else position - room + 1, animate=False, immediate=True)
+        self.refresh()
+        return True
 
     def action_move(self, by: int) -> None:
         """Move the cursor by a number of rows; restore it at its last position if there is none."""

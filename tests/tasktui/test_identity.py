@@ -14,6 +14,7 @@ from runner.operations.edit_values import Changes
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from tasktui.dialogs.ask import ConfirmScreen
+from tasktui.widgets import table
 from tests.store.rows import add_live, add_past
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 from tests.tasktui.test_actions import audited, confirm
@@ -140,3 +141,39 @@ async def test_a_cursor_disappears_with_its_row(database: Database, watch: Watch
         assert operator.screen.actions.targets.pause_target(PauseKind.QUEUE) is None
         await operator.press("P")
         await operator.sees_notice("select one")
+
+
+@ON_ONE_DATABASE
+async def test_queues_keep_their_order_and_the_cursor_its_queue_while_an_operator_navigates(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "HOLD", 600.0)
+    for queue in ("mail", "mail", "reports"):
+        await add_live(database, queue=queue)
+    async with watch("overview") as operator:
+        queues = operator.screen.query_one("#queues", table.Table)
+        await operator.until(lambda: queues.keys == ("mail", "reports"))
+        await operator.press("j")
+        for queue in ("reports", "reports", "sms", "sms", "sms", "sms"):
+            await add_live(database, queue=queue)
+        await operator.sees("3 queues, order held")
+        assert queues.keys == ("mail", "reports", "sms")
+        assert queues.cursor == "reports"
+        monkeypatch.setattr(table, "HOLD", 0.0)
+        await operator.until(lambda: queues.keys == ("sms", "reports", "mail"))
+        assert queues.cursor == "reports"
+        assert "order held" not in operator.text
+
+
+@ON_ONE_DATABASE
+async def test_a_queue_that_moves_in_the_order_stays_in_sight(database: Database, watch: Watch) -> None:
+    for number in range(60):
+        await add_live(database, queue=f"q{number:02}")
+    async with watch("overview") as operator:
+        queues = operator.screen.query_one("#queues", table.Table)
+        await operator.until(lambda: len(queues.keys) == 60)
+        queues.cursor = queues.keys[0]
+        for name in queues.keys[1:]:
+            await add_live(database, queue=name)
+        await operator.until(lambda: queues.keys[-1] == queues.cursor)
+        await operator.until(lambda: queues.cursor in queues.visible_keys)
