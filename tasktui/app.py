@@ -25,7 +25,7 @@ from textual.widgets import Input
 from runner.errors import InvalidInput, RunnerError
 from runner.filter import saved as views
 from runner.operations.pause import PauseTarget
-from runner.text.sanitize import crash_text
+from runner.text.sanitize import count_noun, crash_text
 from tasktui.commands.run import run_command, write_incident
 from tasktui.commands.syntax import parse_command
 from tasktui.data.alerts import read_alarm
@@ -255,10 +255,8 @@ class Console(KeyBuffer):
     async def action_command(self, name: str = "") -> None:
         """Open the command line, with the name of a command. The following keys wait for it."""
         if isinstance(self.screen, LiveScreen):
-            names = self.session.names | {
-                "view": list(self.views()),
-                "db": [each.name for each in self.databases.behind],
-            }
+            names = self.session.names | {"view": list(self.views())}
+            names["db"] = [each.name for each in self.databases.behind]
             from tasktui.dialogs.ask import CommandScreen
 
             screen = CommandScreen(names, self._run_command, f"{name} " if name else "")
@@ -279,7 +277,7 @@ class Console(KeyBuffer):
 
     def _run_command(self, typed: str) -> None:
         """Run a command. The following keys wait for the screen that it opens."""
-        self.hold()
+        self.ahead.hold()
         try:
             command = parse_command(typed)
             for screen in self.screen_stack:
@@ -287,8 +285,8 @@ class Console(KeyBuffer):
                     screen.frame.clear_error()
             run_command(self, command)
         except RunnerError as error:
-            self.show_notice(str(error), tone=Tone.ERROR)
-        self.call_later(self.release)
+            self.ahead.refuse(str(error))
+        self.call_later(self.ahead.release)
 
     def ask_pause(self, target: PauseTarget, length: str, reason: str, *, resume: bool) -> None:
         """Ask to pause a queue or a handler, or to resume it, as the keys of the screens do."""
@@ -335,6 +333,13 @@ class Console(KeyBuffer):
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):
                 screen.frame.show_message(text, tone)
+
+    def show_refusal(self, why: str, ignored: int) -> None:
+        """Show why a key was refused, and the number of keys ignored since."""
+        if ignored and self.notices:
+            self.notices.pop()  # the same notice with the number of keys before
+        note = f"\n{count_noun(ignored, 'key')} typed after it ignored; pause before the next key" if ignored else ""
+        self.show_notice(f"{why}{note}", tone=Tone.ERROR)
 
     def _fatal_error(self) -> None:
         """Exit with our own message: the default one prints local variables, and so passwords and payloads."""

@@ -79,7 +79,7 @@ class CommandScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Build the input."""
         complete = partial(complete_command, names=self._names)
-        line = CompletionInput(complete, ": command (? lists all)", self._text, id="command")
+        line = CompletionInput(complete, ":", "command (? lists all)", self._text, id="command")
         line.select_on_focus = False  # Typing continues the initial text.
         line.on_submit = self._submit
         yield line
@@ -170,12 +170,15 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
             yield Caps(id="caps")
 
     def on_mount(self) -> None:
-        """Start at the first input, or at the word if no other input needs attention."""
+        """Start at the first input without a usable default: the answer, the reason or the word.
+
+        A word or a reason typed too early must never become a spread, a limit or a duration.
+        """
         for field in self.query(TextLine):
             last = field.id == "word"
             field.on_submit = lambda _, last=last: self.action_submit() if last else self.focus_next()
-        more = self._question.action.required or self._required.reason or self._question.many
-        (self.query(Input).first() if more else self.query_one("#word")).focus()
+        first = "answer" if self._question.action.required else "reason" if self._required.reason else "word"
+        self.query_one(f"#{first}").focus()
 
     def on_resize(self) -> None:
         """Draw the rows in the new width, once it is known."""

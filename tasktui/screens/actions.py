@@ -137,7 +137,7 @@ class Actions:
         """True if changes are allowed; otherwise show why not."""
         writable = self._screen.session.writable
         if not writable:
-            self._screen.post_message(Notice(str(ReadOnly(why=self._screen.session.why_locked)), bad=True))
+            key_buffer(self._screen.app).ahead.refuse(str(ReadOnly(why=self._screen.session.why_locked)))
         return writable
 
     def run(self, work: Coroutine[Any, Any, object]) -> None:
@@ -153,14 +153,16 @@ class Actions:
 
     def _prepare(self, reading: "Coroutine[Any, Any, Dialog]") -> None:
         """Read the data of a dialog and open it. The keys typed until then wait for the dialog."""
-        screen, console = self._screen, key_buffer(self._screen.app)
-        console.hold()
+        screen, ahead = self._screen, key_buffer(self._screen.app).ahead
+        ahead.hold()
 
         async def read_and_open() -> None:
             try:
                 screen.call_later(self._open, await reading)
+            except RunnerError as error:
+                screen.call_later(ahead.refuse, str(error))
             finally:
-                screen.call_later(console.let_go)  # after the dialog
+                screen.call_later(ahead.let_go)  # after the dialog
 
         self.run(read_and_open())
 
@@ -171,6 +173,8 @@ class Actions:
         from tasktui.actions.question import Form, Question
 
         match dialog:
+            case Notice(tone=Tone.ERROR):
+                key_buffer(self._screen.app).ahead.refuse(dialog.text)
             case Notice():
                 self._screen.post_message(dialog)
             case Question():

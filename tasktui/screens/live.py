@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Key
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
@@ -262,11 +261,12 @@ class LiveScreen(Screen[None]):
             return None
         return super().check_action(action, parameters)
 
-    def on_key(self, event: Key) -> None:
-        """Explain why a disabled key does nothing."""
-        active = self.active_bindings.get(event.key)
-        if active is not None and not active.enabled:
-            self.post_message(Notice(str(ReadOnly(why=self.session.why_locked)), bad=True))
+    def refusal(self, key: str) -> str:
+        """Return the reason why a disabled key, or a letter without a binding, does nothing; empty for another key."""
+        active = self.active_bindings.get(key)
+        if active is None:
+            return f"{key} is not a key of this screen; ? lists its keys" if len(key) == 1 and key.isalpha() else ""
+        return "" if active.enabled else str(ReadOnly(why=self.session.why_locked))
 
     def _tick(self) -> None:
         if not self.is_active:

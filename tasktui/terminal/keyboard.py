@@ -1,9 +1,10 @@
-"""Keyboard input: replaces invalid bytes, ends with the terminal, and buffers keys while a dialog loads its data."""
+"""Keyboard input: replaces invalid bytes, ends with the terminal, and keeps keys for the dialog that they belong to."""
 
 import codecs
 import os
 import signal
 import time
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rich.segment import Segment
@@ -93,11 +94,19 @@ def forgive_bad_bytes() -> None:
         linux_driver.getincrementaldecoder = lambda _encoding: ReplacingDecoder
 
 
-LEAVING = ("escape", "ctrl+c", "ctrl+q")
+QUITTING = ("ctrl+c", "ctrl+q")
+LEAVING = ("escape", *QUITTING)
 """Keys that bypass the buffer, because the query may be slow."""
 
 MAX_KEYS = 1_000
 """Capacity of the buffer."""
+
+
+BURST = 0.5
+"""Seconds without a key that end the keys typed ahead for the dialog of a refused key."""
+
+HELD_KEY = 3
+"""Times that one key is typed in a row by holding it down; no text of a dialog repeats a letter as often."""
 
 
 @runtime_checkable
@@ -107,6 +116,89 @@ class OrderedField(Protocol):
     async def press(self, event: Key) -> None:
         """Handle a key: insert its character, or run its action."""
         ...
+
+
+@runtime_checkable
+class RefusingScreen(Protocol):
+    """A screen that refuses keys."""
+
+    def refusal(self, key: str) -> str:
+        """Return the reason why a key does nothing now; empty if it is not refused."""
+        ...
+
+
+class TypedAhead:
+    """The keys that an operator types before their dialog opens.
+
+    They wait for the dialog. If its key is refused, no dialog opens, and the rest of the burst, until a pause of
+    `BURST` seconds, is ignored.
+
+    Args:
+        app: the application.
+    """
+
+    def __init__(self, app: "KeyBuffer") -> None:
+        self._app = app
+        self._keys: list[Key] | None = None
+        self._holds = 0
+        self._refusal, self._ignored, self._ignore_until = "", list[str](), -inf
+
+    def takes(self, event: Key) -> bool:
+        """True if a key waits for a dialog or is ignored."""
+        if self._ignores(event):
+            return True
+        if event.key in LEAVING:
+            self._keys = None  # the operator gave up on the dialog
+        if self._keys is None:
+            return False
+        self._keys = [*self._keys, event][:MAX_KEYS]
+        return True
+
+    def hold(self) -> None:
+        """Start buffering; each call needs one of `let_go` or `release`, and the last of them ends the buffering."""
+        self._holds += 1
+        self._keys = self._keys or []
+
+    def let_go(self) -> None:
+        """Replay the keys to the dialog, or drop them if no dialog opened."""
+        if not isinstance(self._app.screen, ModalScreen):
+            self._keys = None
+        self.release()
+
+    def release(self) -> None:
+        """Replay the keys to the screen in front, once it is drawn."""
+        self._holds -= 1
+        if not self._holds:
+            self._app.screen.call_after_refresh(self._replay)
+
+    def refuse(self, why: str) -> None:
+        """Show why a key was refused, and ignore the keys typed ahead for its dialog.
+
+        Args:
+            why: the reason, not sanitized.
+        """
+        ahead, self._keys = self._keys or [], None
+        self._refusal, self._ignored, self._ignore_until = why, [], time.monotonic() + BURST
+        self._app.show_refusal(why, 0)
+        for key in ahead:
+            self._ignores(key)
+
+    def _ignores(self, event: Key) -> bool:
+        """True for a key of the burst after a refused key; escape, a pause and a key held down end the burst."""
+        last = [*self._ignored, event.key][-HELD_KEY:]
+        repeats = last == [event.key] * HELD_KEY and not event.key.isdigit()
+        if event.time > self._ignore_until or event.key in QUITTING or repeats:
+            self._ignore_until = -inf
+            return False
+        self._ignored.append(event.key)
+        self._ignore_until = -inf if event.key == "escape" else max(self._ignore_until, event.time + BURST)
+        self._app.show_refusal(self._refusal, len(self._ignored))
+        return True
+
+    def _replay(self) -> None:
+        keys, self._keys = self._keys or [], None
+        for key in keys:
+            self._app.post_message(Key(key.key, key.character))
 
 
 class KeyBuffer(App[None]):
@@ -119,45 +211,32 @@ class KeyBuffer(App[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._keys: list[Key] | None = None
+        self.ahead = TypedAhead(self)
 
     async def on_event(self, event: Event) -> None:
-        """Buffer keys while buffering is on, and hand the keys of an input to it one by one."""
+        """Keep the keys typed ahead, and hand the keys of an input to it one by one."""
         if not isinstance(event, Key):
             await super().on_event(event)
             return
-        if not self.screen_stack:  # The console has closed.
-            return
-        if event.key in LEAVING:
-            self._keys = None  # the operator gave up on the dialog
-        elif self._keys is not None:
-            self._keys = [*self._keys, event][:MAX_KEYS]
+        if not self.screen_stack or self.ahead.takes(event):  # Without a screen, the console has closed.
             return
         field: object = self.focused
+        screen: object = self.screen
         if isinstance(field, OrderedField):
             await field.press(event)
+        elif isinstance(screen, RefusingScreen) and (why := screen.refusal(event.key)):
+            self.ahead.refuse(why)
         else:
             await super().on_event(event)
 
-    def hold(self) -> None:
-        """Start buffering."""
-        self._keys = self._keys or []
+    def show_refusal(self, why: str, ignored: int) -> None:
+        """Show why a key was refused.
 
-    def let_go(self) -> None:
-        """Replay the keys to the dialog, or drop them if no dialog opened."""
-        if isinstance(self.screen, ModalScreen):
-            self.screen.call_after_refresh(self._replay)
-        else:
-            self._keys = None
-
-    def release(self) -> None:
-        """Replay the keys to the screen in front, once it is drawn."""
-        self.screen.call_after_refresh(self._replay)
-
-    def _replay(self) -> None:
-        keys, self._keys = self._keys or [], None
-        for key in keys:
-            self.post_message(Key(key.key, key.character))
+        Args:
+            why: the reason, not sanitized.
+            ignored: number of keys ignored since.
+        """
+        raise NotImplementedError
 
 
 def key_buffer(app: App[Any]) -> KeyBuffer:

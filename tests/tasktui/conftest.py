@@ -23,6 +23,7 @@ from tasktui.render import theme
 from tasktui.screens import live
 from tasktui.session.session import Session
 from tasktui.session.write_lock import ReadOnlyReason, WriteLock
+from tasktui.terminal import keyboard
 from tests.conftest import on_sqlite
 
 WAIT_SECONDS = 20.0
@@ -146,6 +147,7 @@ def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(live, "PERIOD", 0.3)
     monkeypatch.setattr(live, "SHARE", 5)
     monkeypatch.setattr(live, "TICK", 0.1)
+    monkeypatch.setattr(keyboard, "BURST", 0.0)  # `press` types like an operator who reads the screen first
 
     @asynccontextmanager
     async def watching(

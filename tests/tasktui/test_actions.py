@@ -492,26 +492,33 @@ async def test_production_requires_its_name_and_a_reason(database: Database, wat
 
 
 @ON_ONE_DATABASE
-async def test_a_dialog_about_several_tasks_focuses_its_first_input(database: Database, watch: Watch) -> None:
+@pytest.mark.parametrize(
+    ("keys", "production", "first"),
+    [
+        ("R", False, "word"),
+        ("T", False, "word"),
+        ("D", False, "answer"),
+        ("R", True, "reason"),
+        ("T", True, "reason"),
+        ("D", True, "answer"),
+        ("*R", False, "word"),
+        ("*T", False, "word"),
+        ("*T", True, "reason"),
+    ],
+)
+async def test_a_dialog_starts_at_its_first_input_without_a_usable_default(
+    database: Database, watch: Watch, keys: str, production: bool, first: str
+) -> None:
     for _ in range(2):
         await add_live(database, run_at=ahead(600))
-    async with watch("tasks") as operator:
+    async with watch("tasks", production=production) as operator:
         await operator.sees("◔ scheduled")
-        await operator.press("space", "down", "space", "T")
+        if "*" in keys:
+            await operator.press("asterisk")
+            await operator.sees("2 marked")
+        await operator.press(keys[-1])
         await operator.until(lambda: isinstance(operator.screen, ConfirmScreen) and operator.screen.focused)
-        assert operator.screen.focused.id == "limit"
-
-
-@ON_ONE_DATABASE
-async def test_a_dialog_that_requires_a_reason_focuses_its_first_input(database: Database, watch: Watch) -> None:
-    await add_live(database, run_at=ahead(600))
-    async with watch("tasks", production=True) as operator:
-        await operator.sees("◔ scheduled")
-        for key, first in (("R", "answer"), ("T", "reason")):
-            await operator.press(key)
-            await operator.until(lambda: isinstance(operator.screen, ConfirmScreen) and operator.screen.focused)
-            assert operator.screen.focused.id == first
-            await operator.press("escape")
+        assert operator.screen.focused.id == first
 
 
 @ON_ONE_DATABASE

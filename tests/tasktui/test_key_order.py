@@ -12,10 +12,13 @@ from runner.queries.audit import audit
 from runner.queries.registries import pauses
 from tasktui.dialogs.ask import CommandScreen, ConfirmScreen
 from tasktui.session.session import Job
-from tests.store.rows import add_live, add_runner
+from tasktui.terminal import keyboard
+from tasktui.widgets.table import Table
+from tests.store.rows import add_live, add_past, add_runner
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 
 pytestmark = ON_ONE_DATABASE
+LONG_BURST = 60.0
 NAMES = {" ": "space", ":": "colon", "/": "slash", "<": "backspace", "\n": "enter", "^": "ctrl+u", "~": "left"}
 
 
@@ -81,6 +84,107 @@ async def test_escape_closes_the_command_line_before_the_next_key(ids: list[int]
             operator.console.post_message(Key(key, key if len(key) == 1 else None))
         await operator.pilot.pause()
         assert not isinstance(operator.screen, CommandScreen)
+
+
+@pytest.fixture
+def typing(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all keys of a test belong to one burst, however slowly the machine handles them."""
+    monkeypatch.setattr(keyboard, "BURST", LONG_BURST)
+
+
+async def after_a_pause(operator: Operator, key: str) -> None:
+    event = Key(key, key)
+    event.time += 2 * LONG_BURST
+    operator.console.post_message(event)
+    await operator.pilot.pause()
+
+
+REASON = "quite 2d overdue: x/8\n"
+"""A text whose letters would quit, switch screens and databases, open the command line and the filter."""
+
+
+@pytest.mark.usefixtures("typing")
+@pytest.mark.parametrize("mode", ["overview", "tasks", "failures", "runners", "schedules", "audit"])
+async def test_keys_after_a_key_refused_in_read_only_are_ignored(ids: list[int], watch: Watch, mode: str) -> None:
+    key = {"overview": "P", "runners": "L", "schedules": "P", "audit": "Z"}.get(mode, "T")
+    async with watch(mode, writable=False) as operator:
+        screen = operator.screen
+        burst(operator, key + REASON)
+        await operator.sees_notice(f"{len(REASON)} keys typed after it ignored; pause before the next key")
+        assert operator.screen is screen
+        assert operator.console.is_running
+        await after_a_pause(operator, "8")
+        assert operator.screen.title == "Audit"
+
+
+@pytest.mark.usefixtures("typing")
+async def test_keys_after_a_letter_without_a_binding_are_ignored(ids: list[int], watch: Watch) -> None:
+    async with watch("runners") as operator:
+        burst(operator, "X" + REASON)
+        await operator.sees_notice(
+            f"X is not a key of this screen; ? lists its keys\n{len(REASON)} keys typed after it"
+        )
+        assert operator.screen.title == "Runners"
+
+
+@pytest.mark.usefixtures("typing")
+async def test_keys_after_a_key_refused_by_the_state_are_ignored(database: Database, watch: Watch) -> None:
+    id = await add_past(database, 7)
+    async with watch("task", task_id=id) as operator:
+        await operator.sees("succeeded")
+        burst(operator, "Ty\n" + REASON)  # refused at the key
+        await operator.sees_notice(f"{len(REASON) + 2} keys typed after it ignored")
+        assert operator.screen.title == "Task"
+
+
+@pytest.mark.usefixtures("typing")
+async def test_keys_after_a_key_refused_by_the_database_are_ignored(ids: list[int], watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        await operator.sees("order-1")
+        burst(operator, "Z" + REASON)  # refused after a read
+        await operator.sees_notice("has no change to undo")
+        await operator.sees_notice(f"{len(REASON)} keys typed after it ignored")
+        assert operator.screen.title == "Tasks"
+
+
+@pytest.mark.usefixtures("typing")
+async def test_keys_after_a_refused_command_are_ignored(ids: list[int], watch: Watch) -> None:
+    async with watch("tasks", writable=False) as operator:
+        await operator.sees("order-1")
+        burst(operator, ":pause mail\n" + REASON)
+        await operator.sees_notice(f"{len(REASON)} keys typed after it ignored")
+        assert operator.screen.title == "Tasks"
+
+
+async def test_keys_after_a_command_wait_for_its_dialog(ids: list[int], watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        await operator.sees("order-1")
+        burst(operator, ":pause mail\n90s\nquite overdue\ny")
+        await operator.until(lambda: any(field.value == "y" for field in operator.screen.query("#word").results(Input)))
+        values = [operator.screen.query_one(f"#{name}", Input).value for name in ("answer", "reason")]
+        assert values == ["90s", "quite overdue"]
+
+
+@pytest.mark.usefixtures("typing")
+async def test_a_held_key_ends_the_keys_that_are_ignored(ids: list[int], watch: Watch) -> None:
+    async with watch("tasks", writable=False) as operator:
+        await operator.until(lambda: len(operator.screen.pages.listing.ids) == len(ids))
+        table = operator.screen.query_one(Table)
+        first = table.cursor
+        burst(operator, "Tjj")
+        await operator.sees_notice("2 keys typed after it ignored")
+        assert table.cursor == first
+        burst(operator, "j")
+        await operator.until(lambda: table.cursor != first)
+
+
+@pytest.mark.usefixtures("typing")
+async def test_escape_ends_the_keys_that_are_ignored(ids: list[int], watch: Watch) -> None:
+    async with watch("tasks", writable=False) as operator:
+        burst(operator, "Tx")
+        operator.console.post_message(Key("escape", None))
+        burst(operator, "8")
+        await operator.until(lambda: operator.screen.title == "Audit")
 
 
 async def test_quitting_waits_for_a_bulk_change(ids: list[int], watch: Watch) -> None:
