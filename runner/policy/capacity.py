@@ -134,8 +134,8 @@ class CapacityRow:
     @property
     def is_steady(self) -> bool:
         """True if the runners do about as many attempts as arrive, so that the backlog stays as it is."""
-        surplus = self.deciding.surplus
-        return bool(self.demand.attempts) and surplus is not None and abs(surplus) <= STEADY * self.demand.attempts
+        surplus, runs = self.deciding.surplus, bool(self.demand.attempts and self.deciding.per_minute)
+        return runs and surplus is not None and abs(surplus) <= STEADY * self.demand.attempts
 
     @property
     def drained_in(self) -> float | None:
@@ -269,7 +269,9 @@ def _row(name: str, work_keys: Sequence[WorkKey], shares: _Shares) -> CapacityRo
     total = _sum(demands)
     size, own = shares.slots(work_keys)
     slots = Bound("slots", max(own * MINUTE / total.seconds, total.done) if total.seconds else inf)
-    bounds = [slots if size else Bound("no live runner", 0.0)]
+    handlers = sorted({key[1] for key in work_keys if shares.situation.demands[key].backlog or not total.backlog})
+    more = f" and {len(handlers) - 1} more" if len(handlers) > 1 else ""
+    bounds = [slots if size else Bound(f"no runner takes {one_line(handlers[0])}{more}", 0.0)]
     for index, kind in enumerate(("queue", "handler")):
         by_name: dict[str, list[WorkKey]] = defaultdict(list)
         for work_key in work_keys:
@@ -287,19 +289,16 @@ def _row(name: str, work_keys: Sequence[WorkKey], shares: _Shares) -> CapacityRo
 
 def _with_last(row: CapacityRow, work_keys: Sequence[WorkKey], shares: _Shares) -> CapacityRow:
     """A row whose bound is that of the work key that is drained last, if it is drained later than all together."""
-    if len(work_keys) == 1 or row.drained_in is None:
-        return row
     last = max((_row(row.name, [work_key], shares) for work_key in work_keys), key=lambda each: each.drained_in or 0.0)
-    return replace(row, last=last) if (last.drained_in or 0.0) > row.drained_in else row
+    is_later = last.drained_in == inf if row.drained_in is None else (last.drained_in or 0.0) > row.drained_in
+    return replace(row, last=last) if is_later else row
 
 
 def _sum(demands: Sequence[Demand]) -> Demand:
     """The sum of some work; the mean duration is weighted by the attempts, or by the backlogs without any."""
     samples = [each for each in demands if each.seconds is not None]
-    weights = [each.attempts for each in samples]
-    if not any(weights):
-        weights = [float(each.backlog) for each in samples]
-    weights = weights if any(weights) else [1.0] * len(samples)
+    choices = ([each.attempts for each in samples], [float(each.backlog) for each in samples])
+    weights = next(filter(any, choices), [1.0] * len(samples))
     seconds = sum(each.seconds * weight for each, weight in zip(samples, weights, strict=True) if each.seconds)
     return Demand(
         sum(each.arrivals for each in demands),
@@ -325,7 +324,7 @@ def capacity_cells(row: CapacityRow) -> list[str]:
         age(demand.oldest) if demand.backlog else "-",
         "-" if not work or work == inf else age(MINUTE * work),
         drained_in(row) if row.drained_in != inf else endless,
-        row.deciding.bound.name if row.per_minute is not None else "unknown: no attempt ended",
+        row.deciding.bound.name if row.deciding.per_minute is not None else "unknown: no attempt ended",
     ]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from math import isinf
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import on
@@ -71,7 +71,7 @@ COLUMNS = (
     ListColumn("OLDEST", 7, right=True),
     ListColumn("IN/MIN", 6, right=True, drop=4),
     ListColumn("OUT/MIN", 7, right=True, drop=3),
-    ListColumn("DRAINED", 8, right=True),
+    ListColumn("DRAINED", 9, right=True),
     ListColumn("WAIT, LAST HOUR", SPARK, drop=1),
 )
 
@@ -192,7 +192,10 @@ class OverviewScreen(LiveScreen):
         ends = {name: view.data.pause_end(queue, view.zone) for name, queue in rows.items()}
         slots = {name: view.data.slots_of(name) for name in rows}
         waits_of = view.data.waits_of
-        table.show(order, lambda name: queue_line(rows[name], waits_of(rows[name]), slots[name], ends[name]))
+        unclaimed = {queue for handler in view.data.unknown if handler.due >= 0 for queue in handler.queues}
+        table.show(
+            order, lambda name: queue_line(rows[name], waits_of(rows[name]), slots[name], ends[name], name in unclaimed)
+        )
         self.query_one("#lower", Canvas).draw(lower)
         side = self.query_one("#side", Canvas)
         side.display = wide
@@ -271,7 +274,9 @@ def _queues_rule(view: View, width: int, *, keeps_order: bool) -> Row:
     return rule([heading("QUEUES")], width, figure)
 
 
-def queue_line(queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0, end: str = "") -> RenderedRow:
+def queue_line(
+    queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0, end: str = "", unclaimed: bool = False
+) -> RenderedRow:
     """Render a queue as a row.
 
     Args:
@@ -279,11 +284,12 @@ def queue_line(queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0, e
         hour: seconds that tasks waited for their start, in each minute of the last hour.
         slots: slots of the live runners that claim from it.
         end: the end of its pause; empty without one.
+        unclaimed: no live runner takes some of its due tasks.
     """
     more = "+" if queue.arrived.more else ""
     name = line(queue.queue)
     paused = queue.paused is not None
-    trouble = queue.falls_behind
+    trouble, finished = queue.falls_behind, queue.minute.finished
     title: tuple[Part, ...] = ((name, "muted" if paused else "strong" if trouble else "text"),)
     title += (((" ‖"), "paused"),) if paused else ()
     spark = sparkline(hour, SPARK, "paused" if paused else "trouble" if trouble else "spark", SHORT_WAIT)
@@ -305,8 +311,8 @@ def queue_line(queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0, e
             Cell(f"{queue.running}/{slots}" if slots else str(queue.running), "strong" if full else "muted"),
             Cell(formatting.age(queue.oldest) if queue.oldest is not None else "0s", _oldest(queue)),
             Cell(f"{compact(queue.arrived.number)}{more}", "text" if queue.arrived.number else "faint"),
-            Cell(compact(queue.minute.finished), _finished_style(queue)),
-            empty_in(queue, end, stopped=not has_slots),
+            Cell(compact(finished), "bold dead" if trouble else "text" if finished else "faint"),
+            empty_in(queue, end, stopped=not has_slots, unclaimed=unclaimed),
             Cell("".join(text for text, _ in spark), "spark", tuple(spark)),
         )
     )
@@ -329,20 +335,14 @@ def _oldest(queue: QueueCounts) -> str:
     return "bold retrying" if queue.falls_behind else "text"
 
 
-def _finished_style(queue: QueueCounts) -> str:
-    if queue.falls_behind:
-        return "bold dead"
-    return "text" if queue.minute.finished else "faint"
-
-
-def empty_in(queue: QueueCounts, end: str = "", *, stopped: bool = False) -> Cell:
-    """Render the time until no task is ready at the present rate, or the end of its pause; never without a runner."""
+def empty_in(queue: QueueCounts, end: str = "", *, stopped: bool = False, unclaimed: bool = False) -> Cell:
+    """Render the time until no task is ready at the present rate, the end of its pause, or that no runner takes it."""
     if queue.paused:
         return Cell(f"‖ {end}" if end else "paused", "paused")
-    if stopped and queue.ready.number:
-        return Cell("never", "bold dead")
     seconds = queue.empty_in
-    if seconds is not None and isinf(seconds):
+    if queue.ready.number and (stopped or (unclaimed and seconds == inf)):
+        return Cell("no runner", "bold dead")
+    if seconds == inf:
         return Cell("never", "bold dead") if queue.falls_behind else Cell("steady", "muted")
     if seconds is None:
         return Cell("", "faint")

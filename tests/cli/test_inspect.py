@@ -372,8 +372,8 @@ def test_capacity_names_the_bound_of_each_queue(cli: Call, store: Store) -> None
     store.submit(NewTask("a.b", queue="mail"), NewTask("a.b", queue="mail"))
     lines = cli("capacity").out.splitlines()
     assert lines[0] == "rates of the last 10m, by queue"
-    assert re.search(r"mail .* 0 .*not now +no live runner", lines[2])
-    assert lines[3] == "mail: not now: no live runner"
+    assert re.search(r"mail .* 0 .*not now +no runner takes a…", lines[2])
+    assert lines[3] == "mail: not now: no runner takes a.b"
     (row,) = cli("capacity", "--by", "handler", "--since", "1h", "--json").document["rows"]
     assert (row["name"], row["ready"], row["can_per_minute"], row["drains"]) == ("a.b", 2, 0, False)
     for wrong in ("1s", "30d", "soon"):

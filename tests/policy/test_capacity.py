@@ -63,7 +63,18 @@ def test_a_pause_and_missing_runners_leave_nothing() -> None:
     demands = {SEND: Demand(10, 10, 3.0, 400)}
     paused = one(Situation(demands, [Pool(10, frozenset({SEND}))], paused=frozenset({("queue", "mail")})))
     assert (paused.per_minute, paused.bound.name, paused.drained_in) == (0, "queue mail is paused", inf)
-    assert one(Situation(demands)).bound.name == "no live runner"
+    assert one(Situation(demands)).bound.name == "no runner takes send"
+
+
+def test_tasks_that_no_runner_takes_keep_their_queue_from_draining() -> None:
+    ghost, other = ("mail", "ghost"), ("mail", "other")
+    pools = [Pool(10, frozenset({SEND}))]
+    for seconds in (3.0, None):  # without an attempt that ended, the time of the others is unknown
+        row = one(Situation({SEND: Demand(10, 10, seconds, 4), ghost: Demand(0, 0, None, 1)}, pools))
+        assert (row.drained_in, row.deciding.bound.name) == (inf, "no runner takes ghost")
+        assert capacity_cells(row)[-2:] == ["not now", "no runner takes ghost"]
+    both = one(Situation({ghost: Demand(backlog=2), other: Demand(backlog=1), SEND: Demand(10, 10, 3.0)}))
+    assert both.bound.name == "no runner takes ghost and 1 more"
 
 
 def test_backlogs_share_the_slots_that_arrivals_leave() -> None:

@@ -89,7 +89,7 @@ async def test_limits_pauses_and_missing_runners_decide(busy: Database) -> None:
     await add_live(busy, "unknown", queue="other", run_at=ahead(-9), submitted_at=ahead(-3600))
     by_handler = await rows(busy, by="handler")
     assert by_handler["send"].bound.name == "handler send is paused"
-    assert by_handler["unknown"].bound.name == "no live runner"
+    assert by_handler["unknown"].bound.name == "no runner takes unknown"
 
 
 async def test_a_large_backlog_is_counted_with_the_same_statements(busy: Database) -> None:

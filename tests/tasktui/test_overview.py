@@ -364,7 +364,10 @@ def test_when_a_queue_is_empty_is_short() -> None:
     assert empty_in(BEHIND).text == "never"
     assert empty_in(queue()).text == ""
     still = replace(BEHIND, arrived=Count(1), minute=Flow(succeeded=900), ready=Count(3))
-    assert (empty_in(still).text, empty_in(still, stopped=True).text) == ("0.2s", "never")  # no live runner
+    assert (empty_in(still).text, empty_in(still, stopped=True).text) == ("0.2s", "no runner")
+    assert empty_in(still, unclaimed=True).text == "0.2s"  # other handlers of the queue have runners
+    stuck = queue(ready=Count(5), oldest=12.0)
+    assert (empty_in(stuck).text, empty_in(stuck, unclaimed=True).text) == ("steady", "no runner")
     assert empty_in(queue(ready=Count(5), arrived=Count(9), minute=Flow(succeeded=9), oldest=12.0)).text == "steady"
     going = replace(BEHIND, minute=Flow(succeeded=400), ready=Count(10_000, True))
     assert empty_in(going).text == ">52m37s"

@@ -288,7 +288,7 @@ async def test_c_shows_what_the_runners_can_do(database: Database, worked: None,
     async with watch("reports") as operator:
         await operator.sees("smtp.send")
         await operator.press("c")
-        await operator.sees("Capacity of the live runners", "CAN/MIN", "bulk", "not now", "no live runner", "mail")
+        await operator.sees("Capacity of the live runners", "CAN/MIN", "bulk", "not now", "no runner takes", "mail")
         await operator.sees("queue bulk: 1 tenant waits at the limit of 1 running", "acme", "1 of 1")
         await operator.press("c")
         await operator.until(lambda: operator.screen.title == "Reports")
