@@ -13,7 +13,7 @@ from runner.cli.output import print_json, print_line
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
-from runner.operations.pause import Paused, PauseKind, PauseTarget, name_warning, pause_of, preview_pause
+from runner.operations.pause import Paused, PauseKind, PauseTarget, name_warning, pause_note, pause_of, preview_pause
 from runner.operations.pause import pause as apply_pause
 from runner.operations.pause import resume as apply_resume
 from runner.operations.results import local_actor
@@ -52,7 +52,7 @@ async def pause(
         if options.sql:
             await _print_script(database, target, partial(apply_pause, target=target, by=by, until=end))
             return Exit.OK
-        warning = await database.read(name_warning, target)
+        warning = await database.read(pause_note, target)
         if options.dry_run:
             pause_row = await database.read(preview_pause, target, by, end)
         else:
@@ -92,12 +92,15 @@ async def resume(
             changed = bool(await database.read(pause_of, target, locked=False))
         else:
             changed = await database.write(apply_resume, target, local_actor(options.reason))
+        warning = "" if changed else await database.read(name_warning, target)
     if options.json:
         print_json({"verb": "resume", "target": str(target), "changed": changed, "dry_run": options.dry_run})
     elif changed:
         print_line(f"{target} {'would resume' if options.dry_run else 'resumed'}")
     else:
         print_line(f"{target} {'is' if options.dry_run else 'was'} not paused")
+    if warning:
+        print_stderr(f"runner: {warning}")
     return Exit.OK if changed else Exit.CONFLICT
 
 

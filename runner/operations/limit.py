@@ -17,10 +17,9 @@ from runner.operations.pause import PauseKind, PauseTarget, name_warning, regist
 from runner.operations.results import Actor
 from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.policy.rate import Rate, checked
-from runner.queries.registries import BreakerRow, breakers, registry_entries
+from runner.queries.registries import BreakerRow, breakers
 from runner.queries.rows import moment, readable, text
 from runner.store.breaker import STATE, close_breaker, open_breaker
-from runner.store.lanes import survey
 from runner.store.limits import kept_tokens
 
 NONE = "none"
@@ -155,11 +154,8 @@ async def preview_limits(tx: Transaction, target: PauseTarget, edit: LimitEdit) 
 async def _result(tx: Transaction, target: PauseTarget, edit: LimitEdit, row: Mapping[str, Any]) -> LimitResult:
     before = SharedLimits.of_row(row)
     after = declared(row) if edit.default else edited(before, edit.values)
-    if not (edit.new or row["known"]) and await name_warning(tx, target):
-        names = {getattr(head.lane, target.kind) for head in await survey(tx)}
-        candidates = {*names, *await registry_entries(tx, registry_of(tx, target))}
-        hint = suggestion(target.name, tuple(sorted(name for name in candidates if isinstance(name, str))))
-        raise InvalidInput(why=f"{target} has never been used{hint}; to limit it before its first task, use --new")
+    if not (edit.new or row["known"]) and (warning := await name_warning(tx, target)):
+        raise InvalidInput(why=f"{warning}; to limit it before its first task, use --new")
     return LimitResult(before, after)
 
 

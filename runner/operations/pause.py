@@ -18,7 +18,7 @@ from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, re
 from runner.operations.results import Actor
 from runner.policy.claim_policy import PAUSED
 from runner.queries.registries import registry_entries
-from runner.queries.rows import moment, readable, text
+from runner.queries.rows import as_text, moment, readable, text, texts
 
 
 class PauseKind(StrEnum):
@@ -185,8 +185,27 @@ async def name_warning(tx: Transaction, target: PauseTarget) -> str:
         A clause; empty if a task, runner or pause has used the name.
     """
     from runner.queries.task_list.search import find  # The first data of the console does not need it.
+    from runner.store.lanes import survey
 
-    entries = await registry_entries(tx, registry_of(tx, target))
-    if target.name in entries or (await find(tx, Filter((Term(target.kind, Operator.EQ, target.name),)), 1)).ids:
+    runner = tx.tables.runner.c
+    column = runner.queues if target.kind is PauseKind.QUEUE else runner.handlers
+    names = {*await registry_entries(tx, registry_of(tx, target))}
+    names.update(name for row in await tx.rows(sa.select(column)) for name in texts(row[0]))
+    if target.name in names or (await find(tx, Filter((Term(target.kind, Operator.EQ, target.name),)), 1)).ids:
         return ""
-    return f"{target} has never been used{suggestion(target.name, tuple(entries))}"
+    names.update(as_text(getattr(head.lane, target.kind)) for head in await survey(tx))
+    return f"{target} has never been used{suggestion(target.name, tuple(sorted(names)))}"
+
+
+async def pause_note(tx: Transaction, target: PauseTarget) -> str:
+    """Warn about a pause of a name that is new: it may be misspelled, or meant for tasks to come.
+
+    Args:
+        tx: an open transaction.
+        target: the queue or handler.
+
+    Returns:
+        A clause; empty if a task, runner or pause has used the name.
+    """
+    warning = await name_warning(tx, target)
+    return f"{warning}; the pause holds its first tasks back" if warning else ""

@@ -14,7 +14,7 @@ from runner.operations.audit_log import reveal
 from runner.operations.bulk import BulkOptions, to_all, to_each
 from runner.operations.bulk import canary as apply_canary
 from runner.operations.limit import BreakerResult, close_by_hand, open_by_hand, parse_edit, set_limits
-from runner.operations.pause import PauseKind, PauseTarget, name_warning
+from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.pause import pause as apply_pause
 from runner.operations.pause import resume as apply_resume
 from runner.operations.preview import preview as apply_preview
@@ -147,13 +147,12 @@ async def pause(session: Session, target: PauseTarget, length: str, reason: str 
         reason: reason for the audit.
 
     Returns:
-        The result in words, with the end of the pause and a warning if the name has never been used.
+        The result in words, with the end of the pause.
     """
-    warning = await session.read(name_warning, target)
     result = await session.write(apply_pause, target, session.by(reason), await _until(session, length))
     before = " (was already paused)" if result.again else ""
     end = f"until {format_moment(result.until, session.zone)}" if result.until else "until resumed"
-    return f"paused {end}{before}{f'; {warning}' if warning else ''}"
+    return f"paused {end}{before}"
 
 
 async def _until(session: Session, length: str) -> datetime | None:

@@ -10,7 +10,7 @@ from textual.content import Content
 from runner.db.transaction import clock
 from runner.errors import InvalidMoment
 from runner.model.task import State
-from runner.operations.pause import PauseKind, PauseTarget, name_warning
+from runner.operations.pause import PauseKind, PauseTarget, name_warning, pause_note
 from runner.policy.limits import LimitUsage
 from runner.policy.runner_command import RunnerCommand
 from runner.queries.queues import counts as read_counts
@@ -25,6 +25,9 @@ from tasktui.messages import Notice
 from tasktui.render.render import content, line
 from tasktui.render.rows import Part
 from tasktui.session.session import Session
+
+MAX_NOTE = 300
+"""Characters of a warning about a name."""
 
 MOST_COUNTED = 1_000
 """Waiting tasks of a queue that the confirmation counts."""
@@ -46,18 +49,17 @@ async def ask_to_pause(
     Args:
         action: the action with its prompt.
         session: the operator's session.
-        target: the queue or the handler; a name that was never used is refused, because it is probably misspelled.
+        target: the queue or the handler; the confirmation warns about a name that was never used.
         length: duration or end, as typed; empty for the default.
         reason: reason, as typed.
         resume: True to resume it.
     """
     from tasktui.actions import perform
 
-    if warning := await session.read(name_warning, target):
-        return Notice(f"Nothing was changed: {warning}", bad=True)
     current = await perform.current_pause(session, target)
     if resume and current is None:
-        return Notice(f"{str(target).capitalize()} is not paused", bad=True)
+        warning = await session.read(name_warning, target)
+        return Notice(f"{str(target).capitalize()} is not paused{f': {warning}' if warning else ''}", bad=True)
     if current is not None and not resume:
         until = formatting.exact(current.until, await session.read(clock), session.zone) if current.until else "resumed"
         return Notice(f"{str(target).capitalize()} is already paused until {until}; resume it first", bad=True)
@@ -104,6 +106,8 @@ async def _about_pause(session: Session, target: PauseTarget, current: Pause | N
             if queue := counts.get(target.name):
                 backlog = f"{queue.ready} ready and {queue.retrying} retrying tasks are held back"
                 texts.append(content(f"  {backlog}, {queue.running} running tasks finish"))
+        if note := await session.read(pause_note, target):
+            texts.append(content((f"  {line(note, MAX_NOTE)}", "retrying")))
         return texts
     at = await session.read(clock)
     until = formatting.exact(current.until, at, session.zone) if current.until else "resumed"

@@ -293,6 +293,21 @@ def test_a_queue_is_paused_until_it_is_resumed(cli: Call) -> None:
     assert cli("resume", "mail").code == Exit.CONFLICT
 
 
+@pytest.mark.both_databases
+def test_a_pause_of_a_new_name_is_accepted_with_the_name_that_was_probably_meant(cli: Call, store: Store) -> None:
+    store.submit(NewTask("shop.pack", queue="mail"))
+    store.claim("coupons.send")
+    result = cli("pause", "mial", "--dry-run")
+    expected = "queue mial has never been used, did you mean 'mail'; the pause holds its first tasks back"
+    assert (result.code, result.err) == (Exit.OK, f"runner: {expected}\n")
+    assert "did you mean 'coupons.send'" in cli("pause", "--handler", "coupns.send").err
+    assert cli("pause", "--handler", "coupons.send").err == ""  # a runner has it, without a task
+    resumed = cli("resume", "mial")
+    assert (resumed.code, "did you mean 'mail'" in resumed.err) == (Exit.CONFLICT, True)
+    assert "did you mean 'mail'" in cli("limit", "queue", "mial", "--concurrency", 3).err
+    assert cli("pause", "mail").err == ""
+
+
 @on_sqlite
 def test_a_second_pause_keeps_the_end_and_reason_of_the_first(cli: Call) -> None:
     cli("pause", "mail", "--until", "+10m", "--reason", "relay is down")

@@ -16,6 +16,7 @@ from tasktui.terminal import keyboard
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_past, add_runner
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
+from tests.tasktui.test_actions import confirm
 
 pytestmark = ON_ONE_DATABASE
 LONG_BURST = 60.0
@@ -68,12 +69,20 @@ async def test_a_pause_by_command_is_previewed_and_confirmed(database: Database,
     assert (entry.verb, entry.reason) == ("pause", "relay is down")
 
 
-async def test_a_queue_that_was_never_used_is_not_paused(database: Database, ids: list[int], watch: Watch) -> None:
+async def test_the_confirmation_warns_about_a_queue_that_was_never_used(
+    database: Database, ids: list[int], watch: Watch
+) -> None:
     await add_runner(database, handlers='["mail.send"]')
     async with watch("tasks") as operator:
+        await operator.command("resume mial")
+        await operator.sees_notice("Queue mial is not paused: queue mial has never been used, did you mean 'mail'")
         await operator.command("pause mial 30m typo")
-        await operator.sees_notice("queue mial has never been used")
+        await operator.sees("Pause queue mial", "never been used, did you mean 'mail'; the pause holds its first")
+        await operator.press("escape")
         assert (await database.read(pauses)).queues == {}
+        await operator.command("pause mial 30m before the deploy")
+        await confirm(operator, reason="before the deploy")
+        await operator.sees_notice("Queue mial paused until")
 
 
 async def test_escape_closes_the_command_line_before_the_next_key(ids: list[int], watch: Watch) -> None:
