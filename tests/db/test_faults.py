@@ -329,7 +329,8 @@ def test_a_write_that_the_disk_refuses_is_certain_to_store_nothing(sqlite: Sqlit
     url = sqlite.migrated(tmp_path)
     file = sqlite3.connect(make_url(url).database or "")
     file.execute("SELECT count(*) FROM task").fetchall()  # keeps the log when the program ends
-    program = [sys.executable, "-c", SUBMIT_UNTIL_FULL, f"{make_url(url).database}-wal"]
+    # -B: Python would leave truncated bytecode of the libraries, because it ignores the limit when it writes them.
+    program = [sys.executable, "-B", "-c", SUBMIT_UNTIL_FULL, f"{make_url(url).database}-wal"]
     environment = os.environ | {"RUNNER_URL": url}
     run = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
     count, error, text = run.stdout.split(" ", 2)
