@@ -1,8 +1,9 @@
 """Database: reading and writing transactions, with the set-up for each database."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
@@ -12,13 +13,14 @@ import sqlalchemy as sa
 from runner.db import connect
 from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, StatementPool, T, shielded
 from runner.db.dialects import DIALECTS, Dialect
-from runner.db.errors import translate
+from runner.db.errors import retries, retry_pause, translate
 from runner.db.file_writer import FileWriter
 from runner.db.filesystem import refuse_remote
 from runner.db.handler_transactions import HandlerTransactions, Wait
 from runner.db.schema import tables
 from runner.db.thread_connections import FairSemaphore, ThreadConnections
-from runner.db.transaction import BlockingTransaction, Transaction, TransactionStage, in_block, retried
+from runner.db.transaction import BlockingTransaction, Transaction, TransactionStage
+from runner.errors import DatabaseUnavailable
 from runner.settings import Settings
 from runner.urls import DatabaseUrl, async_url, redacted, sync_url
 
@@ -249,7 +251,7 @@ class Database:
 
     async def write(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of the store in its own writing transaction; retry if a concurrent one made it fail."""
-        return await shielded(retried(partial(in_block, self.writing, lambda tx: verb(tx, *args, **kwargs))))
+        return await shielded(_retried(partial(_in_block, self.writing, lambda tx: verb(tx, *args, **kwargs))))
 
     async def write_single(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of prepared statements only; like `write` with fewer round trips.
@@ -264,8 +266,8 @@ class Database:
 
     async def _write_prepared(self, begin: Any, verb: Callable[[Transaction], Awaitable[T]]) -> T:
         if (writer := self._file_writer) is not None:
-            return await shielded(retried(partial(self._write_file, writer, verb)))
-        return await shielded(retried(partial(in_block, begin, verb)))
+            return await shielded(_retried(partial(self._write_file, writer, verb)))
+        return await shielded(_retried(partial(_in_block, begin, verb)))
 
     async def _write_file(
         self, writer: FileWriter, verb: Callable[[Transaction], Awaitable[T]], progress: TransactionStage
@@ -275,7 +277,7 @@ class Database:
 
     async def read_single(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb that executes one reading statement, with minimal overhead."""
-        return await shielded(retried(partial(in_block, self.single, lambda tx: verb(tx, *args, **kwargs))))
+        return await shielded(_retried(partial(_in_block, self.single, lambda tx: verb(tx, *args, **kwargs))))
 
     async def dispose(self) -> None:
         """Close all connections. An open SQLite connection would prevent the process from exiting."""
@@ -307,6 +309,35 @@ class Database:
             if translated is None:
                 raise
             raise translated from error
+
+
+async def _in_block(
+    begin: Callable[[], AbstractAsyncContextManager[Transaction]],
+    verb: Callable[[Transaction], Awaitable[T]],
+    progress: TransactionStage,
+) -> T:
+    """Run a verb in a transaction of its own."""
+    async with begin() as tx:
+        progress.stage = "statement"
+        result = await verb(tx)
+        progress.stage = "commit"
+    return result
+
+
+async def _retried(transaction: Callable[[TransactionStage], Awaitable[T]]) -> T:
+    """Run a transaction; retry if a concurrent one made it fail."""
+    attempt, end = 1, time.monotonic() + connect.BUSY_SECONDS
+    while True:
+        progress = TransactionStage()
+        try:
+            return await transaction(progress)
+        except Exception as error:
+            if isinstance(error, DatabaseUnavailable):
+                error.stage = progress.stage
+            if not retries(error, attempt, end):
+                raise
+        await asyncio.sleep(retry_pause(attempt))
+        attempt += 1
 
 
 def _create_engine(url: sa.URL, synchronous: str) -> AsyncCoreEngine:

@@ -1,23 +1,17 @@
 """Transaction: the first parameter of every verb of the store."""
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 import sqlalchemy as sa
 
-from runner.db import connect
 from runner.db.async_core import AsyncCoreConnection
 from runner.db.dialects import Dialect
-from runner.db.errors import retries, retry_pause
 from runner.db.schema import Tables
 from runner.db.statement import Prepared, Step, Steps, compiled_for, follow, follow_async
 from runner.db.types import db_now, epoch_seconds
-from runner.errors import DatabaseUnavailable
 
 T = TypeVar("T")
 
@@ -153,32 +147,3 @@ class TransactionStage:
     """The last step that a transaction began."""
 
     stage: Literal["connect", "statement", "commit"] = "connect"
-
-
-async def in_block(
-    begin: Callable[[], AbstractAsyncContextManager[Transaction]],
-    verb: Callable[[Transaction], Awaitable[T]],
-    progress: TransactionStage,
-) -> T:
-    """Run a verb in a transaction of its own."""
-    async with begin() as tx:
-        progress.stage = "statement"
-        result = await verb(tx)
-        progress.stage = "commit"
-    return result
-
-
-async def retried(transaction: Callable[[TransactionStage], Awaitable[T]]) -> T:
-    """Run a transaction; retry if a concurrent one made it fail."""
-    attempt, end = 1, time.monotonic() + connect.BUSY_SECONDS
-    while True:
-        progress = TransactionStage()
-        try:
-            return await transaction(progress)
-        except Exception as error:
-            if isinstance(error, DatabaseUnavailable):
-                error.stage = progress.stage
-            if not retries(error, attempt, end):
-                raise
-        await asyncio.sleep(retry_pause(attempt))
-        attempt += 1
