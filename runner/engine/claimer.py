@@ -20,12 +20,12 @@ from runner.handlers.registry import Handler
 from runner.model.task import Claimed
 from runner.policy.claim_order import ClaimOrder, WeightedOrder
 from runner.policy.claim_policy import QueueShares
-from runner.policy.lanes import Head, Lane, LanePosition, Lanes, lane_of
+from runner.policy.lanes import Head, Lane, LanePosition, Lanes
 from runner.policy.polling import Pace
 from runner.policy.retry import BackOff, parse_plan
 from runner.policy.suspicion import Ask, Proof
 from runner.settings import Settings
-from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect, prepare_claims
+from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect, lane_of, prepare_claims
 from runner.store.lanes import DENSE, MANY, survey
 from runner.text.sanitize import one_line
 
@@ -69,14 +69,10 @@ class Claimer:
         on_start: Callable[[Slots], None],
         on_duplicate: Callable[[Claimed], None],
     ) -> None:
-        self._database = database
-        self._handlers = handlers
-        self._defaults = defaults
+        self._database, self._handlers, self._defaults = database, handlers, defaults
         self.scope = scope
-        self._in_flight = in_flight
-        self._batch = batch
-        self._on_start = on_start
-        self._on_duplicate = on_duplicate
+        self._in_flight, self._batch = in_flight, batch
+        self._on_start, self._on_duplicate = on_start, on_duplicate
         self.lanes = Lanes(scope.accepts, LanePosition(database.dialect.position(EARLIEST), 0), order)
         self.limited = LimitedClaims(database, self.lanes, defaults, self._slots, self._room_of)
         self.suspects = SuspectClaims(self._claim_group, in_flight, batch, proof, may_claim_suspects)
@@ -285,7 +281,11 @@ class Claimer:
             else:
                 lanes = {lane: self.lanes.places[lane] for lane in turn.lanes}
                 claimed = await self._database.write_single(claim, who, lanes, self._defaults, limit, starts)
-                self.lanes.advance(lanes, claimed, limit)
+                if len(claimed) < limit:
+                    self.lanes.remove(lanes)
+                else:
+                    last = claimed[-1:] if len(lanes) == 1 else claimed  # in order within each lane
+                    self.lanes.advance({lane_of(task): LanePosition(task.run_at, task.id) for task in last})
             if dry and len(claimed) == limit:
                 slots.look_ahead.waited(limit)
             self._take(claimed, slots, prefetched=not starts)

@@ -127,8 +127,14 @@ class ClaimOrder(Protocol):
     def lane_key(self, priority: int, wait: float) -> Any:
         """The sort key of a lane, from its priority and the seconds until its first task is due."""
 
-    def sort_key(self, task: Any) -> Any:
-        """The sort key of a claimed task, over all lanes."""
+    def sort_key(self, priority: int, run_at: Any, id: int) -> Any:
+        """The sort key of a claimed task, over all lanes.
+
+        Args:
+            priority: the task's priority.
+            run_at: its due time, in microseconds since 1970 or as the text of SQLite.
+            id: the task's id.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +186,9 @@ class StrictOrder:
         """By priority and time."""
         return self.rank(priority), wait
 
-    def sort_key(self, task: Any) -> Any:
+    def sort_key(self, priority: int, run_at: Any, id: int) -> Any:
         """By priority, time and id."""
-        return -task.priority, task.run_at, task.id
+        return -priority, run_at, id
 
 
 STRICT = StrictOrder()
@@ -234,11 +240,11 @@ class AgedOrder(StrictOrder):
         """By the virtual due time of the first task."""
         return wait - priority * self.step.total_seconds()
 
-    def sort_key(self, task: Any) -> Any:
+    def sort_key(self, priority: int, run_at: Any, id: int) -> Any:
         """By virtual due time and id."""
-        if isinstance(task.run_at, str):
-            return datetime.fromisoformat(task.run_at) - task.priority * self.step, task.id
-        return task.run_at - task.priority * self.step // MICROSECOND, task.id
+        if isinstance(run_at, str):
+            return datetime.fromisoformat(run_at) - priority * self.step, id
+        return run_at - priority * self.step // MICROSECOND, id
 
 
 OTHERS = 1.0

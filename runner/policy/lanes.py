@@ -1,13 +1,12 @@
 """Lanes: the order in which a runner claims from its queues, and the position that it has reached in each."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from operator import attrgetter
 from typing import Any, NamedTuple
 
-from runner.model.task import DEFAULT_QUEUE, Claimed, NewTask, Priority
+from runner.model.task import DEFAULT_QUEUE, NewTask, Priority
 from runner.policy.claim_order import STRICT, ClaimOrder
 
 RUNNER_QUEUE = "@"
@@ -30,14 +29,6 @@ class Lane(NamedTuple):
     priority: int
     hosts: str = ""
     """The hosts that may take them, as tasks store them; empty for all."""
-
-
-_LANE, _POSITION = attrgetter("queue", "handler", "priority", "hosts"), attrgetter("run_at", "id")
-
-
-def lane_of(task: Claimed) -> Lane:
-    """The lane of a claimed task."""
-    return Lane(task.queue, task.handler, task.priority, task.hosts)
 
 
 def lane_of_new(task: NewTask) -> Lane:
@@ -260,28 +251,16 @@ class Lanes:
         """
         return dict(islice(((lane, place) for lane, place in places.items() if accepts(lane)), CLAIMED))
 
-    def advance(self, lanes: Collection[Lane], claimed: Sequence[Claimed], requested: int) -> None:
-        """Move past the claimed tasks.
+    def advance(self, last: Mapping[Lane, LanePosition]) -> None:
+        """Move each lane past the last task that a claim took from it."""
+        for lane, position in last.items():
+            if lane in self.places:
+                self.places[lane] = max(self.places[lane], position)
 
-        Args:
-            lanes: lanes of the claim.
-            claimed: tasks that the claim returned.
-            requested: number of tasks requested; if fewer were returned, the lanes have no more due tasks.
-        """
-        if len(claimed) < requested:
-            for lane in lanes:
-                self.places.pop(lane, None)
-            return
-        reached: dict[tuple[Any, ...], tuple[Any, int]] = {}
-        if len(lanes) == 1 and claimed:
-            reached[_LANE(claimed[0])] = max(map(_POSITION, claimed))
-        else:
-            for task in claimed:
-                its_lane, position = _LANE(task), _POSITION(task)
-                reached[its_lane] = max(reached.get(its_lane, position), position)
+    def remove(self, lanes: Iterable[Lane]) -> None:
+        """Forget the lanes of a claim that returned fewer tasks than requested: they have no more due tasks."""
         for lane in lanes:
-            if lane in reached:
-                self.places[lane] = max(self.places[lane], LanePosition(*reached[lane]))
+            self.places.pop(lane, None)
 
     def has_ready(self, now: float) -> bool:
         """True if there are lanes to claim from; `now` in monotonic seconds."""

@@ -1,7 +1,8 @@
 """claim: assign due tasks to a runner, each to only one."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -49,6 +50,8 @@ RUNNER_ID = sa.bindparam("runner_id", type_=sa.BigInteger)
 
 NO_LIMIT = 2**62
 """More bytes than any payload has."""
+
+POSITION = attrgetter("run_at", "id")
 
 Among: TypeAlias = Literal["lane", "lanes", "suspects"]
 
@@ -126,9 +129,8 @@ async def claim_suspect(
 
 async def prepare_claims(tx: Transaction, who: Claimant) -> None:
     """Compile the claims that follow the first one of a runner, and execute nothing."""
-    kinds: tuple[Among, ...] = ("lane", "suspects")
-    for among in kinds:
-        _prepared(tx.tables, tx.driver, among, who.order, who.selection.names)
+    _prepared(tx.tables, tx.driver, "lane", who.order, who.selection.names)
+    _prepared(tx.tables, tx.driver, "suspects", who.order, who.selection.names)
 
 
 async def _claim(
@@ -147,7 +149,10 @@ async def _claim(
         for number, (lane, position) in enumerate(lanes.items())
     ]
     parameters = tx.dialect.parameters("lane", by_column(LANE_COLUMNS, rows))
-    return await claim_rows(tx, prepared, parameters | claim_values(who, limit, starts=starts) | asked, who.order)
+    claimed = await tx.run(prepared, parameters | claim_values(who, limit, starts=starts) | asked)
+    await tx.complete()
+    # Within a lane, every order is that of the positions.
+    return sorted(map(Claimed._make, claimed), key=POSITION if len(lanes) == 1 else key_of(who.order))
 
 
 def claim_values(who: Claimant, limit: int, *, starts: bool) -> dict[str, Any]:
@@ -156,15 +161,14 @@ def claim_values(who: Claimant, limit: int, *, starts: bool) -> dict[str, Any]:
     return values | {"payload_limit": who.payload_limit} | who.selection.parameters
 
 
-async def claim_rows(
-    tx: Transaction, prepared: Prepared, parameters: dict[str, Any], order: ClaimOrder = STRICT
-) -> list[Claimed]:
-    """Execute a claim, the last statement of its verb, and return the tasks in the order in which to start them."""
-    rows = await tx.run(prepared, parameters)
-    await tx.complete()
-    claimed = [Claimed._make(row) for row in rows]
-    claimed.sort(key=order.sort_key)
-    return claimed
+def key_of(order: ClaimOrder) -> Callable[[Claimed], Any]:
+    """The sort key of claimed tasks in an order."""
+    return lambda task: order.sort_key(task.priority, task.run_at, task.id)
+
+
+def lane_of(task: Claimed) -> Lane:
+    """The lane of a claimed task."""
+    return Lane(task.queue, task.handler, task.priority, task.hosts)
 
 
 @lru_cache
@@ -273,8 +277,7 @@ def first_of_lane(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Selec
     # Single values, where a join would hide from SQLite that the index has the order that is asked for.
     only = {name: sa.select(lane.c[name]).scalar_subquery() for name in LANE_COLUMNS}
     row = scope.tables.task.alias("due")
-    walk = CLAIM_POLICY.walk(row, SimpleNamespace(**only), scope)
-    return walk.with_only_columns(row.c.id).limit(LIMIT)
+    return CLAIM_POLICY.walk(row, SimpleNamespace(**only), scope).with_only_columns(row.c.id).limit(LIMIT)
 
 
 def _first_in_need(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, order: ClaimOrder) -> sa.Select[Any]:
@@ -334,8 +337,7 @@ def first_suspect(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, full: Any =
 
 def _alive(runner: sa.Table) -> sa.ColumnElement[bool]:
     """The condition that the lease of the claiming runner is valid; otherwise the claim returns nothing."""
-    me = runner.c.id == RUNNER_ID
-    return sa.exists().where(me, runner.c.lease_until >= db_now())
+    return sa.exists().where(runner.c.id == RUNNER_ID, runner.c.lease_until >= db_now())
 
 
 def _of_handler(lane: sa.CTE, default: sa.ColumnElement[Any], task: sa.Table | None) -> sa.ScalarSelect[Any]:

@@ -36,6 +36,7 @@ from runner.store.claim import (
     due_tasks,
     first_of_lane,
     first_suspect,
+    key_of,
     lock_shares,
     open_lanes,
 )
@@ -291,7 +292,7 @@ async def _run(
     """Execute a claim, count its tasks, and return them in order."""
     rows = [(Claimed._make(row[:-1]), row[-1]) for row in await tx.run(prepared, parameters)]
     ledger.count(rows)
-    return sorted((task for task, _ in rows), key=order.sort_key)
+    return sorted((task for task, _ in rows), key=key_of(order))
 
 
 def _within_rooms(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, order: ClaimOrder) -> sa.Select[Any]:

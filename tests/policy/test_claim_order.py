@@ -1,7 +1,6 @@
 """Claim orders by name, and their bounds."""
 
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,16 +49,16 @@ def test_a_bad_order_is_refused_with_the_choices(text: str, why: str) -> None:
     assert "package.module:Class" in str(caught.value)
 
 
-def at(seconds: float, priority: int, as_text: bool) -> Any:
-    """A claimed task of SQLite, or of PostgreSQL."""
+def at(seconds: float, priority: int, as_text: bool) -> tuple[int, Any, int]:
+    """Priority, due time and id of a claimed task of SQLite, or of PostgreSQL."""
     dialect = DIALECTS["sqlite" if as_text else "postgresql"]
-    return SimpleNamespace(id=1, priority=priority, run_at=dialect.position(NOW + timedelta(seconds=seconds)))
+    return priority, dialect.position(NOW + timedelta(seconds=seconds)), 1
 
 
 @pytest.mark.parametrize("as_text", [True, False])
 def test_a_priority_is_worth_one_step_of_waiting(as_text: bool) -> None:
     order = AgedOrder(timedelta(seconds=10))
-    first = order.sort_key(at(0, 1, as_text))
-    assert order.sort_key(at(79, 9, as_text)) < first < order.sort_key(at(81, 9, as_text))
+    first = order.sort_key(*at(0, 1, as_text))
+    assert order.sort_key(*at(79, 9, as_text)) < first < order.sort_key(*at(81, 9, as_text))
     assert longest_wait(order.step) == timedelta(seconds=80)
     assert order.lane_key(9, 79.0) < order.lane_key(1, 0.0) < order.lane_key(9, 81.0)

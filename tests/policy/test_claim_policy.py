@@ -86,8 +86,8 @@ def test_no_change_is_certain_to_help_against_a_condition_without_a_remedy() -> 
 def test_claimed_tasks_are_sorted_by_priority_then_time_then_id() -> None:
     later = NOW + timedelta(seconds=1)
     keys = [(1, NOW, 1), (9, later, 2), (9, NOW, 4), (9, NOW, 3)]
-    tasks = [SimpleNamespace(priority=priority, run_at=run_at, id=id) for priority, run_at, id in keys]
-    assert [each.id for each in sorted(tasks, key=CLAIM_POLICY.order.sort_key)] == [3, 4, 2, 1]
+    in_order = sorted(keys, key=lambda key: CLAIM_POLICY.order.sort_key(*key))
+    assert [id for _, _, id in in_order] == [3, 4, 2, 1]
 
 
 @pytest.mark.parametrize(("attempt", "most", "expected"), [(2, 3, False), (3, 3, True), (4, 3, True), (9, None, False)])

@@ -1,4 +1,3 @@
-from runner.model.task import Claimed
 from runner.policy.lanes import Head, Lane, LanePosition, Lanes
 
 START = LanePosition("", 0)
@@ -9,10 +8,6 @@ def surveyed(*heads: tuple[Lane, float] | tuple[Lane, float, bool]) -> Lanes:
     lanes = Lanes(lambda lane: lane.handler == "work", START)
     lanes.survey(Head(lane, "t", wait, any(paused)) for lane, wait, *paused in heads)
     return lanes
-
-
-def task(lane: Lane, run_at: str, id: int) -> Claimed:
-    return Claimed(id, lane.queue, lane.handler, None, "{}", lane.priority, run_at, 1, 3, 1, None, 0, None)
 
 
 def test_due_lanes_are_ordered_by_priority_and_start_at_the_beginning() -> None:
@@ -33,31 +28,31 @@ def test_a_survey_returns_the_time_of_the_next_due_lane() -> None:
     assert lanes.next_due == 20.0
 
 
-def test_a_full_claim_moves_each_lane_past_its_last_task() -> None:
+def test_each_lane_of_a_claim_moves_past_its_last_task() -> None:
     lanes = surveyed((LOW, -5.0), (HIGH, -5.0))
-    lanes.advance([HIGH, LOW], [task(HIGH, "2", 7), task(HIGH, "2", 9), task(LOW, "1", 3)], 3)
+    lanes.advance({HIGH: LanePosition("2", 9), LOW: LanePosition("1", 3)})
     assert lanes.places == {HIGH: LanePosition("2", 9), LOW: LanePosition("1", 3)}
     assert lanes.heads == {HIGH: START, LOW: START}
 
 
 def test_a_position_never_moves_back() -> None:
     lanes = surveyed((LOW, -5.0))
-    lanes.advance([LOW], [task(LOW, "5", 5)], 1)
-    lanes.advance([LOW], [task(LOW, "4", 9)], 1)
+    lanes.advance({LOW: LanePosition("5", 5)})
+    lanes.advance({LOW: LanePosition("4", 9)})
     assert lanes.places == {LOW: LanePosition("5", 5)}
 
 
-def test_lanes_of_a_short_claim_are_removed_and_others_stay() -> None:
+def test_lanes_without_more_due_tasks_are_removed_and_others_stay() -> None:
     lanes = surveyed((LOW, -5.0), (HIGH, -5.0))
-    lanes.advance([HIGH], [task(HIGH, "2", 7)], 2)
+    lanes.remove([HIGH])
     assert list(lanes.places) == [LOW]
-    lanes.advance([LOW], [], 1)
+    lanes.remove([LOW])
     assert not lanes
 
 
 def test_a_submit_recalls_the_lanes_of_the_last_due_tasks_and_of_the_new_ones() -> None:
     lanes = surveyed((LOW, -5.0))
-    lanes.advance([LOW], [], 1)
+    lanes.remove([LOW])
     lanes.expect([HIGH, FOREIGN])
     assert not lanes
     lanes.recall()
@@ -66,7 +61,7 @@ def test_a_submit_recalls_the_lanes_of_the_last_due_tasks_and_of_the_new_ones() 
 
 def test_a_survey_starts_over() -> None:
     lanes = surveyed((LOW, -5.0))
-    lanes.advance([LOW], [task(LOW, "5", 5)], 1)
+    lanes.advance({LOW: LanePosition("5", 5)})
     lanes.survey([Head(LOW, "6", -1.0, False), Head(HIGH, "7", 4.0, False)])
     assert lanes.places == {LOW: START}
     assert lanes.next_due == 4.0

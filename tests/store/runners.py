@@ -9,7 +9,7 @@ from runner.model.outcome import Done, Outcome
 from runner.model.task import Claimed
 from runner.policy.lanes import Lane, LanePosition, Lanes
 from runner.policy.suspicion import Ask
-from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect
+from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect, lane_of
 from runner.store.heartbeat import Identity, register
 from runner.store.lanes import MANY, SurveyScope, survey
 from runner.store.rescue import Rescuer, rescue
@@ -68,7 +68,9 @@ class Runner:
         """Claim from the end of the last claim."""
         lanes = dict(self.lanes.places)
         claimed = await self.database.write_single(claim, self.who, lanes, self.terms, limit, starts)
-        self.lanes.advance(lanes, claimed, limit)
+        if len(claimed) < limit:
+            self.lanes.remove(lanes)
+        self.lanes.advance({lane_of(task): LanePosition(task.run_at, task.id) for task in claimed})
         return claimed
 
     async def claim_suspect(self, limit: int = 1, width: int = 1, among: int = 1) -> list[Claimed]:
