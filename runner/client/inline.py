@@ -36,7 +36,8 @@ def inline_arguments(handler: Handler, args: tuple[Any, ...], kwargs: Mapping[st
     if handler.resources:
         names = ", ".join(sorted(handler.resources))
         raise InvalidInline(handler=handler.name, why=f"only a runner opens its resources: {names}")
-    return handler.bind(handler.signature.encode(args, kwargs), lambda: _context(handler))
+    arguments = handler.signature.decode(handler.signature.encode(args, kwargs))
+    return arguments | handler.injections(lambda: _context(handler))
 
 
 def _context(handler: Handler) -> Context:

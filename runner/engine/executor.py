@@ -136,7 +136,10 @@ class Executor:
         if handler.in_process and self._open_processes is not None:
             return {}
         try:
-            return handler.bind(task.payload, lambda: self._context(running), self._resources)
+            arguments = handler.signature.decode(task.payload)
+            if handler.context or handler.resources:
+                arguments |= handler.injections(lambda: self._context(running), self._resources)
+            return arguments
         except InvalidPayload as error:
             return Dead(failure=Failure("InvalidPayload", str(error)))
         except BaseException as error:  # broken annotations, or a type whose validation exits

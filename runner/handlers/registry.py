@@ -179,21 +179,17 @@ class Handler:
             where = "the program that starts" if self.function.__module__ == "__main__" else "a function"
             raise InvalidHandler(name=self.name, why=f"{why}{where}")
 
-    def bind(self, payload: str, context: Callable[[], Context], resources: Mapping[str, Any] = {}) -> dict[str, Any]:
-        """Return the keyword arguments for the function.
+    def injections(self, context: Callable[[], Context], resources: Mapping[str, Any] = {}) -> dict[str, Any]:
+        """Return the keyword arguments of the function that are not part of a call: the Context and the resources.
 
         Args:
-            payload: the arguments of the call as JSON text.
             context: makes the Context.
             resources: the open resources by name.
 
         Raises:
-            InvalidPayload: the payload does not match the signature.
             InvalidResource: a resource of the function is not open.
         """
-        arguments = self.signature.decode(payload)
-        if self.context is not None:
-            arguments[self.context] = context()
+        arguments: dict[str, Any] = {} if self.context is None else {self.context: context()}
         for parameter, name in self.resources.items():
             if name not in resources:
                 raise InvalidResource(name=name or parameter, why=f"it is not open, and handler {self.name} needs it")
