@@ -5,8 +5,7 @@ A timer per attempt, as `asyncio.timeout` needs, is a large part of the processo
 
 import asyncio
 import time
-
-from runner.engine.slots import Running
+from typing import Any
 
 KEPT = 64
 """Lengths of timeouts that keep their timer while no attempt has them."""
@@ -20,54 +19,59 @@ class Deadlines:
     """
 
     def __init__(self) -> None:
-        self._attempts: dict[float, dict[Running, float]] = {}
+        self._attempts: dict[float, dict[asyncio.Task[Any], float]] = {}
         """The deadlines in monotonic seconds by timeout; the earliest is the first."""
         self._timers: dict[float, asyncio.TimerHandle] = {}
+        self._expired: set[asyncio.Task[Any]] = set()
 
-    def watch(self, running: Running, limit: float) -> None:
+    def watch(self, job: asyncio.Task[Any], limit: float) -> float:
         """Cancel an attempt when its timeout is over, unless `end` is called before.
 
         Args:
-            running: the attempt.
+            job: the asyncio task of the attempt.
             limit: its timeout in seconds, from now.
+
+        Returns:
+            The deadline in monotonic seconds.
         """
-        if running.job is None:
-            running.job = asyncio.current_task()
-        running.deadline = time.monotonic() + limit
+        deadline = time.monotonic() + limit
         attempts = self._attempts.get(limit)
         if attempts is None:
-            self._attempts[limit] = {running: running.deadline}
+            self._attempts[limit] = {job: deadline}
             self._timers[limit] = asyncio.get_running_loop().call_later(limit, self._expire, limit)
         else:
-            attempts[running] = running.deadline
+            attempts[job] = deadline
+        return deadline
 
-    def end(self, running: Running, limit: float) -> bool:
+    def end(self, job: asyncio.Task[Any], limit: float) -> bool:
         """Forget an attempt whose body ended.
 
         Args:
-            running: the attempt.
+            job: the asyncio task of the attempt.
             limit: its timeout in seconds, as for `watch`.
 
         Returns:
-            True if it was cancelled at its deadline, and by nothing else.
+            True if it was cancelled at its deadline; call `uncancel` of the job then.
         """
         attempts = self._attempts.get(limit)
         if attempts is not None:
-            attempts.pop(running, None)
+            attempts.pop(job, None)
             if not attempts and len(self._attempts) > KEPT:
                 self._timers.pop(limit).cancel()
                 del self._attempts[limit]
-        return running.timed_out and running.job is not None and running.job.uncancel() == 0
+        if job in self._expired:
+            self._expired.remove(job)
+            return True
+        return False
 
     def _expire(self, limit: float) -> None:
         """Cancel the attempts that reached their deadline, and set the timer for the next one."""
         attempts, now = self._attempts[limit], time.monotonic()
-        for running, deadline in list(attempts.items()):
+        for job, deadline in list(attempts.items()):
             if deadline > now:
                 self._timers[limit] = asyncio.get_running_loop().call_later(deadline - now, self._expire, limit)
                 return
-            del attempts[running]
-            running.timed_out = True
-            if running.job is not None:
-                running.job.cancel()
+            del attempts[job]
+            self._expired.add(job)
+            job.cancel()
         del self._attempts[limit], self._timers[limit]

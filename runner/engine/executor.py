@@ -88,14 +88,11 @@ class Executor:
         """Those of which the slot is free again, because a spare thread replaces them."""
 
     async def execute(self, running: Running, release_slot: Callable[[Running], None]) -> Outcome:
-        """Run a task's handler.
+        """Run a task's handler and return the outcome.
 
         Args:
             running: the task.
             release_slot: called when the body has really ended; for a thread this can be after the outcome.
-
-        Returns:
-            The outcome.
         """
         handler, running.make_context = running.handler, self._context
         before = CURRENT_TASK.get()
@@ -159,23 +156,22 @@ class Executor:
     async def _on_loop(
         self, running: Running, arguments: dict[str, Any], release_slot: Callable[[Running], None]
     ) -> Outcome:
-        limit, expired = self.limit(running), False
+        limit, job, late, expired = self.limit(running), asyncio.current_task(), False, False
         try:
-            if limit is not None:
-                self._deadlines.watch(running, limit)
+            if limit is not None and job is not None:
+                running.deadline = self._deadlines.watch(job, limit)
             try:
                 if self._middleware.callbacks:
-                    call = partial(running.handler.body, **arguments)
-                    result = await self._middleware.run(self._context_of(running, arguments), call)
+                    context, call = self._context_of(running, arguments), partial(running.handler.body, **arguments)
+                    result = await self._middleware.run(context, call)
                 else:
                     result = await running.handler.body(**arguments)
             finally:
-                if limit is not None:
-                    expired = self._deadlines.end(running, limit)
+                if limit is not None and job is not None and self._deadlines.end(job, limit):
+                    late, expired = True, job.uncancel() == 0
         except asyncio.CancelledError as error:
             return timed_out(running, limit, self._rules) if expired else self._cancelled(running, error)
         except TimeoutError as error:
-            late = running.timed_out
             return timed_out(running, limit, self._rules) if late else failed(running, error, self._rules)
         except BaseException as error:  # a handler's SystemExit must not end the runner
             return failed(running, error, self._rules)

@@ -58,18 +58,15 @@ class ProcessAttempts:
         """The worker processes."""
         self.deadlines = Deadlines()
         """The deadlines of the starts and of the handlers."""
-        self.parents = parents
-        """Returns the reader of `ctx.batch.results()`."""
+        self.parents, self.limit_of = parents, limit_of
         self._limits = AttemptLimits.of(settings)
         self._rules = self._limits.rules
-        self.limit_of = limit_of
-        """Returns the seconds allowed for an attempt; None for no limit."""
         self._middleware, self._may_start = middleware, may_start
 
     async def execute(self, running: Running, context: Callable[[], Context]) -> Outcome:
         """Run a task's handler; `context` is for the middleware. When it returns, the process is idle or dead."""
         attempt = running.offer if isinstance(running.offer, _Attempt) else _Attempt(self, running)
-        running.offer, stopped = None, False
+        running.offer, stopped, running.job = None, False, running.job or asyncio.current_task()
         body = attempt.ending
         if isinstance(running.slots, ProcessSlots):
             running.slots.on_waiting = self._offer
@@ -158,6 +155,7 @@ class _Attempt:
         """Receives the outcome."""
         self.limit = attempts.limit_of(running)
         """Seconds allowed for the handler: the import of its module does not count."""
+        self._kill_after = None if self.limit is None else self.limit + GRACE
         self.call: ProcessCall
         self.has_begun = self.crashed = False
         """True if the handler has started, and if its process ended before it."""
@@ -168,8 +166,8 @@ class _Attempt:
         """The result as plain JSON, for the middleware."""
         self._worker: WorkerProcess | None = None
         self._offered: list[Running] = []
-        self._open = self._finished = False
-        """True from its slot on, and after a decision about its end."""
+        self._open = self._finished = self._late = False
+        """True from its slot on, after a decision about its end, and after its deadline."""
         self._watched: float | None = None
         """The timeout of which the deadline is watched."""
         self._inbox: deque[tuple[str, list[Any]]] = deque()
@@ -217,7 +215,7 @@ class _Attempt:
         """Begin to execute its messages: it has a slot."""
         self._open = True
         if self.has_begun:
-            self._watch()
+            self._watch(self._kill_after)
         self._read()
 
     async def run(self) -> Outcome:
@@ -265,7 +263,9 @@ class _Attempt:
     def unwatch(self) -> bool:
         """Forget the deadline; return True if it has passed and nothing else cancelled the attempt."""
         limit, self._watched = self._watched, None
-        return limit is not None and self._attempts.deadlines.end(self._running, limit)
+        if limit is not None and (job := self._running.job) and self._attempts.deadlines.end(job, limit):
+            self._late = job.uncancel() == 0
+        return self._late
 
     def not_started(self, reason: str) -> Outcome:
         """Return the outcome of an attempt whose process could not start."""
@@ -276,7 +276,7 @@ class _Attempt:
         """Record that the handler is loaded and starts."""
         self.has_begun = True
         if self._open and not self._finished:
-            self._watch()
+            self._watch(self._kill_after)
         self._attempts.offer_next(worker, self._running.slots)
 
     def receive(self, kind: str, values: list[Any]) -> None:
@@ -291,16 +291,15 @@ class _Attempt:
     def _start(self, worker: WorkerProcess) -> None:
         self._worker = self._running.process = worker
         self.call = self._attempts.call(self._running, next(self._attempts.pool.numbers), None)
-        self._watched = START_TIMEOUT
-        self._attempts.deadlines.watch(self._running, START_TIMEOUT)
+        self._watch(START_TIMEOUT)
         worker.start(self)
 
-    def _watch(self) -> None:
+    def _watch(self, limit: float | None) -> None:
+        """Cancel the attempt after a time in seconds; None for never."""
         self.unwatch()
-        self._running.deadline = None if self.limit is None else time.monotonic() + self.limit
-        if self.limit is not None:
-            self._watched = self.limit + GRACE
-            self._attempts.deadlines.watch(self._running, self._watched)
+        self._watched, job = limit, self._running.job
+        if limit is not None and job is not None:
+            self._attempts.deadlines.watch(job, limit)
 
     def _read(self) -> None:
         """Execute the messages that have arrived, in their order."""

@@ -55,8 +55,6 @@ class Running:
     done_in_tx = False
     in_tx = False
     deadline: float | None = None
-    timed_out = False
-    """True after it was cancelled at its deadline."""
     waits_for = ""
     error: BaseException | None = None
     """The exception that ended the attempt, for logs and error trackers."""
