@@ -324,6 +324,17 @@ async def test_a_settle_keeps_rows_until_it_has_seen_that_no_submit_is_open(data
 
 
 @on_postgresql
+async def test_a_dependency_by_hand_keeps_the_rows_of_one_settle(database: Database, runner: Runner) -> None:
+    tasks, watch = [await claimed(runner) for _ in range(4)], await watching(database)
+    for task in tasks:
+        if task is not tasks[0] and task is not tasks[3]:
+            hand = sa.text("INSERT INTO task_dependency (task_id, parent_id, satisfied_at) VALUES (-1, -2, now())")
+            await change(database, hand)
+        assert await database.write_single(settle_done, runner.id, [settlement(task)], watch) == {task.id}
+    assert [await past(database, task.id) is not None for task in tasks] == [False, True, True, False]
+
+
+@on_postgresql
 async def test_a_submit_waits_for_a_settle_that_may_not_see_it(
     database: Database, rival: Database, runner: Runner
 ) -> None:
