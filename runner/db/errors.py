@@ -22,7 +22,9 @@ CONTENT_STATES = ("22", "23")
 UNKNOWN_STATES = ("08", "40003")
 """SQLSTATE classes of a statement that may have been executed: broken connection, completion unknown."""
 
-AGAIN_STATES = ("40001", "40P01", "55P03")
+LOCK_TIMEOUT = "55P03"
+
+AGAIN_STATES = ("40001", "40P01", LOCK_TIMEOUT)
 """Serialization failure, deadlock, lock not available: a retry may succeed."""
 
 LOST_STATES = ("26000", "42P05")
@@ -79,6 +81,11 @@ def is_transient(error: BaseException) -> bool:
     if state == UNIQUE_VIOLATION:
         return (getattr(getattr(original, "diag", None), "constraint_name", None) or "").endswith(ONE_RUNS)
     return state in AGAIN_STATES + LOST_STATES if state else any(sign in str(original) for sign in SQLITE_AGAIN)
+
+
+def is_lock_timeout(error: BaseException) -> bool:
+    """Return True if another transaction held a row for longer than the statement may wait."""
+    return _sqlstate(_original(error)) == LOCK_TIMEOUT
 
 
 def retries(error: BaseException, attempt: int, end: float) -> bool:

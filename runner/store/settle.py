@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.dialects import by_column, same_id
+from runner.db.errors import is_lock_timeout
 from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
@@ -175,7 +176,8 @@ async def settle_done(
         watch: deletes tasks without a result that nothing refers to, in one more statement; None moves all tasks.
 
     Returns:
-        The accepted ids. Settle the others with `settle`, which locks the rows before it reports them as fenced.
+        The accepted ids. Settle the others with `settle`, which locks the rows before it reports them as fenced. With a
+        `watch` there is none if another transaction holds one of the rows for a while: `settle` waits for it.
 
     Raises:
         DatabaseRefused: a history row with the same id exists; nothing was written. `settle` removes such rows.
@@ -186,7 +188,12 @@ async def settle_done(
         bare := [item for item in batch if _is_bare(item) and (item.address is not None or not by_address)]
     ):
         addresses = [item.address for item in bare]
-        accepted = await tx.follow(delete_steps(tx, holder, _successes(bare), addresses, watch))
+        try:
+            accepted = await tx.follow(delete_steps(tx, holder, _successes(bare), addresses, watch))
+        except Exception as error:
+            if is_lock_timeout(error):
+                return accepted
+            raise
         batch = [item for item in batch if item.id not in accepted]
     if with_address := [item for item in batch if item.address is not None]:
         addresses = [item.address for item in with_address]

@@ -23,6 +23,7 @@ from runner.store.settle import Settlement, settle, settle_done
 from runner.store.submit import submit, submit_steps
 from tests.conftest import on_postgresql
 from tests.store.dependencies import after, sweep
+from tests.store.rows import until_locked
 from tests.store.runners import Runner, settlement
 from tests.store.table import change, count, edit, live, past, put, put_many, standing
 
@@ -347,6 +348,23 @@ async def test_a_submit_waits_for_a_settle_that_may_not_see_it(
                 await asyncio.sleep(0)
         with pytest.raises(InvalidTask, match="no task with this id"):
             await submitting
+
+
+@on_postgresql
+async def test_a_settle_that_waits_for_a_row_holds_up_no_submit_of_its_holder(
+    database: Database, rival: Database, runner: Runner
+) -> None:
+    task, other, parent = await claimed(runner), await claimed(runner), await put(database)
+    columns = database.tables.task.c
+    async with asyncio.timeout(WAIT_SECONDS):
+        async with rival.writing() as tx:
+            await tx.execute(sa.update(tx.tables.task).where(columns.id == task.id).values(bucket=7))
+            assert await delete_done(runner, settlement(task), settlement(other)) == set()
+            settling = asyncio.ensure_future(database.write(settle, runner.id, [settlement(task)], False))
+            await until_locked(database)
+            child = await submit(tx, after(parent))
+        assert (await settling).verbs == {task.id: "succeed"}
+    assert (await standing(database, child))["state"] == State.BLOCKED
 
 
 @on_postgresql

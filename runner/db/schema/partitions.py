@@ -95,6 +95,9 @@ before the submit commits. Its dependent would then wait for a task without a ro
 and a settle or a pruning that sees the lock keeps the rows. No settle waits for an application.
 """
 
+ROW_TIMEOUT = "100ms"
+"""Wait for a locked row with the lock of settles; less than the deadlock timeout of servers, which is 1 s."""
+
 
 def mark_submit(table: sa.Table) -> sa.ClauseElement:
     """Mark the transaction as a submit with parents until its end, and wait for the settles that may not see the mark.
@@ -123,6 +126,8 @@ def submit_watch(task: sa.Table, dependency: sa.Table) -> sa.CTE:
     The snapshot of a statement is older than its locks. A submit that ended between the two has taken ids for its
     dependencies since the last settle that saw no open submit, and the sequence of these ids has no snapshot.
 
+    A statement that then waits for a row for ROW_TIMEOUT fails.
+
     Args:
         task: the live table; `last_dependency` is a parameter, see SubmitWatch.
         dependency: the table of dependencies.
@@ -138,6 +143,8 @@ def submit_watch(task: sa.Table, dependency: sa.Table) -> sa.CTE:
     columns: dict[str, tuple[str, Any]] = {  # in the order of their evaluation
         "before": (last, sa.BigInteger),
         "lock": (f"CAST(pg_advisory_xact_lock_shared({SETTLES}, {oid}) AS text)", sa.Text),
+        # The holder of a row may be waiting for this lock, to submit.
+        "patience": (f"set_config('lock_timeout', '{ROW_TIMEOUT}', true)", sa.Text),
         "free": (f"CASE WHEN pg_try_advisory_lock({keys}) THEN pg_advisory_unlock({keys}) ELSE false END", sa.Boolean),
         "after": (last, sa.BigInteger),
     }
