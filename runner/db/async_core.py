@@ -230,11 +230,12 @@ class PooledConnection:
         driver: the driver's connection.
     """
 
-    __slots__ = ("connection", "driver")
+    __slots__ = ("connection", "driver", "verb")
 
     def __init__(self, connection: AsyncCoreConnection, driver: Any) -> None:
         self.connection = connection
         self.driver = driver
+        self.verb: object = None
 
     def in_thread(self, transaction: Callable[[Any], T]) -> Awaitable[T]:
         """Call a function with the `sqlite3.Connection`, in the thread of the connection."""
@@ -265,10 +266,16 @@ class StatementPool:
         self._closed = False
 
     @asynccontextmanager
-    async def checkout(self) -> AsyncIterator[PooledConnection]:
-        """Lend a connection whose statements commit by themselves. One on which something failed is closed."""
+    async def checkout(self, verb: object = None) -> AsyncIterator[PooledConnection]:
+        """Lend a connection whose statements commit by themselves. One on which something failed is closed.
+
+        Args:
+            verb: its use. It gets the connection that it had last, if that is idle: a server process that repeats one
+                statement keeps its plan in the caches of the processor.
+        """
         async with self._limit:
-            pooled = self._idle.pop() if self._idle else await self._open()
+            pooled = self._last_used_by(verb) or await self._open()
+            pooled.verb = verb
             try:
                 yield pooled
             except BaseException as error:
@@ -281,6 +288,10 @@ class StatementPool:
                 await _close(pooled)
             else:
                 self._idle.append(pooled)
+
+    def _last_used_by(self, verb: object) -> PooledConnection | None:
+        number = next((number for number, pooled in enumerate(self._idle) if pooled.verb is verb), -1)
+        return self._idle.pop(number) if self._idle else None
 
     @asynccontextmanager
     async def in_turn(self) -> AsyncIterator[PooledConnection]:

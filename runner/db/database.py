@@ -226,10 +226,11 @@ class Database:
         return self._handlers.limit_reason
 
     @asynccontextmanager
-    async def single(self, *, whole: bool = False) -> AsyncIterator[Transaction]:
+    async def single(self, verb: object = None, *, whole: bool = False) -> AsyncIterator[Transaction]:
         """Open a transaction for one prepared statement, with minimal overhead; on SQLite it only reads.
 
         Args:
+            verb: the verb that runs in it. It gets the connection that it had before, if that is idle.
             whole: True to make all statements of the block one transaction; without it each commits by itself.
         """
         if self._read_only:
@@ -237,7 +238,7 @@ class Database:
                 yield tx
             return
         begin = self.dialect.whole if whole else nullcontext
-        async with self._translated(), self._statements.checkout() as pooled, begin(pooled.driver):
+        async with self._translated(), self._statements.checkout(verb) as pooled, begin(pooled.driver):
             yield Transaction(pooled.connection, self.tables, self.dialect, pooled.driver)
 
     async def read(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -258,11 +259,11 @@ class Database:
 
         On SQLite it is one call to the thread of a connection: a busy event loop does not keep the file locked.
         """
-        return await self._write_prepared(self.single, lambda tx: verb(tx, *args, **kwargs))
+        return await self._write_prepared(partial(self.single, verb), lambda tx: verb(tx, *args, **kwargs))
 
     async def write_prepared(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of prepared statements only; like `write_single`, but in one transaction on PostgreSQL too."""
-        return await self._write_prepared(partial(self.single, whole=True), lambda tx: verb(tx, *args, **kwargs))
+        return await self._write_prepared(partial(self.single, verb, whole=True), lambda tx: verb(tx, *args, **kwargs))
 
     async def _write_prepared(self, begin: Any, verb: Callable[[Transaction], Awaitable[T]]) -> T:
         if (writer := self._file_writer) is not None:
@@ -277,7 +278,8 @@ class Database:
 
     async def read_single(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb that executes one reading statement, with minimal overhead."""
-        return await shielded(_retried(partial(_in_block, self.single, lambda tx: verb(tx, *args, **kwargs))))
+        begin = partial(self.single, verb)
+        return await shielded(_retried(partial(_in_block, begin, lambda tx: verb(tx, *args, **kwargs))))
 
     async def dispose(self) -> None:
         """Close all connections. An open SQLite connection would prevent the process from exiting."""

@@ -53,6 +53,24 @@ async def test_a_connection_serves_the_next_statement(migrated_url: str) -> None
     await database.dispose()
 
 
+async def test_a_verb_gets_the_connection_that_it_had_last(migrated_url: str) -> None:
+    database, together = Database.open(migrated_url), asyncio.Barrier(2)
+
+    async def claim(tx: Transaction, alone: bool) -> object:
+        alone or await together.wait()
+        return tx.connection
+
+    async def settle(tx: Transaction, alone: bool) -> object:
+        return await claim(tx, alone)
+
+    first = await asyncio.gather(database.read_single(claim, False), database.read_single(settle, False))
+    assert first[0] is not first[1]
+    for _ in range(2):
+        assert await database.read_single(claim, True) is first[0]
+        assert await database.read_single(settle, True) is first[1]
+    await database.dispose()
+
+
 async def test_prepared_statements_of_one_transaction_commit_or_roll_back_together(migrated_url: str) -> None:
     database = Database.open(migrated_url)
 
