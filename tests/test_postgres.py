@@ -109,7 +109,7 @@ def test_a_folder_without_the_programs_is_rejected(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another user")
 def test_programs_in_a_private_directory_run_from_a_copy(programs: Path, tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     package = programs.parent.parent

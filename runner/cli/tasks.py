@@ -85,7 +85,7 @@ async def tasks(
     @late inserts the filter saved as late (runner views save).
 
     Without an index for the filter, each call scans a limited number of rows; the
-    last line of output names the place to continue.
+    last line of output names the cursor to continue.
 
     Sorts: id age run_at priority claimed_at finished_at attempts. run_at and
     priority list waiting tasks, claimed_at running ones, finished_at finished ones.
@@ -96,7 +96,7 @@ async def tasks(
     Args:
         words: The filter; none lists all tasks.
         limit: Maximum number of tasks.
-        after: Continue after this place; the last line of output names it.
+        after: Continue after this cursor; the last line of output names it.
         order: The order of the list.
         at: List the tasks as they were at this time.
         sql: Only print equivalent SQL for psql or sqlite3.

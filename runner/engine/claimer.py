@@ -189,7 +189,7 @@ class Claimer:
 
     def _enough_room(self) -> bool:
         """True if the slots of a due lane have room for a claim of reasonable size."""
-        pools = {self._slots(lane) for lane in (*self.lanes.places, *self.lanes.limited.ready(time.monotonic()))}
+        pools = {self._slots(lane) for lane in (*self.lanes.positions, *self.lanes.limited.ready(time.monotonic()))}
         return not pools or any(slots.to_claim(self._batch) >= max(1, slots.size // 4) for slots in pools)
 
     async def _scan(self) -> None:
@@ -279,7 +279,7 @@ class Claimer:
             if turn.limited:
                 claimed = await self.limited.claim(who, turn.lanes, limit, starts)
             else:
-                lanes = {lane: self.lanes.places[lane] for lane in turn.lanes}
+                lanes = {lane: self.lanes.positions[lane] for lane in turn.lanes}
                 claimed = await self._database.write_single(claim, who, lanes, self._defaults, limit, starts)
                 if len(claimed) < limit:
                     self.lanes.remove(lanes)

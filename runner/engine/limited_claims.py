@@ -87,14 +87,14 @@ class LimitedClaims:
 
     def turns(self, slots: Slots) -> list[Turn]:
         """Return the claims of a pool in order: limited lanes first, unless a lane of another priority comes before."""
-        places = list(Lanes.first(self._lanes.places, lambda lane: self._slots_of(lane) is slots))
+        unlimited = list(Lanes.first(self._lanes.positions, lambda lane: self._slots_of(lane) is slots))
         ready = [lane for lane in self._lanes.limited.ready(time.monotonic()) if self._slots_of(lane) is slots]
         if not ready:
-            return self._divided(places)
-        key, best = self._lanes.key, min(places, key=self._lanes.key, default=None)
+            return self._divided(unlimited)
+        key, best = self._lanes.key, min(unlimited, key=self._lanes.key, default=None)
         first = [lane for lane in ready if best is None or lane.priority == best.priority or key(lane) < key(best)]
         last = [lane for lane in ready if lane not in first]
-        return [*self._divided(first, limited=True), *self._divided(places), *self._divided(last, limited=True)]
+        return [*self._divided(first, limited=True), *self._divided(unlimited), *self._divided(last, limited=True)]
 
     def _divided(self, lanes: list[Lane], limited: bool = False) -> list[Turn]:
         """One turn for each handler with a limit per runner that has room, and one for all others."""
@@ -117,7 +117,7 @@ class LimitedClaims:
         """Claim from these lanes, and record which of them have no room or no tasks; see `claim_limited`."""
         schedule = self._lanes.limited
         # Without other lanes to claim from, waiting for another runner's claim costs nothing.
-        patient, now = not self._lanes.places, time.monotonic()
+        patient, now = not self._lanes.positions, time.monotonic()
         self._with_tenants = {lane: until for lane, until in self._with_tenants.items() if until > now}
         without_others = self._with_tenants.keys()
         request = LimitedLanes(lanes, self._lanes.start, schedule.cursors, patient, without_others, self._counts)

@@ -152,11 +152,11 @@ class Slots:
         if running.prefetched or not self.waiting or not self.waiting[-1].prefetched:
             self.waiting.append(running)
         else:
-            first = next(place for place, waiting in enumerate(self.waiting) if waiting.prefetched)
+            first = next(index for index, waiting in enumerate(self.waiting) if waiting.prefetched)
             self.waiting.insert(first, running)
 
     def put_back(self, running: Running) -> None:
-        """Return a task that did not start to its place among the waiting tasks, and release its slot."""
+        """Return a task that did not start to its position among the waiting tasks, and release its slot."""
         self.in_use -= 1
         insort(self.waiting, running, key=lambda waiting: waiting.received_at)
 
@@ -198,7 +198,7 @@ class ProcessSlots(Slots):
         return running
 
     def put_back(self, running: Running) -> None:
-        """Return a task that did not start to its place among the waiting tasks, and release its slot."""
+        """Return a task that did not start to its position among the waiting tasks, and release its slot."""
         super().put_back(running)
         self.offered += [running] if running.offer is not None else []
 

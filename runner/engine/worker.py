@@ -123,7 +123,7 @@ class Worker:
                 budget -= EAGER
                 if not budget:
                     loop.call_soon(self.start, slots, context=self._context)
-                # A task that may not start returns to its place: with eager first steps the loop would never end.
+                # A task that may not start returns to its position: with eager first steps the loop would never end.
                 may_start = not EAGER or (budget > 0 and self._may_start())
         finally:
             self._starting = False

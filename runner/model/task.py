@@ -228,10 +228,10 @@ class BatchMember:
     """A parent in the same submit; it precedes the task that depends on it.
 
     Args:
-        place: index of the parent in the submit.
+        position: index of the parent in the submit.
     """
 
-    place: int
+    position: int
 
 
 class DependsOn(NamedTuple):

@@ -122,7 +122,7 @@ class ClaimOrder(Protocol):
         """
 
     def rank(self, priority: int) -> int:
-        """The place of a priority in a list in this order; lower ones come first, and equal ones together."""
+        """The position of a priority in a list in this order; lower ones come first, and equal ones together."""
 
     def lane_key(self, priority: int, wait: float) -> Any:
         """The sort key of a lane, from its priority and the seconds until its first task is due."""

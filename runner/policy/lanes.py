@@ -76,10 +76,10 @@ class Head(NamedTuple):
 
 def in_order(order: ClaimOrder, lanes: Mapping[Lane, float], now: float) -> list[Lane]:
     """Lanes in the order of claims, given by the due times of their first tasks."""
-    return sorted(lanes, key=place_in(order, lanes, now))
+    return sorted(lanes, key=lane_key_in(order, lanes, now))
 
 
-def place_in(order: ClaimOrder, lanes: Mapping[Lane, float], now: float) -> Callable[[Lane], Any]:
+def lane_key_in(order: ClaimOrder, lanes: Mapping[Lane, float], now: float) -> Callable[[Lane], Any]:
     """The sort key of lanes in the order of claims; see `in_order`."""
     return lambda lane: (order.lane_key(lane.priority, lanes[lane] - now), lanes[lane], lane)
 
@@ -193,14 +193,14 @@ class Lanes:
     accepts: Callable[[Lane], bool]
     start: LanePosition
     order: ClaimOrder = STRICT
-    places: dict[Lane, LanePosition] = field(default_factory=dict)
+    positions: dict[Lane, LanePosition] = field(default_factory=dict)
     """Positions in the lanes that are believed to have due tasks."""
     heads: dict[Lane, LanePosition] = field(default_factory=dict)
     """Lanes that the last survey found due, each at its start."""
     lately: dict[Lane, None] = field(default_factory=dict)
     """Lanes that recently had due tasks, the most recent last; at most RECALLED."""
     limited: LaneSchedule = field(default_factory=LaneSchedule)
-    """The due lanes with limits; they are not in `places`."""
+    """The due lanes with limits; they are not in `positions`."""
     _waits: dict[Lane, float] = field(default_factory=dict)
     """Seconds from the last survey until the first task of each lane was due."""
     next_due: float | None = None
@@ -216,7 +216,7 @@ class Lanes:
         self.limited.survey(
             (head.lane for head in due if head.limited), (head.lane for head in claimable if head.limited)
         )
-        self.places = {lane: place for lane, place in self.heads.items() if lane not in self.limited.due}
+        self.positions = {lane: position for lane, position in self.heads.items() if lane not in self.limited.due}
         self._remember(reversed(list(islice(self.heads, RECALLED))))
         self.next_due = min((head.wait for head in claimable if head.wait > 0), default=None)
 
@@ -238,36 +238,36 @@ class Lanes:
     def recall(self) -> None:
         """Treat the lanes that recently had due tasks as due: a new task is most likely in one of them."""
         lately = sorted(self.lately, key=lambda lane: self.order.rank(lane.priority))
-        recalled = {lane: self.start for lane in self.limited.recall(lately) if lane not in self.places}
-        self.places = recalled | self.places
+        recalled = {lane: self.start for lane in self.limited.recall(lately) if lane not in self.positions}
+        self.positions = recalled | self.positions
 
     @staticmethod
-    def first(places: Mapping[Lane, LanePosition], accepts: Callable[[Lane], bool]) -> dict[Lane, LanePosition]:
+    def first(positions: Mapping[Lane, LanePosition], accepts: Callable[[Lane], bool]) -> dict[Lane, LanePosition]:
         """Return the lanes to claim from, in order, at most CLAIMED: the next tasks are in them.
 
         Args:
-            places: positions by lane, in the order of a survey.
+            positions: the positions by lane, in the order of a survey.
             accepts: returns whether to claim from a lane.
         """
-        return dict(islice(((lane, place) for lane, place in places.items() if accepts(lane)), CLAIMED))
+        return dict(islice(((lane, position) for lane, position in positions.items() if accepts(lane)), CLAIMED))
 
     def advance(self, last: Mapping[Lane, LanePosition]) -> None:
         """Move each lane past the last task that a claim took from it."""
         for lane, position in last.items():
-            if lane in self.places:
-                self.places[lane] = max(self.places[lane], position)
+            if lane in self.positions:
+                self.positions[lane] = max(self.positions[lane], position)
 
     def remove(self, lanes: Iterable[Lane]) -> None:
         """Forget the lanes of a claim that returned fewer tasks than requested: they have no more due tasks."""
         for lane in lanes:
-            self.places.pop(lane, None)
+            self.positions.pop(lane, None)
 
     def has_ready(self, now: float) -> bool:
         """True if there are lanes to claim from; `now` in monotonic seconds."""
-        return bool(self.places or self.limited.ready(now))
+        return bool(self.positions or self.limited.ready(now))
 
     def __bool__(self) -> bool:
-        return bool(self.places)
+        return bool(self.positions)
 
 
 class Waiting(NamedTuple):

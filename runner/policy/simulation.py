@@ -24,7 +24,7 @@ from runner.policy.capacity import MINUTE, Pool, WorkKey
 from runner.policy.claim_order import ClaimOrder, WeightedOrder
 from runner.policy.claim_policy import QueueShares
 from runner.policy.histogram import Histogram, merged
-from runner.policy.lanes import Lane, Line, Waiting, in_order, place_in
+from runner.policy.lanes import Lane, Line, Waiting, in_order, lane_key_in
 from runner.policy.limits import LIMITS, LimitUsage, SharedLimits, retry_in, room
 from runner.policy.retry import Retries
 
@@ -236,7 +236,7 @@ class Simulation:
         """Start the next tasks of some lanes; return how many."""
         order = self._setup.order
         dues = {lane: self._lines[lane].due for lane in lanes}
-        if not self._shares and self._start(pool, min(dues, key=place_in(order, dues, now)), now):
+        if not self._shares and self._start(pool, min(dues, key=lane_key_in(order, dues, now)), now):
             return 1
         lanes = in_order(order, dues, now)
         if not self._shares:

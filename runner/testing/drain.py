@@ -148,7 +148,7 @@ class Drain:
             return None
         handler_terms = {name: handler_defaults(handler, self.settings) for name, handler in self.handlers.items()}
         claimant = Claimant(runner_id, "test", int(self.settings.payload_limit))
-        claimed = await self.database.write_single(claim, claimant, lanes.places, handler_terms, 1)
+        claimed = await self.database.write_single(claim, claimant, lanes.positions, handler_terms, 1)
         return claimed[0] if claimed else None
 
     async def _attempt(self, task: Claimed, runner_id: int) -> Ran:

@@ -249,7 +249,7 @@ TITLES = {
 
 
 def columns_for(sort: Sort, task_filter: Filter | None = None) -> dict[int, ListColumn]:
-    """The columns by their place in a row, with an arrow at the sorted one. A list of one queue needs no QUEUE.
+    """The columns by their position in a row, with an arrow at the sorted one. A list of one queue needs no QUEUE.
 
     Args:
         sort: the order of the list.
@@ -258,8 +258,8 @@ def columns_for(sort: Sort, task_filter: Filter | None = None) -> dict[int, List
     title, arrow = TITLES.get(sort.by), f" {sort.arrow}"
     one_queue = _one_queue(task_filter)
     return {
-        place: column._replace(title=column.title + arrow * (column.title == title))
-        for place, column in enumerate(TASK_HEADS)
+        position: column._replace(title=column.title + arrow * (column.title == title))
+        for position, column in enumerate(TASK_HEADS)
         if not (column.title == "QUEUE" and one_queue)
     }
 
@@ -270,8 +270,8 @@ def _one_queue(task_filter: Filter | None) -> bool:
     return any(term.field == "queue" and term.operator is Operator.EQ and not term.negated for term in terms)
 
 
-def list_line(listing: Listing, id: int, *, places: Sequence[int] = range(len(TASK_HEADS))) -> RenderedRow:
+def list_line(listing: Listing, id: int, *, positions: Sequence[int] = range(len(TASK_HEADS))) -> RenderedRow:
     """Render a task of a list as a row with some of its columns."""
     assert listing.at is not None  # noqa: S101 - ids come from a read
     row = task_line(listing.tasks[id], listing.at, finished=listing.has_finished(id), missing=id in listing.missing)
-    return row._replace(cells=tuple(row.cells[place] for place in places))
+    return row._replace(cells=tuple(row.cells[position] for position in positions))

@@ -195,7 +195,7 @@ class TasksScreen(LiveScreen):
         width = self.size.width
         columns = columns_for(self.pages.sort, self.pages.filter)
         self.table.columns = tuple(columns.values())
-        render = partial(list_line, listing, places=tuple(columns))
+        render = partial(list_line, listing, positions=tuple(columns))
         self.table.show(listing.ids, render, listing.marks)
         self.filter_bar.draw(listing, self.pages.sort, width)
         self.query_one("#states", Canvas).draw([states(listing, width), BLANK] if width >= NORMAL else [])

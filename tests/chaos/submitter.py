@@ -70,7 +70,9 @@ class Submitter:
 
 
 def _parents(planned: PlannedTask, ids: Sequence[int]) -> dict[str, list[int]]:
-    parents = [ids[after.parent.place] for after in planned.task.after or () if isinstance(after.parent, BatchMember)]
+    parents = [
+        ids[after.parent.position] for after in planned.task.after or () if isinstance(after.parent, BatchMember)
+    ]
     return {"parents": parents} if parents else {}
 
 

@@ -25,7 +25,7 @@ from tests.conftest import sqlite_first
 if TYPE_CHECKING:
     from tests.programs import Program
 
-PATIENCE = 600.0
+STEP_TIMEOUT = 600.0
 """Seconds for a step of a test: none of them takes a tenth of it on an idle machine."""
 
 RUNNERS = 5
@@ -110,12 +110,12 @@ def test_a_runner_that_is_killed_at_a_boundary_of_a_checkpoint_loses_no_acknowle
     for boundary, number in kills:
         monkeypatch.setenv(KILL, f"{boundary} {number}")
         runner = fleet.start_runner()
-        fleet.until(lambda: runner.poll() is not None, timeout=PATIENCE)  # noqa: B023 - called at once
+        fleet.until(lambda: runner.poll() is not None, timeout=STEP_TIMEOUT)  # noqa: B023 - called at once
         fleet.runners.remove(runner)
         expire_leases(deployment)
     monkeypatch.delenv(KILL)
     fleet.start_runner()
-    fleet.until(lambda: deployment.has_finished(task), timeout=PATIENCE)
+    fleet.until(lambda: deployment.has_finished(task), timeout=STEP_TIMEOUT)
     assert deployment.row(task).state == "succeeded"
     states = [event.data["state"] for event in fleet.happened("resume")]
     assert states == (RESUMED if kills is KILLS else [0, 1])
@@ -139,7 +139,7 @@ def storm(deployment: Deployment, runners: int, tasks: int, last: int, seed: int
     answers = 0
     while not deployment.has_finished(*ids):
         enough = answers + last
-        fleet.until(lambda: deployment.at_rest() or answered(fleet) > enough, timeout=PATIENCE)  # noqa: B023
+        fleet.until(lambda: deployment.at_rest() or answered(fleet) > enough, timeout=STEP_TIMEOUT)  # noqa: B023
         answers = answered(fleet)
         assert breaches(fleet.history(), stored(deployment)) == []
         while frozen:
@@ -151,7 +151,7 @@ def storm(deployment: Deployment, runners: int, tasks: int, last: int, seed: int
         else:
             deployment.freeze(victim)
             frozen.append(victim)
-            fleet.until(lambda: deployment.is_lost(victim) or deployment.at_rest(), timeout=PATIENCE)  # noqa: B023
+            fleet.until(lambda: deployment.is_lost(victim) or deployment.at_rest(), timeout=STEP_TIMEOUT)  # noqa: B023
     for program in frozen:
         fleet.thaw(program)
     assert breaches(fleet.history(), ()) == []

@@ -20,7 +20,7 @@ from tests.programs import Program
 
 MEMBERS = 5
 LEASE, HEARTBEAT = 5.0, 0.3
-PATIENCE = 300.0
+STEP_TIMEOUT = 300.0
 """Seconds for a step of a test: none of them takes a tenth of it on an idle machine."""
 
 SLOW = 10.0
@@ -94,7 +94,7 @@ def test_live_slices_move_only_the_share_of_a_member_that_is_killed_or_joins(
     fleet.draw_settings = lambda: {"RUNNER_SLICE": "live", HOST: f"h{len(fleet.runners)}"}
     for _ in range(MEMBERS):
         fleet.start_runner()
-    fleet.until(lambda: divided(deployment, fleet.runners), timeout=PATIENCE)
+    fleet.until(lambda: divided(deployment, fleet.runners), timeout=STEP_TIMEOUT)
     before, divided_at = shares(deployment), log_of(deployment)[-1].at
     fleet.start_submitter("plain", 1, interval=0.05, size=5)
 
@@ -107,7 +107,7 @@ def test_live_slices_move_only_the_share_of_a_member_that_is_killed_or_joins(
     fleet.kill(flapping)
     back = fleet.start_runner(**{HOST: "h2"})
     same = {back.pid if pid == flapping.pid else pid: buckets for pid, buckets in before.items()}
-    fleet.until(lambda: shares(deployment) == same, timeout=PATIENCE)
+    fleet.until(lambda: shares(deployment) == same, timeout=STEP_TIMEOUT)
 
     # Killed for good: only its share moves.
     before = shares(deployment)
@@ -118,7 +118,7 @@ def test_live_slices_move_only_the_share_of_a_member_that_is_killed_or_joins(
         after = shares(deployment)
         return divided(deployment, fleet.runners) and all(after[pid] > before[pid] for pid in after)
 
-    fleet.until(has_gone, timeout=PATIENCE)  # each of the others takes a part of it, and has lost nothing
+    fleet.until(has_gone, timeout=STEP_TIMEOUT)  # each of the others takes a part of it, and has lost nothing
 
     # A newcomer takes an equal part of each.
     before = shares(deployment)
@@ -128,13 +128,13 @@ def test_live_slices_move_only_the_share_of_a_member_that_is_killed_or_joins(
         after = shares(deployment)
         return divided(deployment, fleet.runners) and all(after[pid] < before[pid] for pid in before)
 
-    fleet.until(has_joined, timeout=PATIENCE)
+    fleet.until(has_joined, timeout=STEP_TIMEOUT)
     after = shares(deployment)
     assert after[newcomer.pid] == frozenset(range(BUCKETS)).difference(*(after[pid] for pid in before))
 
     for process in [*fleet.others]:
         fleet.kill(process)
-    fleet.until(deployment.at_rest, fleet.revive, PATIENCE)
+    fleet.until(deployment.at_rest, fleet.revive, STEP_TIMEOUT)
     log = log_of(deployment)
     assert check_strategies(log, {}, frozenset()) == []
     assert deployment.violations() == []

@@ -29,7 +29,7 @@ DURATIONS = {"allow": 0.0, "skip": 0.4, "queue": 0.02, "replace": 0.4}
 FAULT_COUNT = 25
 """At least as many faults, with some progress between two, so that a busy machine sees no more of them."""
 
-PATIENCE = 600.0
+STEP_TIMEOUT = 600.0
 """Seconds for a step of a test: none of them takes a tenth of it on an idle machine."""
 
 FAULTS = ("kill", "kill", "freeze", "forward", "back", "runners")
@@ -245,10 +245,10 @@ def storm(
         fleet.start_runner()
     faults = Faults(deployment, clock, seed, step)
     while (before := submitted(deployment)) < least:
-        fleet.until(lambda: submitted(deployment) > before + least // FAULT_COUNT, fleet.revive, PATIENCE)
+        fleet.until(lambda: submitted(deployment) > before + least // FAULT_COUNT, fleet.revive, STEP_TIMEOUT)
         faults.happen()
     faults.end()
-    fleet.until(lambda: runs_of_delay(deployment) > 2, fleet.revive, PATIENCE)
+    fleet.until(lambda: runs_of_delay(deployment) > 2, fleet.revive, STEP_TIMEOUT)
     pause(deployment, clock.now)
     for program in [*fleet.runners]:  # a busy machine would take minutes for the rest of the tasks
         fleet.kill(program)
@@ -327,7 +327,7 @@ def test_ticks_follow_the_clocks_of_their_zones_through_a_change(
         latest = max(latest, clock.now)
         fleet.kill(draw.choice(fleet.runners))
         fleet.start_runner()
-        fleet.until(lambda: happened() == planned(max(latest, clock.now)), fleet.revive, PATIENCE)  # noqa: B023
+        fleet.until(lambda: happened() == planned(max(latest, clock.now)), fleet.revive, STEP_TIMEOUT)  # noqa: B023
     pause(deployment, clock.now)
     assert list(_repeated(ticks_of(deployment), runs_of(deployment))) == []
 

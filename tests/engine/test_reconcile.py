@@ -101,7 +101,9 @@ async def claimed_behind(harness: Harness, runner: Engine) -> list[Claimed]:
     """Claim the due tasks for a runner, and keep the answer from it."""
     claiming = runner.claimer
     await claiming._survey()
-    return await harness.database.write_single(claim, claiming.claimant, claiming.lanes.places, claiming._defaults, 100)
+    return await harness.database.write_single(
+        claim, claiming.claimant, claiming.lanes.positions, claiming._defaults, 100
+    )
 
 
 async def test_a_claim_in_flight_during_a_heartbeat_keeps_its_tasks(

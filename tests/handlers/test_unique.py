@@ -14,7 +14,7 @@ from runner.handlers.keys import UniqueFor, parse_scope
 from runner.handlers.registry import REGISTRY
 from runner.model.task import BUCKETS, Scope
 from runner.urls import parse_url
-from tests.store.table import count, standing
+from tests.store.table import count, row_of
 from tests.store.unique_tasks import key_row
 
 Welcome = TaskHandler[Any, Any, Any]
@@ -47,7 +47,7 @@ async def test_a_key_is_computed_from_the_arguments(database: Database, welcome:
     again, other = await welcome.submit_many_async([{"user_id": 7, "note": "x"}, {"user_id": 8}])
     assert (first.duplicate, again.duplicate, other.duplicate) == (False, True, False)
     assert (again == first, other == first) == (True, False)
-    assert (await standing(database, first))["unique_key"] == "user-7"
+    assert (await row_of(database, first))["unique_key"] == "user-7"
     assert (await key_row(database, "user-7")).scope == "forever"
 
 
@@ -85,7 +85,7 @@ async def test_a_waiting_call_is_replaced(database: Database, welcome: Welcome) 
     first = await welcome.options(delay="1h").submit_async(user_id=7)
     again = await welcome.options(on_duplicate="replace").submit_async(user_id=7, note="newer")
     assert (again, again.duplicate) == (first, True)
-    assert (await standing(database, first))["payload"] == '{"user_id":7,"note":"newer"}'
+    assert (await row_of(database, first))["payload"] == '{"user_id":7,"note":"newer"}'
 
 
 async def test_a_call_without_a_key_need_not_be_unique(database: Database, connected: None) -> None:
@@ -182,9 +182,9 @@ async def test_a_bucket_is_fixed_computed_or_random(database: Database, connecte
 
     ids = await follows.submit_many_async([{"user_id": number} for number in (7, 1_007, -1)])
     ids.append(await follows.options(bucket=999).submit_async(user_id=7))
-    assert [(await standing(database, id))["bucket"] for id in ids] == [7, 7, 999, 999]
+    assert [(await row_of(database, id))["bucket"] for id in ids] == [7, 7, 999, 999]
     spread = await plain.submit_many_async([{}] * 2_000)
-    buckets = [(await standing(database, id))["bucket"] for id in spread[::20]]
+    buckets = [(await row_of(database, id))["bucket"] for id in spread[::20]]
     assert all(0 <= bucket < BUCKETS for bucket in buckets)
     assert len(set(buckets)) > 50
     with pytest.raises(InvalidTask, match="buckets range from 0 to 999"):
@@ -198,7 +198,7 @@ async def test_debounce_delays_the_task_and_replaces_it(database: Database, conn
     first = await index.submit_async(page="a", text="old")
     again = await index.submit_async(page="a", text="new")
     assert (again, again.duplicate) == (first, True)
-    row = await standing(database, first)
+    row = await row_of(database, first)
     assert row["payload"] == '{"page":"a","text":"new"}'
     assert row["run_at"] > row["submitted_at"]
     with pytest.raises(InvalidTask, match="omit run_at and delay"):
@@ -228,7 +228,7 @@ async def test_an_order_key_is_computed_from_the_arguments_and_options_override_
     computed = await ship.submit_async(order=7)
     overridden = await ship.options(order_on_failure="run").submit_async(order=7)
     fixed = await ship.options(order_key="all").submit_async(order=8)
-    rows = [await standing(database, task) for task in (computed, overridden, fixed)]
+    rows = [await row_of(database, task) for task in (computed, overridden, fixed)]
     assert [(row["order_key"], row["order_on_failure"]) for row in rows] == [
         ("order-7", "cancel"),
         ("order-7", "run"),

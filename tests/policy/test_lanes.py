@@ -12,8 +12,8 @@ def surveyed(*heads: tuple[Lane, float] | tuple[Lane, float, bool]) -> Lanes:
 
 def test_due_lanes_are_ordered_by_priority_and_start_at_the_beginning() -> None:
     lanes = surveyed((LOW, -5.0), (HIGH, 0.0))
-    assert list(lanes.places.items()) == [(HIGH, START), (LOW, START)]
-    assert lanes.heads == lanes.places
+    assert list(lanes.positions.items()) == [(HIGH, START), (LOW, START)]
+    assert lanes.heads == lanes.positions
 
 
 def test_lanes_of_other_handlers_and_paused_lanes_are_skipped() -> None:
@@ -31,7 +31,7 @@ def test_a_survey_returns_the_time_of_the_next_due_lane() -> None:
 def test_each_lane_of_a_claim_moves_past_its_last_task() -> None:
     lanes = surveyed((LOW, -5.0), (HIGH, -5.0))
     lanes.advance({HIGH: LanePosition("2", 9), LOW: LanePosition("1", 3)})
-    assert lanes.places == {HIGH: LanePosition("2", 9), LOW: LanePosition("1", 3)}
+    assert lanes.positions == {HIGH: LanePosition("2", 9), LOW: LanePosition("1", 3)}
     assert lanes.heads == {HIGH: START, LOW: START}
 
 
@@ -39,13 +39,13 @@ def test_a_position_never_moves_back() -> None:
     lanes = surveyed((LOW, -5.0))
     lanes.advance({LOW: LanePosition("5", 5)})
     lanes.advance({LOW: LanePosition("4", 9)})
-    assert lanes.places == {LOW: LanePosition("5", 5)}
+    assert lanes.positions == {LOW: LanePosition("5", 5)}
 
 
 def test_lanes_without_more_due_tasks_are_removed_and_others_stay() -> None:
     lanes = surveyed((LOW, -5.0), (HIGH, -5.0))
     lanes.remove([HIGH])
-    assert list(lanes.places) == [LOW]
+    assert list(lanes.positions) == [LOW]
     lanes.remove([LOW])
     assert not lanes
 
@@ -56,12 +56,12 @@ def test_a_submit_recalls_the_lanes_of_the_last_due_tasks_and_of_the_new_ones() 
     lanes.expect([HIGH, FOREIGN])
     assert not lanes
     lanes.recall()
-    assert list(lanes.places) == [HIGH, LOW], "a lane of another runner's handlers is not tried"
+    assert list(lanes.positions) == [HIGH, LOW], "a lane of another runner's handlers is not tried"
 
 
 def test_a_survey_starts_over() -> None:
     lanes = surveyed((LOW, -5.0))
     lanes.advance({LOW: LanePosition("5", 5)})
     lanes.survey([Head(LOW, "6", -1.0, False), Head(HIGH, "7", 4.0, False)])
-    assert lanes.places == {LOW: START}
+    assert lanes.positions == {LOW: START}
     assert lanes.next_due == 4.0

@@ -22,7 +22,7 @@ class Account(TypedDict, total=False):
 
 
 def account() -> Account:
-    """PostgreSQL refuses to run as root; nobody may not enter root's directories, hence the working directory."""
+    """PostgreSQL refuses to run as root. The user NOBODY may not enter directories of root, so it starts in `/`."""
     if os.geteuid() != 0:
         return {}
     return {"user": NOBODY, "group": NOBODY, "extra_groups": [], "cwd": "/"}

@@ -10,7 +10,7 @@ from runner.operations.unblock import unblock
 from runner.queries.task.dependency_tree import DependencyTree, dependency_cycles
 from runner.queries.task.detail import task_detail
 from runner.store.submit import submit_many
-from tests.store.dependencies import after, put_after, tell
+from tests.store.dependencies import after, put_after, resolve_parents
 from tests.store.runners import Runner
 from tests.store.table import edit, put
 
@@ -52,7 +52,7 @@ async def test_open_dependencies_are_listed_first(database: Database, runner: Ru
     first, second, *_ = await runner.claim(2)
     await runner.end(first)
     await runner.end(second, Dead("no"))
-    await tell(database, done, dead)
+    await resolve_parents(database, done, dead)
     tree = await tree_of(database, child)
     assert (tree.total, tree.waiting, dict(tree.ended or {})) == (4, 3, {"succeeded": 1, "dead": 1})
     assert tree.progress == "2 of 4 have ended: 1 succeeded, 1 dead"

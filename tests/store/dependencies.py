@@ -15,7 +15,7 @@ from runner.store.dependencies.resolve import (
     open_dependencies,
     resolve,
 )
-from tests.store.table import put, standing
+from tests.store.table import put, row_of
 
 
 async def put_after(
@@ -25,9 +25,9 @@ async def put_after(
     return await put(database, after=tuple(DependsOn(parent, on_failure) for parent in parents), **options)
 
 
-async def tell(database: Database, *ids: int, limit: int = CHUNK) -> Resolved:
+async def resolve_parents(database: Database, *ids: int, limit: int = CHUNK) -> Resolved:
     """Resolve the dependencies on finished tasks as a runner does, in chunks of a given size."""
-    rows = [await standing(database, id) for id in ids]
+    rows = [await row_of(database, id) for id in ids]
     parents = [FinishedParent(row["id"], row["handler"], row["key"]) for row in rows]
     dependencies = await database.write_single(open_dependencies, parents, limit)
     return await database.write(resolve, dependencies) if dependencies else Resolved()

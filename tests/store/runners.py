@@ -52,7 +52,7 @@ class Runner:
         """Survey the lanes again, and return the due ones."""
         scope = SurveyScope(list(self.terms), (), MANY, host=self.who.host)
         self.lanes.survey(await self.database.read_single(survey, scope))
-        return self.lanes.places
+        return self.lanes.positions
 
     async def claim(self, limit: int = 100) -> list[Claimed]:
         """Claim due tasks from the start of every lane, after a new survey."""
@@ -66,7 +66,7 @@ class Runner:
 
     async def claim_on(self, limit: int = 100, starts: bool = True) -> list[Claimed]:
         """Claim from the end of the last claim."""
-        lanes = dict(self.lanes.places)
+        lanes = dict(self.lanes.positions)
         claimed = await self.database.write_single(claim, self.who, lanes, self.terms, limit, starts)
         if len(claimed) < limit:
             self.lanes.remove(lanes)

@@ -32,7 +32,7 @@ async def past(database: Database, task_id: int) -> Row | None:
     return await _one(database, database.tables.history, task_id)
 
 
-async def standing(database: Database, task_id: int) -> Row:
+async def row_of(database: Database, task_id: int) -> Row:
     """The task's only row, in either table."""
     (row,) = [row for row in (await live(database, task_id), await past(database, task_id)) if row]
     return row

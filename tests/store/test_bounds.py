@@ -14,7 +14,7 @@ from runner.operations.results import Actor, Target
 from runner.operations.undo.undo import undo
 from runner.queries.audit import audit
 from runner.queries.why.why import why
-from tests.store.dependencies import put_after, tell
+from tests.store.dependencies import put_after, resolve_parents
 from tests.store.runners import Runner
 from tests.store.table import attempts, change, expire, live, past, put, put_many
 
@@ -132,7 +132,7 @@ async def test_a_retry_keeps_the_rest_of_the_row_and_its_dependents(
     child = await put_after(database, task_id)
     (task,) = await runner.claim()
     await runner.end(task)
-    await tell(database, parent)
+    await resolve_parents(database, parent)
     await set_row(database, task_id, error="the relay was down", priority=7, retry="1m", max_attempts=None, **values)
     before = await live(database, task_id)
     await database.write(retry_now, [Target(task_id, None)], BY)
@@ -144,7 +144,7 @@ async def test_a_retry_keeps_the_rest_of_the_row_and_its_dependents(
     assert await past(database, task_id) is None
     (task,) = await runner.claim()
     await runner.end(task)
-    assert (await tell(database, task_id)).unblocked == [child]
+    assert (await resolve_parents(database, task_id)).unblocked == [child]
 
 
 async def test_a_dead_task_with_the_highest_fence_runs_after_a_retry(database: Database, runner: Runner) -> None:
@@ -164,7 +164,7 @@ async def test_a_blocked_task_with_the_highest_version_is_unblocked(database: Da
     await set_row(database, children[0], version=HIGHEST_FENCE)
     (task,) = await runner.claim()
     await runner.end(task)
-    assert sorted((await tell(database, parent)).unblocked) == children
+    assert sorted((await resolve_parents(database, parent)).unblocked) == children
 
 
 async def test_an_undo_of_a_retry_that_reset_a_fence_buries_the_task_again(database: Database, runner: Runner) -> None:

@@ -21,9 +21,9 @@ from runner.store.dependencies.resolve import any_open
 from runner.store.retention import prune
 from runner.store.submit import submit_many
 from tests.conftest import on_postgresql
-from tests.store.dependencies import after, dependencies_of, put_after, sweep, tell
+from tests.store.dependencies import after, dependencies_of, put_after, resolve_parents, sweep
 from tests.store.runners import Runner
-from tests.store.table import change, count, edit, live, past, put, put_many, standing
+from tests.store.table import change, count, edit, live, past, put, put_many, row_of
 
 pytestmark = pytest.mark.one_database
 
@@ -38,22 +38,22 @@ async def end(runner: Runner, task_id: int, state: str = State.SUCCEEDED) -> Non
     if state == State.CANCELLED:
         await edit(runner.database, task_id, cancel_requested=True)
     await runner.end(task, ENDS[state])
-    assert (await standing(runner.database, task_id))["state"] == state
+    assert (await row_of(runner.database, task_id))["state"] == state
 
 
 async def state(database: Database, task_id: int) -> str:
-    return str((await standing(database, task_id))["state"])
+    return str((await row_of(database, task_id))["state"])
 
 
 async def test_a_task_waits_until_its_parent_has_succeeded(database: Database, runner: Runner) -> None:
     parent = await put(database)
     child = await put_after(database, parent)
-    row = await standing(database, child)
+    row = await row_of(database, child)
     assert (row["state"], row["blocked_by"]) == (State.BLOCKED, 1)
-    assert (await tell(database, parent)).unblocked == []
+    assert (await resolve_parents(database, parent)).unblocked == []
     await end(runner, parent)
-    assert (await tell(database, parent)).unblocked == [child]
-    freed = await standing(database, child)
+    assert (await resolve_parents(database, parent)).unblocked == [child]
+    freed = await row_of(database, child)
     assert (freed["state"], freed["blocked_by"], freed["version"]) == (State.WAITING, 0, row["version"] + 1)
     assert freed["run_at"] > row["run_at"]
     assert [task.id for task in await runner.claim()] == [child]
@@ -76,8 +76,8 @@ async def test_each_dependency_determines_the_effect_of_a_failed_parent(
     parent = await put(database)
     child = await put_after(database, parent, on_failure=rule)
     await end(runner, parent, end_state)
-    await tell(database, parent)
-    row = await standing(database, child)
+    await resolve_parents(database, parent)
+    row = await row_of(database, child)
     assert row["state"] == expected
     assert row["error"] == (f"parent {parent} is {end_state}" if rule == "cancel" else None)
     assert await database.write_single(any_open) is (rule == "wait")
@@ -104,8 +104,8 @@ async def test_a_task_waits_for_all_of_its_parents(database: Database, runner: R
     for left, parent in zip((2, 1, 0), parents, strict=True):
         (task,) = await runner.claim(1)
         await runner.end(task)
-        freed = (await tell(database, parent)).unblocked
-        row = await standing(database, child)
+        freed = (await resolve_parents(database, parent)).unblocked
+        row = await row_of(database, child)
         assert (freed, row["blocked_by"]) == ([child] if not left else [], left)
     assert json.loads(row["parents"]) == {"total": 3, "succeeded": 3, "dead": 0, "cancelled": 0}
 
@@ -116,10 +116,10 @@ async def test_a_cancelled_child_cancels_its_own_children(database: Database, ru
     grandchild = await put_after(database, child, on_failure="cancel")
     patient = await put_after(database, child)
     await end(runner, parent, State.DEAD)
-    (cancelled,) = (await tell(database, parent)).cancelled
+    (cancelled,) = (await resolve_parents(database, parent)).cancelled
     assert cancelled.id == child
-    assert [entry.id for entry in (await tell(database, child)).cancelled] == [grandchild]
-    assert (await standing(database, grandchild))["error"] == f"parent {child} is cancelled"
+    assert [entry.id for entry in (await resolve_parents(database, child)).cancelled] == [grandchild]
+    assert (await row_of(database, grandchild))["error"] == f"parent {child} is cancelled"
     assert await state(database, patient) == State.BLOCKED
 
 
@@ -127,7 +127,7 @@ async def test_a_retried_parent_that_succeeds_releases_its_dependents(database: 
     parent = await put(database)
     child = await put_after(database, parent)
     await end(runner, parent, State.DEAD)
-    assert (await tell(database, parent)).unblocked == []
+    assert (await resolve_parents(database, parent)).unblocked == []
     (dependency,) = await dependencies_of(database, child)
     assert (dependency["parent_state"], dependency["satisfied_at"]) == (State.DEAD, None)
     assert (await sweep(database)).skipped == []
@@ -142,11 +142,11 @@ async def test_a_handler_and_a_key_may_be_submitted_later(database: Database, ru
     others = [await put(database, handler="pay", key="order-18"), await put(database, handler="work", key="order-17")]
     for other, who in zip(others, (payer, runner), strict=True):
         await end(who, other)
-        assert (await tell(database, other)).unblocked == []
+        assert (await resolve_parents(database, other)).unblocked == []
     parent = await put(database, handler="pay", key="order-17")
     assert (await sweep(database)).unblocked == []
     await end(payer, parent)
-    assert (await tell(database, parent)).unblocked == [child]
+    assert (await resolve_parents(database, parent)).unblocked == [child]
     (dependency,) = await dependencies_of(database, child)
     assert (dependency["parent_id"], dependency["parent_handler"], dependency["parent_key"]) == (
         parent,
@@ -166,12 +166,12 @@ async def test_a_dependency_by_key_means_the_latest_task(database: Database) -> 
     (task,) = await payer.claim(1)
     assert task.id == second
     await payer.end(task)
-    assert (await tell(database, second)).unblocked == []
+    assert (await resolve_parents(database, second)).unblocked == []
     await end(payer, third)
-    assert set((await tell(database, third)).unblocked) == {waits_for_first, child}
+    assert set((await resolve_parents(database, third)).unblocked) == {waits_for_first, child}
     at_once = await put_after(database, ("pay", "k"))
     assert await state(database, at_once) == State.WAITING
-    assert json.loads((await standing(database, at_once))["parents"])["total"] == 1
+    assert json.loads((await row_of(database, at_once))["parents"])["total"] == 1
 
 
 async def test_an_unknown_parent_id_is_rejected(database: Database) -> None:
@@ -229,7 +229,7 @@ async def test_a_fan_out_and_a_fan_in_over_many_chunks(
     last = await database.write(submit_many, [NewTask("work", after=tuple(DependsOn(id, "run") for id in members))])
     await end(runner, root)
     freed: list[int] = []
-    while more := (await tell(database, root, limit=100)).unblocked:
+    while more := (await resolve_parents(database, root, limit=100)).unblocked:
         freed += more
     assert sorted(freed) == members
     await edit(database, members[0], max_attempts=1)
@@ -241,7 +241,7 @@ async def test_a_fan_out_and_a_fan_in_over_many_chunks(
             await runner.settle(*map(_done, finished[first : first + 50]))
     while (await sweep(database)).unblocked == [] and await state(database, last[0]) == State.BLOCKED:
         pass
-    row = await standing(database, last[0])
+    row = await row_of(database, last[0])
     counts = json.loads(row["parents"])
     assert (row["state"], counts["total"]) == (State.WAITING, 450)
     assert counts["succeeded"] + counts["dead"] == 450
@@ -270,7 +270,7 @@ async def test_dependencies_of_a_task_that_was_ended_while_it_waited_are_closed(
     await sweep(database)
     assert not await database.write_single(any_open)
     await end(runner, parent)
-    assert (await tell(database, parent)).unblocked == []
+    assert (await resolve_parents(database, parent)).unblocked == []
     assert await live(database, child) is None
 
 
@@ -297,31 +297,31 @@ async def test_a_blocked_row_from_a_foreign_client_is_released(database: Databas
         child = await tx.scalar(sa.insert(task).values(handler="work", state="blocked").returning(task.c.id))
         await tx.execute(sa.insert(dependency).values(task_id=child, parent_id=parent))
     await end(runner, parent)
-    assert (await tell(database, parent)).unblocked == [child]
+    assert (await resolve_parents(database, parent)).unblocked == [child]
 
 
 async def test_a_task_that_is_due_later_stays_due_later(database: Database, runner: Runner) -> None:
     parent = await put(database)
     child = await put_after(database, parent, delay=3_600.0)
-    before = (await standing(database, child))["run_at"]
+    before = (await row_of(database, child))["run_at"]
     await end(runner, parent)
-    assert (await tell(database, parent)).unblocked == [child]
-    assert (await standing(database, child))["run_at"] == before
+    assert (await resolve_parents(database, parent)).unblocked == [child]
+    assert (await row_of(database, child))["run_at"] == before
 
 
 async def test_an_operator_unblocks_a_task(database: Database) -> None:
     parents = [await put(database) for _ in range(2)]
     child = await put_after(database, *parents, ("pay", "k"))
-    version = (await standing(database, child))["version"]
+    version = (await row_of(database, child))["version"]
     first, _, keyed = await dependencies_of(database, child)
     answer = await database.write(unblock, [Target(child, version)], ANA, dependency_id=first["id"])
     assert answer.changed == [child]
-    row = await standing(database, child)
+    row = await row_of(database, child)
     assert (row["state"], row["blocked_by"], row["version"]) == (State.BLOCKED, 2, version + 1)
     late = await database.write(unblock, [Target(child, version)], ANA)
     assert [entry.id for entry in late.conflicts] == [child]
     assert (await database.write(unblock, [Target(child)], BEN)).changed == [child]
-    row = await standing(database, child)
+    row = await row_of(database, child)
     assert (row["state"], row["blocked_by"], row["version"]) == (State.WAITING, 0, version + 2)
     assert json.loads(row["parents"]) == {"total": 3, "succeeded": 0, "dead": 0, "cancelled": 0}
     assert [dependency["satisfied_by"] for dependency in await dependencies_of(database, child)] == [
@@ -365,7 +365,7 @@ async def test_dependencies_are_pruned_with_their_task_and_awaited_parents_stay(
     (first, second) = await runner.claim()
     await runner.end(first)
     await runner.end(second, Dead("no"))
-    await tell(database, parent, done)
+    await resolve_parents(database, parent, done)
     at_once = {state: timedelta(0) for state in (State.SUCCEEDED, State.DEAD, State.CANCELLED)}
     pruned = await database.write(prune, at_once)
     assert pruned.tasks == {State.SUCCEEDED: 1, State.DEAD: 0, State.CANCELLED: 0}
@@ -386,7 +386,7 @@ async def test_a_prefix_and_a_schema_have_their_own_dependencies(new_database: N
         parent = await put(database, key="k")
         children = [await put_after(database, parent), await put_after(database, ("work", "k"), on_failure="cancel")]
         await end(runner, parent, State.DEAD)
-        resolved = await tell(database, parent)
+        resolved = await resolve_parents(database, parent)
         assert (resolved.unblocked, [child.id for child in resolved.cancelled]) == ([], children[1:])
         assert (await database.write(unblock, [Target(children[0])], ANA)).changed == children[:1]
         assert [

@@ -15,9 +15,9 @@ from runner.store.dependencies.resolve import FinishedParent, open_dependencies,
 from runner.store.settle import settle
 from runner.store.submit import submit, submit_steps
 from tests.conftest import on_postgresql
-from tests.store.dependencies import after, dependencies_of, put_after, sweep, tell
+from tests.store.dependencies import after, dependencies_of, put_after, resolve_parents, sweep
 from tests.store.runners import Runner, settlement
-from tests.store.table import count, put, standing
+from tests.store.table import count, put, row_of
 
 WAIT_SECONDS = 20.0
 """Seconds after which one side counts as blocked by the other."""
@@ -81,7 +81,7 @@ async def test_every_order_of_steps_has_the_same_result(
                 with pytest.raises(StopAsyncIteration):
                     await anext(left)
             await sweep(database)
-        assert (await standing(database, ids[0]))["state"] == State.WAITING, order
+        assert (await row_of(database, ids[0]))["state"] == State.WAITING, order
         (dependency,) = await dependencies_of(database, ids[0])
         assert (dependency["parent_id"], dependency["parent_state"]) == (parent, State.SUCCEEDED), order
 
@@ -95,9 +95,9 @@ async def test_the_orders_include_one_that_only_a_sweep_resolves(
     async with rival.writing() as tx:
         child = await submit(tx, after(parent))
         await runner.end(task)
-        assert (await tell(database, parent)).unblocked == []
+        assert (await resolve_parents(database, parent)).unblocked == []
         assert (await sweep(database)).unblocked == []
-    assert (await standing(database, child))["state"] == State.BLOCKED
+    assert (await row_of(database, child))["state"] == State.BLOCKED
     assert (await sweep(database)).unblocked == [child]
 
 
@@ -110,9 +110,9 @@ async def test_locked_tasks_are_skipped_and_resolved_later(database: Database, r
     async with asyncio.timeout(WAIT_SECONDS), rival.writing() as tx:
         rows = rival.tables.task
         await tx.execute(sa.update(rows).where(rows.c.id == locked).values(priority=9))
-        resolved = await tell(database, parent)
+        resolved = await resolve_parents(database, parent)
         assert (resolved.unblocked, [dependency.task_id for dependency in resolved.skipped]) == ([free], [locked])
-    assert (await tell(database, parent)).unblocked == [locked]
+    assert (await resolve_parents(database, parent)).unblocked == [locked]
 
 
 @on_postgresql
@@ -124,7 +124,9 @@ async def test_parents_that_end_concurrently_release_their_child_once(
         child = await put_after(database, *parents)
         tasks = await runner.claim(1), await other.claim(1)
         await asyncio.gather(runner.end(tasks[0][0]), other.end(tasks[1][0]))
-        results = await asyncio.gather(tell(database, tasks[0][0].id), tell(rival, tasks[1][0].id))
+        results = await asyncio.gather(
+            resolve_parents(database, tasks[0][0].id), resolve_parents(rival, tasks[1][0].id)
+        )
         freed = [id for result in results for id in result.unblocked]
         freed += (await sweep(database)).unblocked
         assert freed == [child]
@@ -159,7 +161,7 @@ async def test_many_concurrent_submits_and_ends_leave_no_task_blocked(
             for task in await who.claim(5):
                 await who.end(task, Done())
                 if chance.random() < 0.8:
-                    await tell(who.database, task.id)
+                    await resolve_parents(who.database, task.id)
             if not growing:
                 await sweep(who.database)
             await asyncio.sleep(0.001)

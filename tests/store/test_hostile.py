@@ -12,7 +12,7 @@ from runner.store.lanes import survey
 from runner.store.settle import ERROR_LIMIT, settle_done
 from tests.conftest import on_postgresql
 from tests.store.runners import Runner, settlement
-from tests.store.table import Row, attempts, edit, expire, live, make_due, put, put_many, standing
+from tests.store.table import Row, attempts, edit, expire, live, make_due, put, put_many, row_of
 
 pytestmark = pytest.mark.one_database
 
@@ -65,7 +65,7 @@ async def test_no_failure_can_keep_tasks_from_being_settled(database: Database, 
     settled = await runner.settle(settlement(one, Retry(failure=failure)), settlement(two, Dead(failure=failure)))
     assert settled.verbs == {one.id: "retry", two.id: "die"}
     for task in (one, two):
-        row, (kept,) = await standing(database, task.id), await attempts(database, task.id)
+        row, (kept,) = await row_of(database, task.id), await attempts(database, task.id)
         assert len((row["error"] or "").encode()) <= ERROR_LIMIT
         assert len(kept["message"].encode()) <= MESSAGE_LIMIT
         assert "\0" not in f"{row['error']}{kept['error_type']}{kept['message']}{kept['traceback']}"
@@ -100,7 +100,7 @@ async def test_any_printable_name_goes_through_every_verb(database: Database, na
     await runner.end(task, Retry("0s", failure=Failure(name, name)))
     (again,) = await runner.claim()
     await runner.end(again, Done('{"a": 1}'))
-    row = await standing(database, task_id)
+    row = await row_of(database, task_id)
     assert [row[column] for column in ("queue", "handler", "key", "state")] == [name, name, name, "succeeded"]
 
 
@@ -109,7 +109,7 @@ async def test_a_key_is_stored_unchanged(database: Database, runner: Runner, tex
     await put(database, key=text)
     (task,) = await runner.claim()
     await runner.end(task)
-    assert task.key == (await standing(database, task.id))["key"] == text
+    assert task.key == (await row_of(database, task.id))["key"] == text
 
 
 async def test_the_largest_numbers_go_through(database: Database, runner: Runner) -> None:
@@ -180,5 +180,5 @@ async def test_results_are_stored_unchanged(database: Database, runner: Runner) 
         await put(database)
         (task,) = await runner.claim()
         assert await database.write_single(settle_done, runner.id, [settlement(task, Done(result))]) == {task.id}
-        rows.append(await standing(database, task.id))
+        rows.append(await row_of(database, task.id))
     assert [row["result"] for row in rows] == results

@@ -82,7 +82,7 @@ class TestConcurrency:
         await limit(database, "queue", "mail", concurrency="1")  # after the survey
         assert await runner.claim_on() == []
         await runner.survey()
-        assert not runner.lanes.places
+        assert not runner.lanes.positions
         assert len(runner.lanes.limited.due) == 1
 
     async def test_both_limits_of_a_lane_hold(self, database: Database) -> None:
@@ -392,11 +392,11 @@ async def test_a_lane_is_limited_by_its_queue_or_its_handler(database: Database,
     await put(database, queue="mail")
     await limit(database, "queue", "mail", concurrency="1")
     await runner.survey()
-    assert list(runner.lanes.places) == [Lane("free", "work", 1)]
+    assert list(runner.lanes.positions) == [Lane("free", "work", 1)]
     assert list(runner.lanes.limited.due) == [Lane("mail", "work", 1)]
     await limit(database, "handler", "work", rate="1/s")
     await runner.survey()
-    assert not runner.lanes.places
+    assert not runner.lanes.positions
 
 
 @pytest.mark.parametrize("column", ["max_running", "max_per_tenant", "rate_limit"])

@@ -128,7 +128,7 @@ async def costs(database: Database, looking: Watch) -> dict[str, Cost]:
         claimed = await runner.claim_on(100)
     await put_many(database, 50, priority=5, queue="other")
     await runner.survey()
-    assert len(runner.lanes.places) > 1
+    assert len(runner.lanes.positions) > 1
     async with looking.seeing() as by_verb["claim_lanes"]:
         claimed += await runner.claim_on(100)
     async with looking.seeing() as by_verb["heartbeat"]:

@@ -15,7 +15,7 @@ from runner.store.rescue import CHUNK, LOST, OVERDUE, UNSTARTED, Rescuer, any_lo
 from runner.store.start import Start, mark_started
 from tests.conftest import on_postgresql
 from tests.store.runners import GRACE, LEASE, Runner
-from tests.store.table import attempts, change, count, edit, expire, live, past, put, put_many, standing
+from tests.store.table import attempts, change, count, edit, expire, live, past, put, put_many, row_of
 
 
 async def its_lease_runs_out(runner: Runner, _: Claimed) -> None:
@@ -115,9 +115,9 @@ async def test_a_lost_task_with_a_termination_request_is_cancelled(
 async def test_a_late_settle_is_refused(database: Database, runner: Runner, other: Runner) -> None:
     task = await lost(runner, database)
     await other.rescue()
-    before = await standing(database, task.id)
+    before = await row_of(database, task.id)
     assert (await runner.end(task)).fenced == {task.id}
-    assert await standing(database, task.id) == before
+    assert await row_of(database, task.id) == before
 
 
 async def test_nothing_is_rescued_twice(database: Database, runner: Runner, other: Runner) -> None:

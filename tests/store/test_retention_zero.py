@@ -25,7 +25,7 @@ from tests.conftest import on_postgresql
 from tests.store.dependencies import after, sweep
 from tests.store.rows import until_locked
 from tests.store.runners import Runner, settlement
-from tests.store.table import change, count, edit, live, past, put, put_many, standing
+from tests.store.table import change, count, edit, live, past, put, put_many, row_of
 
 Case = Callable[[Runner], Awaitable[Settlement]]
 
@@ -261,7 +261,7 @@ async def test_every_order_of_a_settle_and_of_a_submit_releases_the_dependent(
             else:
                 await sides["c"].run
                 await sweep(database)
-                assert (await standing(database, ids[0]))["state"] == State.WAITING, race
+                assert (await row_of(database, ids[0]))["state"] == State.WAITING, race
                 assert await past(database, parent) is not None, race
         await change(database, sa.delete(database.tables.task))
         await change(database, sa.delete(database.tables.dependency))
@@ -288,7 +288,7 @@ async def test_a_success_during_the_submit_of_its_dependent_releases_it(
                 assert await settling == {task.id}
         assert await settling == {task.id}
     await sweep(database)
-    assert (await standing(database, child))["state"] == State.WAITING
+    assert (await row_of(database, child))["state"] == State.WAITING
     assert await past(database, task.id) is not None
 
 
@@ -313,7 +313,7 @@ async def test_a_settle_finds_a_submit_that_ended_after_its_snapshot(
         await holder.execute(sa.text("SELECT pg_advisory_unlock_all()"))
         assert await settling == {task.id}
     await sweep(database)
-    assert (await standing(database, child))["state"] == State.WAITING
+    assert (await row_of(database, child))["state"] == State.WAITING
 
 
 @on_postgresql
@@ -364,7 +364,7 @@ async def test_a_settle_that_waits_for_a_row_holds_up_no_submit_of_its_holder(
             await until_locked(database)
             child = await submit(tx, after(parent))
         assert (await settling).verbs == {task.id: "succeed"}
-    assert (await standing(database, child))["state"] == State.BLOCKED
+    assert (await row_of(database, child))["state"] == State.BLOCKED
 
 
 @on_postgresql
@@ -388,7 +388,7 @@ async def test_a_submit_with_an_old_snapshot_is_repeated_if_its_parent_has_ended
     async with rival.writing() as tx:
         await tx.execute(repeatable)
         child = await submit(tx, after(parent))
-    assert (await standing(database, child))["state"] == State.BLOCKED
+    assert (await row_of(database, child))["state"] == State.BLOCKED
 
 
 async def pruned(database: Database) -> int:
@@ -407,7 +407,7 @@ async def test_a_pruning_keeps_tasks_that_an_open_submit_may_wait_for(
         assert await pruned(database) == 0
     assert await pruned(database) == 0  # a dependency on it is open
     await sweep(database)
-    assert (await standing(database, child))["state"] == State.WAITING
+    assert (await row_of(database, child))["state"] == State.WAITING
     assert await pruned(database) == 1
 
 
@@ -419,7 +419,7 @@ async def test_a_pruning_keeps_a_parent_by_key_until_its_dependent_is_released(
     await delete_done(runner, settlement(task))
     assert await pruned(database) == 0
     await sweep(database)
-    assert (await standing(database, child))["state"] == State.WAITING
+    assert (await row_of(database, child))["state"] == State.WAITING
     assert await pruned(database) == 1
 
 
@@ -457,4 +457,4 @@ async def test_a_pruning_keeps_the_parent_of_a_submit_that_ends_during_it(
         monkeypatch.setattr("runner.store.retention.oldest_submit", read_during_a_submit)
         assert await pruned(database) == 0
     await sweep(database)
-    assert (await standing(database, ids[0]))["state"] == State.WAITING
+    assert (await row_of(database, ids[0]))["state"] == State.WAITING

@@ -20,7 +20,7 @@ from runner.store.rescue import rescue
 from runner.store.settle import ERROR_LIMIT, Settled, Settlement, complete_steps, settle_done
 from tests.conftest import on_postgresql
 from tests.store.runners import Runner, settlement
-from tests.store.table import Row, attempts, change, count, edit, expire, live, make_due, past, put, put_many, standing
+from tests.store.table import Row, attempts, change, count, edit, expire, live, make_due, past, put, put_many, row_of
 
 BROKEN = Failure("ValueError", "no such coupon: 17", "Traceback ...\nValueError: no such coupon: 17")
 
@@ -30,7 +30,7 @@ EVERY_OUTCOME: dict[str, tuple[Outcome, str]] = {
     "dead": (Dead(failure=BROKEN), "die"),
     "snooze": (Snooze("10m"), "snooze"),
     "release": (Release(), "release"),
-    "cancelled, which nobody wants any more": (Cancelled(), "release"),
+    "cancelled, without a request": (Cancelled(), "release"),
 }
 every_outcome = pytest.mark.parametrize(("outcome", "verb"), EVERY_OUTCOME.values(), ids=EVERY_OUTCOME.keys())
 
@@ -98,7 +98,7 @@ async def test_a_success_moves_to_the_history_with_its_result(database: Database
 async def test_a_success_without_a_result_is_none(database: Database, runner: Runner) -> None:
     task = await started(runner)
     await runner.end(task)
-    assert (await standing(database, task.id))["result"] is None
+    assert (await row_of(database, task.id))["result"] is None
 
 
 async def test_a_failed_task_waits_for_the_delay_of_its_plan(database: Database, runner: Runner) -> None:
@@ -181,7 +181,7 @@ async def test_handing_back_too_often_ends_with_the_last_attempt(database: Datab
     task = await started(runner, max_attempts=1)
     await edit(database, task.id, releases=FREE_RELEASES)
     assert (await runner.end(task, Release())).verbs == {task.id: "die"}
-    assert (await standing(database, task.id))["state"] == "dead"
+    assert (await row_of(database, task.id))["state"] == "dead"
 
 
 async def test_a_terminated_attempt_is_cancelled(database: Database, runner: Runner) -> None:
@@ -219,7 +219,7 @@ async def test_a_termination_requested_during_the_run_counts(
     task = await started(runner)
     await edit(database, task.id, cancel_requested=True)
     assert (await runner.end(task, outcome)).verbs == {task.id: "cancel"}
-    assert (await standing(database, task.id))["state"] == "cancelled"
+    assert (await row_of(database, task.id))["state"] == "cancelled"
     failed = isinstance(outcome, (Retry, Dead))
     assert len(await attempts(database, task.id)) == failed
 
@@ -293,7 +293,7 @@ async def test_every_failed_attempt_is_kept(database: Database) -> None:
 async def test_long_texts_are_cut_to_their_limits(database: Database, runner: Runner, outcome: Any) -> None:
     task = await started(runner)
     await runner.end(task, outcome(failure=Failure("E" * 9_000, "é" * 10**6, "\N{SNOWMAN}" * 10**6)))
-    row, (kept,) = await standing(database, task.id), await attempts(database, task.id)
+    row, (kept,) = await row_of(database, task.id), await attempts(database, task.id)
     limits = {row["error"]: ERROR_LIMIT, kept["message"]: MESSAGE_LIMIT, kept["traceback"]: TRACEBACK_LIMIT}
     for text, limit in limits.items():
         assert limit - 20 < len(text.encode()) <= limit
@@ -396,7 +396,7 @@ async def test_the_fast_path_for_successes_accepts_a_row_that_moved_since_its_cl
     task, table = await started(runner), database.tables.task
     await change(database, sa.update(table).where(table.c.id == task.id).values(priority=9))
     assert await database.write_single(settle_done, runner.id, [settlement(task)]) == {task.id}
-    assert (await standing(database, task.id))["priority"] == 9
+    assert (await row_of(database, task.id))["priority"] == 9
 
 
 async def test_the_fast_path_for_successes_settles_no_other_task_at_the_place(
@@ -406,7 +406,7 @@ async def test_the_fast_path_for_successes_settles_no_other_task_at_the_place(
     first, second = await runner.claim()
     moved = settlement(first)._replace(address=second.address)
     assert await database.write_single(settle_done, runner.id, [moved]) == {first.id}
-    assert (await standing(database, second.id))["state"] == "running"
+    assert (await row_of(database, second.id))["state"] == "running"
 
 
 async def complete(runner: Runner, task: Claimed) -> bool:
@@ -481,7 +481,7 @@ async def test_an_edit_at_the_same_moment_never_fences_a_settle(
         await wait_for_blocked(database)
     settled = await settling
     assert (settled.verbs, settled.fenced) == ({task.id: verb}, set())
-    assert (await standing(database, task.id))["priority"] == 9
+    assert (await row_of(database, task.id))["priority"] == 9
 
 
 @on_postgresql  # SQLite has one writer at a time
@@ -495,7 +495,7 @@ async def test_an_edit_at_the_same_moment_never_fences_a_completion(
         completing = asyncio.ensure_future(complete(runner, task))
         await wait_for_blocked(database)
     assert await completing
-    assert (await standing(database, task.id))["priority"] == 9
+    assert (await row_of(database, task.id))["priority"] == 9
 
 
 @on_postgresql
@@ -522,7 +522,7 @@ async def test_a_rescue_at_the_same_moment_fences_a_success_on_the_fast_path(
         settling = asyncio.ensure_future(database.write_single(settle_done, runner.id, [settlement(task)]))
         await wait_for_blocked(database)
     assert await settling == set()
-    assert (await standing(database, task.id))["state"] == "waiting"
+    assert (await row_of(database, task.id))["state"] == "waiting"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from runner.store.retention import forget_expired, prune
 from runner.store.submit import CHUNK, submit, submit_with_result
 from tests.conftest import on_postgresql
 from tests.store.runners import Runner
-from tests.store.table import change, count, live, standing
+from tests.store.table import change, count, live, row_of
 from tests.store.unique_tasks import key_row, let_time_pass, once, put
 
 pytestmark = pytest.mark.one_database
@@ -49,7 +49,7 @@ async def test_a_second_task_of_a_key_is_the_first_one(database: Database) -> No
     first = await put(database, once())
     assert first.duplicates == frozenset()
     assert await put(database, once(payload='{"a": 1}')) == SubmitResult(first.ids, frozenset({0}))
-    row = await standing(database, first.ids[0])
+    row = await row_of(database, first.ids[0])
     assert (row["unique_key"], row["payload"]) == ("k", "{}")
     assert await count(database, database.tables.task) == 1
 
@@ -68,7 +68,7 @@ async def test_a_batch_mixes_all_kinds(database: Database) -> None:
     made = [got.ids[place] for place in (0, 1, 4, 6)]
     assert made == sorted(made)
     assert await count(database, database.tables.task) == 5
-    assert [(await standing(database, id))["unique_key"] for id in made] == [None, "new", None, "b"]
+    assert [(await row_of(database, id))["unique_key"] for id in made] == [None, "new", None, "b"]
 
 
 @pytest.mark.parametrize("outcome", [None, Dead()], ids=["succeeded", "dead"])
@@ -106,7 +106,7 @@ async def test_a_timed_key_outlasts_the_task_by_the_databases_clock(database: Da
     hour = once(scope=FOR_A_TIME, seconds=3_600.0)
     first = await put(database, hour)
     row = await key_row(database)
-    task = await standing(database, first.ids[0])
+    task = await row_of(database, first.ids[0])
     assert abs((row.expires_at - task["submitted_at"]).total_seconds() - 3_600) < 1
     await runner.end((await runner.claim())[0])
     assert (await put(database, hour)).ids == first.ids
@@ -130,10 +130,10 @@ async def test_duplicates_are_counted_for_the_task_that_holds_the_key(database: 
 
 async def test_replace_gives_a_waiting_task_the_new_values(database: Database) -> None:
     first = await put(database, once(payload='{"a": 1}', delay=60, key="old", priority=5, tags='["red"]', bucket=3))
-    before = await standing(database, first.ids[0])
+    before = await row_of(database, first.ids[0])
     got = await put(database, once(payload='{"a": 2}', delay=600, key="new", on_duplicate=REPLACE))
     assert got == SubmitResult(first.ids, frozenset({0}), frozenset({0}))
-    row = await standing(database, first.ids[0])
+    row = await row_of(database, first.ids[0])
     assert (row["payload"], row["key"], row["priority"], row["tags"], row["bucket"]) == (
         '{"a": 2}',
         "new",
@@ -160,14 +160,14 @@ async def test_replace_leaves_a_task_that_has_begun_or_ended_as_it_is(database: 
     assert await put(database, newer) == SubmitResult(first.ids, frozenset({0}))
     await runner.end(claimed)
     assert await put(database, newer) == SubmitResult(first.ids, frozenset({0}))
-    assert (await standing(database, first.ids[0]))["payload"] == "{}"
+    assert (await row_of(database, first.ids[0]))["payload"] == "{}"
 
 
 async def test_replace_keeps_the_attempts(database: Database, runner: Runner) -> None:
     first = await put(database, once())
     await runner.end((await runner.claim())[0], Retry("1h"))
     await put(database, once(on_duplicate=REPLACE))
-    assert (await standing(database, first.ids[0]))["attempt"] == 1
+    assert (await row_of(database, first.ids[0]))["attempt"] == 1
 
 
 async def test_of_several_replacements_in_a_batch_the_last_counts(database: Database) -> None:
@@ -177,7 +177,7 @@ async def test_of_several_replacements_in_a_batch_the_last_counts(database: Data
     ]
     got = await put(database, *batch)
     assert got.replaced == got.duplicates == {1, 2, 3, 4, 5}
-    assert [(await standing(database, id))["payload"] for id in (there, got.ids[0])] == ['{"a": 2}'] * 2
+    assert [(await row_of(database, id))["payload"] for id in (there, got.ids[0])] == ['{"a": 2}'] * 2
 
 
 async def test_an_error_names_the_key_and_the_task_and_leaves_nothing_written(database: Database) -> None:
@@ -224,7 +224,7 @@ async def test_a_key_is_any_text(database: Database, key: str) -> None:
     assert first.duplicates == frozenset()
     again = await put(database, once(key, handler=handler, on_duplicate=REPLACE), once("user", handler=handler))
     assert again.ids == [first.ids[1], first.ids[0]]
-    assert (await standing(database, first.ids[1]))["unique_key"] == key
+    assert (await row_of(database, first.ids[1]))["unique_key"] == key
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""An operator waits for no answer for ever, and what nobody waits for any more is let end."""
+"""Timeouts of the console: no read waits forever, and the queries that nothing waits for are cancelled."""
 
 import asyncio
 from math import inf
@@ -22,26 +22,26 @@ from tests.tasktui.conftest import ON_ONE_DATABASE, WAIT_SECONDS, Watch
 GONE = DatabaseUnavailable(url="postgresql://host/tasks", why="it has not answered")
 
 
-async def test_an_answer_is_passed_on_and_so_is_an_error() -> None:
+async def test_an_answer_or_an_error_within_the_timeout_is_returned() -> None:
     async def fail() -> None:
         raise GONE
 
-    patience = Timeout()
-    assert await patience.wait(asyncio.sleep(0, "answer"), 60, ValueError()) == "answer"
+    timeout = Timeout()
+    assert await timeout.wait(asyncio.sleep(0, "answer"), 60, ValueError()) == "answer"
     with pytest.raises(DatabaseUnavailable):
-        await patience.wait(fail(), 60, ValueError())
+        await timeout.wait(fail(), 60, ValueError())
 
 
-async def test_after_a_long_silence_nobody_waits_but_the_transaction_goes_on_to_its_end() -> None:
-    patience, thaws, end = Timeout(), asyncio.Event(), asyncio.Event()
+async def test_a_read_stops_waiting_at_its_timeout_and_its_transaction_still_ends() -> None:
+    timeout, thaws, end = Timeout(), asyncio.Event(), asyncio.Event()
 
     async def frozen() -> None:
         await thaws.wait()
         end.set()
 
     with pytest.raises(DatabaseUnavailable):
-        await patience.wait(frozen(), 0, GONE)
-    idle = asyncio.create_task(patience.wait_idle())
+        await timeout.wait(frozen(), 0, GONE)
+    idle = asyncio.create_task(timeout.wait_idle())
     await asyncio.sleep(0)
     assert not idle.done()
     thaws.set()
@@ -158,7 +158,7 @@ async def test_the_end_of_a_session_waits_for_a_change(
 
 
 @ON_ONE_DATABASE
-async def test_a_screen_says_that_there_is_no_answer_yet(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_screen_shows_that_there_is_no_answer_yet(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     thaws = asyncio.Event()
     async with watch("tasks") as operator:
         read = operator.screen.read

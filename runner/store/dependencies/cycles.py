@@ -27,7 +27,7 @@ MOST_NODES = 10_000
 
 NAME_COLUMNS: dict[str, Any] = {"handler": sa.Text, "key": sa.Text}
 NODE_COLUMNS: dict[str, Any] = {
-    "place": sa.Integer,
+    "position": sa.Integer,
     "parent_id": sa.BigInteger,
     "parent_handler": sa.Text,
     "parent_key": sa.Text,
@@ -80,7 +80,7 @@ def _walk(frame: Frame, start: Name, new: Mapping[Name, NewTask], tasks: Sequenc
 def _new_task(node: Node, new: Mapping[Name, NewTask], tasks: Sequence[NewTask]) -> NewTask | None:
     """Return the new task for a node; None for stored tasks."""
     if isinstance(node, BatchMember):
-        return tasks[node.place]
+        return tasks[node.position]
     return new.get(node) if isinstance(node, tuple) else None
 
 
@@ -88,15 +88,15 @@ def _stored(frame: Frame, nodes: Sequence[Node], labels: dict[Node, str]) -> Ste
     """Return the dependencies of stored tasks and add their names to `labels`."""
     if not nodes:
         return []
-    places = [
-        (place, None, *node) if isinstance(node, tuple) else (place, node, None, None)
-        for place, node in enumerate(nodes)
+    node_rows = [
+        (position, None, *node) if isinstance(node, tuple) else (position, node, None, None)
+        for position, node in enumerate(nodes)
     ]
     steps: list[tuple[Node, Node]] = []
-    rows = yield _query(frame, _dependencies, "node", NODE_COLUMNS, places)
-    for place, task_id, handler, key, *parent in rows:
-        labels[nodes[place]] = f"task {task_id} ({' '.join(filter(None, (handler, key)))})"
-        steps.append((nodes[place], parent[0] if parent[2] is None else (parent[1], parent[2])))
+    rows = yield _query(frame, _dependencies, "node", NODE_COLUMNS, node_rows)
+    for position, task_id, handler, key, *parent in rows:
+        labels[nodes[position]] = f"task {task_id} ({' '.join(filter(None, (handler, key)))})"
+        steps.append((nodes[position], parent[0] if parent[2] is None else (parent[1], parent[2])))
     return steps
 
 
@@ -115,7 +115,7 @@ def _message(path: Sequence[Node], labels: Mapping[Node, str]) -> str:
 
 
 def _name(node: int | BatchMember) -> str:
-    return f"new task {node.place}" if isinstance(node, BatchMember) else f"task {node}"
+    return f"new task {node.position}" if isinstance(node, BatchMember) else f"task {node}"
 
 
 def _query(frame: Frame, statement: Any, name: str, columns: dict[str, Any], rows: Collection[Any]) -> Step:
@@ -136,12 +136,14 @@ def _waited_for(tables: Tables, driver: sa.Dialect) -> Prepared:
 def _dependencies(tables: Tables, driver: sa.Dialect) -> Prepared:
     """The open dependencies of blocked tasks, by id or by handler and key."""
     node, task, dependency = DIALECTS[driver.name].rows("node", NODE_COLUMNS), tables.task, tables.dependency
-    parent_ids = sa.select(node.c.place, parent_of(tables, node).label("task_id")).offset(NO_JOIN)
+    parent_ids = sa.select(node.c.position, parent_of(tables, node).label("task_id")).offset(NO_JOIN)
     parent_rows = parent_ids.subquery("parents")
     joined = parent_rows.join(task, task.c.id == parent_rows.c.task_id).join(
         dependency, dependency.c.task_id == task.c.id
     )
     columns = (dependency.c.parent_id, dependency.c.parent_handler, dependency.c.parent_key)
-    dependencies = sa.select(parent_rows.c.place, task.c.id, task.c.handler, task.c.key, *columns).select_from(joined)
+    dependencies = sa.select(parent_rows.c.position, task.c.id, task.c.handler, task.c.key, *columns).select_from(
+        joined
+    )
     blocked = is_state(task.c.state, State.BLOCKED) & is_open(dependency.c)
     return Prepared(dependencies.where(blocked).limit(sa.literal_column(str(MOST_NODES))), driver)

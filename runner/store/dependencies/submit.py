@@ -24,7 +24,7 @@ CHUNK = 5_000
 """Parents, or dependencies, per statement."""
 
 PARENT_COLUMNS: dict[str, Any] = {
-    "place": sa.Integer,
+    "position": sa.Integer,
     "parent_id": sa.BigInteger,
     "parent_handler": sa.Text,
     "parent_key": sa.Text,
@@ -120,11 +120,11 @@ def insert_dependencies(frame: Frame, ids: Sequence[int], per_task: DependencyRo
 
 
 def _require_earlier_members(tasks: Sequence[NewTask]) -> None:
-    for place, task in enumerate(tasks):
+    for position, task in enumerate(tasks):
         for parent, _ in task.after or ():
-            if isinstance(parent, BatchMember) and not 0 <= parent.place < place:
+            if isinstance(parent, BatchMember) and not 0 <= parent.position < position:
                 why = "a task can only depend on an earlier task of its batch"
-                raise InvalidTask(field="after", value=f"place {parent.place} (from {place})", why=why)
+                raise InvalidTask(field="after", value=f"position {parent.position} (from {position})", why=why)
 
 
 def _look_up(frame: Frame, parents: Sequence[Parent]) -> Steps[Mapping[Parent, ParentState]]:
@@ -137,7 +137,7 @@ def _look_up(frame: Frame, parents: Sequence[Parent]) -> Steps[Mapping[Parent, P
     for first in range(0, len(parents), CHUNK):
         chunk = parents[first : first + CHUNK]
         rows = yield _states_step(frame, chunk)
-        states |= {chunk[place]: ParentState(id, state) for place, id, state in rows}
+        states |= {chunk[position]: ParentState(id, state) for position, id, state in rows}
         if lock is not None:
             live = [id for _, id, state in rows if state is None]
             yield Step(lock, frame.dialect.parameters("live", {"id": live}))
@@ -157,12 +157,12 @@ def _predecessors(frame: Frame, tasks: Sequence[NewTask]) -> Steps[list[DependsO
         rows = yield Step(_last_of_keys(frame.tables, frame.driver), frame.dialect.parameters("keys", part))
         last |= {key: id for key, id in rows if id is not None}
     predecessors: list[DependsOn | None] = []
-    for place, task in enumerate(tasks):
+    for position, task in enumerate(tasks):
         parent = last.get(task.order.key) if task.order is not None else None
         rule = task.order.on_failure if task.order is not None else "wait"
         predecessors.append(None if parent is None else DependsOn(parent, rule))
         if task.order is not None:
-            last[task.order.key] = BatchMember(place)
+            last[task.order.key] = BatchMember(position)
     return predecessors
 
 
@@ -186,8 +186,8 @@ def _row(
 ) -> tuple[Any, ...]:
     parent: tuple[Any, ...]
     match dependency.parent:
-        case BatchMember(place):
-            parent = (ids[place], None, None)
+        case BatchMember(position):
+            parent = (ids[position], None, None)
         case (handler, key):
             parent = (state.id if state.state else None, handler, key)
         case id:
@@ -215,8 +215,8 @@ def _is_blocking(dependency: DependsOn, state: ParentState) -> bool:
 
 def _states_step(frame: Frame, parents: Sequence[Parent]) -> Step:
     rows = [
-        (place, None, *parent) if isinstance(parent, tuple) else (place, parent, None, None)
-        for place, parent in enumerate(parents)
+        (position, None, *parent) if isinstance(parent, tuple) else (position, parent, None, None)
+        for position, parent in enumerate(parents)
     ]
     parameters = frame.dialect.parameters("parent", by_column(PARENT_COLUMNS, rows))
     return Step(_states_statement(frame.tables, frame.driver), parameters)
@@ -226,12 +226,12 @@ def _states_step(frame: Frame, parents: Sequence[Parent]) -> Step:
 def _states_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     """The position of each existing parent, its task id, and its final state unless it is live."""
     parents = DIALECTS[driver.name].rows("parent", PARENT_COLUMNS)
-    named = sa.select(parents.c.place, parent_of(tables, parents).label("parent")).offset(NO_JOIN)
+    named = sa.select(parents.c.position, parent_of(tables, parents).label("parent")).offset(NO_JOIN)
     named_ = named.subquery("named")
     live, past = is_live(tables, named_.c.parent), tables.history.alias("past")
     there = live | sa.select(past.c.id).where(past.c.id == named_.c.parent).offset(NO_JOIN).exists()
     state = sa.case((~live, final_state(tables, named_.c.parent)))
-    return Prepared(sa.select(named_.c.place, named_.c.parent, state).where(there), driver)
+    return Prepared(sa.select(named_.c.position, named_.c.parent, state).where(there), driver)
 
 
 @lru_cache
