@@ -1,6 +1,7 @@
 """Exit codes, errors as one line on standard error instead of a traceback, and signals: the second one ends it."""
 
 import os
+import re
 import signal
 import sys
 import traceback
@@ -12,6 +13,7 @@ from typing import Self, TextIO
 from cyclopts import CycloptsError
 
 from runner.errors import RunnerError
+from runner.filter.fields import FIELDS
 from runner.text.redact import mask
 from runner.text.sanitize import clean
 
@@ -103,11 +105,19 @@ def _exit_code(error: Exception) -> int:
             return _print_error(str(error), error.exit_code)
         case CycloptsError():
             command = " ".join(["runner", *(error.command_chain or ())])
-            return _print_error(f"{error} See {command} --help.", Exit.BAD_INPUT)
+            return _print_error(f"{error} {_negation_hint(str(error))}See {command} --help.", Exit.BAD_INPUT)
         case OSError():
             _discard(sys.stdout)
             return _print_error(_os_message(error), Exit.ERROR)
     return _print_unexpected(error)
+
+
+def _negation_hint(message: str) -> str:
+    """The way to type a negated term of a filter, if the unknown option of a message is one; empty otherwise."""
+    match = re.match(r"Unknown option: -((\w+)[.\w]*[:=<>~!].*)\. -\w is not a recognized option", message)
+    if match is None or match[2] not in FIELDS:
+        return ""
+    return f"To negate a term of a filter, type '!{match[1]}'. "
 
 
 def print_stderr(text: str) -> None:

@@ -143,3 +143,12 @@ def test_characters_that_the_terminal_cannot_encode_are_replaced(call: Call) -> 
     result = subprocess.run([PROGRAM, "tasks"], capture_output=True, text=True, check=False, env=environment)
     assert result.returncode == 0
     assert "? ready" in result.stdout
+
+
+@pytest.mark.parametrize("term", ["handler:mail.send", "state:dead,cancelled", "error~Timeout", "payload.user:7"])
+def test_a_negated_term_typed_as_an_option_gets_a_hint(call: Call, term: str) -> None:
+    for verb in ("tasks", "retry"):
+        result = call(verb, f"-{term}")
+        assert (result.code, f"To negate a term of a filter, type '!{term}'." in result.err) == (Exit.BAD_INPUT, True)
+    for other in ("-limit", "--handler:x", "-x:y"):
+        assert "negate" not in call("tasks", other).err
