@@ -67,6 +67,9 @@ class RecentOperations:
     has_new_change: bool = False
 
 
+EMPTY = "No change is recorded. Each change by an operator gets a row: who, when, why, and the values before and after."
+
+
 class AuditScreen(LiveScreen):
     """The latest operations."""
 
@@ -197,6 +200,8 @@ class AuditScreen(LiveScreen):
     def _show_entry(self) -> None:
         operation, operations = self._operation(), self._operations
         parts = list(change(operation, operations.at, self.session.zone)) if operation and operations else []
+        if operations and not operations.rows:
+            parts = [content((f"  {EMPTY}", "muted"))]
         if operations and operations.fate and operations.of == self._group_of_cursor():
             parts += fate_lines(operations.fate)
         self.query_one("#entry", TextBlock).set_text(lines(parts))

@@ -353,3 +353,13 @@ async def test_a_list_without_failures_names_its_span(database: Database, watch:
     await add_past(database, 7, State.DEAD)
     async with watch("failures", size) as operator:
         await operator.sees("No attempt failed in the last hour; s changes the span.")
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_an_empty_audit_explains_its_rows(database: Database, watch: Watch, size: tuple[int, int]) -> None:
+    id = await add_live(database)
+    async with watch("audit", size) as operator:
+        await operator.sees("No change is recorded", "values before and after")
+        await database.write(terminate, [Target(id)], Actor("ana", "desk-1"))
+        await operator.press("r")
+        await operator.until(lambda: "No change is recorded" not in operator.text)
