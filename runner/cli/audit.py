@@ -12,7 +12,7 @@ from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId, TaskId, 
 from runner.cli.output import TableColumn, numbers, plain, print_json, print_line, print_table
 from runner.db.database import Database
 from runner.db.transaction import clock
-from runner.errors import InvalidInput
+from runner.errors import InvalidInput, NotConfirmed
 from runner.operations.bulk import BulkOptions
 from runner.operations.results import Result, local_actor, with_change_group
 from runner.operations.sql_export import undo_script
@@ -229,7 +229,7 @@ def _ask(change: AuditRecord) -> None:
         raise InvalidInput(why=f"nothing was changed; confirm with: runner undo {change.id}")
     print_stderr("Type y to undo, anything else to cancel.")
     if sys.stdin.readline().strip().lower() != "y":
-        raise InvalidInput(why="not confirmed; nothing was changed")
+        raise NotConfirmed
 
 
 async def _undo_group(

@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.operate import NO_OPTIONS, Change, ChangeOptions, Targets, change_targets
-from runner.cli.operation_output import exit_code, print_result, print_script
+from runner.cli.operation_output import exit_code, print_result, print_script, undo_command
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_targets
 from runner.cli.output import print_json, print_line
 from runner.db.database import Database
@@ -153,7 +153,7 @@ async def _edit_one(database: Database, task: SingleEdit, options: ChangeOptions
         raise VersionConflict(id=id, seen=version, state=conflict.state, found=conflict.version)
     if options.dry_run:
         return _show(plan, json=options.json)
-    code = print_result("edit", result, json=options.json)
+    code = print_result("edit", result, json=options.json, undo=await undo_command(database, result))
     if code == Exit.OK and not options.json and changes.run_at is not KEEP:
         print_line(
             f"It runs at {format_moment(changes.run_at, local_zone())}, {formatting.distance(changes.run_at, at)}."

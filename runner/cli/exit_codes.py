@@ -38,7 +38,7 @@ class Exit(IntEnum):
 MEANINGS = {
     Exit.OK: "success; also if no task matches the filter",
     Exit.ERROR: "unexpected error, or a check found a problem",
-    Exit.BAD_INPUT: "invalid input; nothing was changed",
+    Exit.BAD_INPUT: "invalid input, or not confirmed; nothing was changed",
     Exit.CONFIGURATION: "invalid settings, handlers or connection arguments",
     Exit.DATABASE: "database unreachable, request rejected, or tables of another release",
     Exit.NOT_FOUND: "no such task, queue, handler or runner",

@@ -20,6 +20,7 @@ from runner.cli.operation_output import (
     print_script,
     require_reason,
     select_targets,
+    undo_command,
 )
 from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId, open_database, read_targets
 from runner.cli.output import NO_MATCH
@@ -220,7 +221,8 @@ async def change_targets(
     if change.canary and isinstance(targets, Filter):
         return await _execute_canary(database, partial(change.function, by=by), targets, limit, options, by)
     result = await _execute(database, partial(change.function, by=by), targets, limit, options, label)
-    return print_result(label, result, json=options.json, change_group=by.change_group)
+    undo = await undo_command(database, result, by.change_group)
+    return print_result(label, result, json=options.json, change_group=by.change_group, undo=undo)
 
 
 def _is_applicable(preview: Preview, options: ChangeOptions) -> bool:
@@ -314,7 +316,8 @@ async def _execute_canary(
         raise
     finally:
         progress.end()
-    code = print_result("retry", canary.result, json=options.json, change_group=by.change_group)
+    undo = await undo_command(database, canary.result, by.change_group)
+    code = print_result("retry", canary.result, json=options.json, change_group=by.change_group, undo=undo)
     if canary.failure:
         print_stderr(one_line(canary.failure))
     return Exit.PARTIAL if canary.failure else code

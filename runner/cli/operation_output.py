@@ -2,20 +2,22 @@
 
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.output import NO_MATCH, TableColumn, plain, print_json, print_line, print_table
 from runner.cli.tasks import COLUMNS, task_cells, task_document
 from runner.db.database import Database
-from runner.errors import CountChanged, InvalidInput, NoSqlEquivalent
+from runner.errors import CountChanged, DatabaseRefused, InvalidInput, NoSqlEquivalent, NotConfirmed
 from runner.filter.parse import Filter
 from runner.operations.bulk import Operation
 from runner.operations.bulk import matching as apply_matching
 from runner.operations.preview import Preview
-from runner.operations.results import Result, Target
+from runner.operations.results import Result, Target, local_actor
 from runner.operations.sql_export import MOST_SCRIPTED, script
 from runner.operations.targets import LAST, MANY, MISSING, RequiredConfirmation, required_confirmation
+from runner.queries.audit import audit
 from runner.queries.fate import GroupFate
 from runner.settings import Settings
 from runner.text import formatting
@@ -95,13 +97,14 @@ def ask(count: str, demanded: RequiredConfirmation) -> str:
         The confirmed count.
 
     Raises:
-        InvalidInput: the answer was no, or the input is not a terminal.
+        NotConfirmed: the answer was another one.
+        InvalidInput: the input is not a terminal.
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise InvalidInput(why=f"nothing was changed; confirm with --yes {count}")
     print_stderr(f"Type {demanded.word} to continue, anything else to cancel.")
     if sys.stdin.readline().strip().lower() != demanded.word.lower():
-        raise InvalidInput(why="not confirmed; nothing was changed")
+        raise NotConfirmed
     return count
 
 
@@ -118,14 +121,28 @@ def check_count(count: str, yes: str) -> None:
 # Characters that a terminal might interpret or hide, and lone surrogates. JSON has escapes for them.
 
 
-NOT_UNDONE = ("undo", "rewind")
-"""Operations whose result names no undo."""
-
 MAX_LINES = 50
 """Skipped tasks listed at most."""
 
 
-def print_result(verb: str, result: Result, *, json: bool, change_group: str | None = None) -> int:
+async def undo_command(database: Database, result: Result, change_group: str | None = None) -> str:
+    """Return the command that undoes an operation; empty if nothing was changed.
+
+    Args:
+        database: an open database.
+        result: the tasks it changed and skipped.
+        change_group: id of the change group; None for a single change.
+    """
+    if change_group is not None or not result.changed:
+        return f"runner undo --group {change_group}" if result.changed else ""
+    operator, host, *_ = local_actor(None)
+    with suppress(DatabaseRefused):  # an operator may lack the right to read the audit
+        entries = await database.read(audit, task_id=result.changed[0], limit=1, operator=operator)
+        return " ".join(["runner undo", *(str(entry.id) for entry in entries if entry.host == host)])
+    return "runner undo"
+
+
+def print_result(verb: str, result: Result, *, json: bool, change_group: str | None = None, undo: str = "") -> int:
     """Print the result of an operation.
 
     Args:
@@ -133,6 +150,7 @@ def print_result(verb: str, result: Result, *, json: bool, change_group: str | N
         result: the tasks it changed and skipped.
         json: print one JSON document instead of text.
         change_group: id of the change group; None for a single change.
+        undo: the command that undoes it; empty for none.
 
     Returns:
         The exit code: full, partial or no success.
@@ -140,9 +158,7 @@ def print_result(verb: str, result: Result, *, json: bool, change_group: str | N
     if json:
         print_json({"verb": verb, **plain(result), "change_group": change_group if result.changed else None})
     else:
-        undo = f"runner undo --group {change_group}" if change_group else "runner undo"
-        back = f"; undo with: {undo}" if result.changed and verb not in NOT_UNDONE else ""
-        print_line(f"{verb}: {result}{back}")
+        print_line(f"{verb}: {result}{f'; undo with: {undo}' if undo else ''}")
     lines = result.reasons()
     for line in lines[:MAX_LINES]:
         print_stderr(line)

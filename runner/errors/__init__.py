@@ -2,23 +2,29 @@
 
 from typing import Literal
 
-from runner.errors.root import InvalidResult, NoResult, ResultNotKept, RunnerError, TaskCancelled, TaskFailed, TimedOut
+from runner.errors.root import (
+    CountChanged,
+    InvalidResult,
+    NoResult,
+    NotConfirmed,
+    ResultNotKept,
+    RunnerError,
+    TaskCancelled,
+    TaskFailed,
+    TimedOut,
+)
 
 __all__ = [
+    "CountChanged",
     "InvalidResult",
     "NoResult",
+    "NotConfirmed",
     "ResultNotKept",
     "RunnerError",
     "TaskCancelled",
     "TaskFailed",
     "TimedOut",
 ]
-
-
-class CountChanged(RunnerError):
-    """{found} tasks would change now, not {confirmed}; nothing was changed. Check the tasks again with --dry-run."""
-
-    exit_code = 6
 
 
 class BenchFailed(RunnerError):
@@ -129,10 +135,7 @@ class DuplicateScheduleId(InvalidInput):
 
 
 class ScheduleInCode(InvalidInput):
-    """
-    Schedule {id!r} is defined in the code of {module}, which would add it again. Pause it instead, or remove it from
-    the code.
-    """
+    """Schedule {id!r} is in the code of {module}, which would add it again. Pause it, or remove it from the code."""
 
     exit_code = 6
 
@@ -290,10 +293,7 @@ class FencedOut(StoreError):
 
 
 class AlreadyDone(StoreError):
-    """
-    An earlier ctx.transaction() already completed task {id}; an attempt can complete its task once. Write
-    everything in one transaction.
-    """
+    """An earlier ctx.transaction() of this attempt completed task {id}: write everything in one transaction."""
 
 
 class TransactionOpen(StoreError):

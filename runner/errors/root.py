@@ -1,4 +1,4 @@
-"""RunnerError, the root of all errors, and the errors of waiting for the result of a task."""
+"""RunnerError, the root of all errors, and the errors of confirmations and of waiting for the result of a task."""
 
 from inspect import cleandoc
 from typing import Any, ClassVar
@@ -25,6 +25,18 @@ def _sentence(text: str) -> str:
 
 def _revive(kind: type[RunnerError], fields: dict[str, Any]) -> RunnerError:
     return kind(**fields)
+
+
+class NotConfirmed(RunnerError):
+    """not confirmed; nothing was changed"""
+
+    exit_code = 2
+
+
+class CountChanged(RunnerError):
+    """{found} tasks would change now, not {confirmed}; nothing was changed. Check the tasks again with --dry-run."""
+
+    exit_code = 6
 
 
 class NoResult(RunnerError):

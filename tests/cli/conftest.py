@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from select import select
 from tempfile import TemporaryDirectory
@@ -173,7 +173,7 @@ def running(*arguments: object) -> Iterator[Running]:
 
 
 def answered(question: str, answer: bytes, *arguments: object) -> CallResult:
-    """Run the command line on a terminal, and answer its question there."""
+    """Run the command line on a terminal, and answer its question there; its errors are the text on the terminal."""
     ours, theirs = pty.openpty()
     with TemporaryDirectory() as folder:
         asked = Running(*arguments, folder=Path(folder), terminal=os.ttyname(theirs))
@@ -183,7 +183,10 @@ def answered(question: str, answer: bytes, *arguments: object) -> CallResult:
                 assert select([ours], [], [], WAIT_SECONDS)[0], output
                 output += os.read(ours, 1024)
             os.write(ours, answer)
-            return asked.wait()
+            result = asked.wait()
+            while select([ours], [], [], 0)[0]:
+                output += os.read(ours, 1024)
+            return replace(result, err=output.decode().replace("\r\n", "\n"))
         finally:
             asked.process.kill()
             os.close(theirs)

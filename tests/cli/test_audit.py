@@ -150,7 +150,8 @@ def test_without_an_id_undo_only_shows_the_operators_last_change(cli: Call, stor
 def test_a_terminal_prompts_for_confirmation(call: Call, answer: bytes, priority: int) -> None:
     call("submit", "a.b", "--delay", "1h")
     call("edit", 1, "--priority", 7)
-    assert answered("Type y", answer, "undo").code == (Exit.OK if priority == 1 else Exit.BAD_INPUT)
+    result = answered("Type y", answer, "undo")
+    assert result.code == (Exit.OK if priority == 1 else Exit.BAD_INPUT)
     assert f'"priority": {priority}' in call("show", 1, "--json").out
 
 

@@ -193,7 +193,7 @@ def test_a_retry_can_be_spread(cli: Call, store: Store) -> None:
     ("answer", "state"),
     [
         (b"y\n", State.CANCELLED),
-        pytest.param(b"n\n", State.WAITING, marks=pytest.mark.slow),
+        (b"n\n", State.WAITING),
         pytest.param(b"\x04", State.WAITING, marks=pytest.mark.slow),
     ],
 )
@@ -201,6 +201,7 @@ def test_a_terminal_prompts_for_confirmation(call: Call, answer: bytes, state: S
     call("submit", "a.b", "--delay", "1h")
     result = answered("Type y to continue", answer, "terminate", "handler:a.b")
     assert result.code == (Exit.OK if state is State.CANCELLED else Exit.BAD_INPUT)
+    assert result.err.endswith("runner: not confirmed; nothing was changed\n") == (state is State.WAITING)
     assert call("show", 1, "--json").document["state"] == state
 
 
@@ -226,9 +227,20 @@ def test_values_of_a_task_are_edited(cli: Call, store: Store) -> None:
     moment = datetime(2031, 1, 2, 3, 4, tzinfo=UTC)
     assert [task[name] for name in names] == [moment, 7, 9, "1m,5m", 90.0, '{"a": 1}', "k"]
     result = cli("edit", id, "--retry", "none", "--key", "none", "--max-attempts", "none")
-    assert (result.code, result.out) == (Exit.OK, "edit: 1 changed; undo with: runner undo\n")
+    assert (result.code, result.out) == (Exit.OK, "edit: 1 changed; undo with: runner undo 2\n")
     (task,) = store.tasks()
     assert (task["retry"], task["key"], task["max_attempts"]) == (None, None, None)
+
+
+@pytest.mark.both_databases
+def test_a_single_change_names_its_undo(cli: Call, store: Store) -> None:
+    first, second = later(store, 2)
+    for words in (("delay", second, "--by", "1h"), ("edit", first, "--priority", 7), ("terminate", first)):
+        command = cli(*words).out.partition("undo with: runner ")[2].split()
+        assert cli(*command).code == Exit.OK, words
+    assert [(task["state"], task["priority"]) for task in store.tasks()] == [(State.WAITING, 1)] * 2
+    assert "undo with" not in cli("undo", 1).out
+    assert "undo with" not in cli("edit", first, "--priority", 1).out  # nothing was changed
 
 
 def test_many_tasks_are_edited_with_a_spread_and_undone(cli: Call, store: Store) -> None:
