@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
-from runner.errors import DatabaseUnavailable
+from runner.errors import DatabaseLocked, DatabaseUnavailable
 
 T = TypeVar("T")
 
@@ -106,7 +106,10 @@ class Timeout:
 
     @property
     def is_lost(self) -> bool:
-        """True if the last transaction found no database, or if none has had an answer for a while."""
+        """True if the last transaction found no database, or if none has had an answer for a while.
+
+        A database that another program has locked is there.
+        """
         waits = bool(self._transactions) and self._clock() - self._waits_since > NO_ANSWER_AFTER
         return self._failed or waits
 
@@ -130,5 +133,6 @@ class Timeout:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._transactions.discard(task)
         if not task.cancelled():
-            self._failed = isinstance(task.exception(), DatabaseUnavailable)  # also retrieves it for no caller
+            error = task.exception()  # also retrieves it for no caller
+            self._failed = isinstance(error, DatabaseUnavailable) and not isinstance(error, DatabaseLocked)
             self._waits_since = self._waits_since if self._failed else self._clock()

@@ -237,7 +237,7 @@ class Session:
 
     def start_read(self, verb: StoreVerb[[], T]) -> asyncio.Task[T]:
         """Start the first query of a screen before the screen exists; `read` returns its result."""
-        return self._prefetched.setdefault(verb, asyncio.create_task(self._read(verb)))
+        return self._prefetched.get(verb) or self._prefetched.setdefault(verb, asyncio.create_task(self._read(verb)))
 
     async def read(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a store function in a short read-only transaction."""

@@ -6,6 +6,7 @@ Textual loads while the database answers the first query, so neither this module
 import asyncio
 import locale
 import os
+import select
 import signal
 import sys
 import termios
@@ -153,7 +154,9 @@ async def run(
 
 
 async def unless_quit(opening: Coroutine[Any, Any, T]) -> T | None:
-    """Open the databases, unless the operator types q after LONG_START; other keys are lost from then on.
+    """Open the databases, unless the operator types q; other keys are lost after LONG_START.
+
+    Until then keys are for the first screen. If that is late, they are lost too, and a q in a text does not quit.
 
     Returns:
         The result of `opening`; None after q.
@@ -161,21 +164,24 @@ async def unless_quit(opening: Coroutine[Any, Any, T]) -> T | None:
     task = asyncio.ensure_future(opening)
     await asyncio.wait([task], timeout=LONG_START)
     if not task.done():
-        print(UNANSWERED, end="", flush=True)
-        with _each_key(lambda keys: task.cancel() if b"q" in keys else None):
+        with _each_key(lambda keys: task.cancel() if b"q" in keys else None) as earlier:
+            if earlier and not earlier.strip(b"q"):
+                task.cancel()
+            print(UNANSWERED, end="", flush=True)
             await asyncio.wait([task])
     return None if task.cancelled() else task.result()
 
 
 @contextmanager
-def _each_key(on_keys: Callable[[bytes], object]) -> Iterator[None]:
-    """Read keys as they are typed, without an echo; ctrl+c remains a signal."""
+def _each_key(on_keys: Callable[[bytes], object]) -> Iterator[bytes]:
+    """Read keys as they are typed, without an echo, and yield the earlier ones; ctrl+c remains a signal."""
     keyboard, loop = sys.stdin.fileno(), asyncio.get_running_loop()
     before = termios.tcgetattr(keyboard)
     tty.setcbreak(keyboard, termios.TCSANOW)
+    earlier = os.read(keyboard, 1024) if select.select([keyboard], [], [], 0)[0] else b""
     loop.add_reader(keyboard, lambda: on_keys(os.read(keyboard, 1024)))
     try:
-        yield
+        yield earlier
     finally:
         loop.remove_reader(keyboard)
         termios.tcsetattr(keyboard, termios.TCSANOW, before)

@@ -200,6 +200,20 @@ def test_q_ends_a_start_that_waits_for_a_locked_file(sqlite: SqliteDatabases, tm
         assert termios.tcgetattr(terminal.keyboard)[3] & termios.ICANON
 
 
+@pytest.mark.slow
+def test_a_text_typed_before_a_late_first_screen_does_not_quit(sqlite: SqliteDatabases, tmp_path: Path) -> None:
+    url = sqlite.migrated(tmp_path)
+    with closing(sqlite3.connect(urlsplit(url).path, isolation_level=None)) as rival:
+        for statement in ("PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = DELETE", "BEGIN EXCLUSIVE"):
+            rival.execute(statement)
+        terminal = Terminal("--url", url)
+        terminal.types(b"/queue:mail")
+        terminal.reads(b"q quits")
+    terminal.reads(b"No queue has a task")
+    terminal.types(b"q")
+    assert terminal.ends() == 0
+
+
 def test_what_fails_before_there_is_a_console_is_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

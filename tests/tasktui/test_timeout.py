@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.transaction import Transaction
-from runner.errors import DatabaseUnavailable
+from runner.errors import DatabaseLocked, DatabaseUnavailable
 from runner.settings import Settings
 from runner.urls import parse_url
 from tasktui.screens import live
@@ -20,6 +20,7 @@ from tests.store.rows import add_live
 from tests.tasktui.conftest import ON_ONE_DATABASE, WAIT_SECONDS, Watch
 
 GONE = DatabaseUnavailable(url="postgresql://host/tasks", why="it has not answered")
+LOCKED = DatabaseLocked(url="sqlite:///tasks.db", why="database is locked")
 
 
 async def test_an_answer_or_an_error_within_the_timeout_is_returned() -> None:
@@ -67,11 +68,14 @@ async def test_a_database_is_lost_after_a_silence_or_a_failure_and_found_with_an
     thaws.set()
     await pending
 
-    async def fail() -> None:
-        raise GONE
+    async def fail(error: Exception) -> None:
+        raise error
 
+    with pytest.raises(DatabaseLocked):
+        await reads.wait(fail(LOCKED), 60, GONE)
+    assert not is_lost()
     with pytest.raises(DatabaseUnavailable):
-        await reads.wait(fail(), 60, GONE)
+        await reads.wait(fail(GONE), 60, GONE)
     assert is_lost()
     now = 200.0
     await reads.wait(asyncio.sleep(0), 60, GONE)
@@ -90,6 +94,23 @@ def session_at(url: str, monkeypatch: pytest.MonkeyPatch) -> Session:
         monkeypatch.setattr(session_module, bound, 3600)
     settings = Settings(url=parse_url(url))
     return Session(Database.of(settings, read_only=True), settings)
+
+
+async def test_a_first_read_that_is_started_twice_runs_once(
+    database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, reads = session_at(migrated_url, monkeypatch), list[Transaction]()
+
+    async def read(tx: Transaction) -> int:
+        reads.append(tx)
+        return 7
+
+    first = session.start_read(read)
+    assert session.start_read(read) is first
+    assert await session.read(read) == 7
+    await session.finish()
+    await session.database.dispose()
+    assert len(reads) == 1
 
 
 @pytest.mark.both_databases
