@@ -130,6 +130,17 @@ async def test_a_handler_without_a_runner_is_named(database: Database) -> None:
     assert "No live runner has handler work (1 live runner; last seen " in cause.text
 
 
+async def test_a_misspelled_handler_is_named_with_the_one_that_was_probably_meant(database: Database) -> None:
+    await Runner.enter(database, "mail.send", "mail.fetch")
+    id = await put(database, "mail.sned")
+    cause = await only(database, id)
+    assert cause.text == (
+        "No live runner has handler mail.sned, did you mean 'mail.send' (1 live runner; no runner ever had it)."
+    )
+    assert cause.advice.startswith(f"if it is misspelled, submit it again and run: runner terminate {id}; otherwise")
+    assert "did you mean" not in (await only(database, await put(database, "reports.make"))).text
+
+
 async def test_a_queue_that_no_runner_claims_from_is_named(database: Database) -> None:
     id = await put(database, queue="mail")
     await database.write(register, Identity("web-1", 1, "1", ["work"], 4, ["default", "reports"]), 60.0)

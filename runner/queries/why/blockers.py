@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from shlex import quote
 
 from runner.errors import InvalidDuration, InvalidSettings
+from runner.filter.fields import suggestion
 from runner.model.duration import parse_duration
 from runner.policy.claim_facts import CommonCause, Explanation
 from runner.policy.claim_policy import CLAIM_POLICY
@@ -96,13 +97,24 @@ def _unclaimed(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
         yield Cause("queue", text, advice, at_runner(runners[0]), common)
     else:
         live = count_noun(len(facts.alive), "live runner") if facts.alive else "no live runner"
+        advice = "start a runner with -H and the module that defines the handler"
+        if hint := _similar_handler(facts):
+            advice = f"if it is misspelled, submit it again and run: runner terminate {task.id}; otherwise {advice}"
         yield Cause(
             "unknown",
-            f"No live runner has handler {name} ({live}; {_registration(facts.handler, facts.at)}).",
-            "start a runner with -H and the module that defines the handler",
+            f"No live runner has handler {name}{hint} ({live}; {_registration(facts.handler, facts.at)}).",
+            advice,
             at_runner(None),
-            CommonCause(f"no live runner has handler {name}", START),
+            CommonCause(f"no live runner has handler {name}{hint}", START),
         )
+
+
+def _similar_handler(facts: Facts) -> str:
+    """A handler that was probably meant, as the end of a clause; empty if runners had the handler of the task."""
+    if facts.handler is not None and facts.handler.last_seen is not None:
+        return ""
+    names = sorted({name for runner in facts.runners for name in runner.handlers})
+    return one_line(suggestion(facts.task.handler, tuple(names)))
 
 
 def _elsewhere(facts: Facts, runners: Sequence[RunnerRow], zone: tzinfo) -> Cause:
