@@ -168,6 +168,17 @@ def test_the_example_submits_tasks_and_a_runner_executes_them(
     assert count_by_state("", tmp_path) == [("succeeded", 103), ("live", 1)]
 
 
+@on_sqlite
+def test_the_shop_submits_with_its_order(tmp_path: Path, shell_environment: dict[str, str]) -> None:
+    save_python(tmp_path)
+    assert "`python shop.py` prints its id" in README.read_text()
+    follow("uv run python submit.py", tmp_path, shell_environment)
+    assert follow("uv run python shop.py", tmp_path, shell_environment) == "103\n"
+    with closing(sqlite3.connect(tmp_path / "tasktui.db")) as shell:
+        assert shell.execute("SELECT cents FROM customer_order").fetchall() == [(499,)]
+        assert shell.execute("SELECT key FROM task WHERE id = 103").fetchall() == [("user-10",)]
+
+
 @pytest.mark.slow
 @on_postgresql
 def test_the_example_works_on_postgresql_as_the_configuration_page_sets_it_up(
