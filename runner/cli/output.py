@@ -64,12 +64,18 @@ def print_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[str]]) -
             no_wrap=no_wrap,  # Rich narrows the other columns first; their cells are then truncated
         )
     output = console()
-    most = MAX_CELL
-    if not output.is_terminal and "COLUMNS" not in os.environ:
-        output.width, most = PIPE_WIDTH, MAX_PIPED_CELL
+    most = MAX_PIPED_CELL if widen_pipe(output) else MAX_CELL
     for row in rows:
         table.add_row(*(Text(clean(cell, most), no_wrap=True, overflow="ellipsis") for cell in row))
     output.print(table)
+
+
+def widen_pipe(output: Console) -> bool:
+    """Widen a console that writes to a pipe or a file, so that it cuts no cell; False for a terminal."""
+    is_pipe = not output.is_terminal and "COLUMNS" not in os.environ
+    if is_pipe:
+        output.width = PIPE_WIDTH
+    return is_pipe
 
 
 def print_title(text: str) -> None:

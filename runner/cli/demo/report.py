@@ -1,4 +1,4 @@
-"""Prints a report as tables within 80 columns."""
+"""Prints a report as tables within 80 columns, or with whole cells in a pipe."""
 
 import json
 import shlex
@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from runner.cli.demo.findings import DemoTotal, Findings
+from runner.cli.output import widen_pipe
 from runner.model.task import FINAL, State
 from runner.settings import Settings
 from runner.text.sanitize import clean, one_line
@@ -105,6 +106,9 @@ MAX_WIDTH = 80
 MAX_FILE = 28
 """Columns."""
 
+MAX_CELL_LENGTH = 400
+"""Characters."""
+
 MAX_ROWS = 20
 """Rows shown per table."""
 
@@ -133,13 +137,16 @@ def show(report: DemoReport) -> None:
     console, findings = _console(), report.findings
     console.print(_summary(report), style="bold")
     _print(console, "", *_totals(findings.totals, report.total))
-    slowest = [(task.id, task.handler, _file(task.key), _milliseconds(task.seconds)) for task in findings.slowest]
+    wide = console.width > MAX_WIDTH
+    slowest = [
+        (task.id, task.handler, _file(task.key, whole=wide), _milliseconds(task.seconds)) for task in findings.slowest
+    ]
     _print(console, "Slowest tasks", [_number("id"), _text("handler"), _text("file"), _number("duration")], slowest)
     reasons = [(reason.attempts, reason.tasks, reason.handler, reason.reason) for reason in findings.reasons]
     columns = [_number("attempts"), _number("tasks"), _text("handler"), Column("reason", overflow="fold")]
     _print(console, "Failed attempts by reason", columns, reasons)
-    dead = [(task.id, task.attempts, _file(task.key), task.reason) for task in findings.dead]
-    columns = [_number("id"), _number("attempts"), _text("file"), _wide("reason")]
+    dead = [(task.id, task.attempts, _file(task.key, whole=wide), task.reason) for task in findings.dead]
+    columns = [_number("id"), _number("attempts"), _text("file"), _text("reason") if wide else _wide("reason")]
     _print(console, "Dead tasks", columns, dead)
     console.print(f"Database: {clean(report.location)}", soft_wrap=True)
     console.print("Try next:", style="bold")
@@ -148,9 +155,10 @@ def show(report: DemoReport) -> None:
 
 
 def _console() -> Console:
-    """A console for standard output, at most as wide as the report, without markup."""
+    """A console for standard output, without markup: at most as wide as the report, except in a pipe."""
     console = Console(markup=False, highlight=False, emoji=False)
-    console.width = min(console.width, MAX_WIDTH)
+    if not widen_pipe(console):
+        console.width = min(console.width, MAX_WIDTH)
     return console
 
 
@@ -178,10 +186,10 @@ def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:,.1f} ms"
 
 
-def _file(name: str | None) -> str:
-    """A path, truncated at its start because the end matters more."""
+def _file(name: str | None, *, whole: bool) -> str:
+    """A path; unless whole, truncated at its start because the end matters more."""
     text = clean(name or "-")
-    return text if len(text) <= MAX_FILE else f"…{text[1 - MAX_FILE :]}"
+    return text if whole or len(text) <= MAX_FILE else f"…{text[1 - MAX_FILE :]}"
 
 
 def _print(console: Console, title: str, columns: Sequence[Column], rows: Sequence[Row]) -> None:
@@ -190,7 +198,7 @@ def _print(console: Console, title: str, columns: Sequence[Column], rows: Sequen
     table = Table(*columns, box=SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold")
     table.expand = any(column.ratio for column in columns)
     for row in rows[:MAX_ROWS]:
-        table.add_row(*(Text(one_line(str(cell), 400)) for cell in row))
+        table.add_row(*(Text(one_line(str(cell), MAX_CELL_LENGTH)) for cell in row))
     console.print(table)
     if len(rows) > MAX_ROWS:
         console.print(f"  and {len(rows) - MAX_ROWS:,} more\n")

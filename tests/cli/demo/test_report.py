@@ -41,6 +41,17 @@ def test_the_report_fits_into_80_columns(shown: str) -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
+def test_a_pipe_gets_whole_files_and_reasons(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    show(REPORT)
+    output = capsys.readouterr().out
+    assert "…" not in output
+    assert max(map(len, output.splitlines())) > 300
+    assert output.count("very/long/" * 20 + "name.py   ␛[2J") == 20  # the file of a dead task beside its reason
+
+
 def test_hostile_names_are_harmless_and_not_taken_for_markup(shown: str) -> None:
     assert "\x1b" not in shown
     assert "\u202e" not in shown
