@@ -1,10 +1,12 @@
 """Process handlers: results, failures, crashes, kills, limits, notes and the end of their processes."""
 
 import asyncio
+import importlib
 import json
 import logging
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -15,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner import Context, Dead, around_execute, handler
+from runner.engine import process_attempt
 from runner.engine.metrics import resident_memory
 from runner.engine.process_pool import ProcessPool
 from runner.errors import InvalidHandler
@@ -107,6 +110,49 @@ async def test_a_crash_takes_only_its_task_and_names_the_signal(harness: Harness
     assert "process_handlers.py" in rows[0].traceback
     assert "exited with code 3" in rows[1].message
     assert [await harness.state(id) for id in others] == ["succeeded"] * 3
+
+
+@on_sqlite
+async def test_an_attempt_whose_process_cannot_start_fails_and_names_the_reason(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    id = await harness.submit("process.pid", max_attempts=1)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "removed"))
+    await harness.work(processes=1)
+    (attempt,) = await harness.attempts(id)
+    assert attempt.error_type == "ProcessNotStarted"
+    assert "its process could not start: [Errno 2] No such file or directory" in attempt.message
+
+
+IMPORT_IN_THE_RUNNER_ONLY = """
+import os, time
+from runner import handler
+
+while os.getpid() != {runner}:
+    time.sleep(0.05)
+
+@handler("process.slow_import", executor="process")
+def slow_import() -> None:
+    pass
+"""
+
+
+@on_sqlite
+async def test_an_attempt_fails_if_the_import_of_its_module_does_not_end(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "slow_import.py").write_text(IMPORT_IN_THE_RUNNER_ONLY.format(runner=os.getpid()))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(process_attempt, "START_TIMEOUT", 1.0)
+    importlib.import_module("slow_import")
+    harness.handlers["process.slow_import"] = REGISTRY._handlers.pop("process.slow_import")
+    id = await harness.submit("process.slow_import", max_attempts=1)
+    await harness.work(processes=1)
+    (attempt,) = await harness.attempts(id)
+    assert (attempt.error_type, attempt.message) == (
+        "ProcessNotStarted",
+        "its process did not start within 1 s",
+    )
 
 
 @on_sqlite

@@ -258,6 +258,23 @@ async def test_tasks_ahead_are_counted_in_claim_order(database: Database) -> Non
 
 
 @pytest.mark.parametrize(
+    ("order", "effect"),
+    [
+        ("strict", ""),
+        ("aged:10s", " (tasks rise by one priority every 10s)"),
+        ("weighted:mail=3", " (queues divide the slots by weight)"),
+    ],
+)
+async def test_the_order_of_the_runners_is_named_where_the_priority_is_not_the_whole_reason(
+    database: Database, order: str, effect: str
+) -> None:
+    await add_runner(database, handlers='["work"]', capacity=1, claim_order=order)
+    await put_many(database, 3, priority=9)
+    cause = await only(database, await put(database))
+    assert cause.text == f"3 tasks are ahead of it{effect}; none of their kind has ended in the last 10 minutes."
+
+
+@pytest.mark.parametrize(
     ("finished", "order", "share"),
     [
         (((9, -5),), "strict", 1.0),

@@ -106,6 +106,17 @@ async def test_a_standby_is_watched_and_takes_changes_when_it_is_promoted(
             await operator.sees("Pause queue default")
 
 
+@on_postgresql
+async def test_a_console_allows_changes_once_its_standby_is_a_primary(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "SHARE", 1)
+    await add_live(database, "news.send")
+    async with watch("tasks", barrier=STANDBY) as operator:  # opened before the promotion
+        await operator.sees_notice("promoted from standby to primary: changes are now allowed")
+        await operator.until(lambda: "READ-ONLY" not in operator.text)
+
+
 async def test_a_console_of_the_next_release_says_to_migrate_and_then_starts(
     database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ WAYS = [
     "asyncpg",
     "Connection over psycopg",
     "AsyncSession over asyncpg",
+    "async_scoped_session over asyncpg",
 ]
 """One kind of connection for each code path; the others differ only in their configuration."""
 
