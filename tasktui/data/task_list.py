@@ -211,7 +211,7 @@ TASK_COLUMNS: tuple[tuple[ListColumn, Callable[[_ListedTask], Cell]], ...] = (
         lambda row: Cell(line(row.task.key) if row.task.key else "", row.style("text")),
     ),
     (ListColumn("ATTEMPT", 7, right=True), _attempt_cell),
-    (ListColumn("WHEN", 10, right=True), _when_cell),
+    (ListColumn("WHEN", 11, right=True), _when_cell),
     (
         ListColumn("AGE", 7, right=True, drop=2),
         lambda row: Cell(formatting.since(row.task.submitted_at, row.at), row.style("muted")),

@@ -11,7 +11,7 @@ from runner.queries.task.timeline import timeline
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
 from runner.text.redact import decode, mask
-from runner.text.sanitize import SIGNS, one_line
+from runner.text.sanitize import SIGNS, count_noun, one_line
 from tasktui.render.code import error_rows, payload_rows
 from tasktui.render.plot import Span, gauge, time_axis
 from tasktui.render.render import brief, fitted, line
@@ -46,7 +46,7 @@ def sentence(detail: TaskDetail) -> list[Part]:
     """The state of a task in one sentence: the main clause, and the cause."""
     task, at = detail.task, detail.at
     failures, error = len(detail.attempts), brief(detail.error)
-    failed = f" {failures} failed: {error}" if failures and error else ""
+    failed = f" {count_noun(failures, 'attempt')} failed: {error}" if failures and error else ""
     if task.state.final:
         return _ending(detail, error if task.shown is not Shown.SUCCEEDED else failed.strip())
     if task.state is State.WAITING and (obstacle := _obstacle(detail)):

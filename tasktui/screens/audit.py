@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rich.cells import cell_len
 from textual import on
@@ -27,13 +27,11 @@ from tasktui.actions.action import ActionTarget, Targets
 from tasktui.messages import Notice
 from tasktui.render.plot import gauge
 from tasktui.render.render import Cell, ListColumn, RenderedRow, content, fitted, line, lines
+from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule, width_of
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
-from tasktui.widgets.canvas import TextBlock
+from tasktui.widgets.canvas import Canvas, TextBlock
 from tasktui.widgets.table import Table
-
-if TYPE_CHECKING:
-    from tasktui.render.rows import Part
 
 BAR = 40
 """Cells of the bar of states."""
@@ -41,17 +39,20 @@ BAR = 40
 MOST = 200
 """Maximum number of operations to list, latest first."""
 
+TEXT = re.compile(r'"(?!(?:true|false|null|none|[\d.+-]+)")[^\s"\\{\[](?:[^"\\]*[^\s"\\])?"')
+"""A JSON string that is a text, without blanks at its ends and without escapes."""
+
 RECORDED = re.compile(r"(?:paused|limited|breaker)_(?:\w+_)?(?:at|by|why)")
 """Names of values that repeat the time, the operator and the reason of a change."""
 
 COLUMNS = (
     ListColumn("ID", 7, right=True),
     ListColumn("AGO", 7, right=True),
-    ListColumn("OPERATOR", 10, grow=1),
-    ListColumn("HOST", 10, grow=1, drop=2),
+    ListColumn("OPERATOR", 10),
+    ListColumn("HOST", 10, drop=2),
     ListColumn("OPERATION", 10),
-    ListColumn("TARGET", 16, grow=2),
-    ListColumn("CHANGE", 18, grow=3),
+    ListColumn("TARGET", 16, grow=3),
+    ListColumn("CHANGE", 18, grow=2),
     ListColumn("REASON", 12, grow=2, drop=1),
 )
 
@@ -94,10 +95,12 @@ class AuditScreen(LiveScreen):
 
     def parts(self) -> Iterable[Widget]:
         """Return the operations, and the one under the cursor in full."""
+        yield Canvas(id="title")
         about = TextBlock(id="about")
         about.display = False
         yield about
         yield self._table
+        yield Canvas(id="below")
         yield VerticalScroll(TextBlock(id="entry"), id="trace")
 
     async def read(self) -> object:
@@ -124,6 +127,8 @@ class AuditScreen(LiveScreen):
             tuple(rows), lambda id: operation_line(rows[id], snapshot.at, self.session.zone, undone=id in undone)
         )
         self._table.styles.height = max(4, min(len(rows) + 1, self.size.height * 3 // 5))
+        number: list[Part] = [(f"the latest {MOST}" if len(rows) == MOST else f"{len(rows)}, latest first", "muted")]
+        self.query_one("#title", Canvas).draw([rule([heading("OPERATIONS")], self.size.width, number)])
         self._move_to_target(snapshot)
         self._show_group()
         self._show_entry()
@@ -186,7 +191,7 @@ class AuditScreen(LiveScreen):
             self.app.switch_mode("tasks")
 
     def _show_group(self) -> None:
-        title = f" change group {line(self._change_group)}, latest {MOST} at most (escape lists all, t its tasks)"
+        title = f"  change group {line(self._change_group)}, latest {MOST} at most (escape lists all, t its tasks)"
         fate = self._operations.fate if self._operations and self._change_group else None
         about = lines([content(title), *(fate_lines(fate) if fate else ())])
         self.query_one("#about", TextBlock).set_text(about)
@@ -202,6 +207,8 @@ class AuditScreen(LiveScreen):
         parts = list(change(operation, operations.at, self.session.zone)) if operation and operations else []
         if operations and not operations.rows:
             parts = [content((f"  {EMPTY}", "muted"))]
+        title = [BLANK, _change_title(operation, self.size.width)] if operation else []
+        self.query_one("#below", Canvas).draw(title)
         if operations and operations.fate and operations.of == self._group_of_cursor():
             parts += fate_lines(operations.fate)
         self.query_one("#entry", TextBlock).set_text(lines(parts))
@@ -220,16 +227,13 @@ def is_group(operation: ChangeGroup) -> bool:
 def operation_line(operation: ChangeGroup, at: datetime, zone: tzinfo, *, undone: bool) -> RenderedRow:
     """Render an operation as a row."""
     entry, group = operation.entry, is_group(operation)
-    target = f"task {entry.task_id}" if entry.task_id is not None else entry.target
-    target = f"{operation.number} tasks" if group and entry.task_id is not None else target
-    undo = "undo" if group else f"undo of {entry.undo_of}"
-    verb = undo if entry.undo_of else formatting.verb(entry.verb)
+    verb, target = _verb_and_target(operation)
     changed = "enter lists changes" if group else "; ".join(brief_changes(entry, zone))
     return RenderedRow(
         (
             Cell(str(entry.id), "muted"),
             Cell(formatting.since(entry.at, at), "muted"),
-            Cell(line(entry.operator), "accent"),
+            Cell(line(entry.operator), "strong"),
             Cell(line(entry.host), "muted"),
             Cell(line(verb), "strong"),
             Cell(line(target), "text"),
@@ -240,11 +244,40 @@ def operation_line(operation: ChangeGroup, at: datetime, zone: tzinfo, *, undone
     )
 
 
+def _verb_and_target(operation: ChangeGroup) -> tuple[str, str]:
+    entry, group = operation.entry, is_group(operation)
+    target = f"task {entry.task_id}" if entry.task_id is not None else entry.target or ""
+    undo = "undo" if group else f"undo of {entry.undo_of}"
+    verb = undo if entry.undo_of else formatting.verb(entry.verb)
+    return verb, operation.number.of("task") if group and entry.task_id is not None else target
+
+
+def _values(entry: AuditRecord, zone: tzinfo) -> Iterator[tuple[str, str, str]]:
+    """The changed values: name, value before, which may be empty, and value after."""
+    for text in differences(entry.before, entry.after, zone=zone):
+        name, _, value = text.partition(": ")
+        before, _, after = value.partition(" -> ")
+        yield name, "" if before in ("-", "null") else _plain(before), _plain(after)
+
+
+def _plain(value: str) -> str:
+    """A value without the quotes of a text that cannot be mistaken for another value."""
+    return value[1:-1] if TEXT.fullmatch(value) else "none" if value == "null" else value
+
+
 def brief_changes(entry: AuditRecord, zone: tzinfo) -> list[str]:
     """The changed values in few words, without those that the other columns of the list show."""
-    changed = differences(entry.before, entry.after, zone=zone)
-    beside = [text for text in changed if not RECORDED.fullmatch(text.partition(":")[0])]
-    return [re.sub(r": (?:-|null) -> ", " ", text, count=1) for text in beside]
+    day = f"{entry.at.astimezone(zone):%Y-%m-%d}" if entry.at else ""
+    texts = (
+        f"{_words(name)}: {before} -> {after}" if before else f"{_words(name)} {after}"
+        for name, before, after in _values(entry, zone)
+        if not RECORDED.fullmatch(name)
+    )
+    return [re.sub(rf"{day} (\d\d:\d\d):\d\d \S+", r"\1", text) if day else text for text in texts]
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 async def _operations(tx: Transaction, change_group: str | None, cursor: str | None) -> RecentOperations:
@@ -257,7 +290,7 @@ def fate_lines(fate: GroupFate) -> Iterator[Content]:
     """The fate of the tasks of a change group: a bar with counts, and the failures since."""
     total = max(fate.total.number, 1)
     bar = gauge([(number / total, str(shown)) for shown, number in fate.states.items()], BAR)
-    parts: list[Part] = [(" ", ""), *bar]
+    parts: list[Part] = [("  ", ""), *bar]
     for shown, number in fate.states.items():
         parts += [(f"  {SIGNS[shown]} ", str(shown)), (f"{number:,}", "strong"), (f" {shown}", "muted")]
     if deleted := fate.total.number - sum(fate.states.values()):
@@ -265,8 +298,14 @@ def fate_lines(fate: GroupFate) -> Iterator[Content]:
     yield content(*parts)
     for cause in fate.causes:
         how = "as before the change" if cause.repeated else "a new failure"
-        text = f" {count_noun(cause.tasks, 'task')} failed since, {how}: {line(cause.error, 80)}"
+        text = f"  {count_noun(cause.tasks, 'task')} failed since, {how}: {line(cause.error, 80)}"
         yield content((text, "dead" if cause.repeated else "retrying"))
+
+
+def _change_title(operation: ChangeGroup, width: int) -> Row:
+    text = line(" ".join(_verb_and_target(operation)))
+    note: list[Part] = [(f"operation {operation.entry.id}", "muted")]
+    return rule(fit([(text, "bold strong")], min(cell_len(text), max(1, width - width_of(note) - 8))), width, note)
 
 
 def change(operation: ChangeGroup, at: datetime, zone: tzinfo) -> Iterator[Content]:
@@ -277,9 +316,11 @@ def change(operation: ChangeGroup, at: datetime, zone: tzinfo) -> Iterator[Conte
     yield content((f"  {when}", "muted"))
     example = is_group(operation) and entry.task_id is not None
     yield content((f"\n  task {entry.task_id}, one of {operation.number}:" if example else "", "muted"))
-    values = [line(text).partition(": ") for text in differences(entry.before, entry.after, zone=zone)]
+    values = [
+        (line(_words(name)), line(before) if before else "", line(after))
+        for name, before, after in _values(entry, zone)
+    ]
     wide = max((cell_len(name) for name, *_ in values), default=0)
-    for name, _, value in values:
-        before, arrow, after = re.sub("^(?:-|null) -> ", " -> ", value).partition(" -> ")
-        before, arrow = (before, arrow) if before else ("", "")
+    for name, before, after in values:
+        arrow = " -> " if before else ""
         yield content((f"  {fitted(name, wide)}  ", "muted"), (f"{before}{arrow}", "muted"), (after, "strong"))

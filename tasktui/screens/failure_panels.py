@@ -113,7 +113,7 @@ def detail(
     most = width - width_of(note) - 8
     rows: list[Row] = [rule(title if width_of(title) < most else fit(title, most), width, note)]
     rows += [*wrapped([("  ", ""), *finding(group, tasks_detail.shares if tasks_detail else None, data)], width), BLANK]
-    left, right = 46, width - 49 if width >= NORMAL else width - 2
+    left, right = 46, width - 50 if width >= NORMAL else width - 2
     trace = error_rows(group.error_type, group.message, group.traceback, right, reveal=False, unfold=unfold)
     if tasks_detail is None:
         return [*rows, *trace]

@@ -52,6 +52,9 @@ NORMAL, WIDE = 100, 180
 RUNS, WAITS = (30.0, 60.0), (60.0, 3600.0)
 """Seconds from which a column of the plot is red, and at its upper edge."""
 
+OTHER_ROWS, MOST_PLOT, TALL = 15, 20, 56
+"""Rows beside the plots and the rows of the table, most rows of a plot, and rows from which there are further plots."""
+
 VOLUME = 12
 """Cells of the tasks over time."""
 
@@ -148,7 +151,7 @@ class ReportsScreen(LiveScreen):
         order: list[Part] = [(f"by {self._order}{mark}, ", "muted"), ("o", "bold accent"), (" sorts", "muted")]
         title = heading("HANDLERS" if self._by is GroupBy.HANDLER else "QUEUES")
         self.query_one("#title", Canvas).draw([BLANK, rule([title], self.size.width, order)])
-        _draw_plots(self, report, span, waits=self._waits)
+        _draw_plots(self, report, span, len(rows), waits=self._waits)
         shares = failed_shares(report, span, self.size, self.session.zone)
         self._table.styles.height = min(len(rows) + 1, max(3, self.size.height // 3)) if shares else "1fr"
         self.query_one("#shares", Canvas).draw(shares)
@@ -247,12 +250,16 @@ class ReportsScreen(LiveScreen):
         self.app.switch_mode("tasks")
 
 
-def _draw_plots(screen: LiveScreen, report: ReportData, span: ReportSpan, *, waits: bool) -> None:
-    """Draw the volume, the run times and the waits side by side, or one of the last two where three do not fit."""
+def _draw_plots(screen: LiveScreen, report: ReportData, span: ReportSpan, rows: int, *, waits: bool) -> None:
+    """Draw the volume, the run times and the waits side by side, or one of the last two where three do not fit.
+
+    They take the room that the rows of the table leave.
+    """
     size = screen.size
     names = ["done", "times", "waits"] if size.width >= WIDE else ["done", "waits" if waits else "times"]
     width, rest = divmod(size.width - 2 * (len(names) - 1), len(names))
-    high = max(3, min(16, 2 * ((size.height - 22) // 4)))
+    spare = size.height - OTHER_ROWS - rows - screen.frame.databases_height if size.height < TALL else 0
+    high = max(3, min(16, 2 * ((size.height - 22) // 4)), min(MOST_PLOT, 2 * (spare // 2)))
     for place, name in enumerate(("done", "times", "waits")):
         canvas = screen.query_one(f"#{name}", Canvas)
         canvas.display = name in names

@@ -27,6 +27,9 @@ DENSE = re.compile("◆{3,}")
 BAR = 34
 """Cells of the bar of a run."""
 
+FEW_RUNS = 4
+"""Rows up to which a narrow screen shows the runs in one line."""
+
 BAR_ROLES = {Shown.DEAD: "dead", Shown.RETRYING: "retrying", Shown.RUNNING: "running", Shown.LOST: "lost"}
 
 LEAST_RUNS = 6
@@ -141,8 +144,10 @@ def lower(
     axis: list[Row] = [[(" " * (indent + 1), ""), *ruler_axis(board.at, length, sizes[-1] - 1, zone)]]
     if width < NORMAL:
         title = rule([heading(line(row.id, 40))], width, [(describe(line(row.spec.rule, 30)), "muted")])
-        brief = [title, *wrapped(sentence(board, row, zone), width), BLANK]
-        return [*axis, *brief, brief_runs(board, zone, width)][: max(1, room)]
+        rows = [*axis, title, *wrapped(sentence(board, row, zone), width), BLANK]
+        rest = room - len(rows)
+        runs = _runs(board, zone, width, rest) if rest > FEW_RUNS else [brief_runs(board, zone, width)]
+        return [*rows, *runs][: max(1, room)]
     tall = height >= TALL and length == HOUR
     late = lateness(board, zone, width, 2 * PLOT if tall else PLOT)
     day = next_day(board, zone, width, min(len(board.rows) + 2, 14)) if tall else []
@@ -162,14 +167,17 @@ def detail(board: ScheduleBoard, row: ScheduleRow, zone: tzinfo, width: int, roo
     where = f" in queue {line(queue, 30)}" if queue and not row.spec.broadcast else ""
     about = f"{describe(line(row.spec.rule, 60))}{' on every runner' if row.spec.broadcast else where}, {overlap}"
     rows: list[Row] = [rule([heading(line(row.id, 60))], width, [(about, "muted")]), sentence(board, row, zone)]
-    if not board.runs or room < 5:
-        return rows
+    return rows if room < 5 else [*rows, BLANK, *_runs(board, zone, width, room - 3)]
+
+
+def _runs(board: ScheduleBoard, zone: tzinfo, width: int, room: int) -> list[Row]:
+    if not board.runs:
+        return []
     longest = max((_seconds(run, board.at) or 0.0 for run in board.runs), default=0.0)
-    titles = (
-        f"  {'DUE':<12}{'STATE':<14}{'LATE':>9}{'TOOK':>9}  {'DURATION':<{bar_of(width)}}  {'RUNNER':<22}{'TASK':<12}"
-    )
-    rows += [BLANK, fit([(titles, "muted")], width)]
-    return [*rows, *(_run(run, board.at, zone, longest, width) for run in board.runs[: max(1, room - 4)])]
+    runner = f"{'RUNNER':<22}" if width >= NORMAL else ""
+    titles = f"  {'DUE':<12}{'STATE':<14}{'LATE':>9}{'TOOK':>9}  {'DURATION':<{bar_of(width)}}  {runner}TASK"
+    rows = [_run(run, board.at, zone, longest, width) for run in board.runs[: max(1, room - 1)]]
+    return [fit([(titles, "muted")], width), *rows]
 
 
 def sentence(board: ScheduleBoard, row: ScheduleRow, zone: tzinfo) -> Row:
@@ -220,7 +228,7 @@ def _seconds(run: ScheduleRun, at: datetime) -> float | None:
 
 def bar_of(width: int) -> int:
     """The cells of the durations on a screen of a width."""
-    return min(BAR, max(10, width - 84))
+    return min(BAR, max(10, width - (84 if width >= NORMAL else 60)))
 
 
 def _run(run: ScheduleRun, at: datetime, zone: tzinfo, longest: float, width: int) -> Row:
@@ -247,7 +255,7 @@ def _run(run: ScheduleRun, at: datetime, zone: tzinfo, longest: float, width: in
             ("  ", ""),
             *(bar if seconds is not None else [(" " * bar_of(width), "")]),
             ("  ", ""),
-            (fitted(holder, 22), "muted"),
+            (fitted(holder, 22) if width >= NORMAL else "", "muted"),
             (str(task.id), "muted"),
         ],
         width,
@@ -319,9 +327,7 @@ def rulers(rows: Sequence[ScheduleRow], at: datetime, length: timedelta, width: 
 
 def next_schedules(rows: Sequence[ScheduleRow], at: datetime, zone: tzinfo, width: int) -> list[Row]:
     """The next hour of the next schedules, for the overview."""
-    if not rows:
-        return []
-    title = rule([heading("NEXT SCHEDULES")], width, [("6", "bold accent"), (" to look", "muted")])
+    title = rule([heading("NEXT SCHEDULES")], width, [("6", "bold accent"), (" schedules", "muted")])
     return [title, *rulers(rows, at, HOUR, width, zone)]
 
 

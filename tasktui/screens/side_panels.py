@@ -255,7 +255,7 @@ def _sum_over_processes(runners: Iterable[RunnerRow], name: Literal["cpu", "memo
 def top_failures(view: View, width: int) -> list[Row]:
     """The largest failure groups of the last hour."""
     groups = view.slow.failures if view.slow is not None else ()
-    rows: list[Row] = [rule([heading("TOP FAILURES")], width, [("4", "bold accent"), (" to look", "muted")])]
+    rows: list[Row] = [rule([heading("TOP FAILURES")], width, [("4", "bold accent"), (" failures", "muted")])]
     if not groups:
         return [*rows, fit([("  no attempt failed in the last hour", "muted")], width)]
     from tasktui.screens.failure_panels import is_hot  # The first screen does not need it.
@@ -332,7 +332,7 @@ def latest_changes(view: View, width: int) -> list[Row]:
     slow = view.slow
     if slow is None or not slow.changes:
         return []
-    rows: list[Row] = [rule([heading("LATEST CHANGES")], width, [("8", "bold accent"), (" to look", "muted")])]
+    rows: list[Row] = [rule([heading("LATEST CHANGES")], width, [("8", "bold accent"), (" audit", "muted")])]
     for change in slow.changes:
         entry = change.entry
         what = line(entry.target) if entry.target else f"task {entry.task_id}"
@@ -343,7 +343,7 @@ def latest_changes(view: View, width: int) -> list[Row]:
         ago = formatting.since(entry.at, view.data.at)
         rows.append(
             fit(
-                [(f"{ago:>7}  ", "faint"), (f"{fitted(line(entry.operator), 8)} ", "accent"), (f"{text}{why}", "text")],
+                [(f"{ago:>7}  ", "faint"), (f"{fitted(line(entry.operator), 8)} ", "strong"), (f"{text}{why}", "text")],
                 width,
             )
         )

@@ -50,9 +50,12 @@ def entry(id: int, undo_of: int | None = None) -> AuditRecord:
     ("before", "after", "shown"),
     [
         ("{}", '{"paused_at": "2026-11-22 10:00:00", "paused_by": "ana", "paused_why": "restore"}', []),
-        ('{"max_running": null}', '{"max_running": 24, "limited_at": "2026-11-22 10:00:00"}', ["max_running 24"]),
+        ('{"max_running": null}', '{"max_running": 24, "limited_at": "2026-11-22 10:00:00"}', ["max running 24"]),
         ('{"priority": 1}', '{"priority": 9}', ["priority: 1 -> 9"]),
-        ("{}", '{"run_at": "2026-11-22 10:00:00", "priority": 9}', ["run_at 2026-11-22 10:00:00 UTC", "priority 9"]),
+        ('{"key": "a b"}', '{"key": "7"}', ['key: a b -> "7"']),
+        ('{"key": "true"}', '{"key": null}', ['key: "true" -> none']),
+        ("{}", f'{{"run_at": "{NOW:%Y-%m-%d} 23:59:58"}}', ["run at 23:59"]),
+        ("{}", '{"run_at": "2026-11-22 10:00:00", "priority": 9}', ["run at 2026-11-22 10:00:00 UTC", "priority 9"]),
     ],
 )
 def test_the_list_of_changes_leaves_out_what_other_columns_show(before: str, after: str, shown: list[str]) -> None:
