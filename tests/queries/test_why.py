@@ -55,9 +55,9 @@ async def test_a_missing_task_has_no_causes(database: Database) -> None:
 
 
 async def test_a_future_task_is_not_due(database: Database, runner: Runner) -> None:
-    cause = await only(database, await put(database, delay=3600.0))
+    cause = await only(database, await put(database, delay=91_800.0))
     assert cause.kind == "due"
-    assert cause.text.startswith("It is due in 59m59s (")
+    assert cause.text.startswith("It is due in 1d01h (")
     assert cause.advice.startswith("runner retry ")
 
 
@@ -489,13 +489,13 @@ async def test_the_position_of_the_first_of_many_is_found_without_reading_the_ot
 
 async def test_a_task_for_a_host_without_a_runner_names_the_host_and_the_time(database: Database) -> None:
     await add_runner(database, handlers=WORK, host="web-1", capacity=4)
-    bound, waiting = await put(database, hosts="web-3"), await put(database, hosts="web-2,web-3", hosts_for=3600.0)
+    bound, waiting = await put(database, hosts="web-3"), await put(database, hosts="web-2,web-3", hosts_for=91_800.0)
     cause = await only(database, bound)
     assert cause.kind == "host"
     assert cause.text == "It waits for host web-3, which has no live runner, and no other host may take it."
     assert cause.advice == f"start a runner there, or let web-1 take it: runner edit {bound} --hosts any"
     text = (await only(database, waiting)).text
-    assert "one of the hosts web-2, web-3, which have no live runner; any host may take it in 59m59s (" in text
+    assert "one of the hosts web-2, web-3, which have no live runner; any host may take it in 1d01h (" in text
     (remedy,) = (await explain(database, bound)).remedies
     assert remedy.text == "a runner claimed handler work from queue default on web-3"
     await database.write(edit, bound, None, Changes(hosts=""), BY)

@@ -180,7 +180,7 @@ async def test_missed_ticks_follow_the_misfire_policy(database: Database) -> Non
 
 
 async def test_a_run_that_is_unfinished_skips_the_next_tick(database: Database, runner: Runner) -> None:
-    await add(database, rule="every 1m")
+    await add(database, rule="every 36500d")
     (first,) = await tasks_of(database)
     await make_due(database)
     (ticked,) = await tick_now(database)
@@ -195,7 +195,7 @@ async def test_a_run_that_is_unfinished_skips_the_next_tick(database: Database, 
 
 
 async def test_queued_runs_wait_for_each_other(database: Database, runner: Runner) -> None:
-    await add(database, rule="every 1m", overlap="queue")
+    await add(database, rule="every 36500d", overlap="queue")
     (first,) = await tasks_of(database)
     await make_due(database)
     (second,) = await tasks_of(database)
@@ -206,7 +206,7 @@ async def test_queued_runs_wait_for_each_other(database: Database, runner: Runne
 
 
 async def test_a_replaced_run_ends_and_its_successor_waits_for_that(database: Database, runner: Runner) -> None:
-    await add(database, rule="every 1m", overlap="replace")
+    await add(database, rule="every 36500d", overlap="replace")
     (waiting,) = await tasks_of(database)
     await make_due(database)
     (running,) = await tasks_of(database)
@@ -227,7 +227,8 @@ async def test_a_replaced_run_ends_and_its_successor_waits_for_that(database: Da
 async def test_replaced_runs_are_locked_in_the_order_of_their_ids(database: Database, rival: Database) -> None:
     runs = []
     for id in ("b", "a"):
-        await add(database, id, rule="every 1m", overlap="replace")
+        # Its ticks are the multiples since 1970: with every minute the first schedule would tick again with the second.
+        await add(database, id, rule="every 36500d", overlap="replace")
         runs += await tasks_of(database)
     for id in ("b", "a"):
         await make_due(database, id=id)
