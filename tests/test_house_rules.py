@@ -7,8 +7,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 PROJECT = Path(__file__).parent.parent
@@ -258,6 +260,11 @@ def test_the_pages_name_every_logger() -> None:
     loggers = set(re.findall(r'getLogger\("(runner[\w.]*)"\)', sources))
     page = (PROJECT / "docs" / "operating.md").read_text().partition("| logger | lines |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`(runner[\w.]*)`", page)) == loggers
+
+
+def test_no_imports_form_a_cycle_even_those_inside_functions() -> None:
+    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
+    TopologicalSorter({each: graph.find_modules_directly_imported_by(each) for each in graph.modules}).prepare()
 
 
 def test_no_function_is_too_long() -> None:

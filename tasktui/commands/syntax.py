@@ -140,6 +140,9 @@ COMMANDS = {
     )
 }
 
+SCREENS = {name: command.screen for name, command in COMMANDS.items() if command.screen is not None}
+"""The screens by name, which is also the command that opens the screen."""
+
 
 class Command(NamedTuple):
     """A parsed command: its name and the words after it."""

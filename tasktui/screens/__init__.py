@@ -6,7 +6,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
-from tasktui.commands.syntax import COMMANDS, Screen
+from tasktui.commands.syntax import SCREENS, Screen
 
 if TYPE_CHECKING:
     from tasktui.screens.live import LiveScreen
@@ -43,8 +43,8 @@ class Mode(Screen):
         return screen
 
 
-MODES = {name: Mode(*command.screen) for name, command in COMMANDS.items() if command.screen is not None}
-"""The screens by name, which is also the command that opens the screen."""
+MODES = {name: Mode(*screen) for name, screen in SCREENS.items()}
+"""The screens by name."""
 
 
 SWITCH = 5e-4

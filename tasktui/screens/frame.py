@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from textual import events
 from textual.screen import ModalScreen
 
+from tasktui.commands.syntax import SCREENS
 from tasktui.messages import Tone
 from tasktui.render.render import block, line
 from tasktui.render.rows import Part, Row, cap, fit, width_of
-from tasktui.screens import MODES
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.heading import DatabaseTab, Heading, Status, databases_height
 
@@ -278,7 +278,7 @@ class ScreenFrame:
             lock=session.lock_label(now),
             ping=session.ping,
             clock=at.strftime("%H:%M:%S"),
-            screens=[(mode.key, mode.title) for mode in MODES.values()],
+            screens=[(each.key, each.title) for each in SCREENS.values()],
             title=screen.title or "",
             work=session.work.label(now) if session.work is not None else "",
             trouble=trouble,
@@ -287,7 +287,7 @@ class ScreenFrame:
             host=", ".join(host.name for host in session.settings.url.hosts),
             zone=at.strftime("%Z"),
             databases=_databases(screen, now),
-            counts={MODES[mode].title: part for mode, part in session.counts.items() if session.at is None},
+            counts={SCREENS[name].title: part for name, part in session.counts.items() if session.at is None},
         )
 
     def _groups(self) -> KeyGroups:
