@@ -209,7 +209,7 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 def begin_writing(connection: Any, seconds: float | None = None) -> bool:
     """Begin a writing transaction of SQLite, after the writers of other processes.
 
-    SQLite's own wait looks after 1, 2, 5, 10 and up to 100 ms, and a writer seldom holds the lock for so long: two
+    SQLite's own wait looks after 1, 2, 5, 10 and up to 100 ms, and a writer rarely holds the lock for so long: two
     runners would spend most of the time asleep.
 
     Args:

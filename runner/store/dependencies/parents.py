@@ -237,7 +237,7 @@ def _followers(tables: Tables, dialect: Dialect) -> sa.Select[Any]:
         other.c.task_id == match.task_id, other.c.id != match.id, is_open(other.c) | ~other.c.in_order
     )
     alone = succeeded.exists() & ~others.exists()
-    # The last condition is checked again when the row is locked: a predecessor that fails meanwhile raises the number.
+    # The last condition is checked again when the row is locked: a predecessor that fails in between raises the number.
     is_blocked = (row.c.id == match.task_id) & is_state(row.c.state, State.BLOCKED) & (row.c.blocked_by <= one)
     if not dialect.row_locks:
         return sa.select(match.id, row.c.id).select_from(joined.join(row, is_blocked)).where(alone)
