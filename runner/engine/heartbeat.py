@@ -14,9 +14,10 @@ import sqlalchemy as sa
 
 from runner.db import connect
 from runner.db.database import Database
+from runner.db.errors import raise_if_read_only
 from runner.db.transaction import BlockingTransaction
 from runner.engine.slots import InFlight
-from runner.errors import InvalidEdit, StoreError
+from runner.errors import DatabaseUnavailable, InvalidEdit, StoreError
 from runner.handlers.parameters import stored_signatures
 from runner.handlers.registry import Handler
 from runner.policy.claim_order import parse_order
@@ -130,6 +131,9 @@ class Lease:
             on_reply: called with the reply.
             abandoned: number of abandoned threads, and of replaced ones.
             usage: the resources in use.
+
+        Raises:
+            DatabaseRefused: the lease has expired, because the SQLite file has become read-only.
         """
         started, own = elapsed(), self.id
         report = (running, self._gap, abandoned, usage)
@@ -137,6 +141,8 @@ class Lease:
             reply = await self._database.write_single(heartbeat, own, self._seconds, *report)
         except StoreError as error:
             log.warning("could not renew the lease: %s", error)
+            if isinstance(error, DatabaseUnavailable) and not self.is_valid:
+                raise_if_read_only(error)
             return
         if self.id != own:
             return  # deregistered while the statement ran

@@ -24,7 +24,7 @@ from runner.engine.schedules import LOOK_EVERY, Scheduler
 from runner.engine.stack import Watchdog
 from runner.engine.ticks import Tick, Ticks
 from runner.engine.worker import Worker
-from runner.errors import DatabaseUnavailable, StoreError
+from runner.errors import DatabaseRefused, DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler, process_slots
 from runner.policy.claim_order import parse_order
 from runner.policy.lanes import Lane
@@ -84,23 +84,15 @@ class Engine:
             resources=self.resources,
             processes=process_slots(settings.processes, handlers),
         )
-        self.dependency_resolver = DependencyResolver(
-            self.database, settings.notify, self.metrics.verbs, self._on_submit
-        )
+        resolver = DependencyResolver(self.database, settings.notify, self.metrics.verbs, self._on_submit)
+        self.dependency_resolver = resolver
         in_flight = self.worker.in_flight
         self.scheduler = Scheduler(self.database, handlers, settings, self._on_submit)
         own_identity = identity(handlers, settings, in_flight)._replace(schedules=self.scheduler.fingerprints)
         lease, interval = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
         self.lease = Lease(self.database, lease, own_identity, interval)
-        self.rescue_loop = RescueLoop(
-            self.database,
-            self.lease,
-            lease,
-            self.metrics,
-            self.dependency_resolver,
-            self.resources.hooks,
-            self._scan_soon,
-        )
+        hooks = self.resources.hooks
+        self.rescue_loop = RescueLoop(self.database, self.lease, lease, self.metrics, resolver, hooks, self._scan_soon)
         self.watchdog = Watchdog(settings, self.database, self.lease, in_flight.tasks.values)
         self.claimer = self._make_claimer()
         self.scans = ScanLoop(settings, self.claimer, self._mode)
@@ -294,7 +286,12 @@ class Engine:
                 self.scans.live_runners = await self.database.read(count_live_runners)
 
     async def _heartbeat(self) -> None:
-        await self._renew()
+        try:
+            await self._renew()
+        except DatabaseRefused as error:  # the file has become read-only
+            self._failure = error
+            self.stop()
+            return
         await self.metrics.write_times(self.database, self.lease.id)
         await self.commands.execute()
         if self.lease.declared_lost and not self.stopping:

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 import sqlalchemy as sa
@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from runner.db import connect
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
+from runner.errors import DatabaseRefused
 from tests.conftest import NO_POSTGRES, SqliteDatabases
-from tests.engine.harness import Harness, at_work, until, wait_for_event
+from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until, wait_for_event
 from tests.engine.locks import Lock
 from tests.postgres import Server, create_database, find_programs
 
@@ -227,6 +228,58 @@ async def test_a_scan_that_found_the_database_away_is_made_up_for_though_scans_a
         await until(lambda: has_logged(caplog, "database unavailable: retrying in "))
         await outage.end()
         await harness.wait_for(task)
+
+
+@pytest.fixture
+async def on_file(locked_file: str) -> AsyncIterator[Harness]:
+    """A harness on a SQLite file."""
+    database = Database.open(locked_file)
+    yield Harness(database, locked_file)
+    await database.dispose()
+
+
+@pytest.fixture
+def make_read_only(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Let SQLite refuse or accept the writes of runners, as for a file that loses the right to be written."""
+    begin, states = connect.begin_writing, [False]
+
+    def begin_writing(connection: Any, seconds: float | None = None) -> bool:
+        connection.execute(f"PRAGMA query_only = {states[-1]}")
+        return begin(connection, seconds)
+
+    monkeypatch.setattr(connect, "begin_writing", begin_writing)
+    return states.append
+
+
+async def test_a_runner_ends_after_its_lease_if_its_file_becomes_read_only(
+    on_file: Harness, make_read_only: Callable[[bool], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    @on_file.handler("work")
+    async def work() -> None: ...
+
+    run = asyncio.ensure_future(on_file.runner(lease_timeout="500ms", drain_timeout="100ms").run())
+    await on_file.wait_for(await on_file.submit("work"))
+    make_read_only(True)
+    with pytest.raises(DatabaseRefused, match=r"readonly database.* Give this user the right to write the file"):
+        async with asyncio.timeout(WAIT_SECONDS):
+            await run
+    assert has_logged(caplog, "could not renew the lease: ")
+    assert not errors(caplog)
+
+
+async def test_a_runner_continues_if_its_file_is_read_only_for_less_than_its_lease(
+    on_file: Harness, make_read_only: Callable[[bool], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    @on_file.handler("work")
+    async def work() -> None: ...
+
+    async with on_file.running(lease_timeout="60s"):
+        await on_file.wait_for(await on_file.submit("work"))
+        make_read_only(True)
+        await until(lambda: has_logged(caplog, "could not renew the lease: "))
+        make_read_only(False)
+        await on_file.wait_for(await on_file.submit("work"))
+    assert not errors(caplog)
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
