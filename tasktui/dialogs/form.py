@@ -288,7 +288,8 @@ class EditScreen(ModalScreen[Result | None]):
 
     def _title(self, width: int) -> Row:
         task = self._detail.task
-        used = f"{task.shown}, {task.attempt} of {task.max_attempts or 'unlimited'} attempts used"
+        of = f" of {task.max_attempts}" if task.max_attempts else ""  # unknown before the first claim
+        used = f"{task.shown}, {task.attempt}{of} attempts used"
         left = [
             *handler(task.handler, min(30, len(task.handler))),
             (f"  {line(task.key, 30) if task.key else ''}", "strong"),

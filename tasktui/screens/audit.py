@@ -1,5 +1,6 @@
 """AuditScreen: the operations of operators, and undo."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from runner.queries.audit import AuditRecord, ChangeGroup, change_groups
 from runner.queries.fate import GroupFate, fate
 from runner.queries.task.timeline import format_entry
 from runner.text import formatting
-from runner.text.redact import differences
+from runner.text.redact import decode_audit, differences
 from runner.text.sanitize import SIGNS, count_noun
 from runner.text.times import format_moment
 from tasktui.actions.action import ActionTarget, Targets
@@ -255,9 +256,21 @@ def _verb_and_target(operation: ChangeGroup) -> tuple[str, str]:
 def _values(entry: AuditRecord, zone: tzinfo) -> Iterator[tuple[str, str, str]]:
     """The changed values: name, value before, which may be empty, and value after."""
     for text in differences(entry.before, entry.after, zone=zone):
+        if text.startswith("payload: {"):
+            yield "payload", "", ", ".join(_payload_changes(entry)) or "no visible difference"
+            continue
         name, _, value = text.partition(": ")
         before, _, after = value.partition(" -> ")
         yield name, "" if before in ("-", "null") else _plain(before), _plain(after)
+
+
+def _payload_changes(entry: AuditRecord) -> list[str]:
+    payloads = [decode_audit(text).get("payload") for text in (entry.before, entry.after)]
+    if not all(isinstance(payload, dict) for payload in payloads):
+        return [f"{json.dumps(payloads[0])} -> {json.dumps(payloads[1])}"]
+    from tasktui.actions.edit_form import payload_differences  # few entries change a payload
+
+    return payload_differences(*map(json.dumps, payloads))
 
 
 def _plain(value: str) -> str:

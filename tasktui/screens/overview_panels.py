@@ -283,7 +283,9 @@ def run_time(view: View, width: int, height: int) -> list[Row]:
     """A heat map of the run times of the last hour."""
     title = [heading("RUN TIME")]
     if view.slow is None or not view.slow.times:
-        return [rule(title, width), fit([("  no attempt ended in the last hour" if view.slow else "", "faint")], width)]
+        began = any(minute.flow.finished or minute.flow.failed for minute in view.data.hour)
+        none = "shown after a full minute" if began else "no attempt ended in the last hour"
+        return [rule(title, width), fit([(f"  {none}" if view.slow else "", "faint")], width)]
     from tasktui.data.background import heat_columns  # The first screen does not need it.
 
     room = width - AXIS - 1

@@ -53,6 +53,17 @@ def entry(id: int, undo_of: int | None = None) -> AuditRecord:
         ('{"max_running": null}', '{"max_running": 24, "limited_at": "2026-11-22 10:00:00"}', ["max running 24"]),
         ('{"priority": 1}', '{"priority": 9}', ["priority: 1 -> 9"]),
         ('{"key": "a b"}', '{"key": "7"}', ['key: a b -> "7"']),
+        (
+            '{"payload": "{\\"n\\": 1, \\"password\\": \\"old\\", \\"to\\": \\"ana\\"}"}',
+            '{"payload": "{\\"n\\": 2, \\"password\\": \\"new\\", \\"cc\\": \\"li\\"}"}',
+            ['payload n: 1 -> 2, - to: "ana", + cc: "li"'],
+        ),
+        (
+            '{"payload": "{\\"password\\": \\"old\\"}"}',
+            '{"payload": "{\\"password\\": \\"new\\"}"}',
+            ["payload no visible difference"],
+        ),
+        ('{"payload": "[1]"}', '{"payload": "{}"}', ["payload: [1] -> {}"]),
         ('{"key": "true"}', '{"key": null}', ['key: "true" -> none']),
         ("{}", f'{{"run_at": "{NOW:%Y-%m-%d} 23:59:58"}}', ["run at 23:59"]),
         ("{}", '{"run_at": "2026-11-22 10:00:00", "priority": 9}', ["run at 2026-11-22 10:00:00 UTC", "priority 9"]),

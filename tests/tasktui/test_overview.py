@@ -630,6 +630,13 @@ def test_the_run_times_are_empty_only_once_they_are_read() -> None:
     assert (nothing in unread, nothing in read) == (False, True)
 
 
+def test_the_run_times_follow_the_first_minute_and_are_not_called_empty_before() -> None:
+    began = overview_of(pulses={"mail": [MinuteFlow(AT, Flow(succeeded=3))]})
+    rows = plain(overview_panels.run_time(View(began, Background(AT), (), UTC, ("1 h", 60), False), 80, 8))
+    assert "shown after a full minute" in rows
+    assert "no attempt ended" not in rows
+
+
 @pytest.mark.parametrize(
     ("p95", "before", "slower"), [(0.0023, 0.0002, False), (0.3, 0.1, True), (0.19, 0.1, False), (0.3, None, False)]
 )
