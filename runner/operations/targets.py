@@ -32,6 +32,9 @@ ACCEPTED_STATES: dict[str, tuple[State, ...]] = {
 }
 """The task states that each operation accepts."""
 
+BLOCKED = "it is blocked by other tasks: retry those, or unblock it"
+"""The reason why a blocked task is not retried."""
+
 LAST = "with one attempt left: dead if it fails"
 """The remark on tasks for which `is_last` is true, after their number."""
 
@@ -49,6 +52,8 @@ def objection(verb: str, task: Any) -> str | None:
     state = State(task.state)
     if verb == "edit" and state in REQUEUED:
         return f"it is {state}: only an edit that retries it (--requeue) can change it"
+    if state is State.BLOCKED and verb == "retry_now":
+        return BLOCKED
     if state not in ACCEPTED_STATES[verb]:
         now = "it has succeeded and is" if state is State.SUCCEEDED else f"it is {state},"
         return f"{now} not {_either(ACCEPTED_STATES[verb])}"

@@ -9,6 +9,7 @@ from textual.content import Content
 
 from runner.filter.parse import Filter
 from runner.operations.results import Result
+from runner.operations.targets import BLOCKED
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import ConsentSql, plan_words
 from tasktui.actions.plan import ActionPlan, plan, plan_rows
@@ -173,7 +174,8 @@ def question(plan: ActionPlan, session: Session, details: Sequence[str] = ()) ->
     from tasktui.actions import perform
 
     if not plan.eligible.number:
-        reasons = [why if number == 1 else f"{number:,} tasks skipped: {why}" for why, number in plan.skipped.items()]
+        skipped = {f"{why} with U" if why == BLOCKED else why: number for why, number in plan.skipped.items()}
+        reasons = [why if number == 1 else f"{number:,} tasks skipped: {why}" for why, number in skipped.items()]
         return Notice("\n".join(f"{plan.action.label}: {why}" for why in reasons or ["no tasks match"]), bad=True)
 
     def change(confirmation: Confirmation) -> BulkChange:

@@ -19,14 +19,14 @@ from runner.queries.task.detail import TaskDetail, task_detail
 from tasktui.actions.as_command import copy
 from tasktui.actions.edit import TaskEdit
 from tasktui.actions.edit_form import edit_conflict, entries, indented, on_one_line, requeues
-from tasktui.actions.edit_preview import RIGHT, EntryMeaning, meanings, outlook, preview, ruler
+from tasktui.actions.edit_preview import RIGHT, EntryMeaning, Outlook, meanings, outlook, preview, ruler
 from tasktui.actions.question import Dialog, Form
 from tasktui.dialogs.ask import BREAKPOINTS, LOW, SHORT, entry
 from tasktui.messages import Notice, OperationDone, TaskChanged, Tone
 from tasktui.render.render import block, content, line, lines
 from tasktui.render.rows import BLANK, Row, ends, handler, heading, rule
 from tasktui.session.session import Session
-from tasktui.widgets.canvas import Canvas, Cap, Caps
+from tasktui.widgets.canvas import Cap, Caps, FittedCanvas
 from tasktui.widgets.heading import Heading
 from tasktui.widgets.input import FOCUS_KEYS, TextLine, edit_text
 
@@ -182,7 +182,7 @@ class EditScreen(ModalScreen[Result | None]):
             verb = "Edit and requeue" if self._requeue else "Edit"
             dialog.border_title = content((f"{verb} {self._detail.task.id}", "bold strong"))
             dialog.border_subtitle = content(HINT)
-            yield Canvas(id="title")
+            yield FittedCanvas(id="title")
             for item in entries(self._detail):
                 field = TextLine(item.value, item.hint, id=item.name, compact=True)
                 field.select_on_focus = item.name != "payload"  # Usually one edits only a part of the payload.
@@ -193,7 +193,7 @@ class EditScreen(ModalScreen[Result | None]):
                 word = TextLine(id="word", compact=True, max_length=1000)
                 yield from entry(f"Type {line(self._required.word)}", word)
             yield Static("", id="conflict")
-            yield Canvas(id="outlook", classes="section")
+            yield FittedCanvas(id="outlook", classes="section")
             yield Static("", id="preview")
             yield Caps(id="caps")
 
@@ -201,10 +201,7 @@ class EditScreen(ModalScreen[Result | None]):
         """Let enter lead to the next input."""
         for field in self.query(TextLine):
             field.on_submit = self._next
-
-    def on_resize(self) -> None:
-        """Draw the rows in the new width, once it is known."""
-        self.call_after_refresh(self._preview)
+        self._preview()
 
     def action_cancel(self) -> None:
         """Cancel."""
@@ -250,17 +247,14 @@ class EditScreen(ModalScreen[Result | None]):
     def _preview(self) -> None:
         """Show the meaning of each text, the runs before and after, and the effect in words."""
         typed, detail, zone, low = self._typed(), self._detail, self._session.zone, self.app.size.height < LOW
-        width = self.query_one(".dialog").scrollable_content_region.width or self.app.size.width
-        self.query_one("#title", Canvas).draw([self._title(width), *([] if low else [BLANK])])
+        self.query_one("#title", FittedCanvas).show(lambda width: [self._title(width), *([] if low else [BLANK])])
         for name, meaning in self._meanings().items():
             text = f"{meaning.sign or ' '} {meaning.text}"
             self.query_one(f"#{name}-meaning", Static).update(content((text, meaning.role)))
             self.query_one(f"#{name}", Input).set_class(meaning.wrong, "wrong")
         with suppress(RunnerError):  # The ruler keeps the last values that could be read.
-            rows = ruler(outlook(typed, detail, zone), detail.at, zone, width)
-            gap = [] if low else [BLANK]
-            title = rule([heading("What will happen")], width)
-            self.query_one("#outlook", Canvas).draw([*gap, title, *gap, *rows] if rows else [])
+            runs = outlook(typed, detail, zone)
+            self.query_one("#outlook", FittedCanvas).show(lambda width: self._outlook(runs, width, low=low))
         wrong = self._wrong()
         if wrong:
             self._show(f"✗ {wrong}")
@@ -268,6 +262,11 @@ class EditScreen(ModalScreen[Result | None]):
             self._show("\n".join(preview(typed, detail, zone)), "")
         caps = [Cap("esc", "cancel", "screen.cancel"), Cap("ctrl+s", "save", "screen.save", locked=bool(wrong))]
         self.query_one("#caps", Caps).show((), caps)
+
+    def _outlook(self, runs: Outlook, width: int, *, low: bool) -> list[Row]:
+        gap = [] if low else [BLANK]
+        rows = ruler(runs, self._detail.at, self._session.zone, width)
+        return [*gap, rule([heading("What will happen")], width), *gap, *rows] if rows else []
 
     def _meanings(self) -> dict[str, EntryMeaning]:
         """The meaning of each text, by entry name."""

@@ -37,8 +37,15 @@ OTHERS = ("scroll", "page_left", "page_right", "app.focus", "screen.")
 WITH_COLUMNS = 104
 """Cells of a screen that has room for the keys in columns, which is also the width of the dialog."""
 
+DIALOG = 0.96
+"""The share of the screen's width that the dialog takes, up to that width."""
+
 AROUND = 8
 """Cells of the border, the padding and the scroll bar of the dialog."""
+
+
+SIGN_CELLS = 14
+"""Cells of a state with its sign."""
 
 
 class HelpScreen(ModalScreen[None]):
@@ -63,7 +70,7 @@ class HelpScreen(ModalScreen[None]):
 
 def help_of(screen: LiveScreen) -> list[Row]:
     """Render the purpose of a screen, its keys in columns, the commands and the filter language."""
-    room = min(screen.size.width, WITH_COLUMNS) - AROUND
+    room = min(int(screen.size.width * DIALOG), WITH_COLUMNS) - AROUND
     groups = {title: _key_rows(screen, title, keys) for title, keys in _grouped(_keys(screen)).items()}
     columns = [[row for title in titles if title in groups for row in groups[title]] for titles in COLUMNS]
     rows: list[Row] = [[(part, "muted")] for part in wrap(screen.ABOUT, room - 1)]  # a blank before the scroll bar
@@ -74,8 +81,9 @@ def help_of(screen: LiveScreen) -> list[Row]:
         rows += [row for column in columns for row in column]
     rows.append([("SIGNS", "bold strong")])
     states = list(Shown)
-    for begin in range(0, len(states), 5):
-        rows.append([(f"{SIGNS[s]} {s:<12}", str(s)) for s in states[begin : begin + 5]])
+    in_row = room // SIGN_CELLS
+    for begin in range(0, len(states), in_row):
+        rows.append([(f"{SIGNS[s]} {s:<{SIGN_CELLS - 2}}", str(s)) for s in states[begin : begin + in_row]])
     rows += [BLANK, [("COMMANDS", "bold strong")]]
     for command in COMMANDS.values():
         rows += _entry(f":{command.name} {command.arguments}", 32, command.help, room)
@@ -87,9 +95,12 @@ def help_of(screen: LiveScreen) -> list[Row]:
 
 def _entry(name: str, width: int, text: str, room: int) -> list[Row]:
     """A name with its explanation, whose further lines begin below the first one."""
+    label = f"  {name}"
     first, *rest = wrap(text, room - width, replace_whitespace=False) or [""]
+    if len(label) >= width:  # A long name has a row of its own.
+        first, rest = "", [first, *rest]
     below: list[Row] = [[(" " * width + more, "text")] for more in rest]
-    return [[(f"  {name}".ljust(width), "accent"), (first, "text")], *below]
+    return [[(label.ljust(width) if first else label, "accent"), (first, "text")], *below]
 
 
 def _key_rows(screen: LiveScreen, title: str, keys: Sequence[tuple[str, str]]) -> list[Row]:

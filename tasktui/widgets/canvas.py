@@ -1,6 +1,6 @@
 """Canvas, TextBlock and Caps: texts that change often and redraw only where they differ, and keys to click."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -57,6 +57,22 @@ class Canvas(Widget):
         if y not in self._strips:
             self._strips[y] = strip_of(self.rows[y] if y < len(self.rows) else BLANK, width, base)
         return self._strips[y]
+
+
+class FittedCanvas(Canvas):
+    """Rows that depend on the width: they are made again in each new width, as beside a scroll bar."""
+
+    _rows_of: Callable[[int], Sequence[Row]] | None = None
+
+    def show(self, rows_of: Callable[[int], Sequence[Row]]) -> None:
+        """Show the rows that a function makes for a width."""
+        self._rows_of = rows_of
+        self.on_resize()
+
+    def on_resize(self) -> None:
+        """Make the rows for the width."""
+        if self._rows_of is not None and self.size.width:
+            self.draw(self._rows_of(self.size.width))
 
 
 class TextBlock(Static):

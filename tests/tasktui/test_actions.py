@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from textual.events import Key
 
 from runner.db.database import Database
-from runner.model.task import State
+from runner.model.task import DependsOn, NewTask, State
 from runner.operations.audit_log import reveal
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
@@ -23,13 +23,14 @@ from runner.policy.breaker import Breaker
 from runner.queries.audit import AuditRecord, audit
 from runner.queries.registries import pauses
 from runner.store.breaker import declare_breakers
+from runner.store.submit import submit
 from tasktui.actions.actions import ACTIONS
 from tasktui.app import Console
 from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.dialogs.form import EditScreen
 from tasktui.widgets.heading import Heading
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, history_row, stored
-from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Operator, Watch
 
 ANA = Actor("ana", "web-9")
 
@@ -135,6 +136,20 @@ async def test_more_than_a_few_tasks_require_their_count_typed(database: Databas
         await operator.sees("type 21 to confirm")
         await confirm(operator, "21")
         await operator.sees_notice("21 changed")
+
+
+async def test_a_retry_of_a_blocked_task_names_the_key_that_unblocks_it(database: Database, watch: Watch) -> None:
+    parent = await add_past(database, 5, State.DEAD)
+    blocked = await database.write(submit, NewTask("mail.send", after=(DependsOn(parent),)))
+    async with watch("task", NARROW, task_id=blocked) as operator:
+        await operator.sees("Waits for other tasks")
+        await operator.press("R")
+        await operator.sees_notice("it is blocked by other tasks: retry those, or unblock it with U")
+        await operator.press("U")
+        await operator.sees("Unblock")
+        await confirm(operator)
+        await operator.sees_notice("Unblock: 1 changed")
+    assert (await stored(database, blocked)).state == State.WAITING
 
 
 @ON_ONE_DATABASE
@@ -562,3 +577,20 @@ async def test_a_queue_is_limited_by_key_and_a_handler_by_command(database: Data
         ("handler mail.send", "as agreed"),
         ("queue mail", "relay limits us"),
     ]
+
+
+@pytest.mark.parametrize("production", [True, False])
+async def test_the_edit_form_keeps_its_version_and_its_keys_beside_a_scroll_bar(
+    production: bool, database: Database, watch: Watch
+) -> None:
+    name = "payments.capture_authorized_amount"
+    id = await add_live(database, name, key="order-88127-capture", state="waiting", attempt=1, max_attempts=4)
+    async with watch("task", NARROW, task_id=id, production=production) as operator:
+        await operator.sees("order-88127")
+        await operator.press("E")
+        version = (await stored(database, id)).version
+        await operator.sees(f"version {version} ", "esc  cancel")
+        for field, text in {"run_at": "+15m", "max_attempts": "6", "retry": "1m,5m", "timeout": "20s"}.items():
+            operator.screen.query_one(f"#{field}").value = text
+        await operator.sees("was 4; 1 used, 5 left", f"version {version} ", "ctrl+s  save", "What will happen")
+        assert operator.screen.query_one(".dialog").show_vertical_scrollbar is production

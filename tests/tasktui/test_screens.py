@@ -363,3 +363,17 @@ async def test_an_empty_audit_explains_its_rows(database: Database, watch: Watch
         await database.write(terminate, [Target(id)], Actor("ana", "desk-1"))
         await operator.press("r")
         await operator.until(lambda: "No change is recorded" not in operator.text)
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("size", [NARROW, (100, 30), WIDE])
+async def test_the_help_cuts_no_line(database: Database, watch: Watch, size: tuple[int, int]) -> None:
+    for mode in MODES:
+        async with watch(mode, size) as operator:
+            about = operator.screen.ABOUT
+            await operator.press("question_mark")
+            await operator.sees("escape closes")
+            canvas = operator.screen.query_one(".dialog Canvas")
+            await operator.until(lambda canvas=canvas: canvas.size.width)
+            assert [row for row in canvas.rows if width_of(row) > canvas.size.width] == [], mode
+            assert about in " ".join(" ".join(text_of(row).split()) for row in canvas.rows), mode
