@@ -1,5 +1,6 @@
 """Options of commands: the database, task options, tasks as ids or as a filter, confirmation, and waiting."""
 
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from runner.cli.exit_codes import print_stderr
-from runner.db.connect import driver_threads_ended
+from runner.db.connect import LOCK_OBSERVERS, driver_threads_ended
 from runner.db.database import Database
 from runner.db.migrations.apply import ensure
 from runner.db.migrations.revisions import REVISIONS
@@ -73,11 +74,35 @@ async def open_unchecked(settings: Settings, *, must_exist: bool = False) -> Asy
     if must_exist and (path := settings.url.file) is not None and not path.exists():
         raise FileMissing(path=path.absolute())
     database = Database.of(settings)
+    notice = LockNotice(str(database.url))
+    LOCK_OBSERVERS.append(notice)
     try:
         yield database
     finally:
+        LOCK_OBSERVERS.remove(notice)
         await database.dispose()
         await driver_threads_ended()
+
+
+LOCK_NOTICE = 1.0
+"""Seconds of a wait for the lock of a SQLite file after which a command prints it."""
+
+
+class LockNotice:
+    """Prints once that a command waits for the lock of a SQLite file, if standard error is a terminal.
+
+    Args:
+        url: the database, without a password.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url, self._printed = url, False
+
+    def __call__(self, waited: float) -> None:
+        """Receive the seconds of a wait so far, in any thread."""
+        if waited >= LOCK_NOTICE and not self._printed and sys.stderr.isatty():
+            self._printed = True
+            print_stderr(f"runner: waiting for the lock of {self._url}, which another program holds")
 
 
 @asynccontextmanager

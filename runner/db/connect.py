@@ -45,12 +45,13 @@ SUBMIT_CHECKPOINT_PAGES = 1_000
 leaves that phase after 300 submits, not after 1,200."""
 
 BUSY_SECONDS = 10.0
-"""Seconds that a SQLite connection waits for the write of another process. A transaction that fails after this time
-is not retried."""
+"""Seconds that a SQLite connection waits for the write of another process; then its transaction is not retried."""
 
 BUSY_PAUSES = ((0.02, 0.0005), (1.0, 0.002), (BUSY_SECONDS, 0.01))
 """Pauses between two attempts to begin a writing transaction: the first until 20 ms have passed; all in seconds."""
 
+LOCK_OBSERVERS: list[Callable[[float], object]] = []
+"""Called before each such pause with the seconds of the wait so far, in the thread of the connection."""
 
 POSTGRESQL_OPTIONS: dict[str, Any] = {
     "connect_timeout": 5,
@@ -251,6 +252,8 @@ def when_unlocked(statement: Callable[[], T], seconds: float | None = None) -> t
             waited = time.monotonic() - start
             if not is_locked(error) or waited > most:
                 raise
+        for observe in LOCK_OBSERVERS:
+            observe(waited)
         time.sleep(next((pause for limit, pause in BUSY_PAUSES if waited < limit), BUSY_PAUSES[-1][1]))
 
 

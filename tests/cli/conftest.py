@@ -172,8 +172,14 @@ def running(*arguments: object) -> Iterator[Running]:
             begun.process.kill()
 
 
-def answered(question: str, answer: bytes, *arguments: object) -> CallResult:
-    """Run the command line on a terminal, and answer its question there; its errors are the text on the terminal."""
+def answered(question: str, answer: bytes | Callable[[], object], *arguments: object) -> CallResult:
+    """Run the command line on a terminal, and answer its question there; its errors are the text on the terminal.
+
+    Args:
+        question: the text to wait for.
+        answer: typed then; or a function that is called instead.
+        arguments: of the command line.
+    """
     ours, theirs = pty.openpty()
     with TemporaryDirectory() as folder:
         asked = Running(*arguments, folder=Path(folder), terminal=os.ttyname(theirs))
@@ -182,7 +188,10 @@ def answered(question: str, answer: bytes, *arguments: object) -> CallResult:
             while question.encode() not in output:
                 assert select([ours], [], [], WAIT_SECONDS)[0], output
                 output += os.read(ours, 1024)
-            os.write(ours, answer)
+            if callable(answer):
+                answer()
+            else:
+                os.write(ours, answer)
             result = asked.wait()
             while select([ours], [], [], 0)[0]:
                 output += os.read(ours, 1024)

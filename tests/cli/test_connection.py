@@ -1,11 +1,17 @@
 """How a command selects and opens its database."""
 
+import sqlite3
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from runner.cli.exit_codes import Exit
-from tests.cli.conftest import Call
+from runner.cli.options import LOCK_NOTICE
+from runner.db import connect
+from tests.cli.conftest import Call, Store, answered
+from tests.conftest import on_sqlite
 
 READING = ("tasks", "stats", "runners")
 
@@ -91,3 +97,25 @@ def test_a_path_as_module_is_rejected_with_the_name(call: Call, handlers: str, a
     result = call("work", "-H", handlers)
     assert result.code == Exit.CONFIGURATION
     assert advice in result.err
+
+
+@on_sqlite
+def test_a_command_reports_on_a_terminal_that_it_waits_for_the_lock(cli: Call, store: Store) -> None:
+    cli("submit", "a.b", "--delay", "1h")
+    path = store.url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        for words in (("pause", "mail"), ("submit", "a.b"), ("edit", 1, "--priority", 7)):
+            other.execute("BEGIN IMMEDIATE")
+            result = answered("waiting for the lock of sqlite:///", partial(other.execute, "ROLLBACK"), *words)
+            assert (result.code, result.err.count("waiting for the lock")) == (Exit.OK, 1), words
+
+
+@on_sqlite
+def test_a_wait_for_the_lock_is_silent_without_a_terminal(cli: Call, store: Store) -> None:
+    cli("submit", "a.b")
+    path = store.url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connect, "BUSY_SECONDS", 2 * LOCK_NOTICE)
+        other.execute("BEGIN IMMEDIATE")
+        result = cli("pause", "mail")
+    assert (result.code, "waiting" in result.err, "has locked" in result.err) == (Exit.DATABASE, False, True)
