@@ -262,8 +262,8 @@ def test_the_pages_name_every_logger() -> None:
     assert set(re.findall(r"`(runner[\w.]*)`", page)) == loggers
 
 
-def test_no_imports_form_a_cycle_even_those_inside_functions() -> None:
-    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
+def test_no_imports_form_a_cycle_even_those_inside_functions_or_for_types() -> None:
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     TopologicalSorter({each: graph.find_modules_directly_imported_by(each) for each in graph.modules}).prepare()
 
 

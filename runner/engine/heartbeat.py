@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import sqlalchemy as sa
 
@@ -41,9 +41,6 @@ from runner.store.heartbeat import (
 )
 from runner.store.rescue import Rescuer
 from runner.urls import sync_url
-
-if TYPE_CHECKING:
-    from runner.engine.worker import Worker
 
 log = logging.getLogger("runner.lease")
 
@@ -225,6 +222,18 @@ class BlockingRenewal:
         return self._engine
 
 
+class CommandedWorker(Protocol):
+    """The parts of a worker that runner commands reach."""
+
+    in_flight: InFlight
+
+    def resize(self, slots: int | None, threads: int | None, processes: int | None) -> None:
+        """Change the number of slots; None keeps the current number."""
+
+    async def write_stack(self, task_id: int) -> None:
+        """Write the stack of a task in flight into its log."""
+
+
 class CommandReceiver:
     """Executes the commands of operators.
 
@@ -235,7 +244,9 @@ class CommandReceiver:
         scan: called when more slots are free.
     """
 
-    def __init__(self, lease: Lease, worker: "Worker", drain: Callable[[], object], scan: Callable[[], object]) -> None:
+    def __init__(
+        self, lease: Lease, worker: CommandedWorker, drain: Callable[[], object], scan: Callable[[], object]
+    ) -> None:
         self._lease = lease
         self._worker = worker
         self._drain = drain

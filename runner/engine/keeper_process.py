@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import runner
 from runner.engine import lease_keeper
 from runner.settings import Settings
 from runner.text.sanitize import one_line
@@ -47,7 +46,7 @@ class KeeperProcess:
         interval = settings.heartbeat_interval.total_seconds()
         self._limits = [str(value) for value in (silence, longest, min(interval, lease / 5))]
         # The package's folder too, because an editable install may find it through an import hook.
-        path = [*sys.path, str(Path(runner.__file__).parent.parent)]
+        path = [*sys.path, str(Path(__file__).parents[2])]
         self._header = f"{os.fsencode(chr(0).join(path)).hex()}\n{pickle.dumps(settings).hex()}\n".encode()
         self._process: subprocess.Popen[bytes] | None = None
         self._start_at = 0.0

@@ -22,6 +22,9 @@ from runner.settings import Settings
 LENGTH = struct.Struct("!Q")
 """The length of a message in bytes precedes it."""
 
+STACK_SIGNAL = signal.SIGUSR1
+"""The signal after which a worker writes its stacks even while C code holds the interpreter lock."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:

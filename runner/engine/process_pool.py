@@ -19,10 +19,10 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any
 
-import runner
-from runner.engine import process_reaper, process_worker
+from runner.engine import process_reaper
 from runner.engine.process_messages import (
     LENGTH,
+    STACK_SIGNAL,
     ProcessCrashed,
     ProcessNotStarted,
     RemoteAttempt,
@@ -35,6 +35,9 @@ from runner.engine.process_messages import (
 )
 from runner.handlers.registry import REGISTRY
 from runner.settings import Settings
+
+WORKER = str(Path(__file__).with_name("process_worker.py"))
+"""The script of a worker process."""
 
 END_TIMEOUT = 2.0
 """Seconds for the end of idle processes and of killed ones."""
@@ -217,7 +220,7 @@ class WorkerProcess(asyncio.Protocol):
             self._crash_file.seek(0)
             self._crash_file.truncate()
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(process_worker.STACK_SIGNAL)
+                self._process.send_signal(STACK_SIGNAL)
             await asyncio.sleep(timeout)
             return ["no Python code runs: C code holds the interpreter lock", *self._crash_text().splitlines()]
 
@@ -322,7 +325,7 @@ class ProcessPool:
         try:
             # A new session is a new process group; ctrl-c does not reach it.
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", process_worker.__file__, *map(str, descriptors)),
+                *(sys.executable, "-P", WORKER, *map(str, descriptors)),
                 stdin=subprocess.DEVNULL,
                 pass_fds=descriptors,
                 start_new_session=True,
@@ -339,7 +342,7 @@ class ProcessPool:
         worker = WorkerProcess(process, start_tokens, crash_file, self._settings.tasks_per_process)
         self._all.add(worker)
         # The package's folder too, because an editable install may find it through an import hook.
-        path = [*sys.path, str(Path(runner.__file__).parent.parent)]
+        path = [*sys.path, str(Path(__file__).parents[2])]
         ours.sendall(json.dumps(path).encode() + b"\n")
         await asyncio.get_running_loop().create_unix_connection(lambda: worker, sock=ours)
         worker.send(WorkerSetup(REGISTRY.prepare, self._settings, logging.root.level))

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from runner.engine.slots import Running
     from runner.model.outcome import Outcome
 
-STACK_SIGNAL = signal.SIGUSR1
-"""The signal after which the process writes its stacks even while C code holds the interpreter lock."""
-
 MEMORY_SCORE = "500"
 """The out-of-memory killer of Linux prefers this process to its runner."""
 
@@ -219,13 +216,14 @@ def _pickled(error: BaseException | None) -> bytes | None:
 def _set_up(setup: "WorkerSetup", channel: "Channel", crash_file: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the runner drains; children get the default action
         signal.signal(number, lambda *_: None)
+    from runner.engine.process_messages import STACK_SIGNAL
+    from runner.engine.process_remote import ForwardRecords
+
     faulthandler.enable(crash_file)
     faulthandler.register(STACK_SIGNAL, crash_file)
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text(MEMORY_SCORE, encoding="ascii")
-    from runner.engine.process_remote import ForwardRecords
-
     logging.root.addHandler(ForwardRecords(channel))
     logging.root.setLevel(setup.level)
     if setup.prepare is not None:

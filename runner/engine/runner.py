@@ -19,10 +19,10 @@ from runner.engine.metrics import Metrics
 from runner.engine.notifier import notifications
 from runner.engine.recovery import Expiry, Reconciler, RescueLoop
 from runner.engine.resources import IDLE_EVERY, Completion, RunnerResources
-from runner.engine.scans import ScanLoop, ScanScope, Slices
+from runner.engine.scans import ScanScope, Slices
 from runner.engine.schedules import LOOK_EVERY, Scheduler
 from runner.engine.stack import Watchdog
-from runner.engine.ticks import Tick, Ticks
+from runner.engine.ticks import ScanLoop, Tick, Ticks
 from runner.engine.worker import Worker
 from runner.errors import DatabaseRefused, DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler, process_slots

@@ -16,11 +16,19 @@ if TYPE_CHECKING:
     import asyncio
     import threading
 
-    from runner.engine.process_pool import WorkerProcess
     from runner.handlers.context import Context, KeptNotes
 
 Claim = tuple[int, int]
 """Task id and fence."""
+
+
+class HandlerProcess(Protocol):
+    """The process that runs a process handler."""
+
+    pid: int
+
+    async def stack(self, timeout: float) -> list[str]:
+        """Return the stack of the handler; empty if it does not come within a timeout in seconds."""
 
 
 class Offer(Protocol):
@@ -72,8 +80,7 @@ class Running:
     stop: "threading.Event | None" = None
     thread = 0
     """Ident of the thread that runs a plain function."""
-    process: "WorkerProcess | None" = None
-    """The process that runs a process handler."""
+    process: HandlerProcess | None = None
     offer: Offer | None = None
     """The attempt in a process that has received the task early, while it waits for a slot."""
 

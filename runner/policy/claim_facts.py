@@ -3,14 +3,11 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
 from runner.db.schema import Tables
-
-if TYPE_CHECKING:
-    from runner.policy.limits import LimitUsage
 
 
 class CommonCause(NamedTuple):
@@ -139,8 +136,8 @@ class ClaimFacts(Protocol):
         """The registry entry of its handler; None if there is none."""
 
     @property
-    def limits(self) -> "Sequence[LimitUsage]":
-        """The limits of its queue and of its handler."""
+    def limits(self) -> Sequence[Any]:
+        """The limits of its queue and of its handler, each a runner.policy.limits.LimitUsage."""
 
     @property
     def candidates(self) -> Sequence[_Slots]:

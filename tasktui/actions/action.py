@@ -3,7 +3,7 @@
 The actions themselves are in tasktui.actions.actions.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from runner.queries.runners import RunnerRow
     from runner.queries.schedules import ScheduleRow
     from runner.queries.task_list.row import TaskRow
-    from tasktui.actions.question import Dialog
     from tasktui.session.session import Session
 
 
@@ -90,8 +89,8 @@ class ActionTarget(Enum):
         return self.value
 
 
-Ask: TypeAlias = "Callable[[Action, Session, Targets], Dialog | Coroutine[Any, Any, Dialog] | None]"
-"""Returns the dialog of an action.
+Ask: TypeAlias = "Callable[[Action, Session, Targets], Any]"
+"""Returns the dialog of an action, a tasktui.actions.question.Dialog.
 
 It captures the targets when it is called. It returns a coroutine if the dialog needs data of the database, and None
 if nothing is selected.

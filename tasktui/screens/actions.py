@@ -23,7 +23,7 @@ from tasktui.terminal.keyboard import key_buffer
 if TYPE_CHECKING:
     from runner.queries.task.detail import TaskDetail
     from tasktui.actions.question import BulkChange, Dialog, Question
-    from tasktui.screens.live import LiveScreen
+    from tasktui.screens.frame import FramedScreen
 
 TASK_TARGETS = (
     ActionTarget.TASKS,
@@ -66,7 +66,7 @@ class Actions:
         targets: the selection of the screen.
     """
 
-    def __init__(self, screen: "LiveScreen", targets: Targets) -> None:
+    def __init__(self, screen: "FramedScreen", targets: Targets) -> None:
         self._screen = screen
         self.targets = targets
 

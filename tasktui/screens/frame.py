@@ -3,10 +3,10 @@
 import time
 from collections.abc import Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, cast
 
 from textual import events
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 
 from tasktui.commands.syntax import SCREENS
 from tasktui.messages import Tone
@@ -16,7 +16,6 @@ from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.heading import DatabaseTab, Heading, Status, databases_height
 
 if TYPE_CHECKING:
-    from tasktui.screens.live import LiveScreen
     from tasktui.session.session import Session
 
 NARROW = 100
@@ -38,6 +37,33 @@ LONG = 20.0
 
 MOST_LINES = 6
 """Maximum number of lines of a message."""
+
+
+class DataFeed(Protocol):
+    """The reads of a screen; times are seconds of the monotonic clock."""
+
+    def trouble(self, now: float) -> str:
+        """The error of the last read; empty if there is none."""
+
+    def age(self, now: float) -> str:
+        """The age of the data; empty while they are current."""
+
+    def hurry(self) -> None:
+        """Read as soon as possible."""
+
+
+class FramedScreen(Screen[None]):
+    """A screen with a frame and actions, which read these attributes."""
+
+    OPENS: ClassVar[str] = ""
+    """What enter opens, for the footer; empty if it opens nothing."""
+
+    COMMANDS_SHOWN: ClassVar[tuple[str, ...]] = ()
+    """Commands that the footer names, beside its keys."""
+
+    feed: DataFeed
+    session: "Session"
+    """The session with the screen's database, which never changes: a key cannot act on another database."""
 
 
 class KeyHint(NamedTuple):
@@ -195,7 +221,7 @@ class ScreenFrame:
         screen: the screen.
     """
 
-    def __init__(self, screen: "LiveScreen") -> None:
+    def __init__(self, screen: FramedScreen) -> None:
         self._screen = screen
         self.heading = Heading()
         self.message_line = MessageLine()
@@ -309,17 +335,11 @@ class ScreenFrame:
         return KeyGroups(look, change, console)
 
 
-def _databases(screen: "LiveScreen", now: float) -> list[DatabaseTab]:
+def _databases(screen: FramedScreen, now: float) -> list[DatabaseTab]:
     """The databases of the console; none if there is only one."""
     sessions: Sequence[Session] = cast("Any", screen.app).databases.sessions
     return [
-        DatabaseTab(
-            session.name,
-            session.settings.production,
-            session.lock_label(now),
-            session.alarm[:2],
-            session is screen.session,
-        )
-        for session in sessions
+        DatabaseTab(each.name, each.settings.production, each.lock_label(now), each.alarm[:2], each is screen.session)
+        for each in sessions
         if len(sessions) > 1
     ]

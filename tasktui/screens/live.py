@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -20,9 +19,8 @@ from tasktui.actions.action import Targets
 from tasktui.actions.as_command import SqlSource, command_line, copy
 from tasktui.messages import Notice, ReadFailed, SnapshotRead
 from tasktui.screens.actions import Actions
-from tasktui.screens.frame import ScreenFrame
+from tasktui.screens.frame import FramedScreen, ScreenFrame
 from tasktui.session.cache import NO_ANSWER_AFTER
-from tasktui.session.session import Session
 from tasktui.session.write_lock import ReadOnly
 from tasktui.widgets.canvas import Canvas
 
@@ -129,7 +127,7 @@ LETTERS = ("act", "filter")
 """Actions whose keys are letters of an input that has the focus."""
 
 
-class LiveScreen(Screen[None]):
+class LiveScreen(FramedScreen):
     """A screen with a heading, its own widgets and a footer.
 
     A subclass defines its widgets, how to read the database (in a worker, which touches no widget), and how to show
@@ -145,12 +143,6 @@ class LiveScreen(Screen[None]):
     LIVE: ClassVar[bool] = True
     """True if the screen reads periodically; False if it reads only on request."""
 
-    OPENS: ClassVar[str] = ""
-    """What enter opens, for the footer; empty if it opens nothing."""
-
-    COMMANDS_SHOWN: ClassVar[tuple[str, ...]] = ()
-    """Commands that the footer names, beside its keys."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "reload", "Reload", show=False),
         Binding("ctrl+x", "app.stop", "Stop", key_display="^x"),
@@ -163,13 +155,10 @@ class LiveScreen(Screen[None]):
     def __init__(self, targets: Targets = NO_TARGETS) -> None:
         super().__init__()
         self.actions = Actions(self, targets)
-        self.feed = Poller()
+        self.feed: Poller = Poller()
         self.frame = ScreenFrame(self)
         self._input_error = ""
         self._snapshot: object = None
-
-    session: Session
-    """The session with the screen's database, which never changes: a key cannot act on another database."""
 
     @on(Notice)
     def _name_database(self, message: Notice) -> None:

@@ -140,7 +140,8 @@ async def run(
             await asyncio.wait([first_read], timeout=LONGEST_BLANK)
         console = create(session, arguments.theme, ascii_signs=arguments.ascii or needs_ascii(), others=others)
         if arguments.record is not None:
-            from tasktui.terminal.recording import Recorder, recorded
+            from tasktui.terminal.keyboard import recorded
+            from tasktui.terminal.recording import Recorder
 
             console.recorder = Recorder(arguments.record)
             console.driver_class = recorded(console.recorder)

@@ -64,6 +64,11 @@ class Keyboard(LinuxDriver):
             hang_up()
 
 
+def recorded(recorder: "Recorder") -> type[Keyboard]:
+    """The driver of a console whose output a recorder writes."""
+    return type("RecordedKeyboard", (Keyboard,), {"recorder": recorder})
+
+
 class ReplacingDecoder(codecs.IncrementalDecoder):
     """A UTF-8 decoder that replaces invalid bytes and treats empty input as a hang-up."""
 

@@ -18,13 +18,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from runner.errors import InvalidInput
 from runner.text.sanitize import clean
-
-if TYPE_CHECKING:
-    from tasktui.terminal.keyboard import Keyboard
 
 VERSION = 2
 """The version of the format."""
@@ -121,13 +118,6 @@ class Recorder:
                 self._file.flush()
             except (OSError, ValueError) as error:  # The disk is full: the console goes on.
                 self.failure = f"the recording ended early: {error}"
-
-
-def recorded(recorder: Recorder) -> "type[Keyboard]":
-    """The driver of a console whose output a recorder writes."""
-    from tasktui.terminal.keyboard import Keyboard  # A replay loads no Textual.
-
-    return type("RecordedKeyboard", (Keyboard,), {"recorder": recorder})
 
 
 def events(path: Path) -> tuple[tuple[int, int], Iterator[CastEvent]]:
