@@ -2,9 +2,9 @@
 
 All runners share a limit. Its values are in the registry row of the queue or the handler. A claim from a limited lane
 locks that row, counts the running tasks, and takes no more than `room` allows; see runner.store.claim_limited. A new
-limit is one class here and one entry in LIMITS, its field and columns in SharedLimits, its columns in
-runner.db.schema.records and a migration, and its option in runner.operations.limit. Claims, the audit and the rights of
-the roles follow SharedLimits.columns.
+limit is one class here and one entry in LIMITS, its field in SharedLimits, its columns in LIMIT_COLUMNS of
+runner.db.schema.records and in a migration, and its option in runner.operations.limit. Claims, the audit and the rights
+of the roles follow LIMIT_COLUMNS.
 """
 
 import math
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import sqlalchemy as sa
 
+from runner.db.schema.records import LIMIT_COLUMNS
 from runner.db.schema.task import Condition
 from runner.policy.breaker import OpenBreaker
 from runner.policy.claim_conditions import ClaimCondition
@@ -52,12 +53,7 @@ class SharedLimits(NamedTuple):
     @property
     def columns(self) -> dict[str, Any]:
         """The values for a registry row."""
-        return {
-            "max_running": self.running,
-            "max_per_tenant": self.per_tenant,
-            "rate_limit": self.rate and self.rate.tokens,
-            "rate_period": self.rate and self.rate.period,
-        }
+        return dict(zip(LIMIT_COLUMNS, (self.running, self.per_tenant, *(self.rate or (None, None))), strict=True))
 
     def __str__(self) -> str:
         parts = [limit.words(self) for limit in LIMITS if limit.value(self) is not None]

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from runner.db.migrations.revisions import MigrationTransaction, version_table
 from runner.db.schema import Tables, tables
 from runner.db.schema.partitions import full_name
+from runner.db.schema.records import LIMIT_COLUMNS
 from runner.errors import InvalidInput
 from runner.handlers.options import TASK_OPTIONS
-from runner.policy.limits import UNLIMITED
 from runner.urls import DatabaseUrl
 
 SCRIPT = Path(__file__).with_name("roles.sql")
@@ -73,7 +73,7 @@ def _names(prefix: str, schema: str | None) -> dict[str, str]:
         "audit_name": f"{prefix}task_audit",
         "task_name": f"{prefix}task",
     }
-    names["limit_columns"] = ", ".join(UNLIMITED.columns)
+    names["limit_columns"] = ", ".join(LIMIT_COLUMNS)
     names["option_columns"] = ", ".join(option.column for option in TASK_OPTIONS if option.column)
     return quoted | role_names | names | {"every_table": ", ".join(sorted(quoted.values())), "schema_usage": usage}
 

@@ -314,9 +314,13 @@ def _breaker() -> list[sa.Column[Any] | sa.CheckConstraint]:
     ]
 
 
+LIMIT_COLUMNS = ("max_running", "max_per_tenant", "rate_limit", "rate_period")
+"""The columns of the limits of a queue or a handler, in the order of runner.policy.limits.SharedLimits."""
+
+
 def _limits() -> list[sa.Column[Any] | sa.CheckConstraint]:
     """Limits of a queue or a handler over all runners; null for no limit."""
-    numbers = ("max_running", "max_per_tenant", "rate_limit")
+    numbers = LIMIT_COLUMNS[:3]
     whole = " and ".join(f"typeof(coalesce({name}, 1)) = 'integer'" for name in numbers)
     return [
         *(sa.Column(name, sa.Integer) for name in numbers),
