@@ -70,13 +70,16 @@ Results: TypeAlias = Mapping[int, Mapping[str, Flow]]
 """Results by runner and handler."""
 
 
-def alerts(overview: Overview, zone: tzinfo, results: Results | None = None) -> Iterator[Alert]:
+def alerts(
+    overview: Overview, zone: tzinfo, results: Results | None = None, stuck: Iterable[Alert] = ()
+) -> Iterator[Alert]:
     """List the current problems, causes first.
 
     Args:
         overview: the figures.
         zone: time zone of the displayed times.
         results: results of the last ten minutes by runner and handler.
+        stuck: the alert of the blocked tasks that wait for a dead or cancelled task, if there are any.
     """
     outage = list(_no_runner(overview))
     yield from outage
@@ -103,6 +106,7 @@ def alerts(overview: Overview, zone: tzinfo, results: Results | None = None) -> 
     if not outage:
         yield from _lost(overview)
     yield from _dead(overview, zone)
+    yield from stuck
     yield from (alert for alert in unknown if alert.role != "dead")
     for queue in overview.queues:
         if queue.paused:
@@ -300,11 +304,9 @@ def _dead(overview: Overview, zone: tzinfo) -> Iterator[Alert]:
     first = next(index for index, number in enumerate(deaths) if number)
     since = (overview.at - (len(deaths) - 1 - first) * MINUTE).astimezone(zone)
     kinds = overview.diagnoses.deaths
-    largest = ", ".join(
-        f"{line(brief(kind), MAX_TEXT)} {number:,}" for kind, number in islice(kinds.items(), MAX_KINDS)
-    )
-    more = f", {len(kinds) - MAX_KINDS:,} more" if len(kinds) > MAX_KINDS else ""
-    errors = [f"{largest}{more}"] if largest else []
+    largest = [f"{line(brief(kind), MAX_TEXT)} {number:,}" for kind, number in islice(kinds.items(), MAX_KINDS)]
+    more = [f"{len(kinds) - MAX_KINDS:,} more"] if len(kinds) > MAX_KINDS else []
+    errors = [", ".join([*largest, *more])] if largest else []
     dead = Count(sum(queue.dead.number for queue in overview.queues), any(queue.dead.more for queue in overview.queues))
     still = [] if dead == Count(total) else [f"{dead} still dead"]
     yield Alert("dead", f"{total:,} dead since {since:%H:%M}", "; ".join([*still, *errors]), "4", "failures")

@@ -36,9 +36,11 @@ from runner.queries.reports import per_minute as read_per_minute
 from runner.queries.runners import RunnerRow, busy_slots
 from runner.queries.runners import runners as read_runners
 from runner.queries.schedules import ScheduleRow, schedules
+from runner.queries.task.parents import StuckTasks, stuck_tasks
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import page
 from runner.text.times import EARLIEST
+from tasktui.data.alerts import Alert
 from tasktui.data.overview import MINUTE, per_minute
 
 HOUR, RECENT = timedelta(hours=1), timedelta(minutes=10)
@@ -73,6 +75,7 @@ class Background:
         slowest: the running tasks that run longest.
         changes: the latest operations.
         schedules: the next schedules.
+        stuck: the blocked tasks that wait for a dead or cancelled task; None without any.
     """
 
     at: datetime
@@ -84,10 +87,19 @@ class Background:
     slowest: tuple[TaskRow, ...] = ()
     changes: tuple[ChangeGroup, ...] = ()
     schedules: tuple[ScheduleRow, ...] = ()
+    stuck: StuckTasks | None = None
 
     def percentile(self, q: float, since: datetime, until: datetime) -> float | None:
         """A percentile of the run times in seconds; None if no attempt ended in the period."""
         return merged(times.runs for at, times in self.times.items() if since <= at < until).percentile(q)
+
+    @property
+    def alerts(self) -> tuple[Alert, ...]:
+        """The alert of the blocked tasks that only an operator frees, if there are any."""
+        if self.stuck is None:
+            return ()
+        number, text = self.stuck.number, f"task {self.stuck.task} waits for {self.stuck.parent}; R retries, U unblocks"
+        return (Alert("retrying", f"{number.of('task')} blocked by dead or cancelled tasks", text, "2", "tasks"),)
 
     @property
     def latest(self) -> tuple[float | None, float | None, float | None]:
@@ -117,8 +129,9 @@ async def read_background(tx: Transaction, *, wide: bool) -> Background:
     at = await clock(tx)
     histograms = await times_by_minute(tx, at - HOUR)
     results = await results_by_runner(tx, at - RECENT)
+    stuck = await stuck_tasks(tx)
     if not wide:
-        return Background(at, histograms, results)
+        return Background(at, histograms, results, stuck=stuck)
     p95 = await usual_times(tx, at - HOUR, at + HOUR)
     running = Filter((Term("state", Operator.EQ, str(State.RUNNING)),))
     slowest = (await page(tx, running, None, MOST_SLOW, LONGEST_FIRST)).tasks
@@ -135,6 +148,7 @@ async def read_background(tx: Transaction, *, wide: bool) -> Background:
         tuple(slowest),
         tuple(changes),
         tuple(planned),
+        stuck,
     )
 
 

@@ -159,9 +159,9 @@ class OverviewScreen(LiveScreen):
             self._complete = True
             self.feed.hurry()
         self.session.add_names({"queue": [queue.queue for queue in data.queues if line(queue.queue) == queue.queue]})
-        results = self._slow.results if self._slow is not None else {}
+        of_slow = (self._slow.results, self._slow.alerts) if self._slow is not None else ()
         others = unavailable_databases(cast("Any", self.app).databases.behind)
-        problems = (*others, *alerts(data, self.session.zone, results))
+        problems = (*others, *alerts(data, self.session.zone, *of_slow))
         view = View(data, self._slow, problems, self.session.zone, SPANS[self._span], self.session.writable)
         self._draw(view)
 

@@ -5,10 +5,13 @@ import pytest
 from runner.db.database import Database
 from runner.model.outcome import Dead
 from runner.model.task import State
+from runner.operations.reschedule import retry_now
 from runner.operations.results import Actor, Target
 from runner.operations.unblock import unblock
+from runner.queries.counting import Count
 from runner.queries.task.dependency_tree import DependencyTree, dependency_cycles
 from runner.queries.task.detail import task_detail
+from runner.queries.task.parents import StuckTasks, stuck_tasks
 from runner.store.submit import submit_many
 from tests.store.dependencies import after, put_after, resolve_parents
 from tests.store.runners import Runner
@@ -106,3 +109,20 @@ async def test_deep_dependencies_are_searched_for_cycles_in_bounded_time(databas
     (circle,) = await database.read(dependency_cycles)
     assert circle == (tasks[0], *tasks[:0:-1])
     assert (await database.read(task_detail, tasks[0])).task.state is State.BLOCKED
+
+
+@pytest.mark.both_databases
+async def test_blocked_tasks_behind_a_dead_task_are_stuck(database: Database, runner: Runner) -> None:
+    parent, other = await put(database, priority=9), await put(database)
+    first, second = await put_after(database, parent), await put_after(database, parent)
+    await put_after(database, other)  # its parent still runs
+    assert await database.read(stuck_tasks) is None
+    (claimed,) = await runner.claim(1)
+    await runner.end(claimed, Dead("no"))
+    assert claimed.id == parent
+    assert await database.read(stuck_tasks) == StuckTasks(Count(2), first, parent)
+    assert await database.read(stuck_tasks, 2) in (None, StuckTasks(Count(2, more=True), first, parent))
+    await database.write(unblock, [Target(first)], ANA)
+    assert await database.read(stuck_tasks) == StuckTasks(Count(1), second, parent)
+    await database.write(retry_now, [Target(parent)], ANA)
+    assert await database.read(stuck_tasks) is None

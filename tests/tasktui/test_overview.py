@@ -9,6 +9,9 @@ import pytest
 
 from runner.db.database import Database
 from runner.db.transaction import clock
+from runner.model.task import DependsOn, NewTask, State
+from runner.operations.results import Actor, Target
+from runner.operations.unblock import unblock
 from runner.queries.counting import Count, WaitingCounts
 from runner.queries.queues import QueueCounts
 from runner.queries.registries import Pause
@@ -16,6 +19,7 @@ from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow
 from runner.settings import Settings
 from runner.store.heartbeat import LoopBlock
+from runner.store.submit import submit
 from tasktui.data.alerts import Alert, alerts
 from tasktui.data.background import Background
 from tasktui.data.overview import (
@@ -38,12 +42,12 @@ from tasktui.data.overview import (
 from tasktui.dialogs.help import start_here
 from tasktui.render import theme
 from tasktui.render.rows import Row, plain, width_of
-from tasktui.screens import overview_panels, side_panels
+from tasktui.screens import overview, overview_panels, side_panels
 from tasktui.screens.overview import OverviewScreen, empty_in, queue_line
 from tasktui.screens.overview_panels import View
 from tasktui.session.cache import TtlCache
 from tests.store.minutes import Minute, write_statistics
-from tests.store.rows import add_attempt, add_live, add_runner, ahead
+from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 AT = datetime(2026, 11, 20, 13, 30, 20, tzinfo=UTC)
@@ -645,3 +649,17 @@ def test_a_slowdown_of_milliseconds_is_no_trouble(
 ) -> None:
     monkeypatch.setattr(Background, "latest", (p95 / 2, p95, before))
     assert Background(AT).is_slower is slower
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_tasks_blocked_by_a_dead_task_need_attention(
+    database: Database, watch: Watch, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = await add_past(database, 5, State.DEAD)
+    blocked = await database.write(submit, NewTask("mail.send", after=(DependsOn(parent),)))
+    monkeypatch.setattr(overview, "TROUBLE_EVERY", 0.1)
+    async with watch("overview", size) as operator:
+        await operator.sees("1 task blocked by dead or cancelled tasks")
+        await database.write(unblock, [Target(blocked)], Actor("ana", "desk"))
+        await operator.until(lambda: "blocked by dead" not in operator.text)

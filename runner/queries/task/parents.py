@@ -8,12 +8,16 @@ import sqlalchemy as sa
 from runner.db.schema import is_open, is_state
 from runner.db.transaction import Transaction
 from runner.model.task import State
+from runner.queries.counting import Count
 from runner.queries.rows import as_text, text
 from runner.queries.task_list.row import TaskRow, task_rows
 from runner.store.dependencies.parents import parent_of
 
 MOST = 20
 """Maximum number of parents to read."""
+
+MOST_BLOCKED = 1_000
+"""Maximum number of blocked tasks whose parents are looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +92,38 @@ def _parent(row: Any, task: TaskRow | None) -> Parent:
         satisfied_by=text(row.satisfied_by),
         in_order=bool(row.in_order),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StuckTasks:
+    """The blocked tasks that wait for a dead or cancelled task, until an operator retries that one or unblocks them.
+
+    Args:
+        number: their number among the first blocked tasks.
+        task: the id of one of them.
+        parent: the id of a dead or cancelled task that it waits for.
+    """
+
+    number: Count
+    task: int
+    parent: int
+
+
+async def stuck_tasks(tx: Transaction, most: int = MOST_BLOCKED) -> StuckTasks | None:
+    """Find the blocked tasks that wait for a dead or cancelled task; None if there are none.
+
+    Args:
+        tx: an open transaction; one or two statements are executed.
+        most: maximum number of blocked tasks to look at.
+    """
+    task, dependency, history = tx.tables.task.c, tx.tables.dependency, tx.tables.history
+    blocked = sa.select(task.id).where(is_state(task.state, State.BLOCKED)).limit(most).subquery()
+    final = is_state(history.c.state, State.DEAD) | is_state(history.c.state, State.CANCELLED)
+    pairs = blocked.join(dependency, dependency.c.task_id == blocked.c.id)
+    pairs = pairs.join(history, history.c.id == dependency.c.parent_id)
+    statement = sa.select(blocked.c.id, history.c.id).select_from(pairs).where(is_open(dependency.c), final)
+    rows = await tx.rows(statement.order_by(blocked.c.id, history.c.id))
+    if not rows:
+        return None
+    more = int(await tx.scalar(sa.select(sa.func.count()).select_from(blocked)) or 0) >= most
+    return StuckTasks(Count(len({row[0] for row in rows}), more), rows[0][0], rows[0][1])
