@@ -105,3 +105,5 @@ def _install(root: logging.Logger, form: str, level: str, stream: TextIO) -> Non
     root.addHandler(lines)
     root.setLevel(level)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    # A connection that the server has closed cannot be reset; the operation that needed it reports the outage.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)

@@ -22,13 +22,13 @@ SECRET = "swordfish"
 @pytest.fixture
 def root() -> Iterator[logging.Logger]:
     """The root logger; `unconfigured` removes what pytest adds to it for each phase of a test."""
-    root, ours = logging.getLogger(), logging.getLogger("runner")
-    before, levels = root.handlers[:], (root.level, ours.level)
+    root, ours, pool = (logging.getLogger(name) for name in ("", "runner", "sqlalchemy.pool"))
+    before, levels = root.handlers[:], {each: each.level for each in (root, ours, pool)}
     root.handlers[:] = []
     yield root
     root.handlers[:] = before
-    root.setLevel(levels[0])
-    ours.setLevel(levels[1])
+    for each, level in levels.items():
+        each.setLevel(level)
 
 
 def unconfigured(root: logging.Logger) -> io.StringIO:
@@ -108,6 +108,16 @@ def configured(root: logging.Logger, level: int) -> io.StringIO:
     root.addHandler(lines)
     root.setLevel(level)
     return stream
+
+
+def test_a_connection_that_the_server_has_closed_logs_no_traceback(root: logging.Logger) -> None:
+    stream = unconfigured(root)
+    logs.set_up("json", stream=stream)
+    try:
+        raise ConnectionError("terminating connection due to administrator command")
+    except ConnectionError:
+        logging.getLogger("sqlalchemy.pool.impl.AsyncAdaptedQueuePool").exception("Exception during reset or similar")
+    assert stream.getvalue() == ""
 
 
 def test_the_logging_that_an_application_has_configured_stays(root: logging.Logger) -> None:
