@@ -107,7 +107,7 @@ MAX_KEYS = 1_000
 """Capacity of the buffer."""
 
 
-BURST = 0.5
+BURST = 0.8
 """Seconds without a key that end the keys typed ahead for the dialog of a refused key."""
 
 HELD_KEY = 3
