@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.errors import CONTENT_STATES, is_transient
-from runner.db.schema import Tables, is_state
+from runner.db.schema import Tables, is_open, is_state
 from runner.db.schema.partitions import SUCCEEDED, full_name, range_name
 from runner.db.transaction import Transaction, clock
 from runner.model.task import State
@@ -289,11 +289,22 @@ async def _drop(tx: Transaction, part: Range, before: datetime) -> int:
     await tx.execute(sa.text(f"ALTER TABLE {whole} DETACH PARTITION {table}"))
     names = [column.name for column in history.c]
     apart = sa.table(f"{history.name}_{range_name(part.first)}", *map(sa.column, names), schema=history.schema)
-    by_id, by_key = is_awaited(tx.tables, apart.c)
-    young = sa.select(*apart.c).where((apart.c.finished_at >= before) | by_id | by_key)
+    young = sa.select(*apart.c).where(apart.c.finished_at >= before)
     moved = await tx.rows(sa.insert(history).from_select(names, young).returning(history.c.id))
+    if ids := await _awaited(tx, apart, part):
+        kept = sa.select(*apart.c).where(apart.c.finished_at < before, tx.dialect.one_of(apart.c.id, ids))
+        moved = [*moved, *await tx.rows(sa.insert(history).from_select(names, kept).returning(history.c.id))]
     await tx.execute(sa.text(f"DROP TABLE {table}"))
     return len(moved)
+
+
+async def _awaited(tx: Transaction, apart: Any, part: Range) -> list[int]:
+    """The tasks of a range with open dependencies, found by these: the range may have millions of rows."""
+    dependency = tx.tables.dependency.c
+    by_id = (is_open(dependency), dependency.parent_id >= part.first, dependency.parent_id < part.end)
+    same_key = (apart.c.key == dependency.parent_key) & (apart.c.handler == dependency.parent_handler)
+    named = sa.select(apart.c.id).where(is_open(dependency), dependency.parent_key.is_not(None), same_key)
+    return sorted({row[0] for row in await tx.rows(sa.union_all(sa.select(dependency.parent_id).where(*by_id), named))})
 
 
 async def strip(tx: Transaction, part: Range, before: datetime, limit: int = 1_000) -> Range | None:

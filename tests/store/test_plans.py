@@ -6,7 +6,7 @@ large once, which PostgreSQL believes to have one row left.
 
 import sqlite3
 from collections.abc import AsyncIterator
-from datetime import UTC
+from datetime import UTC, timedelta
 
 import psycopg
 import pytest
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.model.outcome import Retry
-from runner.model.task import OnDuplicate
+from runner.model.task import OnDuplicate, State
 from runner.policy.selection import TaskSelection, mask
 from runner.policy.suspicion import Ask
 from runner.queries import counting
@@ -27,7 +27,7 @@ from runner.store.claim import claim_suspect
 from runner.store.dependencies.resolve import FinishedParent, any_open, find_strays, open_dependencies, resolve
 from runner.store.heartbeat import heartbeat
 from runner.store.lanes import Pending, pending, survey
-from runner.store.retention import forget_expired
+from runner.store.retention import forget_expired, prune
 from runner.store.settle import settle_done
 from runner.store.submit import submit_many, submit_with_result
 from tests.conftest import on_postgresql
@@ -403,3 +403,24 @@ async def test_why_reads_a_bounded_number_of_lanes(watched: tuple[Database, Watc
         (cause, *_) = explanation.causes
         assert ("+" in cause.text) is (bound == 50), cause.text
     assert 5 * by_size[50].rows < by_size[5_000].rows, by_size
+
+
+async def test_a_pruning_does_not_read_all_open_dependencies(
+    watched: tuple[Database, Watch], migrated_url: str
+) -> None:
+    database, looking = watched
+    tables, n = database.tables, sa.select(sa.literal_column("1").label("i")).cte("n", recursive=True)
+    n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < MANY))
+    finished_at, key = db_later(db_now(), -DAY), sa.cast(n.c.i, sa.Text)
+    work, state, other_key = sa.literal("work"), sa.literal("succeeded"), sa.literal("x") + key
+    for table, names, values in (
+        (tables.history, ["id", "handler", "state", "key", "finished_at"], [work, state, key, finished_at]),
+        (tables.dependency, ["task_id", "parent_handler", "parent_key"], [work, other_key]),
+        (tables.dependency, ["task_id", "parent_id"], [n.c.i + MILLION]),
+    ):
+        await change(database, sa.insert(table).from_select(names, sa.select(n.c.i, *values)))
+    analyse(migrated_url)
+    async with looking.seeing() as cost:
+        assert (await database.write(prune, {State.SUCCEEDED: timedelta(0)}, 100)).tasks == {State.SUCCEEDED: 100}
+    assert "task_dependency" not in cost.whole, cost
+    assert cost.rows < MANY / 3, cost

@@ -76,8 +76,11 @@ def is_awaited(tables: Tables, past: Any) -> tuple[sa.ColumnElement[bool], sa.Co
         past: the columns of the finished task.
     """
     by_id, by_key = tables.dependency.alias("by_id").c, tables.dependency.alias("by_key").c
-    same_key = (by_key.parent_key == past.key, by_key.parent_handler == past.handler)
-    return sa.exists().where(by_id.parent_id == past.id, is_open(by_id)), sa.exists().where(*same_key, is_open(by_key))
+    same_key = (by_key.parent_key == past.key) & (by_key.parent_handler == past.handler)
+    # A join would read all open dependencies for each chunk of finished tasks.
+    own = sa.select(by_id.id).where(by_id.parent_id == past.id, is_open(by_id)).offset(NO_JOIN)
+    named = sa.select(by_key.id).where(same_key, is_open(by_key)).offset(NO_JOIN)
+    return own.exists(), named.exists()
 
 
 def changed_parents(tables: Tables, some: sa.Select[Any] | sa.CompoundSelect[Any]) -> sa.Select[Any]:
