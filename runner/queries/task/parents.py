@@ -113,17 +113,20 @@ async def stuck_tasks(tx: Transaction, most: int = MOST_BLOCKED) -> StuckTasks |
     """Find the blocked tasks that wait for a dead or cancelled task; None if there are none.
 
     Args:
-        tx: an open transaction; one or two statements are executed.
-        most: maximum number of blocked tasks to look at.
+        tx: an open transaction; at most three statements are executed, each along an index.
+        most: maximum number of blocked tasks to look at, and of their open dependencies.
     """
-    task, dependency, history = tx.tables.task.c, tx.tables.dependency, tx.tables.history
-    blocked = sa.select(task.id).where(is_state(task.state, State.BLOCKED)).limit(most).subquery()
-    final = is_state(history.c.state, State.DEAD) | is_state(history.c.state, State.CANCELLED)
-    pairs = blocked.join(dependency, dependency.c.task_id == blocked.c.id)
-    pairs = pairs.join(history, history.c.id == dependency.c.parent_id)
-    statement = sa.select(blocked.c.id, history.c.id).select_from(pairs).where(is_open(dependency.c), final)
-    rows = await tx.rows(statement.order_by(blocked.c.id, history.c.id))
-    if not rows:
+    task, dependency, history = tx.tables.task.c, tx.tables.dependency.c, tx.tables.history.c
+    blocked = await tx.rows(sa.select(task.id).where(is_state(task.state, State.BLOCKED)).limit(most))
+    if not blocked:
         return None
-    more = int(await tx.scalar(sa.select(sa.func.count()).select_from(blocked)) or 0) >= most
-    return StuckTasks(Count(len({row[0] for row in rows}), more), rows[0][0], rows[0][1])
+    of_blocked = tx.dialect.one_of(dependency.task_id, [row[0] for row in blocked]) & is_open(dependency)
+    named = sa.select(dependency.task_id, dependency.parent_id).where(of_blocked, dependency.parent_id.is_not(None))
+    pairs = await tx.rows(named.order_by(dependency.task_id, dependency.id).limit(most))
+    final = is_state(history.state, State.DEAD) | is_state(history.state, State.CANCELLED)
+    ids = sorted({row[1] for row in pairs})
+    failed = {row[0] for row in await tx.rows(sa.select(history.id).where(tx.dialect.one_of(history.id, ids), final))}
+    stuck = [(row[0], row[1]) for row in pairs if row[1] in failed]
+    if not stuck:
+        return None
+    return StuckTasks(Count(len({task_id for task_id, _ in stuck}), len(blocked) >= most), *stuck[0])
