@@ -263,7 +263,7 @@ def _timeline(incident: Incident) -> list[Happening]:
         if group.first is not None and group.error_type != LOST_RUNNER:
             items.append(Happening(group.first, f"First {_title(group)} in {group.handler}"))
     items += [Happening(each.entry.at, _change(each)) for each in incident.changes or () if each.entry.at is not None]
-    return sorted(items)
+    return sorted(items, key=lambda item: item.at)
 
 
 def _change(change: ChangeGroup) -> str:

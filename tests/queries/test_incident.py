@@ -81,6 +81,7 @@ async def test_a_report_names_a_killed_runner_before_and_after_the_rescue_of_its
     assert rescued
     assert lost
     assert rescued[1] == lost[1]  # the second of the rescue, not the start of its minute
+    assert lost.start() < rescued.start()
 
 
 async def test_a_rescue_without_an_attempt_has_the_minute_only_and_follows_its_cause(database: Database) -> None:
