@@ -241,7 +241,9 @@ class Interruption:
 
 
 # The garbage collector closes a connection without a transaction that was interrupted on its way from or to the others.
-@pytest.mark.filterwarnings("ignore:.*BaseConnection.__del__:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*(BaseConnection.__del__|sqlite3.Connection):pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize("options", [{}, {"unique_key": "7"}], ids=["alone", "in a transaction"])
 def test_no_interruption_of_a_submit_loses_the_semaphore(
     work: TaskHandler[Any, Any, Any], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
