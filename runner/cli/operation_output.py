@@ -9,7 +9,7 @@ from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.output import NO_MATCH, TableColumn, plain, print_json, print_line, print_table
 from runner.cli.tasks import COLUMNS, task_cells, task_document
 from runner.db.database import Database
-from runner.errors import CountChanged, DatabaseRefused, InvalidInput, NoSqlEquivalent, NotConfirmed
+from runner.errors import CountChanged, InvalidInput, NoSqlEquivalent, NotConfirmed, StoreError
 from runner.filter.parse import Filter
 from runner.operations.bulk import Operation
 from runner.operations.bulk import matching as apply_matching
@@ -136,7 +136,7 @@ async def undo_command(database: Database, result: Result, change_group: str | N
     if change_group is not None or not result.changed:
         return f"runner undo --group {change_group}" if result.changed else ""
     operator, host, *_ = local_actor(None)
-    with suppress(DatabaseRefused):  # an operator may lack the right to read the audit
+    with suppress(StoreError):  # the change is done; an operator may lack the right to read the audit
         entries = await database.read(audit, task_id=result.changed[0], limit=1, operator=operator)
         return " ".join(["runner undo", *(str(entry.id) for entry in entries if entry.host == host)])
     return "runner undo"

@@ -6,7 +6,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from runner.cli.exit_codes import Exit
+from runner.cli.operation_output import undo_command
+from runner.db.database import Database
 from runner.model.task import NewTask, State
+from runner.operations.results import Result
 from tests.cli.conftest import Call, Store, answered
 from tests.conftest import on_sqlite
 from tests.shells import shell_of
@@ -241,6 +244,12 @@ def test_a_single_change_names_its_undo(cli: Call, store: Store) -> None:
     assert [(task["state"], task["priority"]) for task in store.tasks()] == [(State.WAITING, 1)] * 2
     assert "undo with" not in cli("undo", 1).out
     assert "undo with" not in cli("edit", first, "--priority", 1).out  # nothing was changed
+
+
+async def test_a_change_is_reported_though_the_database_cannot_be_reached_after_it() -> None:
+    database = Database.open("postgresql://127.0.0.1:1/none")
+    assert await undo_command(database, Result(changed=[1])) == "runner undo"
+    await database.dispose()
 
 
 def test_many_tasks_are_edited_with_a_spread_and_undone(cli: Call, store: Store) -> None:
