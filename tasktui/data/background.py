@@ -98,8 +98,8 @@ class Background:
         """The alert of the blocked tasks that only an operator frees, if there are any."""
         if self.stuck is None:
             return ()
-        number, text = self.stuck.number, f"task {self.stuck.task} waits for {self.stuck.parent}; R retries, U unblocks"
-        return (Alert("retrying", f"{number.of('task')} blocked by dead or cancelled tasks", text, "2", "tasks"),)
+        text = f"{self.stuck.task} waits for {self.stuck.parent}; R retries, U unblocks"
+        return (Alert("retrying", f"{self.stuck.number.of('task')} blocked by failed tasks", text, "2", "tasks"),)
 
     @property
     def latest(self) -> tuple[float | None, float | None, float | None]:

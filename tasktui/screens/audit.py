@@ -69,7 +69,7 @@ class RecentOperations:
     has_new_change: bool = False
 
 
-EMPTY = "No change is recorded. Each change by an operator gets a row: who, when, why, and the values before and after."
+EMPTY = ("No change is recorded.", "Each change by an operator gets a row: who, when, why, before and after.")
 
 
 class AuditScreen(LiveScreen):
@@ -207,7 +207,7 @@ class AuditScreen(LiveScreen):
         operation, operations = self._operation(), self._operations
         parts = list(change(operation, operations.at, self.session.zone)) if operation and operations else []
         if operations and not operations.rows:
-            parts = [content((f"  {EMPTY}", "muted"))]
+            parts = [content((f"  {text}", "muted")) for text in EMPTY]
         title = [BLANK, _change_title(operation, self.size.width)] if operation else []
         self.query_one("#below", Canvas).draw(title)
         if operations and operations.fate and operations.of == self._group_of_cursor():

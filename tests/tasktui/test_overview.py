@@ -660,6 +660,6 @@ async def test_tasks_blocked_by_a_dead_task_need_attention(
     blocked = await database.write(submit, NewTask("mail.send", after=(DependsOn(parent),)))
     monkeypatch.setattr(overview, "TROUBLE_EVERY", 0.1)
     async with watch("overview", size) as operator:
-        await operator.sees("1 task blocked by dead or cancelled tasks")
+        await operator.sees("1 task blocked by failed tasks", f"{blocked} waits for {parent}; R retries, U unblocks")
         await database.write(unblock, [Target(blocked)], Actor("ana", "desk"))
-        await operator.until(lambda: "blocked by dead" not in operator.text)
+        await operator.until(lambda: "blocked by failed" not in operator.text)

@@ -359,7 +359,7 @@ async def test_a_list_without_failures_names_its_span(database: Database, watch:
 async def test_an_empty_audit_explains_its_rows(database: Database, watch: Watch, size: tuple[int, int]) -> None:
     id = await add_live(database)
     async with watch("audit", size) as operator:
-        await operator.sees("No change is recorded", "values before and after")
+        await operator.sees("  No change is recorded", "  Each change by an operator gets a row")
         await database.write(terminate, [Target(id)], Actor("ana", "desk-1"))
         await operator.press("r")
         await operator.until(lambda: "No change is recorded" not in operator.text)
