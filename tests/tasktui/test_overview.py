@@ -42,7 +42,7 @@ from tasktui.data.overview import (
 from tasktui.dialogs.help import start_here
 from tasktui.render import theme
 from tasktui.render.rows import Row, plain, width_of
-from tasktui.screens import overview, overview_panels, side_panels
+from tasktui.screens import overview_panels, side_panels
 from tasktui.screens.overview import OverviewScreen, empty_in, queue_line
 from tasktui.screens.overview_panels import View
 from tasktui.session.cache import TtlCache
@@ -654,12 +654,13 @@ def test_a_slowdown_of_milliseconds_is_no_trouble(
 @pytest.mark.both_databases
 @pytest.mark.parametrize("size", [NARROW, WIDE])
 async def test_tasks_blocked_by_a_dead_task_need_attention(
-    database: Database, watch: Watch, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    database: Database, watch: Watch, size: tuple[int, int]
 ) -> None:
     parent = await add_past(database, 5, State.DEAD)
     blocked = await database.write(submit, NewTask("mail.send", after=(DependsOn(parent),)))
-    monkeypatch.setattr(overview, "TROUBLE_EVERY", 0.1)
     async with watch("overview", size) as operator:
         await operator.sees("1 task blocked by failed tasks", f"{blocked} waits for {parent}; R retries, U unblocks")
-        await database.write(unblock, [Target(blocked)], Actor("ana", "desk"))
-        await operator.until(lambda: "blocked by failed" not in operator.text)
+    await database.write(unblock, [Target(blocked)], Actor("ana", "desk"))
+    async with watch("overview", size) as operator:
+        await operator.until(lambda: operator.screen._slow is not None)
+        assert operator.screen._slow.alerts == ()
