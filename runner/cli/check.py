@@ -16,7 +16,7 @@ from runner.cli.stats import paused_line, unknown_line
 from runner.db.connect import most_connections
 from runner.db.database import Database
 from runner.db.errors import INCOMPLETE
-from runner.db.filesystem import open_to_others
+from runner.db.filesystem import may_write, open_to_others
 from runner.db.migrations.revisions import HEAD, missing_tables
 from runner.db.migrations.revisions import check as check_schema
 from runner.db.migrations.roles import missing_grant, missing_guards
@@ -184,6 +184,9 @@ async def _database(database: Database, settings: Settings) -> AsyncIterator[Fin
 
 def _file_mode(url: DatabaseUrl) -> Iterator[Finding]:
     files = [] if url.file is None else list(open_to_others(url.database))
+    if url.file is not None and not may_write(url.database):
+        text = f"this user may not write {url.database} and its folder: its runners end, and its submits fail"
+        yield Finding("file mode", CheckStatus.NOTE, text, "Give it the right to write both, unless it only reads.")
     if files:
         names = " ".join(quote(str(file)) for file in files)
         text = f"every user of this machine may read or change {', '.join(file.name for file in files)}"

@@ -122,6 +122,16 @@ def create_private(file: str) -> None:
         os.close(os.open(os.path.realpath(file), os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE))
 
 
+def may_write(file: str) -> bool:
+    """True if this user may write a SQLite file and its folder, in which SQLite creates other files.
+
+    Args:
+        file: path of the database file.
+    """
+    path, effective = Path(file).resolve(), os.access in os.supports_effective_ids
+    return all(os.access(each, os.W_OK, effective_ids=effective) for each in (path, path.parent))
+
+
 def open_to_others(file: str) -> Iterator[Path]:
     """Find the files of a SQLite database that every user of this machine may read or write.
 

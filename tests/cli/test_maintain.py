@@ -86,6 +86,27 @@ def test_a_runner_that_may_not_write_its_file_ends(call: Call, public_folder: Pa
     assert "Traceback" not in done.stderr
 
 
+def test_a_check_names_a_file_that_this_user_may_not_write(call: Call, public_folder: Path) -> None:
+    url = f"sqlite:///{public_folder}/tasks.db"
+    assert call("migrate", "--url", url).code == Exit.OK
+    (public_folder / "tasks.db").chmod(0o444)
+    public_folder.chmod(0o777)  # SQLite reads a file with a log only with other files beside it
+    program = OTHER_USER.replace("run([*work, *sys.argv[1:]])", 'run(["check", "--json", "--url", *sys.argv[1:]])')
+    (public_folder / "own_handlers.py").write_text(HANDLERS)
+    done = subprocess.run(
+        [sys.executable, "-c", program, url],
+        cwd=public_folder,
+        env=os.environ | {"XDG_CONFIG_HOME": str(public_folder)},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    document = json.loads(done.stdout)
+    (text,) = (each["found"] for each in document["checks"] if "may not write" in each["found"])
+    assert text.endswith("tasks.db and its folder: its runners end, and its submits fail")
+
+
 @pytest.fixture
 def handlers(tmp_path: Path) -> None:
     (tmp_path / "own_handlers.py").write_text(HANDLERS)
