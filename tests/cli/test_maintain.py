@@ -225,6 +225,9 @@ def test_a_check_names_the_grant_without_which_successes_keep_their_rows(
         grant = f"GRANT SELECT ON SEQUENCE public.task_dependency_id_seq TO {urlsplit(url).username}"
         assert grants[0]["found"].endswith(grant)
         assert "runner migrate --roles | psql postgresql://" in grants[0]["advice"]
+    with login(store.url, "SELECT ON ALL TABLES IN SCHEMA public") as url:  # no runner
+        monkeypatch.setenv("RUNNER_URL", url)
+        assert "keep their rows" not in cli("check").out
 
 
 async def drop_checkpoints(tx: Transaction) -> None:

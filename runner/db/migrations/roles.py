@@ -176,14 +176,15 @@ async def _column_findings(tx: MigrationTransaction, names: list[str]) -> list[s
     ]
 
 
-# The first role is that of the script, unless the database does not use it.
+# The role of the script comes first. A login that may not change tasks is no runner, as that of a reader.
 _GRANT = sa.text("""
-    SELECT format('GRANT SELECT ON SEQUENCE %s TO %I', sequence, name)
-    FROM pg_get_serial_sequence(:dependency, 'id') AS sequence, coalesce((
-        SELECT rolname FROM pg_roles
-        WHERE rolname = :runner AND has_any_column_privilege(oid, to_regclass(:task), 'UPDATE')
-    ), current_user) AS name
-    WHERE NOT has_sequence_privilege(name, sequence, 'SELECT')
+    SELECT format('GRANT SELECT ON SEQUENCE %s TO %I', sequence, runner.name)
+    FROM pg_get_serial_sequence(:dependency, 'id') AS sequence, (
+        SELECT rolname AS name FROM pg_roles
+        WHERE rolname IN (:runner, current_user) AND has_any_column_privilege(oid, to_regclass(:task), 'UPDATE')
+        ORDER BY rolname <> :runner LIMIT 1
+    ) AS runner
+    WHERE NOT has_sequence_privilege(runner.name, sequence, 'SELECT')
 """)
 
 
