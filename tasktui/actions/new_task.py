@@ -64,10 +64,12 @@ async def ask_to_submit(action: Action, session: Session, handler: str) -> Dialo
 async def _draft(action: Action, session: Session, handler: str, origin: "TaskDetail | None" = None) -> "Draft":
     from runner.db.transaction import clock
     from runner.handlers.option_values import Clock
-    from runner.operations.new_task import stored_signature
+    from runner.operations.new_task import stored_signature, unknown_handler
 
     signature = await session.read(stored_signature, handler)
-    return Draft(action, session, handler, Clock(await session.read(clock), session.zone), signature, origin)
+    warning = "" if signature else await session.read(unknown_handler, handler)
+    at = Clock(await session.read(clock), session.zone)
+    return Draft(action, session, handler, at, signature, origin, warning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class Draft:
         clock: the time that typed times refer to.
         signature: the signature of the handler; None if no runner has stored one.
         origin: the task that the new one is a copy of; None for a new task.
+        warning: the warning about a handler that no runner ever had; empty for another one.
     """
 
     action: Action
@@ -89,6 +92,7 @@ class Draft:
     clock: "Clock"
     signature: "StoredSignature | None"
     origin: "TaskDetail | None"
+    warning: str = ""
 
     def form(self) -> "Form":
         """Build the form."""
@@ -100,7 +104,8 @@ class Draft:
         if self.origin is not None:
             about.append(content("  The copy has no unique key, order key or dependencies."))
         elif self.signature is None:
-            about.append(content("  No runner has stored its parameters: its code checks the payload when it runs."))
+            unchecked = "No runner has stored its parameters: its code checks the payload when it runs."
+            about.append(content(f"  {line(self.warning or unchecked, LONGEST_PAYLOAD)}"))
         elif derived := [DERIVED[name] for name in self.signature.derived if name in DERIVED]:
             about.append(content(f"  Its code derives {' and '.join(derived)} from the arguments; this task has none."))
         return Form(title, about, self.fields(), self.preview, self.submit, self.errors)

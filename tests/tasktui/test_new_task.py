@@ -168,3 +168,16 @@ async def test_forms_refuse_a_payload_that_the_stored_signature_does_not_take(si
         await operator.press("ctrl+s")
         await operator.sees("order: expected a whole number")
     assert await audited(signed) == []
+
+
+async def test_the_form_of_an_unknown_handler_names_the_one_that_was_probably_meant(
+    signed: Database, watch: Watch
+) -> None:
+    async with watch("tasks", NARROW) as operator:
+        await operator.command("submit payments.chrage")
+        await operator.sees("no runner ever had handler 'payments.chrage', did you mean", "'payments.charge'")
+        await operator.press("escape")
+        await operator.command("submit payments.charge")
+        await operator.sees("New task of payments.charge")
+        assert "no runner ever had" not in operator.text
+    assert await audited(signed) == []
