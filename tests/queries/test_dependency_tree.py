@@ -4,7 +4,7 @@ import pytest
 
 from runner.db.database import Database
 from runner.model.outcome import Dead
-from runner.model.task import State
+from runner.model.task import BatchMember, DependsOn, NewTask, State
 from runner.operations.reschedule import retry_now
 from runner.operations.results import Actor, Target
 from runner.operations.unblock import unblock
@@ -119,6 +119,7 @@ async def test_blocked_tasks_behind_a_dead_task_are_stuck(database: Database, ru
     assert await database.read(stuck_tasks) is None
     (claimed,) = await runner.claim(1)
     await runner.end(claimed, Dead("no"))
+    await resolve_parents(database, parent)
     assert claimed.id == parent
     assert await database.read(stuck_tasks) == StuckTasks(Count(2), first, parent)
     assert await database.read(stuck_tasks, 2) in (None, StuckTasks(Count(2, more=True), first, parent))
@@ -126,3 +127,15 @@ async def test_blocked_tasks_behind_a_dead_task_are_stuck(database: Database, ru
     assert await database.read(stuck_tasks) == StuckTasks(Count(1), second, parent)
     await database.write(retry_now, [Target(parent)], ANA)
     assert await database.read(stuck_tasks) is None
+
+
+@pytest.mark.both_databases
+async def test_a_task_is_stuck_beside_one_with_many_open_parents(database: Database, runner: Runner) -> None:
+    dead = await put(database, priority=9)
+    last = NewTask("work", after=tuple(DependsOn(BatchMember(position)) for position in range(4)))
+    await database.write(submit_many, [*(NewTask("work") for _ in range(4)), last])
+    stuck = await put_after(database, dead)
+    (claimed,) = await runner.claim(1)
+    await runner.end(claimed, Dead("no"))
+    await resolve_parents(database, dead)
+    assert await database.read(stuck_tasks, 3) == StuckTasks(Count(1), stuck, dead)

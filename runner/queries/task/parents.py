@@ -19,6 +19,9 @@ MOST = 20
 MOST_BLOCKED = 1_000
 """Maximum number of blocked tasks whose parents are looked up."""
 
+SCAN_LIMIT = 20_000
+"""Maximum number of open dependencies to scan for parents that have failed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parent:
@@ -114,19 +117,22 @@ async def stuck_tasks(tx: Transaction, most: int = MOST_BLOCKED) -> StuckTasks |
 
     Args:
         tx: an open transaction; at most three statements are executed, each along an index.
-        most: maximum number of blocked tasks to look at, and of their open dependencies.
+        most: maximum number of blocked tasks to look at, and of their dependencies on tasks that have failed; these are
+            searched among the first SCAN_LIMIT open ones.
     """
     task, dependency, history = tx.tables.task.c, tx.tables.dependency.c, tx.tables.history.c
     blocked = await tx.rows(sa.select(task.id).where(is_state(task.state, State.BLOCKED)).limit(most))
     if not blocked:
         return None
     of_blocked = tx.dialect.one_of(dependency.task_id, [row[0] for row in blocked]) & is_open(dependency)
-    named = sa.select(dependency.task_id, dependency.parent_id).where(of_blocked, dependency.parent_id.is_not(None))
-    pairs = await tx.rows(named.order_by(dependency.task_id, dependency.id).limit(most))
-    final = is_state(history.state, State.DEAD) | is_state(history.state, State.CANCELLED)
+    columns = (dependency.task_id, dependency.parent_id, dependency.parent_state)
+    row = sa.select(*columns).where(of_blocked).limit(SCAN_LIMIT).subquery().c
+    failing = sa.select(row.task_id, row.parent_id).where(is_state(row.parent_state, State.DEAD, State.CANCELLED))
+    pairs = await tx.rows(failing.order_by(row.task_id, row.parent_id).limit(most))
+    final = is_state(history.state, State.DEAD, State.CANCELLED)  # others are being retried
     ids = sorted({row[1] for row in pairs})
     failed = {row[0] for row in await tx.rows(sa.select(history.id).where(tx.dialect.one_of(history.id, ids), final))}
     stuck = [(row[0], row[1]) for row in pairs if row[1] in failed]
     if not stuck:
         return None
-    return StuckTasks(Count(len({task_id for task_id, _ in stuck}), len(blocked) >= most), *stuck[0])
+    return StuckTasks(Count(len({task_id for task_id, _ in stuck}), max(len(blocked), len(pairs)) >= most), *stuck[0])
