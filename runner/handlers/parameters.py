@@ -224,7 +224,7 @@ def _as_number(value: Any) -> float | None:
 
 def _is_iso(text: str) -> bool:
     try:
-        return bool(datetime.fromisoformat(text))
+        return bool(datetime.fromisoformat(text.upper()))  # RFC 3339 allows t and z
     except ValueError:
         return False
 
