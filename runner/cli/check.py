@@ -185,7 +185,7 @@ async def _database(database: Database, settings: Settings) -> AsyncIterator[Fin
 def _file_mode(url: DatabaseUrl) -> Iterator[Finding]:
     files = [] if url.file is None else list(open_to_others(url.database))
     if url.file is not None and not may_write(url.database):
-        text = f"this user may not write {url.database} and its folder: its runners end, and its submits fail"
+        text = f"this user may not write {url.database} or its folder: its runners end, and its submits fail"
         yield Finding("file mode", CheckStatus.NOTE, text, "Give it the right to write both, unless it only reads.")
     if files:
         names = " ".join(quote(str(file)) for file in files)

@@ -104,7 +104,7 @@ def test_a_check_names_a_file_that_this_user_may_not_write(call: Call, public_fo
     )
     document = json.loads(done.stdout)
     (text,) = (each["found"] for each in document["checks"] if "may not write" in each["found"])
-    assert text.endswith("tasks.db and its folder: its runners end, and its submits fail")
+    assert text.endswith("tasks.db or its folder: its runners end, and its submits fail")
 
 
 @pytest.fixture
