@@ -6,8 +6,8 @@ import math
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cached_property
-from typing import Any, Never, NoReturn, NotRequired, Union, get_args, get_origin, get_type_hints
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, Never, NoReturn, NotRequired, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Secret, SecretBytes, SecretStr, TypeAdapter, ValidationError, with_config
 from pydantic.errors import PydanticUserError
@@ -16,6 +16,9 @@ from typing_extensions import TypedDict
 from runner.errors import InvalidHandler, InvalidPayload
 from runner.model.outcome import Dead, Retry, Snooze
 from runner.model.text_limits import require_payload
+
+if TYPE_CHECKING:
+    from pydantic.json_schema import GenerateJsonSchema
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 
@@ -117,13 +120,13 @@ class Signature:
         return self.defaults | self.decode(payload)
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of a payload.
+        """The JSON schema of a payload. An argument with a validator that sees the plain value may have any type.
 
         Raises:
             PydanticUserError: a type has no schema.
             InvalidHandler: an annotation cannot be read from JSON.
         """
-        return self._adapter.json_schema()
+        return self._adapter.json_schema(schema_generator=_input_schema())
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
@@ -183,6 +186,21 @@ class Signature:
 
     def _invalid(self, error: ValidationError) -> InvalidPayload:
         return InvalidPayload(handler=self.name, why=_reasons(error))
+
+
+@cache
+def _input_schema() -> type["GenerateJsonSchema"]:
+    """Return the class that writes the schema of the values before any validator changes them."""
+    from pydantic.json_schema import GenerateJsonSchema  # only a runner writes schemas
+
+    class InputSchema(GenerateJsonSchema):
+        def function_before_schema(self, schema: Any) -> dict[str, Any]:
+            return super().function_before_schema(schema) if "json_schema_input_schema" in schema else {}
+
+        def function_wrap_schema(self, schema: Any) -> dict[str, Any]:
+            return super().function_wrap_schema(schema) if "json_schema_input_schema" in schema else {}
+
+    return InputSchema
 
 
 def _unreadable_type(hints: Mapping[str, Any], error: PydanticUserError) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, Field, SecretBytes, SecretStr, field_serializer
+from pydantic import BaseModel, BeforeValidator, Field, SecretBytes, SecretStr, WrapValidator, field_serializer
 
 from runner import Context, handler
 from runner.errors import InvalidHandler, InvalidPayload, PayloadTooLarge
@@ -222,10 +222,17 @@ JSON_VALUES: tuple[Any, ...] = (
     [], [1], {}, {"sku": "a"},
 )  # fmt: skip
 
+
+def in_words(value: Any) -> Any:
+    return {"seven": 7}.get(value, value) if isinstance(value, str) else value
+
+
 HINTS = (
     str, int, float, bool, datetime, date, time, timedelta, Decimal, UUID, bytes, Path, Colour, Size, SecretStr, Any,
     int | None, int | str, Literal["red", 7], list[int], dict[str, int], Address,
     Annotated[int, Field(ge=1, le=7)], Annotated[str, Field(min_length=2)], Annotated[float, Field(gt=0)],
+    pytest.param(Annotated[int, BeforeValidator(in_words)] | None, id="before"),
+    pytest.param(Annotated[int, WrapValidator(lambda value, check: check(in_words(value)))], id="wrap"),
 )  # fmt: skip
 
 
