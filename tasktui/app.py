@@ -336,7 +336,7 @@ class Console(KeyBuffer):
 
     def show_refusal(self, why: str, ignored: int) -> None:
         """Show why a key was refused, and the number of keys ignored since."""
-        if ignored and self.notices:
+        if ignored and self.notices and self.notices[-1].startswith(why):
             self.notices.pop()  # the same notice with the number of keys before
         note = f"\n{count_noun(ignored, 'key')} typed after it ignored; pause before the next key" if ignored else ""
         self.show_notice(f"{why}{note}", tone=Tone.ERROR)

@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -169,7 +170,8 @@ class SqliteDatabases:
     @cached_property
     def _template(self) -> Path:
         file = self._directory / "template.db"
-        asyncio.run(_migrate(_sqlite_url(file)))
+        with ThreadPoolExecutor(1) as thread:  # the first test of a process may be a coroutine
+            thread.submit(asyncio.run, _migrate(_sqlite_url(file))).result()
         return file
 
     def empty(self, directory: Path) -> str:

@@ -113,14 +113,18 @@ def stored(url: str) -> list[Any]:
     return [cents, keys]
 
 
-@pytest.mark.parametrize("page", [README, PAGE], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    ("page", "own_orders", "own_keys"), [(README, ["499"], ["user-10"]), (PAGE, [], [])], ids=["readme", "page"]
+)
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
-def test_the_example_for_sqlalchemy(shop: Path, migrated_url: str, page: Path) -> None:
+def test_the_example_for_sqlalchemy(
+    shop: Path, migrated_url: str, page: Path, own_orders: list[str], own_keys: list[str]
+) -> None:
     (example,) = [block.text for block in blocks(page, "python") if block.first == "# shop.py"]
     (shop / "shop.py").write_text(example)
     (shop / "test.db").rename(shop / "tasktui.db")
     run(PLAIN_PROGRAM, shop)
-    assert stored(f"sqlite:///{shop / 'tasktui.db'}") == [["500"], ["user-7"]]
+    assert stored(f"sqlite:///{shop / 'tasktui.db'}") == [[*own_orders, "500"], [*own_keys, "user-7"]]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from runner.db.async_core import AsyncCoreConnection, StatementPool, T
 from runner.db.dialects import Dialect
 from runner.db.schema import Tables
 from runner.db.statement import Prepared
-from runner.db.thread_connections import FairSemaphore
+from runner.db.thread_connections import FairSemaphore, SemaphoreRequest, granted_in_thread
 from runner.db.transaction import Transaction, TransactionStage
 
 
@@ -58,7 +58,13 @@ class FileWriter:
 
     def _execute(self, run: "FileRun[Any]", file: Any) -> None:
         """Wait for the other writers of this process in the thread: the event loop may be busy when they end."""
-        self._lock.hold(partial(run.execute, file, self._waiting))
+        request = SemaphoreRequest()
+        try:
+            self._lock.enter(request)
+            granted_in_thread(request)
+            run.execute(file, self._waiting)
+        finally:
+            self._lock.release(request)
 
 
 class FileStatement(NamedTuple):

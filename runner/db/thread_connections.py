@@ -12,7 +12,7 @@ from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -21,7 +21,6 @@ from runner.db.dialects import DIALECTS
 from runner.db.errors import lost_prepared, raise_translated, retries, retry_pause
 from runner.db.schema import Tables
 from runner.db.statement import SingleInsert, StatementFrame, Steps, VerbRun, compiled_for
-from runner.db.transaction import TransactionStage
 
 T = TypeVar("T")
 
@@ -77,20 +76,6 @@ class FairSemaphore:
                     self._holders.add(following)
                     following.answer.set_result(None)
                 self._queue.popleft()
-
-    def hold(self, work: Callable[[], T]) -> T:
-        """Call a function while the calling thread holds the semaphore, and return its result."""
-        request = SemaphoreRequest()
-        try:
-            try:
-                self.enter(request)
-                granted_in_thread(request)
-                return work()
-            finally:
-                self.release(request)
-        except BaseException:
-            self.release(request)  # the first call may have been interrupted
-            raise
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[None]:
@@ -199,35 +184,38 @@ class ThreadConnections:
         begin, semaphore = self._dialect.begin if begins else None, self._semaphore if writes else self._readers
         attempt, end = 1, time.monotonic() + connect.BUSY_SECONDS
         while True:
-            progress = TransactionStage()
+            stage: Literal["connect", "statement", "commit"] = "connect"
+            request = SemaphoreRequest()
             try:
-                return semaphore.hold(partial(self._attempt, work, begin, progress))
-            except Exception as error:
+                try:
+                    semaphore.enter(request)
+                    granted_in_thread(request)
+                    connection = self._take() or self.open()
+                    try:
+                        stage = "statement"
+                        self._begin(connection, begin)
+                        try:
+                            result = work(connection)
+                        except sqlite3.OperationalError as error:
+                            result = self._repeat(work, connection, error, begin)
+                        stage = "commit"
+                        if begin is not None:
+                            connection.cursor.execute("COMMIT", **self._dialect.unprepared)
+                    except BaseException as error:
+                        self.discard(connection, error)
+                        raise
+                    connection.close() if self._closed else self._idle.append(connection)
+                    return result
+                finally:
+                    semaphore.release(request)
+            except BaseException as error:
+                semaphore.release(request)  # a signal may have interrupted the first call
+                if not isinstance(error, Exception):
+                    raise
                 if not retries(error, attempt, end):
-                    raise_translated(error, self._name, progress.stage)
+                    raise_translated(error, self._name, stage)
             time.sleep(retry_pause(attempt))
             attempt += 1
-
-    def _attempt(self, work: Callable[[ThreadConnection], T], begin: str | None, progress: TransactionStage) -> T:
-        connection = self._take() or self.open()
-        try:
-            progress.stage = "statement"
-            self._begin(connection, begin)
-            try:
-                result = work(connection)
-            except sqlite3.OperationalError as error:
-                result = self._repeat(work, connection, error, begin)
-            progress.stage = "commit"
-            if begin is not None:
-                connection.cursor.execute("COMMIT", **self._dialect.unprepared)
-        except BaseException as error:
-            self.discard(connection, error)
-            raise
-        if self._closed:
-            connection.close()
-        else:
-            self._idle.append(connection)
-        return result
 
     def _begin(self, connection: ThreadConnection, begin: str | None) -> None:
         if begin is None:
