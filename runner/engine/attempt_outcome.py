@@ -21,6 +21,7 @@ from runner.handlers.outcome_rules import DEFAULT_RULES, OutcomeRules
 from runner.handlers.signature import HIDDEN, require_faithful, require_shown
 from runner.model.duration import format_duration
 from runner.model.outcome import (
+    HANDLER_OUTCOMES,
     RESULT_NOT_KEPT,
     Dead,
     Done,
@@ -83,7 +84,7 @@ def outcome_of(running: "Running", result: Any, limit: int) -> Outcome:
         result: the return value of the handler.
         limit: maximum size of a result in bytes.
     """
-    if isinstance(result, (Retry, Dead, Snooze)):
+    if isinstance(result, HANDLER_OUTCOMES):
         return result
     if inspect.iscoroutine(result):
         result.close()

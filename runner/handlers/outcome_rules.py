@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 from runner.errors import InvalidHandler, InvalidSettings
 from runner.handlers.context import Context, context_parameter
 from runner.model.outcome import (
+    HANDLER_OUTCOMES,
     ON_ERROR,
     ON_NONE,
     Dead,
@@ -23,7 +24,6 @@ from runner.model.outcome import (
     NoneWord,
     Outcome,
     Retry,
-    Snooze,
     Unexpected,
 )
 from runner.settings import Settings
@@ -49,7 +49,7 @@ WORDS: dict[str, Callable[[], Outcome]] = dict(zip(ON_NONE.choices, (Done, Retry
 
 DEAD_WORD = ON_ERROR.choices[-1]
 
-VALID_OUTCOMES = (Done, Retry, Dead, Snooze)
+VALID_OUTCOMES = (Done, *HANDLER_OUTCOMES)
 
 
 class Decision(NamedTuple):

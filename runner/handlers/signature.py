@@ -14,7 +14,7 @@ from pydantic.errors import PydanticUserError
 from typing_extensions import TypedDict
 
 from runner.errors import InvalidHandler, InvalidPayload
-from runner.model.outcome import Dead, Retry, Snooze
+from runner.model.outcome import HANDLER_OUTCOMES
 from runner.model.text_limits import require_payload
 
 if TYPE_CHECKING:
@@ -271,10 +271,6 @@ def _reasons(error: ValidationError) -> str:
     return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'payload'}: {item['msg']}" for item in errors)
 
 
-OUTCOMES = (Retry, Dead, Snooze)
-"""Return values that are outcomes, not results."""
-
-
 class Returned:
     """The return type of a handler.
 
@@ -336,8 +332,8 @@ class Returned:
 
 def _result_of(annotation: Any) -> Any:
     """The annotation without outcome classes."""
-    if annotation in (*OUTCOMES, Never, NoReturn):
+    if annotation in (*HANDLER_OUTCOMES, Never, NoReturn):
         return None
     if get_origin(annotation) not in (Union, types.UnionType):
         return annotation
-    return Union[tuple(kind for kind in get_args(annotation) if kind not in OUTCOMES) or (None,)]  # noqa: UP007 - built at run time
+    return Union[tuple(kind for kind in get_args(annotation) if kind not in HANDLER_OUTCOMES) or (None,)]  # noqa: UP007 - built at run time

@@ -117,6 +117,10 @@ class Snooze(HandlerOutcome):
         self._normalize_reason()
 
 
+HANDLER_OUTCOMES = (Retry, Dead, Snooze)
+"""The outcomes that a handler returns or raises. A new one also needs a verdict in runner.policy.attempt_verdict."""
+
+
 @dataclass(frozen=True, slots=True)
 class Release:
     """The runner returned the task before executing it: any runner may claim it, and the attempt does not count."""

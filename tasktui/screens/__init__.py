@@ -1,4 +1,7 @@
-"""Screens: one file each, and one row in COMMANDS. The class of a screen is imported when it is first shown."""
+"""Screens: one file each, and one row in COMMANDS of tasktui.commands.syntax.
+
+The class of a screen is imported when it is first shown.
+"""
 
 import gc
 import sys

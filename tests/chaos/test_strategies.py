@@ -19,8 +19,7 @@ from runner.model.task import NewTask
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
-from runner.policy.claim_conditions import NotExpired
-from runner.policy.claim_policy import InOrder
+from runner.policy.claim_conditions import InOrder, NotExpired
 from runner.policy.rate import MOST
 from runner.store import claim, claim_limited, lanes, limits
 from runner.store.submit import submit_many

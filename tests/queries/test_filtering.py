@@ -5,7 +5,7 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.errors import InvalidFilter
-from runner.filter.fields import OLDEST
+from runner.filter.fields import FIELDS, OLDEST, Field
 from runner.filter.parse import Filter
 from runner.model.task import State
 from runner.operations.edit import edit_all
@@ -44,6 +44,11 @@ async def zoo(database: Database) -> Database:
     await add_past(database, 8, State.DEAD, handler="smtp.bounce", error="50% of a_b/c lost", attempt=4)
     await add_past(database, 9, State.CANCELLED, finished_at=ahead(-7200), submitted_at=ahead(-7300))
     return database
+
+
+@pytest.mark.parametrize("field", FIELDS.values(), ids=lambda field: field.name)
+async def test_every_field_selects_tasks(zoo: Database, field: Field) -> None:
+    assert set(await ids(zoo, field.examples)) <= set(range(1, 10))
 
 
 EXPECTED: dict[str, list[int]] = {

@@ -8,10 +8,18 @@ from django.urls import reverse
 from django.utils import timezone
 
 from runner.django.models import LiveTask, TaskAttempt, TaskHistory
+from runner.handlers.options import TASK_OPTIONS
 from shop.tasks import ship
 
 LIVE = reverse("admin:tasktui_livetask_changelist")
 FINISHED = reverse("admin:tasktui_taskhistory_changelist")
+
+
+class ModelTests(TestCase):
+    def test_every_task_option_is_a_field_of_a_task(self) -> None:
+        columns = {option.column for option in TASK_OPTIONS if option.column}
+        for model in (LiveTask, TaskHistory):
+            self.assertLessEqual(columns, {field.column for field in model._meta.fields})
 
 
 class AdminTests(TestCase):
