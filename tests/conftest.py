@@ -14,7 +14,6 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -165,14 +164,8 @@ class SqliteDatabases:
     """Files; the migrated ones are copies of a file that was migrated once."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    @cached_property
-    def _template(self) -> Path:
-        file = self._directory / "template.db"
-        with ThreadPoolExecutor(1) as thread:  # the first test of a process may be a coroutine
-            thread.submit(asyncio.run, _migrate(_sqlite_url(file))).result()
-        return file
+        self._template = directory / "template.db"
+        asyncio.run(_migrate(_sqlite_url(self._template)))  # now: the first user may be a coroutine
 
     def empty(self, directory: Path) -> str:
         return _sqlite_url(directory / "test.db")
