@@ -63,3 +63,31 @@ async def test_a_runner_works_through_many_queues_a_part_at_a_time(
     assert sizes.dense[0] is False
     assert True in sizes.dense, "many short lanes are read"
     assert sorted(order, reverse=True) == order, "the higher priority comes first, in whatever queue it is"
+
+
+@pytest.mark.parametrize("queues", [1, 3])
+async def test_a_claim_starts_after_the_tasks_of_the_full_claim_before(harness: Harness, queues: int) -> None:
+    @harness.handler("work")
+    async def work(number: int) -> None: ...
+
+    tasks = [await harness.submit("work", {"number": each}, queue=f"q{each % queues}") for each in range(24)]
+    runner = harness.runner(concurrency=6, prefetch=0)
+    last: dict[str, int] = {}
+    starts: list[bool] = []
+    write_single = runner.database.write_single
+
+    async def watched(verb: Any, *arguments: Any) -> Any:
+        if verb is claim:
+            starts.extend(
+                position.id >= last[lane.queue] for lane, position in arguments[1].items() if lane.queue in last
+            )
+        answer = await write_single(verb, *arguments)
+        if verb is claim:
+            last.update({task.queue: task.id for task in answer} if len(answer) == arguments[3] else {})
+        return answer
+
+    runner.database.write_single = watched  # type: ignore[assignment, method-assign] # it watches the claims
+    async with at_work(runner):
+        await harness.wait_for(*tasks)
+    assert starts
+    assert all(starts)
