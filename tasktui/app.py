@@ -159,11 +159,10 @@ class Console(KeyBuffer):
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):
                 screen.redraw()
-        if name == AUTO:
-            if self._saved_theme():
-                views.delete(theme_file(self.session), self.session.name)
-        else:
+        if name != AUTO:
             views.save(theme_file(self.session), self.session.name, name)
+        elif self._saved_theme():
+            views.delete(theme_file(self.session), self.session.name)
 
     async def action_go(self, mode: str) -> None:
         """Switch to a screen. The following keys wait for it."""
@@ -323,9 +322,8 @@ class Console(KeyBuffer):
 
     @on(Notice)
     def _show_notice(self, message: Notice) -> None:
-        elsewhere = message.database not in ("", self.session.name)
-        text = f"{message.database}: {message.text}" if elsewhere else message.text
-        self.show_notice(text, tone=message.tone)
+        prefix = "" if message.database in ("", self.session.name) else f"{message.database}: "
+        self.show_notice(f"{prefix}{message.text}", tone=message.tone)
 
     def show_notice(self, text: str, *, tone: Tone = Tone.DONE) -> None:
         """Show a notice on the screen in front, and on the one below a dialog."""
@@ -340,6 +338,10 @@ class Console(KeyBuffer):
             self.notices.pop()  # the same notice with the number of keys before
         note = f"\n{count_noun(ignored, 'key')} typed after it ignored; pause before the next key" if ignored else ""
         self.show_notice(f"{why}{note}", tone=Tone.ERROR)
+
+    def show_cancelled(self, text: str) -> None:
+        """Show that escape cancelled an action before its dialog opened."""
+        self.show_notice(text, tone=Tone.PARTIAL)
 
     def _fatal_error(self) -> None:
         """Exit with our own message: the default one prints local variables, and so passwords and payloads."""

@@ -5,6 +5,7 @@ The first screen does not need the modules of the dialogs: the methods import th
 
 import time
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from textual.binding import Binding, BindingType
@@ -12,7 +13,7 @@ from textual.binding import Binding, BindingType
 from runner.errors import RunnerError
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Result
-from tasktui.actions.action import ActionTarget, Confirmation, Targets
+from tasktui.actions.action import Action, ActionTarget, Confirmation, Targets
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import command_line
 from tasktui.messages import Notice, Tone
@@ -79,7 +80,7 @@ class Actions:
             hint = f"{marked:,} are marked, \\ clears the marks" if marked > 1 else "select one"
             dialog = Notice(f"{action.label} applies to one {action.target.word}: {hint}", bad=True)
         if isinstance(dialog, Coroutine):
-            self._prepare(dialog)
+            self._prepare(action, dialog)
         else:
             self._open(dialog)
 
@@ -96,7 +97,8 @@ class Actions:
             from tasktui.actions import queues
 
             action = ACTIONS["pause" if target.kind is PauseKind.QUEUE else "pause --handler"]
-            self._prepare(queues.ask_to_pause(action, self._screen.session, target, length, reason, resume=resume))
+            asking = queues.ask_to_pause(action, self._screen.session, target, length, reason, resume=resume)
+            self._prepare(action, asking)
 
     def ask_limit(self, target: PauseTarget, limits: str, reason: str) -> None:
         """Ask to limit a queue or a handler that a command names.
@@ -109,9 +111,8 @@ class Actions:
         if self._may_write():
             from tasktui.actions import queues
 
-            self._prepare(
-                queues.ask_to_limit(ACTIONS[f"limit {target.kind}"], self._screen.session, target, limits, reason)
-            )
+            action = ACTIONS[f"limit {target.kind}"]
+            self._prepare(action, queues.ask_to_limit(action, self._screen.session, target, limits, reason))
 
     def ask_breaker(self, handler: str, wait: str, reason: str) -> None:
         """Ask to open the breaker of a handler that a command names, or to close it if it is open.
@@ -124,14 +125,16 @@ class Actions:
         if self._may_write():
             from tasktui.actions import queues
 
-            self._prepare(queues.ask_for_breaker(ACTIONS["breaker"], self._screen.session, handler, wait, reason))
+            action = ACTIONS["breaker"]
+            self._prepare(action, queues.ask_for_breaker(action, self._screen.session, handler, wait, reason))
 
     def ask_submit(self, handler: str) -> None:
         """Ask for a new task of a handler that a command names."""
         if self._may_write():
             from tasktui.actions import new_task
 
-            self._prepare(new_task.ask_to_submit(ACTIONS["submit"], self._screen.session, handler))
+            action = ACTIONS["submit"]
+            self._prepare(action, new_task.ask_to_submit(action, self._screen.session, handler))
 
     def _may_write(self) -> bool:
         """True if changes are allowed; otherwise show why not."""
@@ -151,18 +154,17 @@ class Actions:
 
         self._screen.run_worker(guarded(), group="act")
 
-    def _prepare(self, reading: "Coroutine[Any, Any, Dialog]") -> None:
-        """Read the data of a dialog and open it. The keys typed until then wait for the dialog."""
+    def _prepare(self, action: Action, reading: "Coroutine[Any, Any, Dialog]") -> None:
+        """Read the data of a dialog and open it. The keys typed until then wait for the dialog; escape cancels it."""
         screen, ahead = self._screen, key_buffer(self._screen.app).ahead
-        ahead.hold()
+        pending = ahead.prepare(action.label)
 
         async def read_and_open() -> None:
             try:
-                screen.call_later(self._open, await reading)
+                show = partial(self._open, await reading)
             except RunnerError as error:
-                screen.call_later(ahead.refuse, str(error))
-            finally:
-                screen.call_later(ahead.let_go)  # after the dialog
+                show = partial(ahead.refuse, str(error))
+            screen.call_later(pending.open, show)
 
         self.run(read_and_open())
 

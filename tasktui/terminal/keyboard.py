@@ -4,6 +4,7 @@ import codecs
 import os
 import signal
 import time
+from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -16,6 +17,8 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Event, Key
 from textual.filter import LineFilter
 from textual.screen import ModalScreen
+
+from runner.text.sanitize import count_noun
 
 if TYPE_CHECKING:
     from tasktui.terminal.recording import Recorder
@@ -132,6 +135,36 @@ class RefusingScreen(Protocol):
         ...
 
 
+class PendingDialog:
+    """A dialog in preparation: it opens once its data are read, unless the operator cancels it.
+
+    Args:
+        ahead: the keys that wait for the dialog.
+        label: name of the action.
+    """
+
+    def __init__(self, ahead: "TypedAhead", label: str) -> None:
+        self._ahead = ahead
+        self.label = label
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """Never open the dialog."""
+        self.is_cancelled = True
+
+    def open(self, show: Callable[[], object]) -> None:
+        """Show the dialog, or the reason why there is none, unless it is cancelled; then replay the keys.
+
+        Args:
+            show: opens the dialog.
+        """
+        if not self.is_cancelled:
+            try:
+                show()
+            finally:
+                self._ahead.settle(self)
+
+
 class TypedAhead:
     """The keys that an operator types before their dialog opens.
 
@@ -146,10 +179,14 @@ class TypedAhead:
         self._app = app
         self._keys: list[Key] | None = None
         self._holds = 0
+        self._pending: list[PendingDialog] = []
         self._refusal, self._ignored, self._ignore_until = "", list[str](), -inf
 
     def takes(self, event: Key) -> bool:
         """True if a key waits for a dialog or is ignored."""
+        if event.key == "escape" and self._pending:
+            self._cancel()
+            return True
         if self._ignores(event):
             return True
         if event.key in LEAVING:
@@ -160,15 +197,38 @@ class TypedAhead:
         return True
 
     def hold(self) -> None:
-        """Start buffering; each call needs one of `let_go` or `release`, and the last of them ends the buffering."""
+        """Start buffering; each call needs one of `release`, and the last of them ends the buffering."""
         self._holds += 1
         self._keys = self._keys or []
 
-    def let_go(self) -> None:
-        """Replay the keys to the dialog, or drop them if no dialog opened."""
-        if not isinstance(self._app.screen, ModalScreen):
-            self._keys = None
-        self.release()
+    def prepare(self, label: str) -> "PendingDialog":
+        """Start buffering for a dialog that needs data of the database.
+
+        Args:
+            label: name of the action, for the notice that escape has cancelled it.
+        """
+        self.hold()
+        self._pending.append(dialog := PendingDialog(self, label))
+        return dialog
+
+    def settle(self, dialog: "PendingDialog") -> None:
+        """Replay the keys to a dialog that was prepared, or drop them if no dialog opened."""
+        if dialog in self._pending:
+            self._pending.remove(dialog)
+            if not isinstance(self._app.screen, ModalScreen):
+                self._keys = None
+            self.release()
+
+    def _cancel(self) -> None:
+        """Cancel the dialogs in preparation and the keys that wait for them, with one notice."""
+        ahead, self._keys = len(self._keys or []), None
+        pending, self._pending = self._pending, []
+        for dialog in pending:
+            dialog.cancel()
+            self.release()
+        labels = ", ".join(dict.fromkeys(dialog.label for dialog in pending))
+        note = f"; {count_noun(ahead, 'key')} typed after it ignored" if ahead else ""
+        self._app.show_cancelled(f"{labels} cancelled before its dialog opened{note}")
 
     def release(self) -> None:
         """Replay the keys to the screen in front, once it is drawn."""
@@ -201,6 +261,8 @@ class TypedAhead:
         return True
 
     def _replay(self) -> None:
+        if self._holds:  # The keys wait for another dialog since.
+            return
         keys, self._keys = self._keys or [], None
         for key in keys:
             self._app.post_message(Key(key.key, key.character))
@@ -240,6 +302,14 @@ class KeyBuffer(App[None]):
         Args:
             why: the reason, not sanitized.
             ignored: number of keys ignored since.
+        """
+        raise NotImplementedError
+
+    def show_cancelled(self, text: str) -> None:
+        """Show that escape cancelled an action before its dialog opened.
+
+        Args:
+            text: the notice, not sanitized.
         """
         raise NotImplementedError
 

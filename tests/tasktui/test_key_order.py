@@ -11,7 +11,7 @@ from runner.db.database import Database
 from runner.queries.audit import audit
 from runner.queries.registries import pauses
 from tasktui.dialogs.ask import CommandScreen, ConfirmScreen
-from tasktui.session.session import Job
+from tasktui.session.session import Job, Session
 from tasktui.terminal import keyboard
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_past, add_runner
@@ -209,3 +209,60 @@ async def test_quitting_waits_for_a_bulk_change(ids: list[int], watch: Watch) ->
         assert console.is_running
         console.session.work = None
         await operator.until(lambda: not console.is_running or console._exit)
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Let the database answer the reads of dialogs only once the event is set."""
+    event, read = asyncio.Event(), Session.read
+
+    async def slowly(session: Session, verb: Any, *args: Any, **kwargs: Any) -> Any:
+        if verb.__name__ in ("task_detail", "queue_tasks", "preview", "clock"):
+            await event.wait()
+        return await read(session, verb, *args, **kwargs)
+
+    monkeypatch.setattr(Session, "read", slowly)
+    return event
+
+
+async def test_escape_cancels_a_dialog_that_the_database_delays(
+    ids: list[int], watch: Watch, answers: asyncio.Event
+) -> None:
+    async with watch("tasks") as operator:
+        await operator.sees("order-1")
+        burst(operator, "E8q")
+        await operator.press("escape")
+        await operator.sees_notice("Edit cancelled before its dialog opened; 2 keys typed after it ignored")
+        answers.set()
+        await operator.until(lambda: not [worker for worker in operator.console.workers if worker.group == "act"])
+        await operator.pilot.pause()
+        assert operator.screen.title == "Tasks"
+        await operator.press("8")
+        assert operator.screen.title == "Audit"
+
+
+async def test_a_key_after_escape_opens_its_own_dialog_only(
+    ids: list[int], watch: Watch, answers: asyncio.Event
+) -> None:
+    async with watch("tasks") as operator:
+        await operator.sees("order-1")
+        operator.console.post_message(Key("E", "E"))
+        operator.console.post_message(Key("escape", None))
+        burst(operator, "E+15m")
+        await operator.sees_notice("Edit cancelled before its dialog opened")
+        answers.set()
+        await operator.until(lambda: type(operator.screen).__name__ == "EditScreen")
+        await operator.until(lambda: operator.screen.query_one("#run_at", Input).value == "+15m")
+        await operator.press("escape")
+        assert operator.screen.title == "Tasks"
+
+
+async def test_escape_cancels_the_dialog_of_a_command(ids: list[int], watch: Watch, answers: asyncio.Event) -> None:
+    async with watch("tasks") as operator:
+        await operator.sees("order-1")
+        burst(operator, ":submit mail.send\n")
+        await operator.press("escape")
+        await operator.sees_notice("cancelled before its dialog opened")
+        answers.set()
+        await operator.until(lambda: not [worker for worker in operator.console.workers if worker.group == "act"])
+        assert operator.screen.title == "Tasks"
