@@ -29,12 +29,20 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 
+# The first words of messages about an argument, as in "password: at least 8 characters". Each has no word of a value.
+_MESSAGE = r"""
+    (?:at\ (?:least|most)\ \d | expected\ (?:text|JSON|yes\ or\ no|one\ of|an?)\b
+      | the\ handler\ (?:requires\ it|has\ no\ such)\b | required:\ (?:text|JSON|yes\ or\ no|one\ of|an?)\b
+      | (?:must|should)\ (?:be|have|contain)\ (?:an?|at|between|exactly|less|more|only)\ [\w]
+      | (?:string|bytes|input|value|list|dictionary|set|tuple|number)\ should\ (?:be|have|match)\ \w
+      | field\ required\b | extra\ inputs\ are\ not\ permitted\b | (?:value\ error|assertion\ failed),\ \w)
+"""
 # The value after one of these names in a text that is not JSON: password=x, "token": "x", api_key: x.
-_NAMED = r"""
+_NAMED = rf"""
     (?P<named>(?:pass(?:word|wd|phrase|code)|pwd|secret|token|authori[sz]ation|api[-_]?key|access[-_]?key
-      |private[-_]?key|credential|cookie|signature)[\w-]{0,30}[\\"']{0,3}\s{0,3}(?:=>|[:=])\s{0,3}\\?)
-    (?:(?:bearer|basic)\s{1,3})?
-    (?:"(?=[^\w"\n]{0,9}\w)[^"\n]{1,400}"|'(?=[^\w'\n]{0,9}\w)[^'\n]{1,400}'|[^\s"'&,;(){}\[\]\\]{1,400})
+      |private[-_]?key|credential|cookie|signature)[\w-]{{0,30}}[\\"']{{0,3}}\s{{0,3}}(?:=>|[:=])\s{{0,3}}\\?)
+    (?!(?<=:\ ){_MESSAGE})(?:(?:bearer|basic)\s{{1,3}})?
+    (?:"(?=[^\w"\n]{{0,9}}\w)[^"\n]{{1,400}}"|'(?=[^\w'\n]{{0,9}}\w)[^'\n]{{1,400}}'|[^\s"'&,;(){{}}\[\]\\]{{1,400}})
 """
 _TEXT = rf"""
     -----BEGIN\ [A-Z\ ]{{0,40}}PRIVATE\ KEY-----(?:.*?-----END\ [A-Z\ ]{{0,40}}PRIVATE\ KEY-----|.*)

@@ -93,10 +93,43 @@ def test_likely_secrets_are_masked_in_any_text(text: str, redacted_text: str) ->
         "SyntaxError: Missing parentheses in call to 'print'",
         "https://example.org:8080/path?page=1",
         "the tokenizer failed: bad input",
+        "password: at least 8 characters; token: expected text",
+        "api_key: the handler requires it: text",
+        "secret: String should have at least 8 characters",
+        "token: Field required; password: Input should be a valid string",
+        "ValueError: password: must have at least 8 characters",
     ],
 )
 def test_ordinary_words_are_not_masked(text: str) -> None:
     assert mask(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted_text"),
+    [
+        ("password: at", "password: ***"),
+        ("password: atleast8", "password: ***"),
+        ("password=at least 8 characters", "password=*** least 8 characters"),
+        ("password:at least 8 characters", "password:*** least 8 characters"),
+        ('{"password": "at least 8 characters"}', '{"password": ***}'),
+        ("password: 'must have at least 8 characters'", "password: ***"),
+        ("password: must", "password: ***"),
+        ("password: must-have-at-least-8", "password: ***"),
+        ("token: expected", "token: ***"),
+        ("token: expected_text", "token: ***"),
+        ("secret: requiredhunter2", "secret: ***"),
+        ("secret: required: hunter2", "secret: *** hunter2"),
+        ("password: value", "password: ***"),
+        ("password: at least 8 characters; token: hunter2", "password: at least 8 characters; token: ***"),
+        ("password: at least 8 characters, token=hunter2", "password: at least 8 characters, token=***"),
+        ("token: Value error, password=hunter2 is short", "token: Value error, password=*** is short"),
+        ("password: should be a Bearer abcdefghij1", "password: should be a Bearer ***"),
+        ("password:  at least 8 characters", "password:  *** least 8 characters"),
+        ("password: \nat least 8", "password: \n*** least 8"),
+    ],
+)
+def test_a_value_that_resembles_a_message_is_masked(text: str, redacted_text: str) -> None:
+    assert mask(text) == redacted_text
 
 
 def test_a_payload_without_secrets_is_unchanged() -> None:
