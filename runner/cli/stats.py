@@ -22,8 +22,10 @@ from runner.queries.registries import Pause, limit_usages, pauses
 from runner.queries.runners import HandlerWithoutRunner, unknown_handlers
 from runner.queries.summary import Total, totals
 from runner.text import formatting
+from runner.text.operator import local_zone
 from runner.text.redact import mask
 from runner.text.sanitize import count_noun
+from runner.text.times import format_moment
 
 HOUR = timedelta(hours=1)
 
@@ -99,7 +101,7 @@ def unknown_line(unknown: HandlerWithoutRunner) -> str:
     hosts = f" on host {' or '.join(unknown.hosts).replace(',', ' or ')}" if unknown.hosts else ""
     queues = ", ".join(unknown.queues)
     age = f"due for {formatting.age(unknown.due)}" if unknown.due >= 0 else f"due in {formatting.age(-unknown.due)}"
-    last_seen = f"last registered {unknown.seen:%Y-%m-%d %H:%M} UTC" if unknown.seen else "never registered"
+    last_seen = f"last registered {format_moment(unknown.seen, local_zone())}" if unknown.seen else "never registered"
     return f"No live runner takes handler {unknown.handler}{hosts} (queue {queues}, {age}, {last_seen})."
 
 

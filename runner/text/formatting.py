@@ -120,18 +120,32 @@ def distance(moment: datetime | None, at: datetime) -> str:
     return f"in {age(moment - at)}" if moment > at else f"{age(at - moment)} ago"
 
 
-def clock(moment: datetime | None, at: datetime, zone: tzinfo) -> str:
-    """A time in the reader's zone, with the date unless it is today: `14:17`, `11-20 14:17`."""
+def clock(moment: datetime | None, at: datetime, zone: tzinfo, *, seconds: bool = False) -> str:
+    """A time in the reader's zone, with the date unless it is today: `14:17`, `20 Nov 14:17`, `20 Nov 14:17:40`."""
     if moment is None:
         return NOTHING
     local = moment.astimezone(zone)
-    return f"{local:%H:%M}" if local.date() == at.astimezone(zone).date() else f"{local:%m-%d %H:%M}"
+    date = "" if local.date() == at.astimezone(zone).date() else f"{day(local)} "
+    return f"{date}{local:%H:%M:%S}" if seconds else f"{date}{local:%H:%M}"
+
+
+def day(local: datetime) -> str:
+    """A date, in the zone of the time: `4 Nov`. All short texts with a date use it."""
+    return f"{local.day} {local:%b}"
+
+
+def weekday_clock(moment: datetime, at: datetime, zone: tzinfo) -> str:
+    """The time of a regular run, with its seconds if it has any; on other days the weekday or the date: `Sun 02:00`."""
+    local, today = moment.astimezone(zone), at.astimezone(zone)
+    if local.date() == today.date():
+        return f"{local:%H:%M:%S}" if local.second else f"{local:%H:%M}"
+    return f"{local:%a %H:%M}" if local - today < timedelta(days=6) else day(local)
 
 
 def short_clock(moment: datetime, at: datetime, zone: tzinfo) -> str:
     """A coming time in at most six cells: the time of day within 24 hours, otherwise the date: `06:00`, `24 Nov`."""
     local = moment.astimezone(zone)
-    return f"{local:%H:%M}" if moment - at < timedelta(days=1) else f"{local.day} {local:%b}"
+    return f"{local:%H:%M}" if moment - at < timedelta(days=1) else day(local)
 
 
 def exact(moment: datetime | None, at: datetime, zone: tzinfo) -> str:

@@ -133,7 +133,7 @@ def _changed(name: str, value: Any, detail: TaskDetail, zone: tzinfo) -> str:
 def _moment(moment: datetime, at: datetime, zone: tzinfo) -> str:
     """A time with its zone and offset, and its distance: `14:17:40 CET (+01:00), in 15m`."""
     shown_zone = format_zone(moment, zone).removesuffix(" (+00:00)")
-    return f"{_clock(moment, at, zone)} {shown_zone}, {formatting.distance(moment, at)}"
+    return f"{formatting.clock(moment, at, zone, seconds=True)} {shown_zone}, {formatting.distance(moment, at)}"
 
 
 DEAD = "then dead"
@@ -208,18 +208,12 @@ def _runs(runs: Outlook, at: datetime, zone: tzinfo) -> list[str]:
     """Describe when the task runs if every attempt fails immediately, in the operator's zone."""
     if not runs.after:
         return []
-    times = [_clock(run, at, zone) for run in runs.after[:MOST_RUNS]]
-    if len(runs.after) > MOST_RUNS:
-        times.append(f"{len(runs.after) - MOST_RUNS} more until {_clock(runs.after[-1], at, zone)}")
+    times = [formatting.clock(run, at, zone, seconds=True) for run in runs.after]
+    if len(times) > MOST_RUNS:
+        times[MOST_RUNS:] = [f"{len(times) - MOST_RUNS} more until {times[-1]}"]
     zones = dict.fromkeys(format_zone(run, zone) for run in runs.after)  # The offset may change between two runs.
     text = f"runs if every attempt fails immediately: {', '.join(times)}, {runs.end}"
     return [text, f"times in {', then '.join(zones)}"]
-
-
-def _clock(moment: datetime, at: datetime, zone: tzinfo) -> str:
-    local = moment.astimezone(zone)
-    same_day = local.date() == at.astimezone(zone).date()
-    return local.strftime("%H:%M:%S" if same_day else "%b %d %H:%M")
 
 
 def _format(value: Any) -> Any:
@@ -256,7 +250,7 @@ def ruler(runs: Outlook, at: datetime, zone: tzinfo, width: int) -> list[Row]:
     rows: list[Row] = []
     if runs.before != runs.after:
         outside = [(number, run) for number, run in enumerate(runs.before, runs.first_before) if run > span.end]
-        more = f" {outside[0][0]} at {_clock(outside[0][1], at, zone)}" if outside else ""
+        more = f" {outside[0][0]} at {formatting.clock(outside[0][1], at, zone, seconds=True)}" if outside else ""
         before = _line(runs.before, runs.first_before, span, room, ("◇", "muted"))
         rows.append([(f"{'before':{LABEL}}", "muted"), *before, (more, "muted")])
     role = "dead" if runs.end == DEAD else "muted"

@@ -288,7 +288,7 @@ def _behind(queue: QueueCounts, slow: Slowdown | None) -> str:
 def _failing(overview: Overview, queue: str, zone: tzinfo) -> str:
     """Since when most attempts of a queue fail, its most frequent error, and the deploy just before."""
     since, error = overview.failing_since(queue), overview.diagnoses.errors.get(queue)
-    text = f"since {since.astimezone(zone):%H:%M}"
+    text = f"since {formatting.clock(since, overview.at, zone)}"
     text += f": {line(brief(error), MAX_TEXT)}" if error else ""
     for version, at in list(overview.deploys.items())[1:]:
         if -MINUTE < since - at < DEPLOY_NEAR:
@@ -302,14 +302,14 @@ def _dead(overview: Overview, zone: tzinfo) -> Iterator[Alert]:
     if not total:
         return
     first = next(index for index, number in enumerate(deaths) if number)
-    since = (overview.at - (len(deaths) - 1 - first) * MINUTE).astimezone(zone)
+    since = formatting.clock(overview.at - (len(deaths) - 1 - first) * MINUTE, overview.at, zone)
     kinds = overview.diagnoses.deaths
     largest = [f"{line(brief(kind), MAX_TEXT)} {number:,}" for kind, number in islice(kinds.items(), MAX_KINDS)]
     more = [f"{len(kinds) - MAX_KINDS:,} more"] if len(kinds) > MAX_KINDS else []
     errors = [", ".join([*largest, *more])] if largest else []
     dead = Count(sum(queue.dead.number for queue in overview.queues), any(queue.dead.more for queue in overview.queues))
     still = [] if dead == Count(total) else [f"{dead} still dead"]
-    yield Alert("dead", f"{total:,} dead since {since:%H:%M}", "; ".join([*still, *errors]), "4", "failures")
+    yield Alert("dead", f"{total:,} dead since {since}", "; ".join([*still, *errors]), "4", "failures")
 
 
 def _silent(runner: RunnerRow) -> Iterator[Alert]:
@@ -339,9 +339,7 @@ def _lost(overview: Overview) -> Iterator[Alert]:
 
 
 def _paused(target: str, pause: Pause, at: datetime, zone: tzinfo) -> Alert:
-    until = f"until {pause.until.astimezone(zone):%H:%M}" if pause.until else "until resumed"
-    if pause.until and pause.until.astimezone(zone).date() != at.astimezone(zone).date():
-        until = f"until {pause.until.astimezone(zone):%Y-%m-%d %H:%M}"
+    until = f"until {formatting.clock(pause.until, at, zone)}" if pause.until else "until resumed"
     who, since = line(pause.by, MAX_TEXT), formatting.since(pause.since, at)
     why = f": {line(pause.why, MAX_TEXT)}" if pause.why else ""
     return Alert("paused", f"{target} is paused", f"{until}, by {who} {since} ago{why}", "P", "resume", target)

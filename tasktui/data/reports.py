@@ -42,21 +42,19 @@ class ReportSpan(NamedTuple):
         length: duration.
         step: minutes per value of the plots.
         cache_seconds: seconds to cache a report.
-        time_format: `strftime` format for the ends of the plots.
     """
 
     label: str
     length: timedelta
     step: int
     cache_seconds: float
-    time_format: str
 
 
 SPANS = (
-    ReportSpan("1 h", timedelta(hours=1), 1, 5.0, "%H:%M"),
-    ReportSpan("24 h", timedelta(days=1), 15, 30.0, "%H:%M"),
-    ReportSpan("7 days", timedelta(days=7), 120, 120.0, "%b %d"),
-    ReportSpan("30 days", timedelta(days=30), 480, 300.0, "%b %d"),
+    ReportSpan("1 h", timedelta(hours=1), 1, 5.0),
+    ReportSpan("24 h", timedelta(days=1), 15, 30.0),
+    ReportSpan("7 days", timedelta(days=7), 120, 120.0),
+    ReportSpan("30 days", timedelta(days=30), 480, 300.0),
 )
 
 

@@ -185,9 +185,8 @@ def attempts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
     for index, moment in enumerate(planned):
         before = planned[index - 1] if index else at
         bar = _bar(span, room, (before, moment, None), "accent", at)
-        rows.append(
-            _attempt(task.attempt + 1 + index, Shown.SCHEDULED, "planned", "", f"{moment.astimezone(zone):%H:%M}", bar)
-        )
+        planned_at = formatting.short_clock(moment, at, zone)
+        rows.append(_attempt(task.attempt + 1 + index, Shown.SCHEDULED, "planned", "", planned_at, bar))
     axis = time_axis(span, room, "", now="")
     return [*rows, [(" " * (LEGEND), ""), *axis[1:]]]
 
@@ -312,7 +311,7 @@ def log(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool) -> list[R
     """The last log lines of a task."""
     rows: list[Row] = [rule([heading("LOG")], width, [("last lines", "muted")])] if detail.log else []
     for row in detail.log:
-        when = f"{row.at.astimezone(zone):%H:%M:%S}" if row.at else ""
+        when = formatting.clock(row.at, detail.at, zone, seconds=True) if row.at else ""
         role = {"warning": "retrying", "error": "dead", "critical": "dead"}.get(row.level, "muted")
         text = one_line(mask(row.line, reveal=reveal))
         rows.append(fit([(f"  {when:<8}  ", "faint"), (f"{line(row.level, 8):<9}", role), (text, "text")], width))

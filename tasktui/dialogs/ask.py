@@ -1,7 +1,7 @@
 """AskScreen, CommandScreen and ConfirmScreen: dialogs with one input, for a question, a command and a confirmation."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import ClassVar
 
@@ -15,6 +15,7 @@ from textual.widgets import Input, Label, Static
 from runner.errors import InvalidInput
 from runner.model.duration import parse_spread
 from runner.operations.targets import RequiredConfirmation
+from runner.text import formatting
 from runner.text.sanitize import count_noun
 from tasktui.actions.action import ALL, CANARY, Confirmation, parse_limit
 from tasktui.actions.as_command import copy
@@ -278,8 +279,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         return [label, ("◆", "bold accent"), ("━" * max(1, room - len(end) - 1), "accent"), (end, "muted")]
 
     def _end(self, seconds: float) -> str:
-        end = self._now + timedelta(seconds=min(seconds, 1e8))
-        return f"{end:%H:%M}" if end.date() == self._now.date() else f"{end:%b %d %H:%M}"
+        return formatting.clock(self._now + timedelta(seconds=min(seconds, 1e8)), self._now, self._now.tzinfo or UTC)
 
     def _is_canary(self, values: Mapping[str, str]) -> bool:
         return self._question.canary and values.get("limit", "").lower() == CANARY

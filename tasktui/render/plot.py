@@ -10,6 +10,7 @@ from itertools import groupby
 from math import log
 from typing import NamedTuple
 
+from runner.text import formatting
 from tasktui.render.rows import Part, Row
 from tasktui.render.theme import SHADES, current, draws_ascii
 
@@ -188,10 +189,9 @@ def time_labels(span: Span, width: int, room: int = 16) -> list[tuple[datetime, 
     local = span.begin.astimezone(span.zone)
     midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
     passed = int((local - midnight) / timedelta(minutes=step)) + 1
-    labels = []
-    at = midnight + passed * timedelta(minutes=step)
+    labels, at = [], midnight + passed * timedelta(minutes=step)
     while at < span.end:
-        labels.append((at, f"{at:%d %b}" if step >= STEPS[-3] else f"{at:%H:%M}"))
+        labels.append((at, formatting.day(at) if step >= STEPS[-3] else f"{at:%H:%M}"))
         at += timedelta(minutes=step)
     return labels
 

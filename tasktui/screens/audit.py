@@ -43,6 +43,9 @@ MOST = 200
 TEXT = re.compile(r'"(?!(?:true|false|null|none|[\d.+-]+)")[^\s"\\{\[](?:[^"\\]*[^\s"\\])?"')
 """A JSON string that is a text, without blanks at its ends and without escapes."""
 
+MOMENT = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d):\d\d [\w+:-]+")
+"""A time in the changed values."""
+
 RECORDED = re.compile(r"(?:paused|limited|breaker)_(?:\w+_)?(?:at|by|why)")
 """Names of values that repeat the time, the operator and the reason of a change."""
 
@@ -286,7 +289,12 @@ def brief_changes(entry: AuditRecord, zone: tzinfo) -> list[str]:
         for name, before, after in _values(entry, zone)
         if not RECORDED.fullmatch(name)
     )
-    return [re.sub(rf"{day} (\d\d:\d\d):\d\d \S+", r"\1", text) if day else text for text in texts]
+    return [MOMENT.sub(lambda moment: _short(moment, day), text) for text in texts]
+
+
+def _short(moment: re.Match[str], day: str) -> str:
+    """A time to the minute, with its date unless it is that day."""
+    return moment[2] if moment[1] == day else f"{formatting.day(datetime.fromisoformat(moment[1]))} {moment[2]}"
 
 
 def _words(name: str) -> str:

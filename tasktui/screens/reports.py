@@ -15,6 +15,7 @@ from textual.widget import Widget
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
 from runner.queries.summary import GroupBy, Summary
+from runner.text import formatting
 from tasktui.commands.syntax import filter_of
 from tasktui.data.reports import (
     ALL,
@@ -160,7 +161,7 @@ class ReportsScreen(LiveScreen):
         """The span and the grouping as chips, and the figures of the row under the cursor."""
         summary = report.summary
         local = [moment.astimezone(self.session.zone) for moment in (summary.since, summary.until)]
-        since, until = (f"{moment:%d %b %H:%M}" for moment in local)
+        since, until = (f"{formatting.day(moment)} {moment:%H:%M}" for moment in local)
         chips: list[Part] = [(" ", "")]
         for name, value in (("span", SPANS[self._span].label), ("by", str(self._by)), ("row", self._row_name)):
             chips += [(f" {name}:", "muted on raised"), (f"{value} ", "bold strong on raised"), ("  ", "")]

@@ -69,7 +69,7 @@ def ruler(row: ScheduleRow, at: datetime, length: timedelta, width: int, zone: t
         else:
             _put(cells, max(tick, at), at, length, ("◆", role))
     if beyond is not None:
-        text = f" {moment(beyond, at, zone)} ▸"
+        text = f" {formatting.weekday_clock(beyond, at, zone)} ▸"
         if len(text) < width:
             cells[width - len(text) :] = [(character, "faint") for character in text]
     if length <= HOUR:
@@ -79,14 +79,6 @@ def ruler(row: ScheduleRow, at: datetime, length: timedelta, width: int, zone: t
 
 def _put(cells: list[Part], tick: datetime, at: datetime, length: timedelta, part: Part) -> None:
     cells[min(int((tick - at) / length * len(cells)), len(cells) - 1)] = part
-
-
-def moment(tick: datetime, at: datetime, zone: tzinfo) -> str:
-    """A time of day, with its seconds if it has any; with the weekday or the date if it is not today."""
-    local, today = tick.astimezone(zone), at.astimezone(zone)
-    if local.date() == today.date():
-        return f"{local:%H:%M:%S}" if local.second else f"{local:%H:%M}"
-    return f"{local:%a %H:%M}" if local - today < timedelta(days=6) else f"{local.day} {local:%b}"
 
 
 def ruler_axis(at: datetime, length: timedelta, width: int, zone: tzinfo) -> list[Part]:
@@ -185,7 +177,7 @@ def sentence(board: ScheduleBoard, row: ScheduleRow, zone: tzinfo) -> Row:
     if row.error is not None:
         return [("  It cannot run: ", "bold dead"), (line(row.error), "text")]
     if row.pause is not None:
-        end = f"until {moment(row.pause.until, board.at, zone)}" if row.pause.until else "until it is resumed"
+        end = f"until {formatting.clock(row.pause.until, board.at, zone)}" if row.pause.until else "until it is resumed"
         why = f": {line(row.pause.why)}" if row.pause.why else ""
         ago = formatting.since(row.pause.since, board.at)
         return [("  Paused ", "bold paused"), (f"by {line(row.pause.by)} {ago} ago, {end}{why}", "text")]
@@ -193,7 +185,8 @@ def sentence(board: ScheduleBoard, row: ScheduleRow, zone: tzinfo) -> Row:
     if late is not None:
         waits = [run for run in row.runs if run.waits]
         due = min([run.due for run in waits] + ([row.next_at] if row.next_at else []))
-        head = f"  The run of {moment(due, board.at, zone)} has not started, {formatting.age(late)} late: "
+        tick = formatting.weekday_clock(due, board.at, zone)
+        head = f"  The run of {tick} has not started, {formatting.age(late)} late: "
         return [(head, "bold strong"), (_reason(row, waits, board.at, zone), "text")]
     when = f"Next {formatting.distance(row.upcoming[0], board.at)}." if row.upcoming else "Next after its run."
     failed = sum(run.failed for run in row.runs)
@@ -211,7 +204,7 @@ def _reason(row: ScheduleRow, waits: Sequence[ScheduleRun], at: datetime, zone: 
     )
     if waits and earlier is not None and waits[-1].task is not None and waits[-1].task.shown is Shown.BLOCKED:
         state = earlier.task.shown if earlier.task else ""
-        return f"the run of {moment(earlier.due, at, zone)} is {state}, and runs do not overlap."
+        return f"the run of {formatting.weekday_clock(earlier.due, at, zone)} is {state}, and runs do not overlap."
     if waits:
         return "its task waits; w explains why."
     return "no runner has handled the tick; is one alive?"
@@ -232,7 +225,7 @@ def bar_of(width: int) -> int:
 
 
 def _run(run: ScheduleRun, at: datetime, zone: tzinfo, longest: float, width: int) -> Row:
-    due = fitted(moment(run.due, at, zone), 12)
+    due = fitted(formatting.weekday_clock(run.due, at, zone), 12)
     task = run.task
     if task is None:
         text, role = OUTCOMES.get(TickOutcome(run.outcome), ("pruned", "faint"))
@@ -270,7 +263,7 @@ def brief_runs(board: ScheduleBoard, zone: tzinfo, width: int) -> Row:
     """The last four runs in one line, for a narrow screen."""
     parts: list[Part] = [("  ", "")]
     for run in reversed(board.runs[:4]):
-        parts.append((f"{moment(run.due, board.at, zone)} ", "muted"))
+        parts.append((f"{formatting.weekday_clock(run.due, board.at, zone)} ", "muted"))
         if run.task is None:
             text, role = OUTCOMES.get(TickOutcome(run.outcome), ("pruned", "faint"))
         elif run.waits and run.task.shown is Shown.BLOCKED:

@@ -312,9 +312,7 @@ def preview(detail: TaskDetail, zone: tzinfo, width: int, height: int, *, tall: 
 
 
 def _moment(moment: datetime, at: datetime, zone: tzinfo) -> str:
-    local = moment.astimezone(zone)
-    day = "" if local.date() == at.astimezone(zone).date() else f"{local:%m-%d} "
-    return f"{day}{local:%H:%M:%S}, {formatting.distance(moment, at)}"
+    return f"{formatting.clock(moment, at, zone, seconds=True)}, {formatting.distance(moment, at)}"
 
 
 def _brief_facts(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:

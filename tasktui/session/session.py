@@ -183,8 +183,7 @@ class Session:
     def lock_label(self, now: float) -> str:
         """The label for the heading: the past moment, or the write lock, on a standby with the age of its data."""
         if self.at is not None:
-            local = self.at.astimezone(self.zone)
-            return f"AT {formatting.clock(self.at, self.now(), self.zone)}" + (f"{local::%S}" if local.second else "")
+            return f"AT {formatting.clock(self.at, self.now(), self.zone, seconds=bool(self.at.second))}"
         age = f", {formatting.age(self.stale)} old" if self.stale is not None else ""
         return (self.lock.label(now) or "WRITE" * self.settings.production) + age
 

@@ -88,7 +88,7 @@ async def test_a_dialog_does_not_open_in_front_of_another_screen(database: Datab
             await click.wait()
             return question
 
-        tasks.actions._prepare(slow())
+        tasks.actions._prepare(action, slow())
         tasks.frame.heading.post_message(Heading.Chosen("Audit"))
         await operator.until(lambda: operator.screen.title == "Audit")
         click.set()

@@ -23,16 +23,18 @@ FOLDER = Path(__file__).with_name("snapshots")
 HOUR, DAY = 3_600.0, 86_400.0
 BY = Actor("ana", "web-1", "relay is back")
 
+MONTH = "(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+
 CHANGING = {
     r" *[●◌!] ((connected|connecting|slow [\d,]+ ms|clock .*) +)?\d\d:\d\d:\d\d( UTC)?": "…",
     r" data [\dms]+ old ": "",
     r"by ana [^,]+, until resumed.*": "by ana AGE, until resumed ...",
-    r"\d\d (Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)": "DAY",
     r"bucket +\d+": "bucket N",
     r"└[─ ]+.*": "└",
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?": "DATE",
     r"\d{4}-\d\d-\d\d[T ][\d:]*…": "DATE…",
-    r"(\d\d-\d\d )?\d\d:\d\d(:\d\d)?": "TIME",
+    rf"(\d?\d {MONTH} )?\d\d:\d\d(:\d\d)?": "TIME",
+    rf"\d?\d {MONTH}": "DAY",
     r" *(in )?\b\d+(\.\d+)?(ms|s|m|h)(\d+(ms|s|m))?( ago)?": "AGE",
 }
 """Text that differs between runs, with the spaces before it, which compensate for its length."""

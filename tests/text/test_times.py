@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from runner.errors import InvalidDuration, InvalidMoment
 from runner.model.duration import LONGEST, format_duration, parse_duration
+from runner.text.formatting import clock, weekday_clock
 from runner.text.times import EARLIEST, LATEST, format_age, format_moment, parse_end, parse_moment
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -318,3 +319,23 @@ def test_a_formatted_time_parses_in_any_zone(moment: datetime, zone: ZoneInfo, e
 def test_an_error_quotes_the_text_as_it_was_typed() -> None:
     with pytest.raises(InvalidMoment, match="'99999999d' is not a"):
         parse_moment("99999999d", NOW, UTC, past=True)
+
+
+@pytest.mark.parametrize(
+    ("moment", "minute", "second"),
+    [
+        ("2026-11-20T14:17:40+00:00", "14:17", "14:17:40"),
+        ("2026-11-19T23:59:59+00:00", "19 Nov 23:59", "19 Nov 23:59:59"),
+        ("2026-12-04T06:00:00+00:00", "4 Dec 06:00", "4 Dec 06:00:00"),
+    ],
+)
+def test_a_short_time_has_its_date_unless_it_is_today(moment: str, minute: str, second: str) -> None:
+    at = datetime(2026, 11, 20, 15, tzinfo=UTC)
+    shown = [clock(datetime.fromisoformat(moment), at, UTC, seconds=seconds) for seconds in (False, True)]
+    assert shown == [minute, second]
+
+
+def test_a_regular_run_has_its_weekday_in_the_next_days() -> None:
+    at = datetime(2026, 11, 20, 15, tzinfo=UTC)
+    runs = [at + timedelta(hours=1), at + timedelta(days=2, seconds=5), at + timedelta(days=20)]
+    assert [weekday_clock(run, at, UTC) for run in runs] == ["16:00", "Sun 15:00", "10 Dec"]
