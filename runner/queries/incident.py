@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
@@ -20,7 +20,7 @@ from runner.queries.reports import MinuteFlow, per_minute
 from runner.queries.rows import as_text, moment, readable, text
 from runner.queries.summary import GroupBy, Summary, summary
 from runner.text import formatting
-from runner.text.redact import differences, mask
+from runner.text.redact import differences, markdown_code, markdown_text, mask
 from runner.text.sanitize import clean, count_noun, one_line
 from runner.text.times import format_moment
 
@@ -34,6 +34,9 @@ LONGEST_VALUES = 120
 
 LOST_RUNNER = "runner lost"
 """The error type of an attempt whose runner was lost."""
+
+Ends: TypeAlias = list[tuple[datetime, int]]
+"""Ends of attempts, each with the id of its task."""
 
 
 class Happening(NamedTuple):
@@ -92,8 +95,9 @@ async def incident(tx: Transaction, since: datetime, until: datetime | None = No
         table = tx.tables.audit.c
         within = [table.at >= queues.since, table.verb != REVEAL, *([table.at < until] if until else [])]
         changes = list(reversed(await change_groups(tx, MOST_CHANGES, within=within)))
-    minutes, losses = await per_minute(tx, queues.since, end), await _losses(tx, queues.since, end)
-    others = [each for read in (_starts, _breakers, _silent) for each in await read(tx, queues.since, end)]
+    minutes = await per_minute(tx, queues.since, end)
+    losses, rescues = await _losses(tx, queues.since, end)
+    others = [each for read in (_starts, _breakers) for each in await read(tx, queues.since, end)]
     return Incident(
         at,
         queues,
@@ -102,7 +106,7 @@ async def incident(tx: Transaction, since: datetime, until: datetime | None = No
         minutes,
         await failures(tx, times, limit=MOST_GROUPS),
         changes,
-        [*others, *losses, *_rescues(minutes, [loss.at for loss in losses])],
+        [*others, *losses, *_rescues(minutes, rescues)],
     )
 
 
@@ -129,11 +133,8 @@ async def _breakers(tx: Transaction, since: datetime, until: datetime) -> list[H
     """The last opening and the last close of each breaker; the changes by operators are in the audit."""
     table = tx.tables.handler.c
     columns = [table.name, table.breaker_opened_at, table.breaker_closed_at, table.breaker_by, table.breaker_why]
-    rows = await tx.execute(
-        sa.select(*readable(tx, columns)).where(
-            table.breaker_opened_at.is_not(None) | table.breaker_closed_at.is_not(None)
-        )
-    )
+    changed = table.breaker_opened_at.is_not(None) | table.breaker_closed_at.is_not(None)
+    rows = await tx.execute(sa.select(*readable(tx, columns)).where(changed))
     happenings = []
     for row in rows.mappings():
         why = f": {row['breaker_why']}" if text(row["breaker_why"]) else ""
@@ -144,49 +145,60 @@ async def _breakers(tx: Transaction, since: datetime, until: datetime) -> list[H
     return happenings
 
 
-async def _losses(tx: Transaction, since: datetime, until: datetime) -> list[Happening]:
-    """The runners whose running attempts ended with them."""
+async def _losses(tx: Transaction, since: datetime, until: datetime) -> tuple[list[Happening], list[datetime]]:
+    """The lost runners with the attempts that ended with them, and the times of the rescues of their tasks."""
+    happenings, times, attempts = list[Happening](), list[datetime](), await _lost_attempts(tx, since, until)
+    for id, pid, host, heartbeat_at, end_at, load, is_removed in await _lost_runners(tx, since):
+        at, end = moment(heartbeat_at), moment(end_at)
+        if at is None or end is None or end < since or at >= until:
+            continue
+        tasks = f"it {'held' if is_removed else 'holds'} {count_noun(load, 'task')}" if load else "no tasks"
+        if ends := attempts.pop((id, as_text(host)), []):
+            tasks = f"{tasks}, {_attempts(ends)}"
+        elif load and not is_removed:
+            tasks = f"{tasks}, which no live runner has rescued"
+        times += [min(ends)[0]] if ends else [end] if load and is_removed else []
+        name = f"Runner {id} (pid {pid}) on {as_text(host) or 'an unknown host'}"
+        happenings.append(Happening(at, f"{name} lost: its last heartbeat; {tasks}"))
+    for (runner_id, host), ends in attempts.items():
+        times.append(min(ends)[0])
+        name = f"Runner {formatting.text(runner_id)} on {host or 'an unknown host'}"
+        happenings.append(Happening(times[-1], f"{name} lost, {_attempts(ends)}"))
+    return happenings, times
+
+
+async def _lost_attempts(tx: Transaction, since: datetime, until: datetime) -> dict[tuple[int | None, str], Ends]:
+    """The attempts that ended with their runner, by its id and host."""
     table = tx.tables.attempt.c
     lost = sa.select(table.runner_id, table.host, table.ended_at, table.task_id).where(
         table.ended_at >= since, table.ended_at < until, table.error_type == LOST_RUNNER
     )
-    rows = await tx.rows(lost.order_by(table.ended_at.desc()).limit(MOST_LOST))
-    groups: dict[tuple[int | None, str], list[tuple[datetime, int]]] = {}
-    for runner_id, host, ended_at, task_id in rows:
+    groups: dict[tuple[int | None, str], Ends] = {}
+    for runner_id, host, ended_at, task_id in await tx.rows(lost.order_by(table.ended_at.desc()).limit(MOST_LOST)):
         if (at := moment(ended_at)) is not None:
             groups.setdefault((runner_id, as_text(host)), []).append((at, task_id))
-    return [
-        Happening(min(ends)[0], f"Runner {formatting.text(id)} on {host or 'an unknown host'} lost, {_attempts(ends)}")
-        for (id, host), ends in groups.items()
-    ]
+    return groups
 
 
-def _attempts(ends: Sequence[tuple[datetime, int]]) -> str:
+def _attempts(ends: Ends) -> str:
     ids = sorted({id for _, id in ends})
     more = ", ..." if len(ids) > MOST_IDS else ""
     tasks = f"{'task' if len(ids) == 1 else 'tasks'} {', '.join(map(str, ids[:MOST_IDS]))}{more}"
     return f"{count_noun(len(ends), 'attempt')} ended with it: {tasks}"
 
 
-async def _silent(tx: Transaction, since: datetime, until: datetime) -> list[Happening]:
-    """The runners that are lost but still registered: no other runner has removed them and rescued their tasks."""
-    runner, task = tx.tables.runner.c, tx.tables.task.c
+async def _lost_runners(tx: Transaction, since: datetime) -> Sequence[Any]:
+    """Id, process, host, last heartbeat, end and running tasks of lost runners; 1 if a rescue has removed it."""
+    runner, lost, task = tx.tables.runner.c, tx.tables.lost_runner.c, tx.tables.task.c
     running = sa.select(sa.func.count()).where(task.runner_id == runner.id, is_state(task.state, State.RUNNING))
-    columns = readable(tx, [runner.id, runner.pid, runner.host, runner.heartbeat_at, runner.lease_until])
-    rows = await tx.execute(
-        sa.select(*columns, running.scalar_subquery().label("load")).where(runner.lease_until < db_now())
-    )
-    happenings = []
-    for row in rows.mappings():
-        at, end = moment(row["heartbeat_at"]), moment(row["lease_until"])
-        if at is not None and end is not None and since <= end and at < until:
-            name = f"Runner {row['id']} (pid {row['pid']}) on {as_text(row['host']) or 'an unknown host'}"
-            tasks = f"it holds {count_noun(row['load'], 'task')}, which no live runner has rescued"
-            happenings.append(Happening(at, f"{name} lost: its last heartbeat; {tasks if row['load'] else 'no tasks'}"))
-    return happenings
+    registered = readable(tx, [runner.id, runner.pid, runner.host, runner.heartbeat_at, runner.lease_until])
+    silent = sa.select(*registered, running.scalar_subquery()).where(runner.lease_until < db_now())
+    columns = readable(tx, [lost.runner_id, lost.pid, lost.host, lost.heartbeat_at, lost.lost_at, lost.tasks])
+    removed = sa.select(*columns).where(lost.lost_at >= since).order_by(lost.lost_at.desc()).limit(MOST_LOST)
+    return [(*row, is_lost) for is_lost, part in enumerate((silent, removed)) for row in await tx.rows(part)]
 
 
-def _rescues(minutes: Sequence[MinuteFlow], losses: Sequence[datetime]) -> Iterator[Happening]:
+def _rescues(minutes: Sequence[MinuteFlow], rescues: Sequence[datetime]) -> Iterator[Happening]:
     """The rescues of tasks from lost runners, also of tasks without an attempt; one line for minutes in a row."""
     spans: list[list[MinuteFlow]] = []
     for minute in sorted((each for each in minutes if each.flow.rescued), key=lambda each: each.minute):
@@ -195,7 +207,7 @@ def _rescues(minutes: Sequence[MinuteFlow], losses: Sequence[datetime]) -> Itera
         spans[-1].append(minute)
     for span in spans:
         text = f"{count_noun(sum(minute.flow.rescued for minute in span), 'task')} rescued from lost runners"
-        times = [at for at in losses if timedelta() <= at - span[0].minute < timedelta(minutes=len(span))]
+        times = [at for at in rescues if timedelta() <= at - span[0].minute < timedelta(minutes=len(span))]
         end = span[0].minute + timedelta(minutes=1, microseconds=-1)
         yield Happening(min(times, default=end), text, minute=not times)
 
@@ -208,9 +220,9 @@ def as_markdown(incident: Incident, name: str, zone: tzinfo) -> str:
         name: the database, for the title.
         zone: the time zone of all times.
     """
-    since, until = incident.queues.since, incident.queues.until
+    since, until = (at.astimezone(zone) for at in (incident.queues.since, incident.queues.until))
     parts = [
-        f"# Incident on {_inert(name)}, {since.astimezone(zone):%Y-%m-%d %H:%M} to {until.astimezone(zone):%H:%M %Z}",
+        f"# Incident on {markdown_text(name)}, {since:%Y-%m-%d %H:%M} to {until:%H:%M %Z}",
         _summary(incident, zone),
         "## Timeline",
         "\n".join(_line(item, zone) for item in _timeline(incident)) or "Nothing.",
@@ -221,7 +233,7 @@ def as_markdown(incident: Incident, name: str, zone: tzinfo) -> str:
         _queues_table(incident),
         "## Changes by operators",
         _changes(incident, zone),
-        f"_Times in {until.astimezone(zone):%Z}. Read at {format_moment(incident.at, zone)}._",
+        f"_Times in {until:%Z}. Read at {format_moment(incident.at, zone)}._",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -230,7 +242,8 @@ def _summary(incident: Incident, zone: tzinfo) -> str:
     total, before = incident.queues.total, incident.before.total
     flow = total.flow
     peak = max(incident.minutes, key=lambda minute: minute.flow.failed, default=None)
-    backlog = _backlog(total.submitted.number, flow.finished)
+    more = total.submitted.number - flow.finished
+    backlog = f"grew by {more:,}" if more > 0 else f"shrank by {-more:,}" if more else "stayed the same"
     run, wait = (_compared(*pair) for pair in ((total.p95, before.p95), (total.wait95, before.wait95)))
     usual = f"before: {before.flow.succeeded:,}, {before.flow.died:,} and {before.flow.retried:,}"
     lines = [
@@ -249,12 +262,7 @@ def _compared(now: float | None, before: float | None) -> str:
 
 
 def _line(item: Happening, zone: tzinfo) -> str:
-    return f"- {_clock(item.at, zone)[: 5 if item.minute else None]} {_inert(item.text)}"
-
-
-def _backlog(submitted: int, finished: int) -> str:
-    more = submitted - finished
-    return f"grew by {more:,}" if more > 0 else f"shrank by {-more:,}" if more else "stayed the same"
+    return f"- {_clock(item.at, zone)[: 5 if item.minute else None]} {markdown_text(item.text)}"
 
 
 def _timeline(incident: Incident) -> list[Happening]:
@@ -282,7 +290,7 @@ def _failures_table(incident: Incident, zone: tzinfo) -> str:
     rows = []
     for group in incident.failures:
         times = f"{_clock(group.first, zone)} | {_clock(group.last, zone)}"
-        texts = " | ".join(_code(value) for value in (group.handler, _title(group), group.fingerprint))
+        texts = " | ".join(markdown_code(value) for value in (group.handler, _title(group), group.fingerprint))
         rows.append(f"| {group.count} | {group.tasks:,} | {group.dead:,} | {times} | {texts} |")
     head = "| attempts | tasks | dead | first | last | handler | error | fingerprint |"
     return "\n".join([head, "| --: | --: | --: | - | - | - | - | - |", *rows])
@@ -311,7 +319,7 @@ def _queues_table(incident: Incident) -> str:
         counts = f"{line.submitted} | {flow.succeeded:,} | {flow.failed:,} | {flow.died:,} | {change:+,}"
         pairs = ((line.p95, usual.p95 if usual else None), (line.wait95, usual.wait95 if usual else None))
         times = " | ".join(formatting.duration(value) for pair in pairs for value in pair)
-        name = _code(line.name) if line.name else "(other queues)"
+        name = markdown_code(line.name) if line.name else "(other queues)"
         rows.append(f"| {name} | {counts} | {times} |")
     head = (
         "| queue | in | succeeded | failed | dead | backlog | run p95 | before | wait p95 | before |\n"
@@ -330,21 +338,10 @@ def _change_lines(changes: Sequence[ChangeGroup], zone: tzinfo) -> Iterator[str]
     for each in changes:
         entry = each.entry
         values = "; ".join(differences(entry.before, entry.after, most=LONGEST_VALUES, zone=zone))
-        group = f" ({_code(f'runner audit --group {entry.change_group}')})" if entry.change_group else ""
-        changed = f": {_code(values)}" if values else ""
-        yield f"- {_clock(entry.at, zone)} {_inert(_change(each))}{group}{changed}"
+        group = f" ({markdown_code(f'runner audit --group {entry.change_group}')})" if entry.change_group else ""
+        changed = f": {markdown_code(values)}" if values else ""
+        yield f"- {_clock(entry.at, zone)} {markdown_text(_change(each))}{group}{changed}"
 
 
 def _clock(at: datetime | None, zone: tzinfo) -> str:
     return formatting.NOTHING if at is None else f"{at.astimezone(zone):%H:%M:%S}"
-
-
-def _inert(value: str) -> str:
-    """A text as it is, without marks that Markdown or HTML would follow."""
-    text = clean(mask(value), newlines=False)
-    return "".join(f"\\{sign}" if sign in "\\`*_[]|#~!" else "&lt;" if sign == "<" else sign for sign in text)
-
-
-def _code(value: str) -> str:
-    """A text in a code span, also in a table."""
-    return f"`{clean(mask(value)).replace('`', chr(39)).replace('|', chr(0x2758)).strip() or ' '}`"

@@ -202,7 +202,7 @@ class Settings(BaseModel):
     )
     retention_dead: Limit = Field(default=timedelta(days=180), description="the same for dead tasks")
     retention_cancelled: Limit = Field(default=timedelta(days=180), description="the same for cancelled tasks")
-    retention_statistics: Limit = Field(default=timedelta(days=30), description="the same for report statistics")
+    retention_statistics: Limit = Field(default=timedelta(days=30), description="the same for statistics, lost runners")
 
     payload_limit: Size = Field(
         default=ByteSize(256 * 1024),

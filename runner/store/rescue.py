@@ -121,11 +121,10 @@ async def rescue(tx: Transaction, rescuer: Rescuer, grace: float) -> dict[int, R
     Returns:
         The rescued tasks by id. Each waits again, is dead without attempts left, or is cancelled.
     """
-    runner = tx.tables.runner
     parameters = {"rescuer": rescuer.runner_id, "registered_for": -rescuer.registered_for}
     if not await tx.scalar(sa.select(_may_rescue(tx.tables), tx.dialect.pause_limit()), parameters):
         return {}
-    await tx.execute(sa.delete(runner).where(runner.c.lease_until < db_now()))
+    await _remove_lost_runners(tx)
     lost = await _lock_lost(tx, grace)
     if not lost:
         return {}
@@ -143,6 +142,23 @@ async def rescue(tx: Transaction, rescuer: Rescuer, grace: float) -> dict[int, R
             await finish(tx, verb, NO_RUNNER, endings)
     await count_runs(tx, rescuer.runner_id, [Run(row, verbs[row.id]) for row in lost])
     return {row.id: _rescued(row, verbs[row.id]) for row in lost}
+
+
+async def _remove_lost_runners(tx: Transaction) -> None:
+    """Move the runners whose lease has expired to the lost ones."""
+    runner, lost, task = tx.tables.runner, tx.tables.lost_runner, tx.tables.task.c
+    expired = sa.select(runner.c.id).where(runner.c.lease_until < db_now()).order_by(runner.c.id)
+    ids = [row.id for row in await tx.rows(expired.with_for_update())]
+    if not ids:
+        return
+    is_lost = tx.dialect.one_of(runner.c.id, ids)
+    tasks = sa.select(sa.func.count()).where(task.runner_id == runner.c.id, is_state(task.state, State.RUNNING))
+    names = ("host", "pid", "version", "heartbeat_at")
+    # By the database alone: a value that another program wrote and that Python cannot read stops no rescue.
+    rows = sa.select(runner.c.id, *(runner.c[name] for name in names), tasks.correlate(runner).scalar_subquery())
+    entered = tx.dialect.insert(lost).from_select(["runner_id", *names, "tasks"], rows.where(is_lost))
+    await tx.execute(entered.on_conflict_do_nothing())
+    await tx.execute(sa.delete(runner).where(is_lost))
 
 
 def _rescued(row: Any, verb: str) -> Rescued:

@@ -182,18 +182,19 @@ async def prune(
         tx: a writing transaction; it is short for a small `limit`.
         retention: retention by final state; states without one are kept indefinitely. The ticks of schedules are kept
             for the longest of these.
-        limit: maximum number of tasks, of statistics rows, of keys and of ticks to delete.
+        limit: maximum number of tasks, of statistics rows, of lost runners, of keys and of ticks to delete.
         spared: ranges whose succeeded tasks are skipped, because they will be dropped as a whole.
-        statistics: retention of the minute statistics; None keeps them indefinitely.
+        statistics: retention of the minute statistics and of the lost runners; None keeps them indefinitely.
     """
     tasks: dict[State, int] = {}
     for state, age in retention.items():
         passed = [_outside(tx, part) for part in spared] if state is State.SUCCEEDED else []
         tasks[state] = await _prune_tasks(tx, state, age, limit - sum(tasks.values()), passed)
     minutes = 0 if statistics is None else await _prune_minutes(tx, statistics, limit)
+    runners = 0 if statistics is None else await _prune_lost_runners(tx, statistics, limit)
     keys = await forget_expired(tx, limit)
     ticks = await _prune_ticks(tx, max(retention.values()), limit) if retention else 0
-    return Pruned(tasks, minutes, limit <= max(sum(tasks.values()), minutes, keys, ticks), keys)
+    return Pruned(tasks, minutes, limit <= max(sum(tasks.values()), minutes, runners, keys, ticks), keys)
 
 
 def _outside(tx: Transaction, part: Range) -> Condition:
@@ -236,6 +237,14 @@ async def _prune_minutes(tx: Transaction, age: timedelta, limit: int) -> int:
     selection = sa.select(*key).where(old).order_by(*key).limit(limit).subquery()
     deleted = sa.delete(minute).where(sa.tuple_(*key).in_(sa.select(selection)))
     return len(await tx.rows(deleted.returning(minute.c.minute)))
+
+
+async def _prune_lost_runners(tx: Transaction, age: timedelta, limit: int) -> int:
+    lost = tx.tables.lost_runner
+    old = lost.c.lost_at < db_later(db_now(), -age.total_seconds())
+    selection = sa.select(lost.c.runner_id).where(old).order_by(lost.c.lost_at).limit(limit).subquery()
+    deleted = sa.delete(lost).where(lost.c.runner_id.in_(sa.select(selection)))
+    return len(await tx.rows(deleted.returning(lost.c.runner_id)))
 
 
 async def count_minutes(tx: Transaction, age: timedelta, limit: int) -> int:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from runner.errors import InvalidEdit
-from runner.text.sanitize import CUT
+from runner.text.sanitize import CUT, clean
 
 MASK = "***"
 """The replacement of a secret."""
@@ -257,3 +257,14 @@ def _json(values: dict[str, Any], name: str, zone: tzinfo) -> str:
 
 def _cut(text: str, most: int | None) -> str:
     return text if most is None or len(text) <= most else f"{text[: most - 1]}{CUT}"
+
+
+def markdown_text(text: str) -> str:
+    """Mask the secrets of a text, and escape the marks that Markdown or HTML would follow."""
+    marks = clean(mask(text), newlines=False)
+    return "".join(f"\\{mark}" if mark in "\\`*_[]|#~!" else "&lt;" if mark == "<" else mark for mark in marks)
+
+
+def markdown_code(text: str) -> str:
+    """Mask the secrets of a text, and put it into a code span that is valid in a table too."""
+    return f"`{clean(mask(text)).replace('`', chr(39)).replace('|', chr(0x2758)).strip() or ' '}`"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.schema.records import MINUTE_COUNTS
@@ -76,12 +77,38 @@ async def test_a_report_names_a_killed_runner_before_and_after_the_rescue_of_its
     await database.write(rescue, Rescuer(rescuer, 0.0), 1.0)
     after = await report(database)
     assert "3 tasks rescued from lost runners" in after
-    assert f"Runner {killed} on web-3 lost, 1 attempt ended with it: task {started}" in after
-    rescued, lost = (re.search(rf"- (\S+) .*{text}", after) for text in ("rescued from", "web-3 lost, 1"))
-    assert rescued
-    assert lost
-    assert rescued[1] == lost[1]  # the second of the rescue, not the start of its minute
-    assert lost.start() < rescued.start()
+    name = f"Runner {killed} (pid 7) on web-3 lost: its last heartbeat"
+    assert f"{name}; it held 3 tasks, 1 attempt ended with it: task {started}" in after
+    async with database.reading() as tx:
+        moments = sa.select(tx.tables.lost_runner.c.heartbeat_at, tx.tables.lost_runner.c.lost_at)
+        heartbeat, rescue_time = (await tx.rows(moments))[0]
+    lines = [line for line in after.splitlines() if "web-3 lost" in line or "rescued from" in line]
+    assert [line.split()[1] for line in lines] == [f"{heartbeat:%H:%M:%S}", f"{rescue_time:%H:%M:%S}"]
+
+
+async def test_a_report_names_a_killed_runner_without_tasks_before_and_after_the_rescue(database: Database) -> None:
+    died = datetime.now(UTC) - timedelta(seconds=90)
+    killed = await add_runner(database, host="web-3", heartbeat_at=died, lease_until=ahead(-60))
+    rescuer = await add_runner(database, host="web-5", started_at=ahead(-600), lease_until=ahead(60))
+    line = f"- {died:%H:%M:%S} Runner {killed} (pid 7) on web-3 lost: its last heartbeat; no tasks"
+    assert line in await report(database)
+    assert await database.write(rescue, Rescuer(rescuer, 0.0), 1.0) == {}
+    after = await report(database)
+    assert line in after
+    assert "rescued" not in after
+    assert "web-5 lost" not in after
+    assert "web-3" not in await report(database, 60, datetime.now(UTC) - timedelta(minutes=2))
+
+
+async def test_a_rescue_of_tasks_does_not_take_the_time_of_a_runner_without_tasks(database: Database) -> None:
+    minute = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=10)
+    counts = dict.fromkeys(MINUTE_COUNTS, 0) | {"rescued": 2}
+    await database.write(write_statistics, 7, [Minute(minute, "mail", "h", counts)], {})
+    values = {"host": "web-9", "pid": 5, "version": "1", "heartbeat_at": minute - timedelta(seconds=20)}
+    async with database.writing() as tx:
+        lost_at = minute + timedelta(seconds=7)
+        await tx.execute(tx.tables.lost_runner.insert().values(runner_id=9, lost_at=lost_at, tasks=0, **values))
+    assert f"- {minute:%H:%M} 2 tasks rescued from lost runners" in await report(database)
 
 
 async def test_a_rescue_without_an_attempt_has_the_minute_only_and_follows_its_cause(database: Database) -> None:

@@ -13,7 +13,7 @@ from runner.store.claim import HandlerDefaults
 from runner.store.heartbeat import leave
 from runner.store.rescue import CHUNK, LOST, OVERDUE, UNSTARTED, Rescuer, any_lost, rescue
 from runner.store.start import Start, mark_started
-from tests.conftest import on_postgresql
+from tests.conftest import on_postgresql, on_sqlite
 from tests.store.runners import GRACE, LEASE, Runner
 from tests.store.table import attempts, change, count, edit, expire, live, past, put, put_many, row_of
 
@@ -225,6 +225,42 @@ async def test_a_newcomer_strikes_out_no_runner_before_one_lease_has_passed(
     await registered(database, other, LEASE + 1)
     assert await database.write_single(any_lost, newcomer, GRACE)
     assert await other.rescue(registered_for=LEASE) == {task.id: "rescue"}
+
+
+async def test_a_rescue_keeps_the_lost_runners_with_their_tasks(
+    database: Database, runner: Runner, other: Runner
+) -> None:
+    await put_many(database, 2)
+    assert len(await runner.claim()) == 2
+    idle = await Runner.enter(database, host="web-9")
+    await expire(database, runner.id, idle.id)
+    assert len(await other.rescue()) == 2
+    table = database.tables.lost_runner.c
+    columns = (table.runner_id, table.host, table.pid, table.version, table.tasks)
+    lost_before_now = (table.heartbeat_at <= table.lost_at) & (table.lost_at <= db_now())
+    async with database.reading() as tx:
+        rows = [tuple(row) for row in await tx.rows(sa.select(*columns).where(lost_before_now).order_by(*columns))]
+    assert rows == [(runner.id, "here", 1, "test", 2), (idle.id, "web-9", 1, "test", 0)]
+    assert await count(database, database.tables.runner) == 1
+    await other.rescue()
+    assert await count(database, database.tables.lost_runner) == 2
+
+
+async def test_a_runner_that_left_is_not_lost(database: Database, runner: Runner, other: Runner) -> None:
+    await database.write(leave, runner.id)
+    await other.rescue()
+    assert await count(database, database.tables.lost_runner) == 0
+
+
+@on_sqlite
+async def test_a_runner_row_that_python_cannot_read_stops_no_rescue(
+    database: Database, runner: Runner, other: Runner
+) -> None:
+    task = await lost(runner, database)
+    async with database.writing() as tx:
+        values = "heartbeat_at = 'soon', pid = 'x', host = x'ff'"
+        await tx.execute(sa.text(f"UPDATE {tx.tables.runner.name} SET {values} WHERE id = {runner.id}"))
+    assert await other.rescue() == {task.id: "rescue"}
 
 
 async def test_a_runner_whose_lease_expired_after_it_asked_rescues_nothing(

@@ -87,6 +87,19 @@ async def test_statistics_have_a_retention_of_their_own(database: Database) -> N
     assert await number_of(database, "minute") == 1
 
 
+async def test_lost_runners_are_kept_as_long_as_statistics(database: Database) -> None:
+    async with database.writing() as tx:
+        for runner_id, days in ((1, 10), (2, 31), (3, 31), (4, 400)):
+            values = {"runner_id": runner_id, "host": "h", "pid": 1, "version": "1", "tasks": 0}
+            times = {"heartbeat_at": days_ago(days), "lost_at": days_ago(days)}
+            await tx.execute(sa.insert(tx.tables.lost_runner).values(**values, **times))
+    await database.write(prune, {State.SUCCEEDED: DAY})
+    assert await number_of(database, "lost_runner") == 4
+    rounds = [await database.write(prune, {}, 2, statistics=30 * DAY) for _ in range(2)]
+    assert [pruned.more for pruned in rounds] == [True, False]
+    assert await number_of(database, "lost_runner") == 1
+
+
 async def test_live_tasks_and_runners_are_never_pruned(database: Database) -> None:
     await add_live(database, submitted_at=days_ago(9_000), run_at=days_ago(9_000))
     async with database.writing() as tx:

@@ -234,6 +234,19 @@ def runner() -> list[sa.Column[Any]]:
     ]
 
 
+def lost_runner() -> list[sa.Column[Any]]:
+    """Runners that a rescue removed from the live ones, with the number of tasks that were running on them."""
+    return [
+        sa.Column("runner_id", BigId, primary_key=True, autoincrement=False),
+        sa.Column("host", sa.Text, nullable=False),
+        sa.Column("pid", sa.Integer, nullable=False),
+        sa.Column("version", sa.Text, nullable=False),
+        sa.Column("heartbeat_at", Instant, nullable=False),
+        sa.Column("lost_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("tasks", sa.Integer, nullable=False),
+    ]
+
+
 def schedule() -> list[sa.Column[Any] | sa.CheckConstraint]:
     """Periodic rules."""
     overlaps = ", ".join(f"'{overlap.value}'" for overlap in Overlap)

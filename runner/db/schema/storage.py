@@ -45,6 +45,7 @@ def storage_metadata(prefix: str = "", schema: str | None = None) -> sa.MetaData
     _index_rest(tables.unique, tables.audit)
     _index_schedules(tables.schedule, tables.tick)
     _index_counts(tables.minute)
+    _index(tables.lost_runner, "at", tables.lost_runner.c.lost_at)
     return tables.metadata
 
 

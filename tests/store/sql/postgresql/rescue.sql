@@ -8,8 +8,28 @@ SELECT
             AND rescuer.started_at <= (statement_timestamp() + (CAST(:registered_for AS FLOAT)) * interval '1 second')
     ) AS anon_1,
     set_config('idle_in_transaction_session_timeout', '5000ms', true);
+SELECT task_runner.id
+FROM task_runner
+WHERE task_runner.lease_until < statement_timestamp()
+ORDER BY task_runner.id
+FOR UPDATE;
+INSERT INTO task_lost_runner(runner_id, host, pid, version, heartbeat_at, tasks)
+SELECT
+    task_runner.id,
+    task_runner.host,
+    task_runner.pid,
+    task_runner.version,
+    task_runner.heartbeat_at,
+    (
+        SELECT count(*) AS count_1
+        FROM task
+        WHERE task.runner_id = task_runner.id AND task.state = 'running'
+    ) AS anon_1
+FROM task_runner
+WHERE task_runner.id = ANY (:param_1::BIGINT[])
+ON CONFLICT DO NOTHING;
 DELETE FROM task_runner
-WHERE task_runner.lease_until < statement_timestamp();
+WHERE task_runner.id = ANY (:param_1::BIGINT[]);
 SELECT
     task.id,
     task.queue,

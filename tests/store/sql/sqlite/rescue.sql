@@ -12,8 +12,33 @@ SELECT
             )
     ) AS anon_1,
     NULL AS anon_2;
+SELECT task_runner.id
+FROM task_runner
+WHERE task_runner.lease_until < strftime('%Y-%m-%d %H:%M:%f', 'now')
+ORDER BY task_runner.id;
+INSERT INTO task_lost_runner(runner_id, host, pid, version, heartbeat_at, tasks)
+SELECT
+    task_runner.id,
+    task_runner.host,
+    task_runner.pid,
+    task_runner.version,
+    task_runner.heartbeat_at,
+    (
+        SELECT count(*) AS count_1
+        FROM task
+        WHERE task.runner_id = task_runner.id AND task.state = 'running'
+    ) AS anon_1
+FROM task_runner
+WHERE task_runner.id IN (
+    SELECT anon_2.value
+    FROM json_each(:param_1) AS anon_2
+)
+ON CONFLICT DO NOTHING;
 DELETE FROM task_runner
-WHERE task_runner.lease_until < strftime('%Y-%m-%d %H:%M:%f', 'now');
+WHERE task_runner.id IN (
+    SELECT anon_1.value
+    FROM json_each(:param_1) AS anon_1
+);
 SELECT
     task.id,
     task.queue,
