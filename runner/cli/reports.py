@@ -201,6 +201,7 @@ def _capacity_document(result: Capacity) -> dict[str, object]:
             "submitted_per_minute": row.demand.arrivals,
             "attempts_per_minute": row.demand.attempts,
             "can_per_minute": row.per_minute,
+            "can_at_least": row.bound.at_least,
             "used": row.utilisation,
             "slots": row.slots,
             "mean_duration": row.demand.seconds,

@@ -12,7 +12,8 @@ from math import inf
 from typing import Literal, NamedTuple, TypeAlias
 
 from runner.policy.limits import LimitUsage
-from runner.text.formatting import age
+from runner.policy.rate import MOST_BY_RUN_TIME, Bound
+from runner.text.formatting import age, rate
 from runner.text.sanitize import one_line
 
 MINUTE = 60.0
@@ -22,6 +23,7 @@ STEADY = 0.05
 
 MOST_USED = 9.99
 """The highest share that is shown as a number."""
+
 WorkKey: TypeAlias = tuple[str, str]
 """A queue and a handler."""
 
@@ -70,18 +72,6 @@ class Pool(NamedTuple):
 
     size: int
     work_keys: frozenset[WorkKey]
-
-
-class Bound(NamedTuple):
-    """A bound on the attempts of a work key per minute.
-
-    Args:
-        name: the bound, for people: slots, queue mail: at most 5 running.
-        per_minute: attempts per minute.
-    """
-
-    name: str
-    per_minute: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +134,7 @@ class CapacityRow:
             return 0.0
         if self.last is not None:
             return self.last.drained_in
-        if self.surplus is None:
+        if self.surplus is None or (self.bound.at_least and self.surplus <= 0):
             return None
         return self.demand.backlog / self.surplus if self.surplus > 0 else inf
 
@@ -268,10 +258,9 @@ def _row(name: str, work_keys: Sequence[WorkKey], shares: _Shares) -> CapacityRo
     demands = [shares.situation.demands[work_key] for work_key in work_keys]
     total = _sum(demands)
     size, own = shares.slots(work_keys)
-    slots = Bound("slots", max(own * MINUTE / total.seconds, total.done) if total.seconds else inf)
     handlers = sorted({key[1] for key in work_keys if shares.situation.demands[key].backlog or not total.backlog})
     more = f" and {len(handlers) - 1} more" if len(handlers) > 1 else ""
-    bounds = [slots if size else Bound(f"no runner takes {one_line(handlers[0])}{more}", 0.0)]
+    bounds = [_of_slots(own, total) if size else Bound(f"no runner takes {one_line(handlers[0])}{more}", 0.0)]
     for index, kind in enumerate(("queue", "handler")):
         by_name: dict[str, list[WorkKey]] = defaultdict(list)
         for work_key in work_keys:
@@ -285,6 +274,17 @@ def _row(name: str, work_keys: Sequence[WorkKey], shares: _Shares) -> CapacityRo
         least = min(tightest, key=lambda bound: bound.per_minute)
         bounds.append(Bound(least.name, sum(bound.per_minute for bound in tightest)))
     return CapacityRow(name, total, size, min(bounds, key=lambda bound: bound.per_minute))
+
+
+def _of_slots(slots: float, demand: Demand) -> Bound:
+    """The attempts per minute that some slots do; the run time decides up to MOST_BY_RUN_TIME."""
+    if demand.seconds is None:
+        return Bound("slots", inf)
+    if demand.seconds and (most := slots * MINUTE / demand.seconds) <= MOST_BY_RUN_TIME:
+        return Bound("slots", max(most, demand.done))
+    # If a task has been due for a minute, this machine may do fewer: only the attempts that ended are certain.
+    least = demand.done if demand.oldest > MINUTE else max(MOST_BY_RUN_TIME, demand.done)
+    return Bound("claims and settles", least, at_least=not demand.backlog or demand.done < MOST_BY_RUN_TIME)
 
 
 def _with_last(row: CapacityRow, work_keys: Sequence[WorkKey], shares: _Shares) -> CapacityRow:
@@ -313,16 +313,23 @@ def _sum(demands: Sequence[Demand]) -> Demand:
 
 def capacity_cells(row: CapacityRow) -> list[str]:
     """The row for a table: name, arrivals, capacity, share, due tasks, oldest, work, drained in, bound."""
-    demand, used, work = row.demand, row.utilisation, row.behind
+    demand, used, work, bound = row.demand, row.utilisation, row.behind, row.bound
     endless = "steady" if row.is_steady else "never" if row.deciding.per_minute else "not now"
+    at_most = "<" if bound.at_least else ""
     return [
         row.name,
-        _rate(demand.arrivals),
-        _rate(row.per_minute),
-        "-" if used is None else "over" if used > MOST_USED else f"{used:.0%}",
+        rate(demand.arrivals),
+        f"{'>' if bound.at_least else ''}{rate(row.per_minute)}",
+        "-"
+        if used is None
+        else "over"
+        if used > MOST_USED
+        else f"<{min(used + 0.01, 1):.0%}"
+        if at_most
+        else f"{used:.0%}",
         f"{demand.backlog:,}{'+' if demand.more else ''}",
         age(demand.oldest) if demand.backlog else "-",
-        "-" if not work or work == inf else age(MINUTE * work),
+        "-" if not work or work == inf else f"{at_most}{age(MINUTE * work)}",
         drained_in(row) if row.drained_in != inf else endless,
         row.deciding.bound.name if row.deciding.per_minute is not None else "unknown: no attempt ended",
     ]
@@ -333,7 +340,7 @@ def drained_in(row: CapacityRow) -> str:
     if row.drained_in is None or not row.demand.backlog:
         return "unknown" if row.demand.backlog else "-"
     if row.drained_in < inf:
-        return age(MINUTE * row.drained_in)
+        return f"{'<' if row.deciding.bound.at_least else ''}{age(MINUTE * row.drained_in)}"
     bound = row.deciding.bound.name
     if row.is_steady:
         return f"steady: about as many attempts end as arrive ({bound})"
@@ -341,9 +348,3 @@ def drained_in(row: CapacityRow) -> str:
         return f"not now: {bound}"
     growth = -(row.deciding.surplus or 0.0)
     return f"not at this rate{f': +{growth:,.0f} a minute' if growth >= 1 else ''} ({bound})"
-
-
-def _rate(number: float | None) -> str:
-    if number is None:
-        return "-"
-    return f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"  # noqa: PLR2004 - two digits

@@ -19,6 +19,24 @@ SPELLINGS = {1.0: "s", 60.0: "min", 3600.0: "h"}
 RATE = re.compile(r"\s*(\d[\d_,]*)\s*/\s*(\d*)\s*([a-z]+)\s*")
 
 
+MOST_BY_RUN_TIME = 60_000.0
+"""The highest attempts per minute that the run time decides; above, claims and settles do, which differ by machine."""
+
+
+class Bound(NamedTuple):
+    """A bound on the attempts of a work key per minute.
+
+    Args:
+        name: the bound, for people: slots, queue mail: at most 5 running.
+        per_minute: attempts per minute.
+        at_least: True if more are possible, but how many is unknown.
+    """
+
+    name: str
+    per_minute: float
+    at_least: bool = False
+
+
 class Rate(NamedTuple):
     """A token bucket: `tokens` starts per `period`, all of them together after a pause of a period.
 

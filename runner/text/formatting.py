@@ -76,6 +76,13 @@ def share(part: float | None) -> str:
     return f"{part * 100:.1f} %" if part >= LOW_SHARE else "<0.1 %"
 
 
+def rate(number: float | None) -> str:
+    """A number per minute: `320`, `7.5`."""
+    if number is None:
+        return NOTHING
+    return f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"  # noqa: PLR2004 - two digits
+
+
 def verb(stored: str) -> str:
     """The displayed name of an operation: `retry` for `retry_now`."""
     return stored.removesuffix("_now")

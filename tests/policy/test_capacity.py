@@ -6,9 +6,17 @@ from typing import Any
 import pytest
 
 from runner.policy.breaker import OpenBreaker
-from runner.policy.capacity import CapacityRow, Demand, Pool, Situation, capacity_cells, capacity_rows, drained_in
+from runner.policy.capacity import (
+    CapacityRow,
+    Demand,
+    Pool,
+    Situation,
+    capacity_cells,
+    capacity_rows,
+    drained_in,
+)
 from runner.policy.limits import LimitUsage, SharedLimits
-from runner.policy.rate import Rate
+from runner.policy.rate import MOST_BY_RUN_TIME, Rate
 
 OPEN = OpenBreaker(probes=1, next_in=9.0, wait=9.0)
 SEND, MAKE = ("mail", "send"), ("reports", "make")
@@ -32,6 +40,38 @@ def test_slots_divided_by_the_duration_are_the_capacity() -> None:
     row = one(Situation({SEND: Demand(100, 120, 3.0, 400, 77.0)}, [Pool(10, frozenset({SEND}))]))
     assert (row.slots, row.per_minute, row.bound.name) == (10, about(200), "slots")
     assert (row.utilisation, row.behind, row.drained_in) == (about(0.6), about(2), about(5))
+
+
+@pytest.mark.parametrize("seconds", [0.0004, 0.0])
+def test_above_1000_attempts_a_second_the_run_time_no_longer_limits(seconds: float) -> None:
+    # 100 slots with 0.4 ms each would do 15,000,000 attempts a minute, which no database does.
+    idle = one(Situation({SEND: Demand(300, 300, seconds, done=300)}, [Pool(100, frozenset({SEND}))]))
+    assert (idle.per_minute, idle.bound.at_least) == (MOST_BY_RUN_TIME, True)
+    assert capacity_cells(idle) == ["mail", "300", ">60,000", "<2%", "0", "-", "-", "-", "claims and settles"]
+    burst = one(Situation({SEND: Demand(6_000, 6_000, seconds, 27_000, 2.0)}, [Pool(100, frozenset({SEND}))]))
+    assert capacity_cells(burst)[2:] == [">60,000", "<11%", "27,000", "2s", "<27s", "<30s", "claims and settles"]
+
+
+def test_the_attempts_that_ended_raise_a_capacity_that_the_run_time_does_not_limit() -> None:
+    pools = [Pool(100, frozenset({SEND}))]
+    idle = one(Situation({SEND: Demand(90_000, 90_000, 0.0004, done=90_000)}, pools))
+    assert capacity_cells(idle)[2:4] == [">90,000", "<100%"]
+    # With a backlog, the runners do as many as they can.
+    busy = one(Situation({SEND: Demand(120_000, 120_000, 0.0004, 5_000, 3.0, done=90_000)}, pools))
+    assert (busy.per_minute, busy.bound.at_least, busy.drained_in) == (90_000, False, inf)
+
+
+def test_a_slow_machine_promises_no_capacity_that_it_has_not_shown() -> None:
+    demand = Demand(40_000, 40_000, 0.0004, 50_000, 75.0, done=30_000)
+    row = one(Situation({SEND: demand}, [Pool(100, frozenset({SEND}))]))
+    assert (row.per_minute, row.bound.at_least, row.drained_in) == (30_000, True, None)
+    assert capacity_cells(row)[7:] == ["unknown", "claims and settles"]
+
+
+def test_a_limit_below_the_capacity_of_short_tasks_decides() -> None:
+    limits = [limited(None, None, Rate(50, 60.0))]
+    row = one(Situation({SEND: Demand(10, 10, 0.0004)}, [Pool(100, frozenset({SEND}))], limits))
+    assert (row.per_minute, row.bound.at_least, row.bound.name) == (50, False, "queue mail: 50/min started")
 
 
 def test_a_queue_with_more_arrivals_than_capacity_is_never_drained() -> None:
