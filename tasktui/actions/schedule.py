@@ -20,7 +20,8 @@ from tasktui.actions.question import Dialog, Form, FormField, Question, result_n
 from tasktui.actions.queues import pause_meaning
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
-from tasktui.render.rows import Row
+from tasktui.render.rows import Row, heading
+from tasktui.render.rows import rule as rule_line
 from tasktui.session.session import Session
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def ask_to_edit(action: Action, session: Session, targets: Targets) -> Dialog | 
 
 
 def rule_rows(timezone: str, now: datetime, width: int, answer: str, *, low: bool) -> list[Row]:
-    """Render the next ten times of a typed rule, or the reason why it is refused.
+    """Render the next ten times of a typed rule below a title, or the reason why it is refused.
 
     Args:
         timezone: time zone of a cron line.
@@ -169,7 +170,8 @@ def rule_rows(timezone: str, now: datetime, width: int, answer: str, *, low: boo
         return [[(line(f"✓ {describe(text)} of the last run", width), "muted")]]
     columns = max(1, width // COLUMN)
     rows = [times[first : first + columns] for first in range(0, len(times), columns)]
-    return [[("".join(f"{time:{COLUMN}}" for time in row), "text")] for row in rows[: 1 if low else TIMES]]
+    title = rule_line([heading("Next runs")], width, [(line(describe(text), width // 2), "muted")])
+    return [title, *([("".join(f"{time:{COLUMN}}" for time in row), "text")] for row in rows[: 1 if low else TIMES])]
 
 
 def ask_to_delete(action: Action, session: Session, targets: Targets) -> Dialog | None:

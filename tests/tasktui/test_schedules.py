@@ -154,12 +154,15 @@ def test_the_command_of_a_new_schedule_has_its_values() -> None:
 def test_the_next_ten_times_of_a_typed_rule_are_shown(width: int, rows: int) -> None:
     now = datetime(2026, 3, 27, 12, tzinfo=UTC)
     shown = rule_rows("Europe/Berlin", now, width, "30 2 * * *", low=False)
-    assert len(shown) == rows
+    title, *times = ("".join(text for text, _ in row) for row in shown)
+    assert (title.split()[1:3], len(title)) == (["Next", "runs"], width)
+    assert "daily at 02:30" in title
+    assert len(times) == rows
     text = " ".join(text for row in shown for text, _ in row)
     assert "2026-03-28 02:30:00 CET (+01:00)" in text
     assert "2026-03-29 03:00:00 CEST (+02:00)" in text  # the clocks skip 2:30
     assert text.count("02:30:00") == 9
-    assert len(rule_rows("Europe/Berlin", now, width, "30 2 * * *", low=True)) == 1
+    assert len(rule_rows("Europe/Berlin", now, width, "30 2 * * *", low=True)) == 2
 
 
 def test_a_typed_rule_that_is_refused_names_the_reason() -> None:
