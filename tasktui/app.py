@@ -256,7 +256,7 @@ class Console(KeyBuffer):
         if isinstance(self.screen, LiveScreen):
             names = self.session.names | {"view": list(self.views())}
             names["db"] = [each.name for each in self.databases.behind]
-            from tasktui.dialogs.ask import CommandScreen
+            from tasktui.dialogs.help import CommandScreen
 
             screen = CommandScreen(names, self._run_command, f"{name} " if name else "")
             await self.push_screen(screen)

@@ -21,6 +21,7 @@ from runner.operations.preview import preview as apply_preview
 from runner.operations.results import Result, with_change_group
 from runner.operations.runner_command import send_command
 from runner.operations.sql_export import breaker_script, command_script, limit_script, pause_script, script, undo_script
+from runner.operations.targets import partition_targets, read_tasks
 from runner.operations.undo.undo import preview_undo, undo_all
 from runner.operations.undo.undo import undo as apply_undo
 from runner.policy.limits import LimitUsage
@@ -31,7 +32,7 @@ from runner.queries.registries import pauses as read_pauses
 from runner.text.formatting import age
 from runner.text.times import format_moment, parse_moment
 from tasktui.actions.action import Action, Confirmation
-from tasktui.actions.plan import NO_VALUES, ActionPlan, plan_for_filter
+from tasktui.actions.plan import NO_VALUES, ActionPlan, changed_matches, changed_targets, plan_for_filter
 from tasktui.render.render import line
 from tasktui.session.session import Job, Session
 
@@ -50,7 +51,7 @@ async def preview(
 ) -> ActionPlan:
     """Preview an action on the tasks that match a filter; an edit needs its validated values."""
     previewed = await session.read(apply_preview, task_filter, action.verb, values=values)
-    planned = plan_for_filter(action, task_filter, previewed)
+    planned = plan_for_filter(action, task_filter, previewed, values)
     return await with_obstacles(session, planned) if action.verb == "retry_now" else planned
 
 
@@ -69,6 +70,20 @@ async def _obstacles(tx: Transaction, planned: ActionPlan) -> tuple[str, ...]:
         *(f"The breaker of {name} is open: its tasks wait for the next probe." for name in open_breakers),
         *(f"Queue {name} is paused: its tasks wait." for name in queues),
     )
+
+
+async def changes_since(session: Session, plan: ActionPlan) -> str:
+    """Describe how the tasks of a plan have changed since it was made; empty if they have not."""
+    if plan.task_filter is not None:
+        return changed_matches(
+            plan, await session.read(apply_preview, plan.task_filter, plan.action.verb, values=plan.values)
+        )
+    return changed_targets(plan, await session.read(_skipped_now, plan))
+
+
+async def _skipped_now(tx: Transaction, plan: ActionPlan) -> Result:
+    tasks = await read_tasks(tx, sorted(target.id for target in plan.targets), locked=False)
+    return partition_targets(plan.action.verb, plan.targets, tasks)[1]
 
 
 async def carry_out(session: Session, plan: ActionPlan, confirmation: Confirmation, work: Job) -> Result:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from runner.filter.parse import Filter
 from runner.model.task import Shown
-from runner.operations.results import Target
+from runner.operations.results import Result, Target
 from runner.operations.targets import LAST, MANY, is_last, objection
 from runner.queries.counting import Count
 from runner.queries.task_list.row import TaskRow
@@ -45,6 +45,7 @@ class ActionPlan:
         last: number of eligible tasks with one attempt left.
         states: number of eligible tasks by state.
         obstacles: sentences about the obstacles that the tasks meet after the change.
+        values: the validated values of an edit.
     """
 
     action: Action
@@ -57,6 +58,7 @@ class ActionPlan:
     last: int = 0
     states: Mapping[Shown, int] = field(default_factory=dict)
     obstacles: tuple[str, ...] = ()
+    values: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def weight(self) -> int:
@@ -90,7 +92,9 @@ def plan(action: Action, tasks: Sequence[TaskRow], values: Mapping[str, object] 
     )
 
 
-def plan_for_filter(action: Action, task_filter: Filter, preview: "Preview") -> ActionPlan:
+def plan_for_filter(
+    action: Action, task_filter: Filter, preview: "Preview", values: Mapping[str, object] = NO_VALUES
+) -> ActionPlan:
     """Plan an action on the tasks that match a filter, from the preview of the store."""
     from runner.operations.preview import bounded
 
@@ -103,7 +107,45 @@ def plan_for_filter(action: Action, task_filter: Filter, preview: "Preview") -> 
         task_filter=bounded(task_filter, preview.newest),
         last=preview.last,
         states=preview.states,
+        values=values,
     )
+
+
+def changed_targets(plan: ActionPlan, result: Result) -> str:
+    """Describe how many tasks of a plan have changed since.
+
+    Args:
+        plan: the plan, which lists its tasks.
+        result: the tasks that the action would skip now.
+
+    Returns:
+        A clause; empty if none has changed.
+    """
+    reasons = result.reasons()
+    if len(plan.targets) == 1 or not reasons:
+        return "".join(reasons)
+    states = Counter(f"{conflict.state}" for conflict in result.conflicts)
+    now = [f"{number:,} now {word}" for word, number in states.most_common()]
+    now += [f"{len(result.skipped):,} skipped"] if result.skipped else []
+    return f"{len(reasons):,} of {len(plan.targets):,} tasks have changed and stay as they are: {', '.join(now)}"
+
+
+def changed_matches(plan: ActionPlan, preview: "Preview") -> str:
+    """Describe how the tasks that match the filter of a plan differ from those that it showed.
+
+    Args:
+        plan: the plan.
+        preview: the preview of the same action now.
+
+    Returns:
+        A clause; empty if the counts are the same.
+    """
+    count, names = Count(preview.eligible, preview.total.more), {**plan.states, **preview.states}
+    pairs = {shown: (plan.states.get(shown, 0), preview.states.get(shown, 0)) for shown in names}
+    changed = [f"{shown} {before:,} -> {after:,}" for shown, (before, after) in pairs.items() if before != after]
+    if count == plan.eligible and not changed:
+        return ""
+    return f"{count.of('task')} will change, and not {plan.eligible}: {', '.join(changed)}"
 
 
 LABEL = 10

@@ -65,6 +65,7 @@ class Question:
         total: number of tasks to spread and to limit; None if counting stopped at the cap.
         reason: initial text of the reason.
         meaning: returns the meaning of the typed answer and its role, `dead` if it is refused; None for none.
+        recheck: describes how its rows have changed since, empty if they have not; None if it has no rows.
     """
 
     action: Action
@@ -80,6 +81,7 @@ class Question:
     total: int | None = None
     reason: str = ""
     meaning: Callable[[str], Part] | None = None
+    recheck: Callable[[], Coroutine[Any, Any, str]] | None = None
 
 
 Dialog: TypeAlias = Union[Question, "Form", "TaskDetail", Notice]
@@ -195,4 +197,5 @@ def question(plan: ActionPlan, session: Session, details: Sequence[str] = ()) ->
         title=f"{plan.action.label} {plan.eligible.of('task')}?",
         total=None if plan.eligible.more else plan.eligible.number,
         canary=plan.task_filter is not None and plan.action.verb == "retry_now",
+        recheck=partial(perform.changes_since, session, plan),
     )

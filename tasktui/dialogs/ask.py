@@ -1,18 +1,20 @@
-"""AskScreen, CommandScreen and ConfirmScreen: dialogs with one input, for a question, a command and a confirmation."""
+"""ConfirmScreen: the confirmation of a change, which compares its rows with the database before it closes."""
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
+from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
-from runner.errors import InvalidInput
+from runner.errors import InvalidInput, RunnerError
 from runner.model.duration import parse_spread
 from runner.operations.targets import RequiredConfirmation
 from runner.text import formatting
@@ -20,85 +22,12 @@ from runner.text.sanitize import count_noun
 from tasktui.actions.action import ALL, CANARY, Confirmation, parse_limit
 from tasktui.actions.as_command import copy
 from tasktui.actions.question import Question
-from tasktui.commands.syntax import complete_command
+from tasktui.messages import Notice
 from tasktui.render.render import block, content, line, lines
 from tasktui.render.rows import BLANK, Part, Row, heading, rule, width_of
 from tasktui.widgets.canvas import Canvas, Cap, Caps
 from tasktui.widgets.heading import Heading
-from tasktui.widgets.input import FOCUS_KEYS, CompletionInput, TextLine
-
-
-class AskScreen(ModalScreen[str | None]):
-    """A question. Enter submits the answer, escape cancels.
-
-    Args:
-        question: the question, sanitized.
-        answer: initial text of the input.
-    """
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
-
-    def __init__(self, question: str, answer: str) -> None:
-        super().__init__()
-        self._question = question
-        self._answer = answer
-
-    def compose(self) -> ComposeResult:
-        """Build the question and its input."""
-        with Vertical(classes="dialog"):
-            yield Static(content((self._question, "bold")), classes="about")
-            field = TextLine(self._answer, compact=True, id="answer")
-            field.on_submit = self._submitted
-            yield field
-            yield Static(content(("\nenter submit, escape cancel", "muted")))
-
-    def action_cancel(self) -> None:
-        """Close without an answer."""
-        self.dismiss(None)
-
-    def _submitted(self, text: str) -> None:
-        self.dismiss(text.strip() or None)
-
-
-class CommandScreen(ModalScreen[None]):
-    """An input for a command. Enter closes it and runs the command before the next key; escape closes it.
-
-    Args:
-        names: names of queues, handlers and views for completion.
-        run: runs a command.
-        text: initial text of the input.
-    """
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
-
-    def __init__(self, names: Mapping[str, Sequence[str]], run: Callable[[str], object] = str, text: str = "") -> None:
-        super().__init__()
-        self._names = names
-        self._run = run
-        self._text = text
-
-    def compose(self) -> ComposeResult:
-        """Build the input."""
-        complete = partial(complete_command, names=self._names)
-        line = CompletionInput(complete, ":", "command (? lists all)", self._text, id="command")
-        line.select_on_focus = False  # Typing continues the initial text.
-        line.on_submit = self._submit
-        yield line
-
-    @property
-    def line(self) -> Input:
-        """The input."""
-        return self.query_one("#command", Input)
-
-    def action_cancel(self) -> None:
-        """Close without a command."""
-        self.dismiss(None)
-
-    def _submit(self, text: str) -> None:
-        self.dismiss(None)
-        if text.strip():
-            self._run(text.strip())
-
+from tasktui.widgets.input import FOCUS_KEYS, TextLine
 
 LOW = 36
 """Rows of a screen below which a dialog has few samples, so that the number of changes stays in sight."""
@@ -114,12 +43,21 @@ ENTRY = 16
 
 CommandSource = Callable[[Confirmation], str | None]
 
+FRESH = 5.0
+"""Seconds for which the rows of a dialog count as current; a confirmation after that compares them."""
+
+LONGEST = 300
+"""Characters of the changes of the rows in a dialog."""
+
 SPREAD = "Spread over"
 """The prompt of an action that spreads its tasks."""
 
 
 class ConfirmScreen(ModalScreen[Confirmation | None]):
     """A confirmation dialog. Escape cancels.
+
+    If it was open for a while, it compares its rows with the database before it closes, shows the changes, and
+    asks again. The change itself skips every task that is no longer at the version on the screen.
 
     Args:
         question: the change to confirm.
@@ -135,6 +73,19 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
     ]
     VERTICAL_BREAKPOINTS = BREAKPOINTS
 
+    class Compared(Message):
+        """The rows of the change were compared with the database.
+
+        Args:
+            confirmation: the answers of the operator.
+            changes: how the rows have changed since; empty if they have not.
+        """
+
+        def __init__(self, confirmation: Confirmation, changes: str) -> None:
+            self.confirmation = confirmation
+            self.changes = changes
+            super().__init__()
+
     def __init__(
         self, question: Question, required: RequiredConfirmation, command: CommandSource, now: datetime
     ) -> None:
@@ -143,6 +94,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         self._required = required
         self._command = command
         self._now = now
+        self._fresh_at = time.monotonic()
 
     def compose(self) -> ComposeResult:
         """Build the description and the inputs."""
@@ -330,12 +282,42 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
 
     def _confirm(self, values: Mapping[str, str]) -> None:
         try:
-            self.dismiss(self._confirmation(values))
+            confirmation = self._confirmation(values)
         except InvalidInput as error:
             self._reject(line(str(error)))
+            return
+        if self._question.recheck is None or time.monotonic() - self._fresh_at < FRESH:
+            self.dismiss(confirmation)
+        else:
+            self._reject("Comparing with the database; escape cancels", "muted")
+            self.run_worker(self._compare(confirmation, self._question.recheck()), group="compare", exclusive=True)
 
-    def _reject(self, why: str) -> None:
-        self.query_one("#objection", Static).update(content((why, "bold dead")))
+    async def _compare(self, confirmation: Confirmation, recheck: Coroutine[Any, Any, str]) -> None:
+        try:
+            self.post_message(self.Compared(confirmation, await recheck))
+        except RunnerError as error:
+            self.post_message(Notice(str(error), bad=True))
+
+    @on(Notice)
+    def _show_error(self, message: Notice) -> None:
+        message.stop()  # The dialog shows it, so the console need not.
+        self._reject(f"Nothing was changed. {line(message.text)}")
+
+    @on(Compared)
+    def _show_changes(self, message: Compared) -> None:
+        """Close if the rows are as the dialog shows them; otherwise show the difference and ask again."""
+        message.stop()
+        if not message.changes:
+            self.dismiss(message.confirmation)
+            return
+        self._fresh_at = time.monotonic()
+        text = f"Nothing was changed yet. Since this dialog opened: {line(message.changes, LONGEST)}."
+        self._reject(f"{text} Enter again continues, escape cancels", "bold retrying")
+
+    def _reject(self, why: str, style: str = "bold dead") -> None:
+        objection = self.query_one("#objection", Static)
+        objection.update(content((why, style)))
+        self.call_after_refresh(objection.scroll_visible, animate=False)
 
 
 def entry(label: str, field: TextLine) -> ComposeResult:

@@ -1,7 +1,7 @@
-"""HelpScreen and the command palette: the keys, actions and commands that apply to a screen."""
+"""HelpScreen, the command palette and the command line: the keys, actions and commands that apply to a screen."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from textwrap import wrap
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
@@ -12,6 +12,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.widgets import Input
 
 from runner.filter.fields import FIELDS
 from runner.model.task import Shown
@@ -19,7 +20,7 @@ from runner.settings import Settings
 from runner.text.sanitize import SIGNS
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import command_line
-from tasktui.commands.syntax import COMMANDS
+from tasktui.commands.syntax import COMMANDS, complete_command
 from tasktui.render.render import content, fitted, line
 from tasktui.render.rows import BLANK, Row, beside, fit, heading, rule
 from tasktui.render.theme import key_sign
@@ -27,6 +28,7 @@ from tasktui.screens import MODES
 from tasktui.screens.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.heading import Heading
+from tasktui.widgets.input import CompletionInput
 
 if TYPE_CHECKING:
     from tasktui.commands.run import CommandTarget
@@ -229,3 +231,43 @@ def start_here(settings: Settings, width: int) -> list[Row]:
             BLANK,
         ]
     return rows
+
+
+class CommandScreen(ModalScreen[None]):
+    """An input for a command. Enter closes it and runs the command before the next key; escape closes it.
+
+    Args:
+        names: names of queues, handlers and views for completion.
+        run: runs a command.
+        text: initial text of the input.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+
+    def __init__(self, names: Mapping[str, Sequence[str]], run: Callable[[str], object] = str, text: str = "") -> None:
+        super().__init__()
+        self._names = names
+        self._run = run
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """Build the input."""
+        complete = partial(complete_command, names=self._names)
+        line = CompletionInput(complete, ":", "command (? lists all)", self._text, id="command")
+        line.select_on_focus = False  # Typing continues the initial text.
+        line.on_submit = self._submit
+        yield line
+
+    @property
+    def line(self) -> Input:
+        """The input."""
+        return self.query_one("#command", Input)
+
+    def action_cancel(self) -> None:
+        """Close without a command."""
+        self.dismiss(None)
+
+    def _submit(self, text: str) -> None:
+        self.dismiss(None)
+        if text.strip():
+            self._run(text.strip())

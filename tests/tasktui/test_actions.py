@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from contextlib import nullcontext
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 from textual.events import Key
 
 from runner.db.database import Database
+from runner.filter.parse import parse_filter
 from runner.model.task import DependsOn, NewTask, State
 from runner.operations.audit_log import reveal
 from runner.operations.edit import edit
@@ -24,8 +26,10 @@ from runner.queries.audit import AuditRecord, audit
 from runner.queries.registries import pauses
 from runner.store.breaker import declare_breakers
 from runner.store.submit import submit
+from tasktui.actions import perform
 from tasktui.actions.actions import ACTIONS
 from tasktui.app import Console
+from tasktui.dialogs import ask
 from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.dialogs.form import EditScreen
 from tasktui.widgets.heading import Heading
@@ -594,3 +598,65 @@ async def test_the_edit_form_keeps_its_version_and_its_keys_beside_a_scroll_bar(
             operator.screen.query_one(f"#{field}").value = text
         await operator.sees("was 4; 1 used, 5 left", f"version {version} ", "ctrl+s  save", "What will happen")
         assert operator.screen.query_one(".dialog").show_vertical_scrollbar is production
+
+
+@pytest.fixture
+def stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare the rows of every confirmation, however long it was open."""
+    monkeypatch.setattr(ask, "FRESH", 0)
+
+
+async def test_a_confirmation_shows_that_its_task_has_changed_since(
+    database: Database, watch: Watch, stale: None
+) -> None:
+    id = await add_live(database, run_at=ahead(60))
+    async with watch("tasks") as operator:
+        await operator.sees("◔ scheduled")
+        await operator.press("T")
+        await operator.until(lambda: isinstance(operator.screen, ConfirmScreen))
+        await database.write(edit, id, None, Changes(priority=9), ANA)
+        await confirm(operator)
+        await operator.sees("Nothing was changed yet", f"task {id} has changed: it is now waiting", "escape cancels")
+        await operator.press("escape")
+        await operator.until(lambda: operator.screen.title == "Tasks")
+    assert (await stored(database, id)).state == State.WAITING
+
+
+async def test_a_confirmation_of_several_tasks_counts_those_that_have_changed(
+    database: Database, watch: Watch, stale: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [await add_live(database, run_at=ahead(60)) for _ in range(3)]
+    async with watch("tasks") as operator:
+        await operator.until(lambda: len(operator.screen.pages.listing.ids) == 3)
+        await operator.press("space", "space", "space", "T")
+        await operator.until(lambda: isinstance(operator.screen, ConfirmScreen))
+        await database.write(terminate, [Target(ids[0], None)], ANA)
+        await confirm(operator)
+        await operator.sees("1 of 3 tasks have changed and stay as they are:", "1 now cancelled")
+        monkeypatch.setattr(ask, "FRESH", 60)
+        await operator.press("enter")
+        await operator.sees_notice("2 changed, 1 conflict")
+
+
+async def test_a_confirmation_of_a_filter_shows_the_difference_of_its_counts(
+    database: Database, watch: Watch, stale: None
+) -> None:
+    ids = [await add_live(database, run_at=ahead(60)) for _ in range(3)]
+    async with watch("tasks", filter_text="state:scheduled") as operator:
+        await operator.until(lambda: len(operator.screen.pages.listing.ids) == 3)
+        session = operator.console.session
+        action = ACTIONS["terminate"]
+        dialog = await perform.preview(session, action, parse_filter("state:scheduled", session.now(), UTC))
+        assert await perform.changes_since(session, dialog) == ""
+        await database.write(terminate, [Target(ids[0], None)], ANA)
+        assert await perform.changes_since(session, dialog) == "2 tasks will change, and not 3: scheduled 3 -> 2"
+
+
+async def test_rows_that_have_not_changed_are_confirmed_at_once(database: Database, watch: Watch, stale: None) -> None:
+    id = await add_live(database, run_at=ahead(60))
+    async with watch("tasks") as operator:
+        await operator.sees("◔ scheduled")
+        await operator.press("T")
+        await confirm(operator)
+        await operator.sees_notice("Terminate: 1 changed")
+    assert (await history_row(database, id)).state == State.CANCELLED

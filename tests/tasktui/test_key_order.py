@@ -10,7 +10,8 @@ from textual.widgets import Input
 from runner.db.database import Database
 from runner.queries.audit import audit
 from runner.queries.registries import pauses
-from tasktui.dialogs.ask import CommandScreen, ConfirmScreen
+from tasktui.dialogs.ask import ConfirmScreen
+from tasktui.dialogs.help import CommandScreen
 from tasktui.session.session import Job, Session
 from tasktui.terminal import keyboard
 from tasktui.widgets.table import Table

@@ -140,6 +140,8 @@ DOES: dict[str, Callable[[Any, Any], Awaitable[object]]] = {
 READS = (
     "preview",
     "with_obstacles",
+    "changes_since",
+    "_skipped_now",
     "current_pause",
     "current_limits",
     "last_change",
