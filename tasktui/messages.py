@@ -91,6 +91,20 @@ class TaskChanged(Message):
         super().__init__()
 
 
+class PayloadRefused(Message):
+    """The stored signature of a handler refuses a payload.
+
+    Args:
+        why: the reason.
+        payload: the payload, as typed.
+    """
+
+    def __init__(self, why: str, payload: str) -> None:
+        self.why = why
+        self.payload = payload
+        super().__init__()
+
+
 class Tone(Enum):
     """The sign and the colour of a notice: all was done, only a part of it, or nothing because of an error."""
 

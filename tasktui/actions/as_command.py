@@ -110,7 +110,13 @@ def _rule(rule: str) -> list[object]:
 
 
 def new_task_words(
-    action: Action, subject: int | str, payload: str | None, options: Mapping[str, str], confirmation: Confirmation
+    action: Action,
+    subject: int | str,
+    payload: str | None,
+    options: Mapping[str, str],
+    confirmation: Confirmation,
+    *,
+    unchecked: bool = False,
 ) -> list[object]:
     """The command that submits a task of a handler, or a copy of a task.
 
@@ -120,11 +126,13 @@ def new_task_words(
         payload: the arguments; None for those of the task to copy.
         options: texts by task option.
         confirmation: the answers; `runner submit` takes no reason.
+        unchecked: do not compare the payload with the stored signature.
     """
     named = {"at" if name == "run_at" else name: text for name, text in options.items()}
     words = [word for name, text in named.items() for word in (f"--{name.replace('_', '-')}", text)]
     reason = _reason(confirmation.reason) if action.name == "copy" else []
-    return [action.name, subject, *([] if payload is None else [payload]), *words, *reason]
+    checks = ["--unchecked"] if unchecked else []
+    return [action.name, subject, *([] if payload is None else [payload]), *words, *checks, *reason]
 
 
 def undo_words(entry: int, confirmation: Confirmation) -> list[object]:
@@ -137,17 +145,21 @@ def undo_group_words(group: str, count: str, confirmation: Confirmation) -> list
     return ["undo", "--group", group, "--yes", count, *_reason(confirmation.reason)]
 
 
-def edit_words(detail: "TaskDetail", values: Mapping[str, str], reason: str | None) -> list[object]:
+def edit_words(
+    detail: "TaskDetail", values: Mapping[str, str], reason: str | None, *, unchecked: bool = False
+) -> list[object]:
     """The command that edits a task if it is still at the version on the screen.
 
     Args:
         detail: the task as the operator saw it.
         values: edited texts by column.
         reason: reason for the audit.
+        unchecked: do not compare the payload with the stored signature.
     """
     requeue = ["--requeue"] if detail.task.state.final else []
     options = [word for name, text in values.items() for word in (f"--{name.replace('_', '-')}", text)]
-    return ["edit", detail.task.id, "--version", detail.task.version, *requeue, *options, *_reason(reason)]
+    checks = ["--unchecked"] if unchecked else []
+    return ["edit", detail.task.id, "--version", detail.task.version, *requeue, *options, *checks, *_reason(reason)]
 
 
 def _reason(reason: str | None) -> list[object]:

@@ -52,11 +52,13 @@ class TaskEdit:
         session: the operator's session.
         detail: the task as the operator saw it.
         typed: the texts of the form by name, with the reason for the audit.
+        unchecked: save a payload that the stored signature of the handler refuses.
     """
 
     session: Session
     detail: "TaskDetail"
     typed: Mapping[str, str]
+    unchecked: bool = False
 
     def command(self) -> str | None:
         """Return the equivalent command line; None if nothing is edited, or it cannot be pasted.
@@ -70,7 +72,7 @@ class TaskEdit:
         values = edited_texts(self.typed, self.detail)
         if MASK in values.get("payload", ""):
             raise InvalidInput(why="the payload has secrets, which a command line would show")
-        words = edit_words(self.detail, values, self._reason)
+        words = edit_words(self.detail, values, self._reason, unchecked=self.unchecked)
         return command_line(words, self.session.settings) if values else None
 
     async def sql(self) -> str:
@@ -112,6 +114,7 @@ class TaskEdit:
             "by": self.session.by(self._reason),
             "requeue": requeues(self.detail),
             "payload_limit": int(self.session.settings.payload_limit),
+            "checked": not self.unchecked,
         }
 
 

@@ -27,7 +27,7 @@ from tasktui.actions.edit_form import (
 )
 from tasktui.render.plot import Span, joined, time_labels
 from tasktui.render.render import line
-from tasktui.render.rows import Part, Row
+from tasktui.render.rows import Part, Row, ends, handler
 
 MOST_RUNS = 6
 """Maximum number of runs that a preview lists."""
@@ -276,3 +276,20 @@ def _line(runs: Sequence[datetime], first: int, span: Span, room: int, sign: Par
         if column + len(text) < min(following, room):
             cells[column + 1 : column + 1 + len(text)] = [(digit, "strong") for digit in text]
     return joined(cells)
+
+
+SHORT = 90
+"""Cells below which the title of a form is short."""
+
+
+def title_row(detail: TaskDetail, width: int) -> Row:
+    """The handler, the key, the attempts and the version of a task, above the entries of its form."""
+    task = detail.task
+    of = f" of {task.max_attempts}" if task.max_attempts else ""  # unknown before the first claim
+    used = f"{task.shown}, {task.attempt}{of} attempts used"
+    left = [
+        *handler(task.handler, min(30, len(task.handler))),
+        (f"  {line(task.key, 30) if task.key else ''}", "strong"),
+    ]
+    prefix = "as you saw it: " if width >= SHORT else ""
+    return ends([*left, (f"  {used}", "muted")], [(f" {prefix}version {task.version}", "muted")], width)

@@ -27,6 +27,9 @@ PAYLOAD = "payload"
 OPTIONS = ("queue", "priority", "run_at", "max_attempts", "key")
 """The task options in the form."""
 
+MORE, UNCHECKED = "more", "unchecked"
+"""The entries for arguments that the stored signature lacks, and for the reason to submit what it refuses."""
+
 LONGEST_PAYLOAD = 300
 """Characters of a payload in the preview."""
 
@@ -115,6 +118,7 @@ class Draft:
         from tasktui.actions.question import FormField
 
         task, preset = self.origin and self.origin.task, self.signature.options if self.signature else {}
+        checked = self.signature is not None
         values = {name: "" if task is None else str(getattr(task, name) or "") for name in OPTIONS if name != "run_at"}
         if task is None:
             values |= {name: str(preset[name]) for name in ("queue", "priority") if name in preset}
@@ -125,6 +129,7 @@ class Draft:
             FormField("run_at", "Run at", "", "now; +15m, 14:30, tomorrow 9:00"),
             FormField("max_attempts", "Max attempts", values["max_attempts"], "the handler's"),
             FormField("key", "Key", values["key"] and line(values["key"]), "none; a business key to search by"),
+            *([FormField(UNCHECKED, "Unchecked", "", "no; a reason submits values that are refused above")] * checked),
         ]
 
     def _arguments(self) -> "list[FormField]":
@@ -146,7 +151,7 @@ class Draft:
                 is_secret=is_secret(field.name),
             )
             for index, field in enumerate(fields)
-        ]
+        ] + [FormField(MORE, "More arguments", "", "none; a JSON object, and a reason in Unchecked", is_json=True)]
 
     def _parameters(self, values: object) -> "Sequence[Any] | None":
         """The parameters with an entry each; None if the payload has one entry."""
@@ -169,6 +174,8 @@ class Draft:
         fields = {field.name: field for field in self.fields() if not field.lock_reason}
         edited = {name for name, field in fields.items() if typed.get(name, field.value).strip() != field.value}
         values, errors = self._payload(typed, edited)
+        if _is_unchecked(typed) and PAYLOAD in values:
+            errors = {}
         for name in OPTIONS:
             text = typed.get(name, "").strip()
             try:
@@ -183,7 +190,7 @@ class Draft:
     def _payload(self, typed: Mapping[str, str], edited: set[str]) -> tuple[dict[str, Any], dict[str, str]]:
         from tasktui.actions.edit_form import parse_value, shown_payload
 
-        arguments = [name for name in typed if name == PAYLOAD or name.startswith("argument-")]
+        arguments = [name for name in typed if name in (PAYLOAD, MORE) or name.startswith("argument-")]
         if self.origin is not None and not edited & set(arguments):
             return {}, {}
         try:
@@ -205,7 +212,15 @@ class Draft:
         }
         ids = {name: id for id, name in names.items()}
         refused = {ids[name]: why for name, why in errors.items() if name not in kept or name not in shown}
-        return {PAYLOAD: json.dumps(values, ensure_ascii=False)}, refused
+        if _is_unchecked(typed):
+            values |= {name: _as_json(texts[name]) for name in errors if texts[name].strip()}
+        try:
+            more = json.loads(parse_value(PAYLOAD, typed.get(MORE, "").strip() or "{}", *self.clock))
+        except RunnerError as error:
+            return {}, {**refused, MORE: str(error.fields.get("why", error))}
+        if more:
+            refused[MORE] = "its runners stored no such argument"
+        return {PAYLOAD: json.dumps(values | more, ensure_ascii=False)}, refused
 
     def _misfit(self, payload: str) -> dict[str, str]:
         """The reason why the handler would refuse a payload, by entry; empty if nothing is known against it."""
@@ -233,6 +248,8 @@ class Draft:
             lines.append(f"payload: {json.dumps(redact(json.loads(values.get(PAYLOAD) or '{}')), ensure_ascii=False)}")
         run_at = values.get("run_at")
         due = formatting.exact(run_at, *self.clock) if isinstance(run_at, datetime) else "as soon as a runner is free"
+        if _is_unchecked(typed):
+            lines.append("not compared with the stored signature: its code may refuse it")
         return [line(text, LONGEST_PAYLOAD) for text in (*lines, f"runs {due}")]
 
     def _refusal(self, errors: Mapping[str, str]) -> str:
@@ -253,18 +270,33 @@ class Draft:
         typed_options = {name: typed[name].strip() for name in OPTIONS if name in values}
         payload = values.get(PAYLOAD) or (None if self.origin else "{}")
         subject = self.origin.task.id if self.origin else self.handler
-        words = partial(new_task_words, self.action, subject, payload, typed_options)
-        return Question(self.action, about, 1, words=words, change=partial(self._submit, values))
+        reason = typed.get(UNCHECKED, "").strip()
+        words = partial(new_task_words, self.action, subject, payload, typed_options, unchecked=bool(reason))
+        change = partial(self._submit, values, reason)
+        return Question(self.action, about, 1, words=words, change=change, reason=reason)
 
-    async def _submit(self, values: Mapping[str, Any], confirmation: Confirmation) -> Notice:
+    async def _submit(self, values: Mapping[str, Any], unchecked: str, confirmation: Confirmation) -> Notice:
         from runner.model.task import NewTask
         from runner.operations.new_task import SubmitOptions, copy_task, submit_task
 
-        settings, by = self.session.settings, self.session.by(confirmation.reason)
-        options = SubmitOptions(settings.notify, int(settings.payload_limit))
+        settings, by = self.session.settings, self.session.by(confirmation.reason or unchecked)
+        options = SubmitOptions(settings.notify, int(settings.payload_limit), checked=not unchecked)
         if self.origin is not None:
             id = await self.session.write(copy_task, self.origin.task.id, values, by, options)
             return Notice(f"Submitted task {id}, a copy of task {self.origin.task.id}")
         expires = self.signature.options.get("expires") if self.signature else None
         task = NewTask(self.handler, expires=expires)._replace(**values)
         return Notice(f"Submitted task {await self.session.write(submit_task, task, by, options)}")
+
+
+def _is_unchecked(typed: Mapping[str, str]) -> bool:
+    """True if the operator gave a reason to submit values that the stored signature refuses."""
+    return bool(typed.get(UNCHECKED, "").strip())
+
+
+def _as_json(text: str) -> Any:
+    """The JSON that a text writes, otherwise the text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text.strip()

@@ -32,9 +32,6 @@ from tasktui.widgets.input import FOCUS_KEYS, TextLine
 LOW = 36
 """Rows of a screen below which a dialog has few samples, so that the number of changes stays in sight."""
 
-SHORT = 90
-"""Cells below which the title of a dialog is short."""
-
 BREAKPOINTS: list[tuple[int, str]] = [(0, "low"), (LOW, "tall")]
 """Classes of a dialog by the rows of the screen."""
 

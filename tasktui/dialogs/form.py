@@ -12,19 +12,19 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
-from runner.errors import RunnerError
+from runner.errors import InvalidPayload, RunnerError
 from runner.operations.results import Result
 from runner.operations.targets import required_confirmation
 from runner.queries.task.detail import TaskDetail, task_detail
 from tasktui.actions.as_command import copy
 from tasktui.actions.edit import TaskEdit
 from tasktui.actions.edit_form import edit_conflict, entries, indented, on_one_line, requeues
-from tasktui.actions.edit_preview import RIGHT, EntryMeaning, Outlook, meanings, outlook, preview, ruler
+from tasktui.actions.edit_preview import RIGHT, EntryMeaning, Outlook, meanings, outlook, preview, ruler, title_row
 from tasktui.actions.question import Dialog, Form
-from tasktui.dialogs.ask import BREAKPOINTS, LOW, SHORT, entry
-from tasktui.messages import Notice, OperationDone, TaskChanged, Tone
+from tasktui.dialogs.ask import BREAKPOINTS, LOW, entry
+from tasktui.messages import Notice, OperationDone, PayloadRefused, TaskChanged, Tone
 from tasktui.render.render import block, content, line, lines
-from tasktui.render.rows import BLANK, Row, ends, handler, heading, rule
+from tasktui.render.rows import BLANK, Row, heading, rule
 from tasktui.session.session import Session
 from tasktui.widgets.canvas import Cap, Caps, FittedCanvas
 from tasktui.widgets.heading import Heading
@@ -151,7 +151,7 @@ HINT = "ctrl+y copies the command, again the SQL; ctrl+e opens $EDITOR"
 
 
 class EditScreen(ModalScreen[Result | None]):
-    """An edit form. Escape cancels.
+    """An edit form. Escape cancels. A payload that the stored signature refuses is saved only with a reason.
 
     Args:
         detail: the task when the operator opened the form.
@@ -172,6 +172,7 @@ class EditScreen(ModalScreen[Result | None]):
         self._detail = detail
         self._session = session
         self._requeue = requeues(detail)
+        self._misfit: str | None = None
         self._required = required_confirmation(1, production=session.settings.production, name=session.name)
 
     def compose(self) -> ComposeResult:
@@ -247,7 +248,7 @@ class EditScreen(ModalScreen[Result | None]):
     def _preview(self) -> None:
         """Show the meaning of each text, the runs before and after, and the effect in words."""
         typed, detail, zone, low = self._typed(), self._detail, self._session.zone, self.app.size.height < LOW
-        self.query_one("#title", FittedCanvas).show(lambda width: [self._title(width), *([] if low else [BLANK])])
+        self.query_one("#title", FittedCanvas).show(lambda width: [title_row(detail, width), *([] if low else [BLANK])])
         for name, meaning in self._meanings().items():
             text = f"{meaning.sign or ' '} {meaning.text}"
             self.query_one(f"#{name}-meaning", Static).update(content((text, meaning.role)))
@@ -285,23 +286,14 @@ class EditScreen(ModalScreen[Result | None]):
         wrong = ((name, meaning.text) for name, meaning in self._meanings().items() if meaning.wrong)
         return next((f"{labels[name]}: {text}" for name, text in wrong), "")
 
-    def _title(self, width: int) -> Row:
-        task = self._detail.task
-        of = f" of {task.max_attempts}" if task.max_attempts else ""  # unknown before the first claim
-        used = f"{task.shown}, {task.attempt}{of} attempts used"
-        left = [
-            *handler(task.handler, min(30, len(task.handler))),
-            (f"  {line(task.key, 30) if task.key else ''}", "strong"),
-        ]
-        prefix = "as you saw it: " if width >= SHORT else ""
-        return ends([*left, (f"  {used}", "muted")], [(f" {prefix}version {task.version}", "muted")], width)
-
     def _next(self, _text: str) -> None:
         self.focus_next()
 
     async def _save(self, edit: TaskEdit) -> None:
         try:
             result = await edit.save()
+        except InvalidPayload as error:
+            self.post_message(PayloadRefused(str(error), edit.typed["payload"]))
         except RunnerError as error:
             self.post_message(Notice(str(error), bad=True))
         else:
@@ -311,6 +303,12 @@ class EditScreen(ModalScreen[Result | None]):
     def _show_error(self, message: Notice) -> None:
         message.stop()  # The form shows it, so the console need not.
         self._show(message.text)
+
+    @on(PayloadRefused)
+    def _offer_unchecked(self, message: PayloadRefused) -> None:
+        message.stop()
+        self._misfit = message.payload
+        self._show(f"Nothing was saved. {message.why}\nIf it is right, enter a reason; ctrl+s then saves it unchecked.")
 
     @on(OperationDone)
     def _close_if_saved(self, message: OperationDone) -> None:
@@ -343,7 +341,9 @@ class EditScreen(ModalScreen[Result | None]):
         self.query_one("#preview", Static).update(content((block(text), style)))
 
     def _edit(self) -> TaskEdit:
-        return TaskEdit(self._session, self._detail, self._typed())
+        typed = self._typed()
+        unchecked = bool(typed["reason"]) and typed["payload"] == self._misfit
+        return TaskEdit(self._session, self._detail, typed, unchecked)
 
     def _typed(self) -> dict[str, str]:
         return {field.id or "": field.value.strip() for field in self.query(Input)}

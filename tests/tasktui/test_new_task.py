@@ -181,3 +181,62 @@ async def test_the_form_of_an_unknown_handler_names_the_one_that_was_probably_me
         await operator.sees("New task of payments.charge")
         assert "no runner ever had" not in operator.text
     assert await audited(signed) == []
+
+
+async def test_a_form_submits_what_the_signature_refuses_with_a_reason(signed: Database, watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        await operator.command("submit payments.charge")
+        await operator.sees("New task of payments.charge", "More arguments", "Unchecked")
+        await fill(operator, order="A-7", amount="1.5", **{"More arguments": '{"tenant": "li"}'})
+        await operator.sees("expected a whole number", "its runners stored no such argument", "mend first: order, More")
+        await fill(operator, Unchecked="v2 takes text")
+        await operator.sees('"order": "A-7"', '"tenant": "li"', "its code may refuse it")
+        await operator.press("ctrl+s")
+        await operator.sees("Submit a task of payments.charge", "v2 takes text")
+        await confirm(operator, reason="v2 takes text")
+        await operator.sees_notice("Submitted task")
+    (entry,) = await audited(signed)
+    payload = json.loads((await stored(signed, entry.task_id or 0)).payload)
+    assert payload == {"order": "A-7", "amount": 1.5, "tenant": "li"}
+    assert entry.reason == "v2 takes text"
+
+
+async def test_a_copy_keeps_a_refused_payload_with_a_reason(signed: Database, watch: Watch) -> None:
+    copied = await add_past(signed, 900, handler="payments.charge", payload='{"order": 7, "token": "hunter-22"}')
+    async with watch("task", task_id=copied) as operator:
+        await operator.press("N")
+        await operator.sees(f"Copy task {copied}")
+        await fill(operator, Payload='{"order": 8, "token": "***"}')
+        await operator.sees("mend first: Payload")
+        await fill(operator, Unchecked="next release")
+        await operator.until(lambda: "mend first" not in operator.text)
+        await operator.press("ctrl+s")
+        await operator.sees(f"Submit a copy of task {copied}")
+        await operator.press("ctrl+y")
+        await operator.sees("--unchecked")
+        await confirm(operator, reason="next release")
+        await operator.sees_notice(f"a copy of task {copied}")
+    _, entry = await audited(signed)
+    payload = json.loads((await stored(signed, entry.task_id or 0)).payload)
+    assert payload == {"order": 8, "token": "hunter-22"}
+
+
+async def test_an_edit_saves_a_refused_payload_only_with_a_reason(signed: Database, watch: Watch) -> None:
+    id = await add_live(signed, handler="payments.charge", payload='{"order": 7, "amount": 1}')
+    async with watch("task", task_id=id) as operator:
+        await operator.press("E")
+        await operator.sees("Payload")
+        operator.screen.query_one("#payload").value = '{"order": "x", "amount": 1}'
+        await operator.press("ctrl+s")
+        await operator.sees("order: expected a whole number", "If it is right, enter a reason; ctrl+s then saves it")
+        await operator.press("ctrl+s")
+        await operator.until(lambda: not [worker for worker in operator.console.workers if worker.group == "save"])
+        assert await audited(signed) == []
+        operator.screen.query_one("#reason").value = "next release"
+        await operator.press("ctrl+s")
+        await operator.sees_notice("Edit: 1 changed")
+    (entry,) = await audited(signed)
+    assert (json.loads((await stored(signed, id)).payload), entry.reason) == (
+        {"order": "x", "amount": 1},
+        "next release",
+    )
