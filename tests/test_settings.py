@@ -76,7 +76,7 @@ def test_without_any_source_the_defaults_apply() -> None:
     assert (loaded.poll_mode, loaded.poll_interval, loaded.claim_batch_size) == (
         "fixed-rate",
         timedelta(seconds=1),
-        500,
+        1_000,
     )
     assert (loaded.lease_timeout, loaded.heartbeat_interval) == (timedelta(seconds=15), timedelta(seconds=3))
     assert (loaded.retention_succeeded, loaded.retention_dead) == (timedelta(days=7), timedelta(days=180))
@@ -97,11 +97,11 @@ def test_precedence_is_arguments_environment_profile_defaults(
     monkeypatch.setenv("RUNNER_CLAIM_BATCH_SIZE", "3")
     monkeypatch.setenv("runner_concurrency", "3")
     loaded = load(claim_batch_size=4, concurrency=None)
-    assert (loaded.claim_batch_size, loaded.concurrency, loaded.threads, loaded.settle_batch_size) == (4, 3, 2, 500)
+    assert (loaded.claim_batch_size, loaded.concurrency, loaded.threads, loaded.settle_batch_size) == (4, 3, 2, 1_000)
     assert row(loaded, "claim_batch_size") == Row("claim_batch_size", "4", "argument claim_batch_size")
     assert row(loaded, "concurrency") == Row("concurrency", "3", "RUNNER_CONCURRENCY in the environment")
     assert row(loaded, "threads") == Row("threads", "2", f"threads of profile dev in {path}")
-    assert row(loaded, "settle_batch_size") == Row("settle_batch_size", "500", "default")
+    assert row(loaded, "settle_batch_size") == Row("settle_batch_size", "1000", "default")
 
 
 def test_the_profile_is_selected_by_argument_then_environment_then_file(
@@ -169,7 +169,7 @@ def test_sizes_are_shown_with_units(typed: str, text: str) -> None:
 
 def test_constructing_settings_directly_reads_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNNER_CLAIM_BATCH_SIZE", "3")
-    assert Settings().claim_batch_size == 500
+    assert Settings().claim_batch_size == 1_000
     assert row(Settings(claim_batch_size=7), "claim_batch_size") == Row("claim_batch_size", "7", "argument")
 
 

@@ -135,7 +135,7 @@ class Settings(BaseModel):
     )
     initial_delay: Delay = Field(default=ZERO, description="the time before the first scan")
     claim_batch_size: Count = Field(
-        default=500,
+        default=1_000,
         description="maximum number of tasks per claim; a scan claims until no task is due or no slot is free, and "
         "with poll_mode throttle at most this many per period",
     )
@@ -180,7 +180,7 @@ class Settings(BaseModel):
         default=timedelta(seconds=30),
         description="how long a stopping runner waits for running tasks",
     )
-    settle_batch_size: Count = Field(default=500, description="maximum number of outcomes written in one statement")
+    settle_batch_size: Count = Field(default=1_000, description="number of outcomes that are written without a wait")
     settle_interval: Delay = Field(
         default=timedelta(milliseconds=5), description="maximum time that an outcome waits for others"
     )

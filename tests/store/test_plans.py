@@ -23,6 +23,7 @@ from runner.queries.queues import counts
 from runner.queries.runners import unknown_handlers
 from runner.queries.why import facts
 from runner.queries.why.why import why
+from runner.settings import Settings
 from runner.store.claim import claim_suspect
 from runner.store.dependencies.resolve import FinishedParent, any_open, find_strays, open_dependencies, resolve
 from runner.store.heartbeat import heartbeat
@@ -228,6 +229,33 @@ async def test_a_full_scan_is_detected(watched: tuple[Database, Watch]) -> None:
         await tx.rows(sa.select(task.c.id).where(task.c.trace == "x"))
     assert cost.whole == {"task"}
     assert cost.rows >= SOME / 2
+
+
+@pytest.mark.both_databases
+async def test_a_full_batch_reads_as_much_per_task_as_a_small_one(watched: tuple[Database, Watch]) -> None:
+    database, looking = watched
+    runner = await _worn_in(database)
+    await fill(database, SOME)
+    full = Settings().claim_batch_size
+    assert full == Settings().settle_batch_size
+    claimed: dict[int, Cost] = {}
+    settled: dict[int, Cost] = {}
+    await put_many(database, 100 + full)
+    for number in (100, full):
+        await runner.survey()
+        async with looking.seeing() as claimed[number]:
+            tasks = await runner.claim_on(number)
+        done = [settlement(task) for task in tasks]
+        async with looking.seeing() as settled[number]:
+            assert len(await database.write_single(settle_done, runner.id, done)) == number
+    for verb, by_size in (("claim", claimed), ("succeed", settled)):
+        few, many = by_size[100], by_size[full]
+        text = report({verb: few}, {verb: many})
+        assert many.statements == few.statements, text
+        assert not many.whole & (OURS | ALIASES), text
+        assert many.indexes == few.indexes >= INDEXES.get(verb, set()), text
+        assert many.rows <= 1.2 * full / 100 * few.rows, text
+        assert many.pages <= 1.2 * full / 100 * few.pages + 50, text
 
 
 @pytest.mark.slow
