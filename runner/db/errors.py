@@ -47,6 +47,13 @@ INCOMPLETE = "The installation is incomplete: restore a backup of all its tables
 
 MISSING_TABLE = "42P01"
 
+IOERR_CORRUPTFS = sqlite3.SQLITE_IOERR | 33 << 8
+"""SQLite's code for a disk that fails every read, as one that was removed; constants of `sqlite3` lack it at times."""
+
+_GONE = (
+    "disk I/O error: the disk of the file does not answer, or its file system is damaged. Repair and mount it, run "
+    "PRAGMA integrity_check on the file, then start the runner again"
+)
 _DAMAGED = "Stop all programs that use the file, then restore a backup or recover the data: sqlite3 FILE .recover"
 
 _NO_TLS = (
@@ -152,20 +159,24 @@ def translate(error: BaseException, url: str) -> StoreError | None:
     return ValueRejected(why=why) if _is_content(original) else DatabaseRefused(why=why)
 
 
-def raise_if_read_only(error: DatabaseUnavailable) -> None:
-    """Reject a SQLite file that this user cannot write, which waiting does not change.
+def raise_if_final(error: StoreError) -> None:
+    """Reject a SQLite file that this user cannot write, or that is damaged, or whose disk is gone: waiting is in vain.
+
+    Other errors of a disk may pass: a quota is raised, or space becomes free.
 
     Args:
         error: a translated error, raised from that of the driver.
 
     Raises:
-        DatabaseRefused: the file cannot be written.
+        DatabaseRefused: the file cannot be used.
     """
     original = _original(error.__cause__) if error.__cause__ is not None else None
     code = getattr(original, "sqlite_errorcode", sqlite3.SQLITE_OK)
     # A file that was moved away counts as read-only as well; its programs open the new one.
-    if code & 0xFF == sqlite3.SQLITE_READONLY and code != sqlite3.SQLITE_READONLY_DBMOVED:
-        raise DatabaseRefused(why=error.fields["why"]) from error
+    if code in (IOERR_CORRUPTFS, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or (
+        code & 0xFF == sqlite3.SQLITE_READONLY and code != sqlite3.SQLITE_READONLY_DBMOVED
+    ):
+        raise DatabaseRefused(why=_GONE if code == IOERR_CORRUPTFS else error.fields["why"]) from error
 
 
 def raise_translated(error: Exception, url: str, stage: Literal["connect", "statement", "commit"]) -> NoReturn:

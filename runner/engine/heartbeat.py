@@ -14,10 +14,10 @@ import sqlalchemy as sa
 
 from runner.db import connect
 from runner.db.database import Database
-from runner.db.errors import raise_if_read_only
+from runner.db.errors import raise_if_final
 from runner.db.transaction import BlockingTransaction
 from runner.engine.slots import InFlight
-from runner.errors import DatabaseUnavailable, InvalidEdit, StoreError
+from runner.errors import InvalidEdit, StoreError
 from runner.handlers.parameters import stored_signatures
 from runner.handlers.registry import Handler
 from runner.policy.claim_order import parse_order
@@ -130,7 +130,7 @@ class Lease:
             usage: the resources in use.
 
         Raises:
-            DatabaseRefused: the lease has expired, because the SQLite file has become read-only.
+            DatabaseRefused: the lease has expired, because the SQLite file is read-only, damaged or unreachable.
         """
         started, own = elapsed(), self.id
         report = (running, self._gap, abandoned, usage)
@@ -138,8 +138,8 @@ class Lease:
             reply = await self._database.write_single(heartbeat, own, self._seconds, *report)
         except StoreError as error:
             log.warning("could not renew the lease: %s", error)
-            if isinstance(error, DatabaseUnavailable) and not self.is_valid:
-                raise_if_read_only(error)
+            if not self.is_valid:
+                raise_if_final(error)
             return
         if self.id != own:
             return  # deregistered while the statement ran

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
 
 from runner.db.database import Database
-from runner.db.errors import raise_if_read_only
+from runner.db.errors import raise_if_final
 from runner.db.migrations.apply import ensure
 from runner.engine.claimer import Claimer, handler_defaults
 from runner.engine.dependency_resolver import DependencyResolver
@@ -247,7 +247,7 @@ class Engine:
                 await ensure(self.database)
                 await self._register()
             except DatabaseUnavailable as error:
-                raise_if_read_only(error)
+                raise_if_final(error)
                 wait = back_off.record_failure(random.random())  # noqa: S311 - spreads runners, guards nothing
                 log.warning("database unavailable: retrying in %.1f s: %s", wait, error)
                 self.tried.set()
@@ -288,7 +288,7 @@ class Engine:
     async def _heartbeat(self) -> None:
         try:
             await self._renew()
-        except DatabaseRefused as error:  # the file has become read-only
+        except DatabaseRefused as error:  # the file cannot be used any more
             self._failure = error
             self.stop()
             return

@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pytest
 import sqlalchemy as sa
 
 from runner.db import connect
 from runner.db.database import Database
+from runner.db.errors import IOERR_CORRUPTFS
 from runner.db.types import db_later, db_now
 from runner.errors import DatabaseRefused
 from tests.conftest import NO_POSTGRES, SqliteDatabases
@@ -27,6 +29,10 @@ class Outage(Protocol):
     async def begin(self) -> None: ...
 
     async def end(self) -> None: ...
+
+
+FailWrites: TypeAlias = Callable[..., None]
+"""Takes the kind, message and code of the error of later writes; without arguments, they succeed again."""
 
 
 class LockedFile:
@@ -280,6 +286,64 @@ async def test_a_runner_continues_if_its_file_is_read_only_for_less_than_its_lea
         make_read_only(False)
         await on_file.wait_for(await on_file.submit("work"))
     assert not errors(caplog)
+
+
+@pytest.fixture
+def fail_writes(monkeypatch: pytest.MonkeyPatch) -> FailWrites:
+    """Let SQLite fail with an error and its code, or not any more."""
+    begin, failures = connect.begin_writing, list[tuple[Any, ...]]([()])
+
+    def begin_writing(connection: Any, seconds: float | None = None) -> bool:
+        if failures[-1]:
+            kind, message, code = failures[-1]
+            error = kind(message)
+            error.sqlite_errorcode = code
+            raise error
+        return begin(connection, seconds)
+
+    monkeypatch.setattr(connect, "begin_writing", begin_writing)
+    return lambda *failure: failures.append(failure)
+
+
+@pytest.mark.parametrize(
+    ("failure", "advice"),
+    [
+        ((sqlite3.OperationalError, "disk I/O error", IOERR_CORRUPTFS), "Repair and mount it"),
+        ((sqlite3.DatabaseError, "database disk image is malformed", sqlite3.SQLITE_CORRUPT), "restore a backup"),
+        ((sqlite3.DatabaseError, "file is not a database", sqlite3.SQLITE_NOTADB), "restore a backup"),
+    ],
+)
+async def test_a_runner_ends_after_its_lease_if_its_file_cannot_be_used_again(
+    on_file: Harness,
+    fail_writes: FailWrites,
+    caplog: pytest.LogCaptureFixture,
+    failure: tuple[Any, ...],
+    advice: str,
+) -> None:
+    @on_file.handler("work")
+    async def work() -> None: ...
+
+    run = asyncio.ensure_future(on_file.runner(lease_timeout="500ms", drain_timeout="100ms").run())
+    await on_file.wait_for(await on_file.submit("work"))
+    fail_writes(*failure)
+    with pytest.raises(DatabaseRefused, match=advice):
+        async with asyncio.timeout(WAIT_SECONDS):
+            await run
+    assert has_logged(caplog, "could not renew the lease: ")
+
+
+async def test_a_runner_outlasts_disk_errors_that_may_pass(
+    on_file: Harness, fail_writes: FailWrites, caplog: pytest.LogCaptureFixture
+) -> None:
+    @on_file.handler("work")
+    async def work() -> None: ...
+
+    async with on_file.running(lease_timeout="500ms"):
+        await on_file.wait_for(await on_file.submit("work"))
+        fail_writes(sqlite3.OperationalError, "disk I/O error", sqlite3.SQLITE_IOERR_WRITE)  # as for a used-up quota
+        await until(lambda: sum("could not renew" in record.getMessage() for record in caplog.records) >= 8)
+        fail_writes()
+        await on_file.wait_for(await on_file.submit("work"))
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
