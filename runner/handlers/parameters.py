@@ -5,16 +5,19 @@ Every runner stores the JSON schemas of its handlers, so that a program without 
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
 from runner.errors import InvalidHandler, InvalidInput, InvalidPayload, RunnerError
 from runner.handlers.option_values import Clock
 from runner.handlers.registry import Handler
+from runner.handlers.signature import OPEN
 from runner.text.redact import is_secret
 from runner.text.times import parse_moment
 
@@ -104,19 +107,14 @@ class ParameterField:
     @property
     def hint(self) -> str:
         """The texts that it takes, in words, and its default."""
-        if self.default:
-            return f"{self.texts}; {self.default} by default"
-        return self.texts if self.required else f"{self.texts}; optional"
-
-    @property
-    def is_json(self) -> bool:
-        """True if its text is JSON."""
-        return self.kind is Kind.JSON
+        remark = f"; {self.default} by default" if self.default else "" if self.required else "; optional"
+        return f"{self.texts}{remark}"
 
     @property
     def texts(self) -> str:
         """The texts that it takes, in words."""
-        kind = f"one of {', '.join(map(str, self.choices))}" if self.kind is Kind.CHOICE else self.kind.value
+        verb, write = ("", str) if self.kind is Kind.CHOICE else (" such as", json.dumps)
+        kind = self.kind.value + (f"{verb} {', '.join(map(write, self.choices))}" if self.choices else "")
         return f"{kind}, or null" if self.nullable else kind
 
     def show(self, value: Any) -> str:
@@ -185,7 +183,8 @@ class ParameterField:
             return ""
         if least is not None and size < least:
             return f"at least {least:g}{unit}"
-        return f"at most {most:g}{unit}" if most is not None and size > most else ""
+        least_size = len(value.strip()) if is_text else size  # code may strip a text first
+        return f"at most {most:g}{unit}" if most is not None and least_size > most else ""
 
     def _read(self, text: str, clock: Clock) -> Any:
         value = _decoded(text)
@@ -214,19 +213,20 @@ BOOLEAN_TEXTS = ("1", "on", "t", "true", "y", "yes", "0", "off", "f", "false", "
 
 def _as_number(value: Any) -> float | None:
     """The number of a value of JSON, or of a text that writes one; None for others."""
-    if not isinstance(value, (bool, int, float, str)):
-        return None
-    try:
-        return value if isinstance(value, int) else float(value)
-    except ValueError:
-        return None
+    if not isinstance(value, str):
+        return value if isinstance(value, (int, float)) else None
+    for read in (int, float):
+        with suppress(ValueError):
+            return read(value)
+    return None
 
 
 def _is_iso(text: str) -> bool:
-    try:
+    with suppress(ValueError):
         return bool(datetime.fromisoformat(text.upper()))  # RFC 3339 allows t and z
-    except ValueError:
-        return False
+    with suppress(ValueError):  # code takes further separators and signs
+        return bool(TypeAdapter(datetime).validate_python(text))
+    return False
 
 
 def _decoded(text: str) -> Any:
@@ -333,7 +333,7 @@ def _field(name: str, schema: Mapping[str, Any], definitions: Mapping[str, Any],
     if len(others) == 1:
         schema = others[0]
     choices = tuple(schema["enum"]) if "enum" in schema else (schema["const"],) if "const" in schema else ()
-    kind = Kind.CHOICE if choices else KINDS.get(schema.get("type", ""), Kind.JSON)
+    kind = Kind.JSON if OPEN in schema else Kind.CHOICE if choices else KINDS.get(schema.get("type", ""), Kind.JSON)
     if kind is Kind.TEXT and schema.get("format") == "date-time":
         kind = Kind.TIME
     low, high = ("minLength", "maxLength") if kind is Kind.TEXT else ("minimum", "maximum")

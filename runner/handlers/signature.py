@@ -6,6 +6,7 @@ import math
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Never, NoReturn, NotRequired, Union, get_args, get_origin, get_type_hints
 
@@ -188,6 +189,10 @@ class Signature:
         return InvalidPayload(handler=self.name, why=_reasons(error))
 
 
+OPEN = "x-open"
+"""The mark in the schema of an enumeration that takes further values."""
+
+
 @cache
 def _input_schema() -> type["GenerateJsonSchema"]:
     """Return the class that writes the schema of the values before any validator changes them."""
@@ -199,6 +204,11 @@ def _input_schema() -> type["GenerateJsonSchema"]:
 
         def function_wrap_schema(self, schema: Any) -> dict[str, Any]:
             return super().function_wrap_schema(schema) if "json_schema_input_schema" in schema else {}
+
+        def enum_schema(self, schema: Any) -> dict[str, Any]:
+            """An enumeration with `_missing_` takes other values too."""
+            is_open = schema["cls"]._missing_.__func__ is not Enum._missing_.__func__  # type: ignore[attr-defined]
+            return super().enum_schema(schema) | ({OPEN: True} if is_open else {})
 
     return InputSchema
 

@@ -133,6 +133,7 @@ class Draft:
         ]
 
     def _arguments(self) -> "list[FormField]":
+        from runner.handlers.parameters import Kind
         from tasktui.actions.edit_form import shown_payload
         from tasktui.actions.question import FormField
 
@@ -147,7 +148,7 @@ class Draft:
         return [
             FormField(
                 *(f"argument-{index}", line(field.name), texts[field.name], line(field.hint)),
-                is_json=field.is_json,
+                is_json=field.kind is Kind.JSON,
                 is_secret=is_secret(field.name),
             )
             for index, field in enumerate(fields)

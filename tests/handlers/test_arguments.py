@@ -12,7 +12,16 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, BeforeValidator, Field, SecretBytes, SecretStr, WrapValidator, field_serializer
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    SecretBytes,
+    SecretStr,
+    StringConstraints,
+    WrapValidator,
+    field_serializer,
+)
 
 from runner import Context, handler
 from runner.errors import InvalidHandler, InvalidPayload, PayloadTooLarge
@@ -219,8 +228,24 @@ JSON_VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, 7, -7, 7.0, 7.5, 1e300, "", "7", "7.0", "7.5", " 7 ", "seven", "yes", "ON", "red", "small",
     "2026-11-20", "2026-11-20T14:30:00Z", "2026-11-20 14:30", "2026-11-20t14:30z", "14:30", "P1D",
     "6f1e2b9a-9d1e-4a8e-8f63-2d9d7b1c0a11",
+    "2026-11-20T14:30:00\u221201:00", "2026-11-20T14:30:00-0100", "2026-11-20_14:30:00.123456789Z", "1763649000",
+    "RED", "rouge", " red ", "1" * 400, "1_000", "\u0667", "12345678 ",
     [], [1], {}, {"sku": "a"},
 )  # fmt: skip
+
+
+class Shade(enum.Enum):
+    RED = "red"
+    ONE = 1
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Shade | None":
+        return {"RED": cls.RED, "rouge": cls.RED, "7": cls.ONE}.get(str(value))
+
+
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
 
 
 def in_words(value: Any) -> Any:
@@ -229,6 +254,7 @@ def in_words(value: Any) -> Any:
 
 HINTS = (
     str, int, float, bool, datetime, date, time, timedelta, Decimal, UUID, bytes, Path, Colour, Size, SecretStr, Any,
+    Shade, Shade | None, list[Shade], Rights, Annotated[str, StringConstraints(strip_whitespace=True, max_length=8)],
     int | None, int | str, Literal["red", 7], list[int], dict[str, int], Address,
     Annotated[int, Field(ge=1, le=7)], Annotated[str, Field(min_length=2)], Annotated[float, Field(gt=0)],
     pytest.param(Annotated[int, BeforeValidator(in_words)] | None, id="before"),
