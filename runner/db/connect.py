@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any, TypeVar
@@ -304,11 +305,17 @@ async def deadline(connection: AsyncCoreConnection, seconds: float | None) -> As
         yield
     else:
         raw: Any = (await connection.get_raw_connection()).driver_connection
-        timer = asyncio.get_running_loop().call_later(seconds, raw._conn.interrupt)  # noqa: SLF001 - the driver's thread is busy
+        timer = asyncio.get_running_loop().call_later(seconds, _interrupt, raw)
         try:
             yield
         finally:
             timer.cancel()
+
+
+def _interrupt(driver: Any) -> None:
+    """End the running statement of a SQLite connection."""
+    with suppress(sqlite3.ProgrammingError, ValueError):  # A closed connection executes nothing.
+        driver._conn.interrupt()  # noqa: SLF001 - the driver's thread is busy
 
 
 @contextmanager
@@ -320,14 +327,7 @@ def interruptible(connection: AsyncCoreConnection, interrupts: set[Callable[[], 
     if connection.dialect.name != "sqlite":
         yield
         return
-    raw: Any = connection.sync_connection.connection.driver_connection
-    end_statement = raw._conn.interrupt  # noqa: SLF001 - the driver's thread is busy
-
-    def interrupt() -> None:
-        with suppress(sqlite3.ProgrammingError):  # A connection that a cancelled task has closed executes nothing.
-            end_statement()
-
-    interrupts.add(interrupt)
+    interrupts.add(interrupt := partial(_interrupt, connection.sync_connection.connection.driver_connection))
     try:
         yield
     finally:

@@ -55,10 +55,14 @@ def sentence(detail: TaskDetail) -> list[Part]:
     attempt = formatting.attempts(task.attempt, task.max_attempts).replace("/", " of ")
     again = "again " if task.shown is Shown.RETRYING else ""
     progress = detail.dependencies.progress or "unknown"
+    waits = detail.suspicion or "It waits for a free runner; w explains."
     main, more = {
         Shown.RUNNING: (f"Running for {since} on {where}, attempt {attempt}.", failed),
         Shown.LOST: ("Its runner is lost.", f" {where} is silent; a live runner rescues the task."),
-        Shown.READY: (f"{_due(task, at)}.", f" {detail.suspicion or 'The next free runner claims it.'}{failed}"),
+        Shown.READY: (
+            f"{_due(task, at)}.",
+            f" {waits}{failed}",
+        ),
         Shown.BLOCKED: ("Waits for other tasks: ", progress),
     }.get(task.shown, (f"Runs {again}{formatting.distance(task.run_at, at)}.", failed))
     return [(main, "strong"), (more, "muted")]

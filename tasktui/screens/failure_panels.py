@@ -31,6 +31,10 @@ HOT_RATE, HOT_RISE, ALWAYS_HOT = 1.0, 2.0, 20.0
 trend, and from which it always is."""
 
 
+TENTHS = 100
+"""Failures per minute below which a rate has a decimal, so that the column is aligned."""
+
+
 def is_hot(rate: float, trend: Sequence[int]) -> bool:
     """True if a failure group happens now, and more often than before; a steady one is quiet."""
     half = len(trend) // 2
@@ -49,6 +53,7 @@ def group_line(group: Failures, at: datetime, trends: Mapping[str, Sequence[int]
     """
     numbers = trends.get(group.fingerprint, (0,))
     hot = is_hot(group.rate, numbers)
+    rate = f"{group.rate:.1f}" if 0 < group.rate < TENTHS else compact(group.rate)
     trend = sparkline(numbers, TREND, "trouble" if hot else "spark")
     share = group.count.number / total if total else 0.0
     bar = [(" ", ""), *gauge([(share, "dead" if hot else "spark")], 9)]
@@ -68,7 +73,7 @@ def group_line(group: Failures, at: datetime, trends: Mapping[str, Sequence[int]
             Cell("".join(text for text, _ in trend), "spark", tuple(trend)),
             Cell(str(group.count), "bold strong" if hot else "text"),
             Cell("".join(text for text, _ in bar), "spark", tuple(bar)),
-            Cell(compact(group.rate), "bold dead" if hot else "muted" if group.rate else "faint"),
+            Cell(rate, "bold dead" if hot else "muted" if group.rate else "faint"),
             Cell(f"{group.tasks:,}", "text"),
             Cell(f"{group.dead:,}", "dead" if group.dead else "faint"),
             Cell(formatting.since(group.first, at), "muted"),

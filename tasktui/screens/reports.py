@@ -160,14 +160,14 @@ class ReportsScreen(LiveScreen):
     def _upper(self, report: ReportData) -> list[Row]:
         """The span and the grouping as chips, and the figures of the row under the cursor."""
         summary = report.summary
-        local = [moment.astimezone(self.session.zone) for moment in (summary.since, summary.until)]
-        since, until = (f"{formatting.day(moment)} {moment:%H:%M}" for moment in local)
+        end, zone = summary.until, self.session.zone
+        since, until = (formatting.clock(moment, end, zone) for moment in (summary.since, end))
         chips: list[Part] = [(" ", "")]
         for name, value in (("span", SPANS[self._span].label), ("by", str(self._by)), ("row", self._row_name)):
             chips += [(f" {name}:", "muted on raised"), (f"{value} ", "bold strong on raised"), ("  ", "")]
         width = self.size.width
         against = f", against {report.background.base}" if report.background.base and width >= NORMAL else ""
-        head = ends(chips, [(f"{since} to {until} {local[1]:%Z}{against} ", "muted")], width)
+        head = ends(chips, [(f"{since} to {until} {end.astimezone(zone):%Z}{against} ", "muted")], width)
         figures = figures_of(report.line(self._selected_name), report.background.before.get(self._selected_name))
         if width < NORMAL:
             parts = [part for figure in figures[:2] + figures[-1:] for part in _short(figure)]

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -118,6 +119,29 @@ async def test_an_interrupt_of_a_connection_that_was_closed_does_nothing(
     await database.dispose()
     interrupts.update(kept)  # as if the task of the read had not ended yet
     database.interrupt_reads()
+
+
+@on_sqlite
+async def test_the_deadline_of_a_connection_that_was_closed_does_nothing(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers: list[Callable[[], object]] = []
+    loop = asyncio.get_running_loop()
+    call_later = loop.call_later
+
+    def record(delay: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+        timers.append(partial(callback, *args))
+        return call_later(delay, callback, *args)
+
+    connection = await database.engine.connect()
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "call_later", record)
+        async with connect.deadline(connection, 5.0):
+            await connection.invalidate()  # closes it, as a cancelled task does
+            for passed in timers:
+                passed()
+    assert timers
+    await connection.close()
 
 
 @on_sqlite
