@@ -324,9 +324,9 @@ def capacity_cells(row: CapacityRow) -> list[str]:
         if used is None
         else "over"
         if used > MOST_USED
-        else f"<{min(used + 0.01, 1):.0%}"
+        else f"<{100 * min(used + 0.01, 1):.0f} %"
         if at_most
-        else f"{used:.0%}",
+        else f"{100 * used:.0f} %",
         f"{demand.backlog:,}{'+' if demand.more else ''}",
         age(demand.oldest) if demand.backlog else "-",
         "-" if not work or work == inf else f"{at_most}{age(MINUTE * work)}",

@@ -101,9 +101,9 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
             dialog.can_focus = False
             dialog.border_title = content((question.title or f"{action.label}?", "bold strong"))
             dialog.border_subtitle = content((f"ctrl+y copies the command{', again the SQL' * bool(question.sql)}", ""))
-            yield Canvas(id="effect")
             if question.about:
                 yield Static(lines(question.about), classes="about")
+            yield Canvas(id="effect")
             if action.prompt or question.many:
                 yield Canvas(id="how", classes="section")
             if action.prompt:

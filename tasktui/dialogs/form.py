@@ -127,8 +127,8 @@ class FormScreen(ModalScreen[Dialog | None]):
         errors = self._form.errors(typed)
         for name in self._entries:
             refused, why = self.query_one(f"#error-{name}", Static), errors.get(name, "")
-            refused.display = bool(why)
-            # An entry that is still empty is not a mistake.
+            # An entry that is still empty is not a mistake, and its hint may have the same text.
+            refused.display = bool(why) and (bool(typed[name]) or not self._entries[name].hint.startswith(why))
             refused.update(content((block(f"{'':20}{why}"), "retrying" if typed[name] else "muted")))
         caps = [Cap("esc", "cancel", "screen.cancel"), Cap("ctrl+s", "continue", "screen.submit", locked=bool(errors))]
         self.query_one("#caps", Caps).show((), caps)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
+from textwrap import wrap
 from typing import Any, ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
@@ -64,7 +65,16 @@ DRAINED = 11
 """Cells of the time until a queue is drained."""
 
 TITLES = ("QUEUE", "IN/MIN", "CAN/MIN", "USED", "READY", "OLDEST", "WORK", "DRAINED IN", "DECIDED BY")
+WIDE = 88
+"""Cells of a line that has room for all columns."""
+
+ALL_COLUMNS, FEW_COLUMNS = (0, 1, 2, 3, 4, 5, 6), (0, 1, 2, 4)
+"""The columns before the text at the end; a narrower line has no USED, OLDEST and WORK."""
+
 NEARLY_FULL = 0.8
+
+NOT_NOW = "not now: "
+"""The beginning of a reason that another column repeats."""
 
 TENANT_TITLES = ("TENANT", "RUNNING", "READY", "OLDEST", "DRAINED IN")
 TENANT_WIDTHS = (-24, 10, 8, 7, DRAINED)
@@ -108,9 +118,13 @@ def capacity_lines(capacity: Capacity, width: int) -> Iterator[Content]:
     for row in capacity.rows[:MOST_ROWS]:
         used, never = row.utilisation or 0.0, row.drained_in == inf
         role = "dead" if never or used > 1 else "retrying" if used >= NEARLY_FULL else "text"
-        yield content((_columns(capacity_cells(row), width), role))
-        if never:
-            yield content((f"{'':16} → {line(drained_in(row))}", "muted"))
+        shown, why = _columns(capacity_cells(row), width), drained_in(row).removeprefix(NOT_NOW)
+        yield content((shown, role))
+        if never and not shown.endswith(line(why)):  # The last column has no room for the whole reason.
+            yield from (
+                content((text, "muted"))
+                for text in wrap(f"→ {line(why)}", width, initial_indent=" " * 17, subsequent_indent=" " * 19)
+            )
     if len(capacity.rows) > MOST_ROWS:
         yield content((f"and {len(capacity.rows) - MOST_ROWS} more queues: runner capacity lists them", "faint"))
     for limit in capacity.tenants:
@@ -122,7 +136,9 @@ def capacity_lines(capacity: Capacity, width: int) -> Iterator[Content]:
 
 def _columns(cells: Sequence[str], width: int) -> str:
     """The cells in columns; the last two share the rest of the line."""
-    start = f"{_in_columns(cells[:-2], WIDTHS)}  {line(cells[-2]):<{DRAINED}} "
+    places = ALL_COLUMNS if width >= WIDE else FEW_COLUMNS
+    numbers = _in_columns([cells[place] for place in places], [WIDTHS[place] for place in places])
+    start = f"{numbers}  {line(cells[-2]):<{DRAINED}} "
     return f"{start}{line(cells[-1], max(1, width - len(start)))}"
 
 
@@ -153,7 +169,7 @@ def _rows(vitals: Vitals, load: int) -> Iterator[tuple[str, str]]:
     yield "latency", formatting.duration(vitals.ping.took)
     if health.stale is not None:
         yield "standby", f"newest replicated change is {formatting.age(health.stale)} old"
-    yield "clock skew", milliseconds(vitals.ping.skew)
+    yield "clock skew", milliseconds(vitals.ping.skew).replace(" ", "")
     yield "console load", f"{load} transactions in the last minute"
     if health.size is not None:
         free = f", {formatting.size(health.free)} of it free" if health.free else ""

@@ -36,7 +36,8 @@ class TasksScreen(LiveScreen):
     ABOUT = (
         "Newest first; o changes the order. The order stays fixed while you work: rows update in place, finished tasks "
         "are struck through, and r reloads the list. R, T, D and E change the task under the cursor, or the marked "
-        "ones; * marks all that match."
+        "ones; * marks all that match. A, N and E submit or save a payload that the stored signature refuses, with a "
+        "reason in the form."
     )
     OPENS = "open"
     AUTO_FOCUS = "#tasks"

@@ -47,15 +47,15 @@ def test_above_1000_attempts_a_second_the_run_time_no_longer_limits(seconds: flo
     # 100 slots with 0.4 ms each would do 15,000,000 attempts a minute, which no database does.
     idle = one(Situation({SEND: Demand(300, 300, seconds, done=300)}, [Pool(100, frozenset({SEND}))]))
     assert (idle.per_minute, idle.bound.at_least) == (MOST_BY_RUN_TIME, True)
-    assert capacity_cells(idle) == ["mail", "300", ">60,000", "<2%", "0", "-", "-", "-", "claims and settles"]
+    assert capacity_cells(idle) == ["mail", "300", ">60,000", "<2 %", "0", "-", "-", "-", "claims and settles"]
     burst = one(Situation({SEND: Demand(6_000, 6_000, seconds, 27_000, 2.0)}, [Pool(100, frozenset({SEND}))]))
-    assert capacity_cells(burst)[2:] == [">60,000", "<11%", "27,000", "2s", "<27s", "<30s", "claims and settles"]
+    assert capacity_cells(burst)[2:] == [">60,000", "<11 %", "27,000", "2s", "<27s", "<30s", "claims and settles"]
 
 
 def test_the_attempts_that_ended_raise_a_capacity_that_the_run_time_does_not_limit() -> None:
     pools = [Pool(100, frozenset({SEND}))]
     idle = one(Situation({SEND: Demand(90_000, 90_000, 0.0004, done=90_000)}, pools))
-    assert capacity_cells(idle)[2:4] == [">90,000", "<100%"]
+    assert capacity_cells(idle)[2:4] == [">90,000", "<100 %"]
     # With a backlog, the runners do as many as they can.
     busy = one(Situation({SEND: Demand(120_000, 120_000, 0.0004, 5_000, 3.0, done=90_000)}, pools))
     assert (busy.per_minute, busy.bound.at_least, busy.drained_in) == (90_000, False, inf)
@@ -170,7 +170,7 @@ def test_a_queue_with_a_throughput_of_its_own_is_steady_beside_one_that_grows() 
     failing = ("sms", "call")
     demands = {failing: Demand(60, 400, 3.0, 900, done=120), SEND: Demand(240, 240, 1.0, 4, done=238)}
     rows = {row.name: row for row in capacity_rows(Situation(demands, [Pool(10, frozenset(demands))]))}
-    assert capacity_cells(rows["mail"])[3:8:4] == ["101%", "steady"]
+    assert capacity_cells(rows["mail"])[3:8:4] == ["101 %", "steady"]
     assert drained_in(rows["mail"]) == "steady: about as many attempts end as arrive (slots)"
     assert drained_in(rows["sms"]).startswith("not at this rate: +2")
 

@@ -306,3 +306,20 @@ async def test_a_report_of_an_incident_is_written_to_a_file(
         await operator.sees_notice("Wrote ")
     (file,) = tmp_path.glob("incident-*.md")
     assert file.read_text().startswith("# Incident on ")
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_the_capacity_names_a_long_reason_once_and_indented(
+    database: Database, watch: Watch, size: tuple[int, int]
+) -> None:
+    name = "shop.handlers.of.a.module.with.a.long.path.export_everything_that_is_there"
+    await add_live(database, handler="h", queue="mail")
+    await add_live(database, handler=name, queue="export")
+    async with watch("overview", size) as operator:
+        await operator.press("c")
+        await operator.sees("DECIDED BY", "→ no runner takes")
+        assert operator.text.count("no runner takes h") + operator.text.count("no runner…") <= 2
+        assert "not now: no runner" not in operator.text
+        (row,) = [row.partition("│")[2] for row in operator.text.splitlines() if "export_everything" in row]
+        assert row.startswith(" " * 17)

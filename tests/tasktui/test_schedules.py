@@ -19,7 +19,7 @@ from tasktui.actions.as_command import new_schedule_words
 from tasktui.actions.schedule import rule_rows
 from tasktui.data.schedules import planned
 from tests.store.table import change
-from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 from tests.tasktui.test_actions import audited, confirm
 from tests.tasktui.test_new_task import fill
 
@@ -200,3 +200,16 @@ async def test_keys_of_a_schedule_open_its_runs_explain_the_last_and_change_the_
         await operator.press("enter")
         await operator.until(lambda: operator.screen.title == "Tasks")
         assert operator.console.session.filter_text == "id:1"
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_the_dialog_of_a_rule_names_its_schedule_before_the_next_runs(
+    database: Database, watch: Watch, size: tuple[int, int]
+) -> None:
+    await add(database)
+    async with watch("schedules", size) as operator:
+        await operator.until(lambda: operator.screen._table.cursor)
+        await operator.press("E")
+        await operator.sees("Next runs", "Change the rule of schedule")
+        assert operator.text.index("Change the rule of schedule") < operator.text.index("Next runs")
