@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.client.commit import Coalescer, SubmitThreads, raise_explained, shares_commits, submit_alone
 from runner.client.result_poller import ResultPoller
-from runner.errors import DatabaseUnavailable, PayloadTooLarge, WouldBlock
+from runner.db.semaphore import InterruptibleLock
+from runner.errors import DatabaseUnavailable, PayloadTooLarge
 from runner.handlers.hooks import LIFE_CYCLE, submitting
 from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings, load
@@ -270,7 +271,7 @@ class Client:
                 await (await self._database).dispose()
 
 
-_lock = threading.Lock()
+_lock = InterruptibleLock()
 _client: Client | None = None
 _kind: type[Client] = Client
 
@@ -283,11 +284,15 @@ def use_client(kind: type[Client]) -> None:
 
 def get_client() -> Client:
     """The client of this process, opened with loaded settings if necessary; a forked child gets its own."""
+    client = _client
+    return client if client is not None and client.pid == os.getpid() else _lock.call(_open)
+
+
+def _open() -> Client:
     global _client  # noqa: PLW0603 - one client per process
-    with _lock:
-        if _client is None or _client.pid != os.getpid():
-            _client = _kind(_client.settings if _client is not None else load())
-        return _client
+    if _client is None or _client.pid != os.getpid():
+        _client = _kind(_client.settings if _client is not None else load())
+    return _client
 
 
 def connect(settings: Settings | None = None, **overrides: Any) -> None:
@@ -307,8 +312,8 @@ def connect(settings: Settings | None = None, **overrides: Any) -> None:
 
 def connected_settings() -> Settings | None:
     """The settings that this process submits with, or None before `connect` and before the first submit."""
-    with _lock:
-        return _client.settings if _client is not None else None
+    client = _client
+    return client.settings if client is not None else None
 
 
 def disconnect() -> None:
@@ -318,32 +323,14 @@ def disconnect() -> None:
         old.close()
 
 
-def refuse_event_loop(call: str, instead: str | None = None) -> None:
-    """Reject a call on an event loop, because its wait would block the loop.
-
-    With gevent, all greenlets of a thread see the loop that one of them runs, such as the client's. For the others it
-    is as if it ran in another thread.
-
-    Args:
-        call: name of the function.
-        instead: the function to await; by default the one with `_async` at the end of its name.
-
-    Raises:
-        WouldBlock: the caller is on an event loop.
-    """
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    if getattr(loop, "_thread_id", None) in (None, threading.get_ident()):
-        raise WouldBlock(call=call, instead=instead or f"{call}_async")
-
-
 def replace(client: Client | None) -> Client | None:
     """Replace the client of this process and return the old one, still open."""
+    return _lock.call(_replace, client)
+
+
+def _replace(client: Client | None) -> Client | None:
     global _client
-    with _lock:
-        old, _client = _client, client
+    old, _client = _client, client
     return old
 
 

@@ -1,4 +1,4 @@
-"""Commits: submits in transactions of their own, which single submits can share, and lost answers to a commit."""
+"""Commits: submits in transactions of their own, which single submits can share, and which would block event loops."""
 
 import asyncio
 import threading
@@ -12,7 +12,8 @@ from queue import SimpleQueue
 from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
-from runner.errors import DatabaseRefused, DatabaseUnavailable, InvalidInput, RunnerError, SubmitUncertain
+from runner.db.semaphore import InterruptibleLock
+from runner.errors import DatabaseRefused, DatabaseUnavailable, InvalidInput, RunnerError, SubmitUncertain, WouldBlock
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.task import NewTask, SubmitResult
@@ -130,43 +131,44 @@ class Coalescer:
     ) -> None:
         self._submit = submit
         self._loop = loop
-        self._lock = threading.Lock()
         self._queue: deque[PendingSubmit] = deque()
-        self._busy = False
+        self._busy = False  # set on the event loop alone
         self._sender: asyncio.Task[None] | None = None
 
     def put(self, task: NewTask) -> Future[SubmitResult]:
         """Queue a task from any thread; the future resolves when its transaction has committed."""
         future: Future[SubmitResult] = Future()
-        with self._lock:
-            self._queue.append(PendingSubmit(task, future))
-            busy, self._busy = self._busy, True
-        if not busy:
+        self._queue.append(PendingSubmit(task, future))
+        if not self._busy:
             self._loop.call_soon_threadsafe(self._begin)
         return future
 
     async def end(self) -> None:
         """Wait until all queued tasks are submitted."""
+        self._begin()
         if self._sender is not None:
             await self._sender
 
     def _begin(self) -> None:
-        self._sender = asyncio.ensure_future(self._send_all())
+        if not self._busy:
+            self._busy = True
+            self._sender = asyncio.ensure_future(self._send_all())
 
     async def _send_all(self) -> None:
-        while chunk := self._next_chunk():
-            await self._send(chunk)
+        while self._busy:
+            while chunk := self._next_chunk():
+                await self._send(chunk)
+            self._busy = False
+            self._busy = bool(self._queue)  # a thread may have queued a task before it could see that this sender ends
 
     def _next_chunk(self) -> list[PendingSubmit]:
-        """Take the next tasks off the queue. An empty queue ends the sender; the next task starts it again."""
-        with self._lock:
-            chunk: list[PendingSubmit] = []
-            while self._queue and len(chunk) < MOST:
-                pending = self._queue.popleft()
-                if pending.future.set_running_or_notify_cancel():
-                    chunk.append(pending)
-            self._busy = bool(chunk)
-            return chunk
+        """Take the next tasks off the queue."""
+        chunk: list[PendingSubmit] = []
+        while self._queue and len(chunk) < MOST:
+            pending = self._queue.popleft()
+            if pending.future.set_running_or_notify_cancel():
+                chunk.append(pending)
+        return chunk
 
     async def _send(self, chunk: list[PendingSubmit]) -> None:
         try:
@@ -211,7 +213,7 @@ class SubmitThreads:
     def __init__(self) -> None:
         self._calls: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
+        self._lock = InterruptibleLock()
         self._unfinished = 0
         """Calls that wait or run."""
 
@@ -222,14 +224,19 @@ class SubmitThreads:
             Its result on the running event loop. Cancelling the caller does not stop a call.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        with self._lock:
-            self._unfinished += 1
-            if self._unfinished > len(self._threads) < self.MOST:
-                name = f"runner-submit-{len(self._threads)}"
-                self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
-                self._threads[-1].start()
+        self._lock.call(self._begin)
         self._calls.put((future, function, arguments))
         return future
+
+    def _begin(self) -> None:
+        self._unfinished += 1
+        if self._unfinished > len(self._threads) < self.MOST:
+            name = f"runner-submit-{len(self._threads)}"
+            self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+            self._threads[-1].start()
+
+    def _end(self) -> None:
+        self._unfinished -= 1
 
     def close(self, seconds: float) -> None:
         """End the threads after the calls of before, and wait for them."""
@@ -247,8 +254,7 @@ class SubmitThreads:
                 value = function(*arguments)
             except BaseException as error:  # for the caller, who waits on its event loop
                 settle, value = _reject, error
-            with self._lock:
-                self._unfinished -= 1
+            self._lock.call(self._end)
             with suppress(RuntimeError):  # the event loop has ended
                 future.get_loop().call_soon_threadsafe(settle, future, value)
             del call, future, arguments, value  # this thread may wait for long
@@ -262,3 +268,24 @@ def _succeed(future: "asyncio.Future[Any]", value: Any) -> None:
 def _reject(future: "asyncio.Future[Any]", error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+def refuse_event_loop(call: str, instead: str | None = None) -> None:
+    """Reject a call on an event loop, because its wait would block the loop.
+
+    With gevent, all greenlets of a thread see the loop that one of them runs, such as the client's. For the others it
+    is as if it ran in another thread.
+
+    Args:
+        call: name of the function.
+        instead: the function to await; by default the one with `_async` at the end of its name.
+
+    Raises:
+        WouldBlock: the caller is on an event loop.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if getattr(loop, "_thread_id", None) in (None, threading.get_ident()):
+        raise WouldBlock(call=call, instead=instead or f"{call}_async")

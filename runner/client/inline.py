@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runner.client.client import get_client, refuse_event_loop
+from runner.client.client import get_client
+from runner.client.commit import refuse_event_loop
 from runner.client.results import TaskHandle
 from runner.errors import InvalidInline, InvalidInput
 from runner.handlers.context import AttemptLogger, Context, MemoryNotes

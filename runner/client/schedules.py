@@ -7,7 +7,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from runner.client.client import get_client, refuse_event_loop
+from runner.client.client import get_client
+from runner.client.commit import refuse_event_loop
 from runner.client.handler import TaskHandler
 from runner.errors import InvalidPayload, InvalidSchedule, UnknownSchedule
 from runner.handlers.options import SCHEDULE_OPTIONS, SETTABLE, ScheduledTaskOptions, convert

@@ -33,7 +33,8 @@ SINGLE: dict[str, dict[str, Any]] = {"postgresql": {"isolation_level": "AUTOCOMM
 """Execution options by dialect: for a snapshot, a writing transaction, and a single statement."""
 
 READABLE = methodcaller("decode", errors="replace")
-"""Reads texts of SQLite, which accepts any bytes: one row with invalid UTF-8 must not fail every claim and list."""
+"""Reads texts of SQLite, and of a SQL_ASCII server, which accept any bytes: one row with invalid UTF-8 must not fail
+every claim and list."""
 
 CACHE_KIB = 32 * 1024
 """Page cache of a SQLite connection; the default of 2 MiB reads the same pages repeatedly."""
@@ -270,16 +271,15 @@ def prepare_submits(cursor: Any) -> None:
 
 
 def _prepare_postgresql(connection: Any, _: Any) -> None:
-    from runner.db.dialects.loaders import (  # imports psycopg, which is slow
-        TextLoader,
-        TolerantTextLoader,
-    )
+    from psycopg.adapt import Loader  # slow to import
+    from psycopg.types.string import TextLoader
 
     driver = getattr(connection, "driver_connection", connection)
     driver.adapters.register_loader("json", TextLoader)  # payloads stay text and are not parsed here
     if driver.info.parameter_status("server_encoding") == "SQL_ASCII":
+        tolerant = type("TolerantTextLoader", (Loader,), {"load": lambda _, data: READABLE(bytes(data))})
         for kind in ("json", "text", "varchar", "bpchar", "name"):
-            driver.adapters.register_loader(kind, TolerantTextLoader)
+            driver.adapters.register_loader(kind, tolerant)
         # Otherwise the server would refuse to send invalid UTF-8.
         _set_postgresql(connection, "client_encoding TO SQL_ASCII")
     if not (driver.info.parameter_status("DateStyle") or "").startswith("ISO"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
 import sqlalchemy as sa
 
-from runner.db import connect
+from runner.db import connect, semaphore
 from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, StatementPool, T, shielded
 from runner.db.dialects import DIALECTS, Dialect
 from runner.db.errors import retries, retry_pause, translate
@@ -18,7 +18,7 @@ from runner.db.file_writer import FileWriter
 from runner.db.filesystem import refuse_remote
 from runner.db.handler_transactions import HandlerTransactions, Wait
 from runner.db.schema import tables
-from runner.db.thread_connections import FairSemaphore, ThreadConnections
+from runner.db.thread_connections import ThreadConnections
 from runner.db.transaction import BlockingTransaction, Transaction, TransactionStage
 from runner.errors import DatabaseUnavailable
 from runner.settings import Settings
@@ -55,7 +55,7 @@ class Database:
         dialect: Dialect,
         handlers: HandlerTransactions,
         threads: ThreadConnections,
-        writer_lock: FairSemaphore | None,
+        writer_lock: semaphore.FairSemaphore | None,
         url: str,
         prefix: str = "",
         schema: str | None = None,
@@ -147,7 +147,7 @@ class Database:
         if read_only:
             target = connect.read_only(target)
         name = redacted(url)
-        writer_lock = FairSemaphore(1) if target.get_backend_name() == "sqlite" else None
+        writer_lock = semaphore.FairSemaphore(1) if target.get_backend_name() == "sqlite" else None
         handlers = HandlerTransactions(target, sync_url(url), synchronous, transactions, writer_lock, name)
         named = tables(prefix, schema if writer_lock is None else None)
         threads = ThreadConnections(sync_url(url), name, synchronous, named, writer_lock, prepares=prepares)

@@ -10,8 +10,8 @@ from runner.db import connect
 from runner.db.async_core import AsyncCoreConnection, StatementPool, T
 from runner.db.dialects import Dialect
 from runner.db.schema import Tables
+from runner.db.semaphore import FairSemaphore, SemaphoreRequest, granted_in_thread
 from runner.db.statement import Prepared
-from runner.db.thread_connections import FairSemaphore, SemaphoreRequest, granted_in_thread
 from runner.db.transaction import Transaction, TransactionStage
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
@@ -15,7 +14,7 @@ import sqlalchemy as sa
 from runner.db import connect
 from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, shielded
 from runner.db.errors import is_transient, translate
-from runner.db.thread_connections import FairSemaphore, SemaphoreRequest, granted, granted_in_thread
+from runner.db.semaphore import FairSemaphore, InterruptibleLock, SemaphoreRequest, granted, granted_in_thread
 from runner.errors import DatabaseUnavailable, TransactionUnavailable
 from runner.model.duration import format_duration
 
@@ -98,7 +97,7 @@ class HandlerTransactions:
         self._writer_lock = writer_lock
         self._semaphore = FairSemaphore(limit if writer_lock is None else 1)
         self._numbers = list(range(self._semaphore.size, 0, -1))
-        self._creation = threading.Lock()
+        self._creation = InterruptibleLock()
         self._async_engine: AsyncCoreEngine | None = None
         self._sync_engine: sa.Engine | None = None
         self._next_log = 0.0
@@ -224,20 +223,24 @@ class HandlerTransactions:
         return TransactionUnavailable(id=wait.task, waited=waited, why=why)
 
     def _asyncio_engine(self) -> AsyncCoreEngine:
-        with self._creation:
-            if self._async_engine is None:
-                engine = AsyncCoreEngine.create(self._url, hide_parameters=True, **self._options(self._url))
-                connect.prepare(engine.sync_engine, self._synchronous)
-                self._async_engine = engine.execution_options(**self._execution_options(engine.dialect.name))
-            return self._async_engine
+        return self._async_engine or self._creation.call(self._create_asyncio_engine)
+
+    def _create_asyncio_engine(self) -> AsyncCoreEngine:
+        if self._async_engine is None:
+            engine = AsyncCoreEngine.create(self._url, hide_parameters=True, **self._options(self._url))
+            connect.prepare(engine.sync_engine, self._synchronous)
+            self._async_engine = engine.execution_options(**self._execution_options(engine.dialect.name))
+        return self._async_engine
 
     def _blocking_engine(self) -> sa.Engine:
-        with self._creation:
-            if self._sync_engine is None:
-                engine = sa.create_engine(self._sync_url, hide_parameters=True, **self._options(self._sync_url))
-                connect.prepare(engine, self._synchronous)
-                self._sync_engine = engine.execution_options(**self._execution_options(engine.dialect.name))
-            return self._sync_engine
+        return self._sync_engine or self._creation.call(self._create_blocking_engine)
+
+    def _create_blocking_engine(self) -> sa.Engine:
+        if self._sync_engine is None:
+            engine = sa.create_engine(self._sync_url, hide_parameters=True, **self._options(self._sync_url))
+            connect.prepare(engine, self._synchronous)
+            self._sync_engine = engine.execution_options(**self._execution_options(engine.dialect.name))
+        return self._sync_engine
 
     def _options(self, url: sa.URL) -> dict[str, object]:
         return connect.options(url) | {"pool_size": self._semaphore.size, "max_overflow": 0}

@@ -1,15 +1,11 @@
-"""Connections of the blocking driver: short transactions in any thread, and the semaphore that orders writers."""
+"""Connections of the blocking driver: short transactions in any thread."""
 
-import asyncio
 import os
 import select
 import sqlite3
-import threading
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future, wait
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -20,93 +16,10 @@ from runner.db import connect
 from runner.db.dialects import DIALECTS
 from runner.db.errors import lost_prepared, raise_translated, retries, retry_pause
 from runner.db.schema import Tables
+from runner.db.semaphore import FairSemaphore, InterruptibleLock, SemaphoreRequest, granted_in_thread
 from runner.db.statement import SingleInsert, StatementFrame, Steps, VerbRun, compiled_for
 
 T = TypeVar("T")
-
-
-class SemaphoreRequest:
-    """One entry to a FairSemaphore, created before the block that releases it: then no interruption loses the entry."""
-
-    __slots__ = ("answer",)
-
-    def __init__(self) -> None:
-        self.answer: Future[None] | None = None
-        """Done once the request is granted; None without a wait."""
-
-    @property
-    def is_granted(self) -> bool:
-        """True if the semaphore has granted the request, once `enter` has returned."""
-        return self.answer is None or self.answer.done()
-
-
-class FairSemaphore:
-    """A semaphore that coroutines and threads share. Requests are granted in order of arrival.
-
-    An exception may interrupt any call: each method leaves a state that `release`, called again, completes.
-
-    Args:
-        size: maximum number of concurrent holders.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.size, self._lock = size, threading.Lock()
-        self._holders, self._queue = set[SemaphoreRequest](), deque[SemaphoreRequest]()
-
-    def enter(self, request: SemaphoreRequest) -> None:
-        """Request the semaphore without waiting; then pass the request to `release`, granted or not."""
-        with self._lock:
-            if len(self._holders) < self.size:
-                self._holders.add(request)
-            else:
-                request.answer = Future()
-                self._queue.append(request)
-
-    def release(self, request: SemaphoreRequest) -> None:
-        """Withdraw a request, or return a granted one and grant the next in the queue."""
-        with self._lock:
-            self._holders.discard(request)
-            if request.answer is not None:
-                request.answer.cancel()
-            while self._queue:
-                following = self._queue[0]
-                if following.answer is not None and not following.answer.done():
-                    if following not in self._holders and len(self._holders) == self.size:
-                        break
-                    self._holders.add(following)
-                    following.answer.set_result(None)
-                self._queue.popleft()
-
-    @asynccontextmanager
-    async def acquire(self) -> AsyncIterator[None]:
-        """Wait for the semaphore, and hold it during the block."""
-        request = SemaphoreRequest()
-        try:
-            self.enter(request)
-            await granted(request)
-            yield
-        finally:
-            self.release(request)
-
-
-async def granted(request: SemaphoreRequest, timeout: float | None = None) -> bool:
-    """Wait until a request is granted.
-
-    Args:
-        request: a request that has entered a FairSemaphore.
-        timeout: seconds; None for no limit.
-
-    Returns:
-        False after the timeout.
-    """
-    if request.answer is not None and not request.answer.done():
-        await asyncio.wait([asyncio.wrap_future(request.answer)], timeout=timeout)
-    return request.is_granted
-
-
-def granted_in_thread(request: SemaphoreRequest, timeout: float | None = None) -> bool:
-    """The blocking form of `granted`."""
-    return request.answer is None or bool(wait([request.answer], timeout).done)
 
 
 class ThreadConnection(NamedTuple):
@@ -165,7 +78,7 @@ class ThreadConnections:
         self._semaphore = writer_lock or self._readers
         self.prepares = prepares
         """True while statements may be prepared: False behind a pooler."""
-        self._creation = threading.Lock()
+        self._creation = InterruptibleLock()
         self._engine: sa.Engine | None = None
         self._idle: list[ThreadConnection] = []  # appending and removing are safe in threads
         self._closed = False
@@ -328,11 +241,13 @@ class ThreadConnections:
                 self._idle.pop().close()
 
     def _get_engine(self) -> sa.Engine:
-        with self._creation:
-            if self._engine is None:
-                arguments = connect.options(self._url)["connect_args"]
-                options = {"connect_args": arguments, "poolclass": sa.NullPool, "isolation_level": "AUTOCOMMIT"}
-                engine = sa.create_engine(self._url, hide_parameters=True, **options)
-                connect.prepare(engine, self._synchronous)
-                self._engine = engine
-            return self._engine
+        return self._engine or self._creation.call(self._create_engine)
+
+    def _create_engine(self) -> sa.Engine:
+        if self._engine is None:
+            arguments = connect.options(self._url)["connect_args"]
+            options = {"connect_args": arguments, "poolclass": sa.NullPool, "isolation_level": "AUTOCOMMIT"}
+            engine = sa.create_engine(self._url, hide_parameters=True, **options)
+            connect.prepare(engine, self._synchronous)
+            self._engine = engine
+        return self._engine

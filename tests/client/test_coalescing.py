@@ -1,6 +1,7 @@
 """Coalesced submits: tasks share a transaction, each caller gets its own result, and no task affects another."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner import TaskHandler, connect, disconnect, handler
+from runner.client import commit
 from runner.client.client import get_client
 from runner.client.commit import MOST, Coalescer
 from runner.db.database import Database
@@ -18,6 +20,7 @@ from runner.handlers.registry import REGISTRY
 from runner.model.task import NewTask, SubmitResult
 from runner.store.submit import submit_with_result
 from runner.urls import parse_url
+from tests.db.interruption import Interruption
 
 WAIT_SECONDS = 60
 
@@ -231,3 +234,21 @@ async def test_closing_the_client_stores_all_pending_submits(
     await asyncio.to_thread(disconnect)
     assert len(set(await asyncio.gather(*submits))) == 50
     assert len(await _stored_at(migrated_url)) == 50
+
+
+def test_no_interruption_of_a_submit_keeps_the_later_ones_waiting(
+    sharing: None, work: TaskHandler[Any, Any, Any]
+) -> None:
+    work.submit(number=0)
+    for count in range(1_000):
+        try:
+            with Interruption({commit.__file__}, count):
+                work.submit(number=1)
+        except KeyboardInterrupt:
+            following = threading.Thread(target=work.submit, kwargs={"number": 2}, daemon=True)
+            following.start()
+            following.join(20)
+            assert not following.is_alive(), "the sender does not begin"
+        else:
+            break
+    assert 2 < count < 1_000

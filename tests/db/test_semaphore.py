@@ -2,10 +2,13 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor, _base
 
 import pytest
 
-from runner.db.thread_connections import FairSemaphore, SemaphoreRequest, granted, granted_in_thread
+from runner.db import semaphore as semaphore_module
+from runner.db.semaphore import FairSemaphore, InterruptibleLock, SemaphoreRequest, granted, granted_in_thread
+from tests.db.interruption import Interruption
 
 
 def enter(semaphore: FairSemaphore) -> SemaphoreRequest:
@@ -92,3 +95,63 @@ async def test_the_wait_for_a_gate_ends_with_its_time() -> None:
     request = enter(semaphore)
     assert not await granted(request, 0.01)
     assert not granted_in_thread(request, 0.01)
+
+
+INTERRUPTED = {semaphore_module.__file__, threading.__file__, _base.__file__}
+
+
+def test_no_interruption_of_a_wait_keeps_the_semaphore_from_the_others() -> None:
+    for count in range(1_000):
+        semaphore = FairSemaphore(1)
+        first, second, mine = enter(semaphore), enter(semaphore), SemaphoreRequest()
+        try:
+            with Interruption(INTERRUPTED, count):
+                try:
+                    semaphore.enter(mine)
+                    granted_in_thread(mine, 0)
+                finally:
+                    semaphore.release(mine)
+        except KeyboardInterrupt:
+            semaphore.release(mine)
+        else:
+            break
+        last: list[SemaphoreRequest] = []
+
+        def others(semaphore: FairSemaphore, requests: list[SemaphoreRequest], last: list[SemaphoreRequest]) -> None:
+            for request in requests:
+                semaphore.release(request)
+            last.append(enter(semaphore))
+
+        thread = threading.Thread(target=others, args=(semaphore, [first, second], last), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert last, "the semaphore is lost"
+        assert last[0].is_granted
+    assert 5 < count < 1_000
+
+
+def test_no_interruption_of_a_release_loses_a_grant() -> None:
+    for count in range(1_000):
+        semaphore = FairSemaphore(1)
+        first, second = enter(semaphore), enter(semaphore)
+        try:
+            with Interruption(INTERRUPTED, count):
+                semaphore.release(first)
+        except KeyboardInterrupt:
+            semaphore.release(first)
+        else:
+            break
+        assert granted_in_thread(second, 0)
+        thread = threading.Thread(target=semaphore.release, args=(second,), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive(), "the semaphore is lost"
+        assert enter(semaphore).is_granted
+    assert 5 < count < 1_000
+
+
+def test_a_call_of_a_lock_may_call_it_again() -> None:
+    lock = InterruptibleLock()
+    assert lock.call(lambda: lock.call(lambda: 7)) == 7
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(lock.call, lambda: 8).result(20) == 8

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from runner import TaskHandler, connect, disconnect, handler
 from runner.client.client import get_client
-from runner.db import thread_connections
+from runner.db import semaphore, thread_connections
 from runner.db.connect import THREAD_CONNECTIONS as MOST
 from runner.db.database import Database
 from runner.db.statement import SingleInsert
@@ -29,6 +29,7 @@ from runner.errors import DatabaseLocked
 from runner.handlers.registry import REGISTRY
 from runner.urls import parse_url
 from tests.conftest import on_sqlite
+from tests.db.interruption import Interruption
 from tests.postgres.proxy import Proxy
 
 on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
@@ -215,31 +216,6 @@ def test_an_interrupted_submit_does_not_keep_the_file_locked(
     assert interruption.tb is not None  # the traceback refers to the interrupted statement until here
 
 
-class Interruption:
-    """Raises KeyboardInterrupt after one of the calls of a thread, as a signal does.
-
-    Args:
-        file: the file of the code that is interrupted: after its calls of C functions, and at the start of its own.
-        count: the number of calls before.
-    """
-
-    def __init__(self, file: str, count: int) -> None:
-        self._file, self._left = file, count
-
-    def __enter__(self) -> None:
-        sys.setprofile(self._profile)
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-
-    def _profile(self, frame: FrameType, event: str, _: object) -> None:
-        if event in ("call", "c_return") and frame.f_code.co_filename == self._file:
-            self._left -= 1
-            if self._left < 0:
-                sys.setprofile(None)
-                raise KeyboardInterrupt
-
-
 # The garbage collector closes a connection without a transaction that was interrupted on its way from or to the others.
 @pytest.mark.filterwarnings(
     "ignore:.*(BaseConnection.__del__|sqlite3.Connection):pytest.PytestUnraisableExceptionWarning"
@@ -253,7 +229,7 @@ def test_no_interruption_of_a_submit_loses_the_semaphore(
     tracebacks: list[object] = []  # they refer to the connections
     for count in range(1_000):
         try:
-            with Interruption(thread_connections.__file__, count):
+            with Interruption({thread_connections.__file__, semaphore.__file__}, count):
                 work.options(**options).submit(number=2)
         except KeyboardInterrupt as error:
             tracebacks.append(error)
