@@ -109,9 +109,13 @@ class LostCommitsOfSQLite:
 
         async def called(connection: Any, function: Any, *arguments: Any, **options: Any) -> Any:
             statements: list[str] = []
-            if connection._connection is not None:
-                connection._conn.set_trace_callback(statements.append)
-            result = await call(connection, function, *arguments, **options)
+
+            def traced(*arguments: Any, **keywords: Any) -> Any:
+                if connection._connection is not None:
+                    connection._conn.set_trace_callback(statements.append)  # in the thread: another call may trace
+                return function(*arguments, **keywords)
+
+            result = await call(connection, traced, *arguments, **options)
             for sql in statements:
                 self.mark(connection, sql)
             if "COMMIT" in statements:
