@@ -323,7 +323,7 @@ def written_methods(kind: type) -> list[str]:
         f"{base.__name__}.{name}"
         for base in kind.__mro__
         for name, value in list(vars(base).items())
-        if is_written(value)
+        if is_written(value) and name != "__annotate_func__"  # Python 3.14 makes it of annotations.
     ]
 
 
