@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from runner.cli.exit_codes import Exit
+from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, SINGLE_CHANGE, Connection, SingleChangeOptions, open_database
 from runner.cli.output import TableColumn, print_json, print_line, print_table
 from runner.errors import InvalidInput
@@ -24,7 +24,7 @@ from runner.operations.limit import (
     preview_limits,
     set_limits,
 )
-from runner.operations.pause import PauseKind, PauseTarget
+from runner.operations.pause import PauseKind, PauseTarget, name_warning
 from runner.operations.results import local_actor
 from runner.operations.sql_export import breaker_script, limit_script
 from runner.policy.limits import LIMITS, LimitUsage
@@ -82,6 +82,8 @@ async def limit(  # noqa: PLR0913 - one argument per option
         if not changes:
             target = None if kind is None else _target(kind, name)
             _show(await database.read(limit_usages), target, json=options.json)
+            if target is not None and (warning := await database.read(name_warning, target)):
+                print_stderr(f"runner: {warning}")
             return Exit.OK
         target = _target(kind, name)
         if options.sql:

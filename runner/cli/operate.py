@@ -22,7 +22,7 @@ from runner.cli.operation_output import (
     select_targets,
     undo_command,
 )
-from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId, open_database, read_targets
+from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId, open_database, read_targets, warn_of_names
 from runner.cli.output import NO_MATCH
 from runner.db.database import Database
 from runner.errors import InvalidInput
@@ -204,13 +204,13 @@ async def change_targets(
     if options.limit is not None and options.limit < 1:
         raise InvalidInput(why=f"--limit must be at least 1, not {options.limit}")
     if options.dry_run:
-        print_preview(await change.preview(database, targets), json=options.json)
+        print_preview(await _previewed(database, change, targets), json=options.json)
         return Exit.OK
     if options.sql:
         await _print_script(database, change.function, targets, options)
         return Exit.OK
     if isinstance(targets, Filter):
-        preview = await change.preview(database, targets)
+        preview = await _previewed(database, change, targets)
         if not _is_applicable(preview, options):
             return _print_unchanged(preview, options)
         targets, limit = await _confirmed(database, change, targets, preview, options, settings)
@@ -223,6 +223,13 @@ async def change_targets(
     result = await _execute(database, partial(change.function, by=by), targets, limit, options, label)
     undo = await undo_command(database, result, by.change_group)
     return print_result(label, result, json=options.json, change_group=by.change_group, undo=undo)
+
+
+async def _previewed(database: Database, change: Change, targets: list[int] | Filter) -> Preview:
+    preview = await change.preview(database, targets)
+    if isinstance(targets, Filter) and preview.total.number == 0:
+        await warn_of_names(database, targets)
+    return preview
 
 
 def _is_applicable(preview: Preview, options: ChangeOptions) -> bool:
@@ -251,6 +258,8 @@ async def _print_script(
     tasks = await select_targets(database, targets) if isinstance(targets, Filter) else [Target(id) for id in targets]
     if not tasks:
         print(f"-- {NO_MATCH}")
+        if isinstance(targets, Filter):
+            await warn_of_names(database, targets)
         return
     by = local_actor(options.reason) if len(tasks) == 1 else with_change_group(local_actor(options.reason))
     await print_script(database, partial(function, by=by), tasks[: options.limit])

@@ -175,6 +175,14 @@ def read_filter(words: Sequence[str]) -> Filter:
     return parse_filter(saved.expand(words, saved.default_path()), now(), local_zone())
 
 
+async def warn_of_names(database: Database, task_filter: Filter) -> None:
+    """Warn, after a filter matched nothing, about misspelled names of queues and handlers."""
+    from runner.operations.pause import filter_warnings  # most filters match
+
+    for warning in await database.read(filter_warnings, task_filter):
+        print_stderr(f"runner: {warning}")
+
+
 def _id(word: str) -> int:
     if not 1 <= int(word[:20]) <= MAX_ID:
         raise InvalidInput(why=f"{word[:30]} is not a task id")

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
-from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter
+from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter, warn_of_names
 from runner.cli.output import TableColumn, numbers, plain, print_block, print_json, print_line, print_table, print_title
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
@@ -205,6 +205,8 @@ async def failures(
         at = await database.read(clock)
         attempts = _recent(attempts, at)
         groups = await database.read(read_failures, attempts, limit=limit)
+        if not groups:
+            await warn_of_names(database, attempts)
     if json:
         print_json({"filter": str(attempts), "failures": [plain(group) for group in groups], "at": at})
     else:

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.handlers import Modules, load_handlers
-from runner.cli.options import DEFAULT_CONNECTION, Connection, TaskId, open_database, read_targets
+from runner.cli.options import DEFAULT_CONNECTION, Connection, TaskId, open_database, read_targets, warn_of_names
 from runner.cli.output import (
     NO_MATCH,
     TableColumn,
@@ -225,6 +225,8 @@ async def why(
             return Exit.OK
         task_filter = targets if isinstance(targets, Filter) else Filter((Term("id", Operator.IN, tuple(targets)),))
         answer = await database.read(why_many, task_filter, zone, limit)
+        if not answer.causes:
+            await warn_of_names(database, task_filter)
     print_json(_many_document(answer)) if json else _print_many(answer)
     return Exit.OK
 

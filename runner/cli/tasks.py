@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
-from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter
+from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter, warn_of_names
 from runner.cli.output import NO_MATCH, TableColumn, numbers, plain, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.filter import saved
@@ -119,6 +119,8 @@ async def tasks(
             print(await database.read(page_script, task_filter, sort, limit), end="")
             return Exit.OK
         tasks_page = await database.read(page, task_filter, cursor, limit, sort)
+        if not tasks_page.tasks and tasks_page.next is None:
+            await warn_of_names(database, task_filter)
     print_json(_document(tasks_page, task_filter, sort)) if json else _print(tasks_page, sort)
     return Exit.OK
 
@@ -171,7 +173,10 @@ async def _list_as_of(
     zone = local_zone()
     async with open_database(connection.settings()) as database:
         moment = await database.read(read_moment, at, zone)
-        past = await database.read(tasks_as_of, moment, read_filter(words), cursor, limit)
+        task_filter = read_filter(words)
+        past = await database.read(tasks_as_of, moment, task_filter, cursor, limit)
+        if not past.tasks and past.next is None:
+            await warn_of_names(database, task_filter)
     if json:
         tasks = [past_document(task) for task in past.tasks]
         print_json({"at": moment, "tasks": tasks, "next": past.next, "capped": past.capped, "audited": past.audited})

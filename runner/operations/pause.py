@@ -20,6 +20,9 @@ from runner.policy.claim_policy import PAUSED
 from runner.queries.registries import registry_entries
 from runner.queries.rows import as_text, moment, readable, text, texts
 
+MOST_NAMES = 5
+"""Maximum number of names in a filter that are looked up."""
+
 
 class PauseKind(StrEnum):
     """The kinds of objects that can be paused."""
@@ -174,12 +177,13 @@ async def _enter(tx: Transaction, target: PauseTarget, values: dict[str, Any]) -
     await tx.execute(insert.on_conflict_do_update(index_elements=registry.primary_key, set_=values))
 
 
-async def name_warning(tx: Transaction, target: PauseTarget) -> str:
+async def name_warning(tx: Transaction, target: PauseTarget, *, if_similar: bool = False) -> str:
     """Warn about a new name, with a similar known one.
 
     Args:
         tx: an open transaction.
         target: the queue or handler.
+        if_similar: warn only if there is a similar name.
 
     Returns:
         A clause; empty if a task, runner or pause has used the name.
@@ -194,7 +198,8 @@ async def name_warning(tx: Transaction, target: PauseTarget) -> str:
     if target.name in names or (await find(tx, Filter((Term(target.kind, Operator.EQ, target.name),)), 1)).ids:
         return ""
     names.update(as_text(getattr(head.lane, target.kind)) for head in await survey(tx))
-    return f"{target} has never been used{suggestion(target.name, tuple(sorted(names)))}"
+    similar = suggestion(target.name, tuple(sorted(names)))
+    return f"{target} has never been used{similar}" if similar or not if_similar else ""
 
 
 async def pause_note(tx: Transaction, target: PauseTarget) -> str:
@@ -209,3 +214,23 @@ async def pause_note(tx: Transaction, target: PauseTarget) -> str:
     """
     warning = await name_warning(tx, target)
     return f"{warning}; the pause holds its first tasks back" if warning else ""
+
+
+async def filter_warnings(tx: Transaction, task_filter: Filter) -> list[str]:
+    """Warn about names of queues and handlers in a filter that are new and similar to known ones.
+
+    A filter may name a queue that has no tasks yet: a script prints no warning then.
+
+    Args:
+        tx: an open transaction; a few statements per name, for MOST_NAMES of them.
+        task_filter: a filter that nothing matches.
+    """
+    kinds = {kind.value: kind for kind in PauseKind}
+    targets = [
+        PauseTarget(kinds[term.field], str(name))
+        for term in task_filter.terms
+        if term.field in kinds and term.operator in (Operator.EQ, Operator.IN) and not term.negated
+        for name in (term.value if isinstance(term.value, tuple) else (term.value,))
+    ]
+    warnings = [await name_warning(tx, target, if_similar=True) for target in targets[:MOST_NAMES]]
+    return [warning for warning in warnings if warning]

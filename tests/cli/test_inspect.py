@@ -14,6 +14,7 @@ from runner.cli.exit_codes import Exit
 from runner.db.transaction import Transaction, clock
 from runner.model.outcome import Done, Failure, Retry
 from runner.model.task import NewTask, Shown, State
+from runner.operations.pause import MOST_NAMES
 from tests.cli.conftest import Call, Store, program
 from tests.conftest import on_sqlite
 from tests.store.minutes import Minute, write_statistics
@@ -35,6 +36,22 @@ def hostile(store: Store) -> int:
     id = store.write(arrange)
     store.claim(EVIL, outcome=Retry("1h", failure=Failure(EVIL, EVIL, EVIL)))
     return id
+
+
+@pytest.mark.both_databases
+def test_each_command_names_a_similar_queue_or_handler(cli: Call, store: Store) -> None:
+    store.submit(NewTask("mail.send", queue="letters"))
+    commands = (("tasks",), ("failures",), ("why",), ("retry",), ("retry", "--dry-run"), ("terminate", "--sql"))
+    for command in commands:
+        queue, handler = cli(*command, "queue:leters"), cli(*command, "handler:mail.sent,mail.send id:999")
+        assert queue.err == "runner: queue leters has never been used, did you mean 'letters'\n", command
+        assert handler.err == "runner: handler mail.sent has never been used, did you mean 'mail.send'\n", command
+        assert cli(*command, "queue:letters handler:mail.* id:999").err == ""
+    shown = cli("limit", "queue", "leters")
+    assert shown.err == "runner: queue leters has never been used, did you mean 'letters'\n"
+    assert cli("tasks", "queue:leters", "--at", "0s").err == shown.err
+    names = ",".join(f"letters{number}" for number in range(20))
+    assert cli("tasks", f"queue:{names}").err.count("never been used") == MOST_NAMES
 
 
 def test_no_text_of_the_database_reaches_the_terminal_unsanitized(cli: Call, store: Store) -> None:
