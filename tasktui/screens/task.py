@@ -63,9 +63,15 @@ class PreviewPane:
         """Show or hide the preview."""
         self._enabled = not self._enabled
 
-    async def read(self, session: Session, id: int) -> None:
-        """Read a task; the result is cached."""
-        self._detail = await self._details.get(id, partial(_read, session, id))
+    async def read(self, session: Session, id: int, listed: object) -> None:
+        """Read a task; the result is cached while the row of the list stays as it is.
+
+        Args:
+            session: the operator's session.
+            id: id of the task.
+            listed: the version and the state in the list.
+        """
+        self._detail = await self._details.get((id, listed), partial(_read, session, id))
 
     def draw(self, cursor: int | None, session: Session, size: Size) -> None:
         """Show a task if it was read, and empty rows until then.

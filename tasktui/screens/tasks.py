@@ -102,7 +102,8 @@ class TasksScreen(LiveScreen):
         snapshot = await self.pages.read(self.session, visible)
         cursor = self.table.cursor
         if cursor is not None and self.preview.fits(self.size):
-            await self.preview.read(self.session, cursor)
+            listed = self.pages.listing.tasks.get(cursor)
+            await self.preview.read(self.session, cursor, (listed.version, listed.shown) if listed else None)
         return snapshot
 
     def show(self, snapshot: Any) -> None:

@@ -10,9 +10,11 @@ from textual.widgets import Input
 from runner.db.database import Database
 from runner.model.task import State
 from runner.operations.pause import PauseKind, PauseTarget, pause
-from runner.operations.results import Actor
+from runner.operations.results import Actor, Target
+from runner.operations.terminate import terminate
 from runner.queries.task_list.search import page
 from tasktui.data import task_pages
+from tasktui.screens import task
 from tests.store.rows import add_attempt, add_live, add_past, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Watch
 
@@ -294,3 +296,15 @@ async def test_a_search_that_stopped_goes_on_until_it_finds_more(
         await operator.sees("1 task", "OSError: no route")
         assert "searches on" not in operator.text
         assert operator.screen.pages.listing.ids == (1,)
+
+
+@ON_ONE_DATABASE
+async def test_the_preview_follows_the_state_in_the_list(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "PREVIEW_EVERY", 3600.0)  # no entry of its cache becomes too old
+    id = await add_live(database, run_at=ahead(3600))
+    async with watch("tasks") as operator:
+        await operator.sees("Runs in")
+        await database.write(terminate, [Target(id, None)], Actor("ana", "web-1"))
+        await operator.sees("⊘ cancelled", "Cancelled")
