@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
@@ -99,6 +99,15 @@ class _Entry(Protocol):
     def pause(self) -> _Pause | None: ...
 
 
+class _Usage(Protocol):
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def words(self) -> str: ...
+
+
 class _Slots(Protocol):
     @property
     def running(self) -> Mapping[str, int]: ...
@@ -136,7 +145,7 @@ class ClaimFacts(Protocol):
         """The registry entry of its handler; None if there is none."""
 
     @property
-    def limits(self) -> Sequence[Any]:
+    def limits(self) -> Sequence[_Usage]:
         """The limits of its queue and of its handler, each a runner.policy.limits.LimitUsage."""
 
     @property

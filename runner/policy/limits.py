@@ -322,7 +322,7 @@ class WithinLimits(ClaimCondition):
 
     @staticmethod
     def _full(facts: ClaimFacts) -> Iterator[tuple[LimitUsage, Limit]]:
-        for usage in facts.limits:
+        for usage in _usages(facts):
             for limit in LIMITS:
                 if limit.full(usage, facts.task.tenant):
                     yield usage, limit
@@ -334,6 +334,11 @@ class WithinLimits(ClaimCondition):
         With a limit per tenant, tenants take turns, so only the first task is sure of its place.
         """
         full = [(usage.kind, limit.name) for usage, limit in cls._full(facts)]
-        kept = [(usage, limit) for usage in facts.limits for limit in LIMITS if (usage.kind, limit.name) not in full]
+        kept = [(usage, limit) for usage in _usages(facts) for limit in LIMITS if (usage.kind, limit.name) not in full]
         turns = any(limit.of_tenants and limit.value(usage.limits) for usage, limit in kept)
         return min([1 if turns else MOST, *(limit.room(usage) for usage, limit in kept)])
+
+
+def _usages(facts: ClaimFacts) -> list[LimitUsage]:
+    """The limits among the facts. Their class is defined here, so claim_facts knows only a part of it."""
+    return [usage for usage in facts.limits if isinstance(usage, LimitUsage)]

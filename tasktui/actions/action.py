@@ -6,7 +6,7 @@ The actions themselves are in tasktui.actions.actions.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from runner.errors import InvalidInput
 from runner.filter.parse import Filter
@@ -89,11 +89,11 @@ class ActionTarget(Enum):
         return self.value
 
 
-Ask: TypeAlias = "Callable[[Action, Session, Targets], Any]"
+Ask: TypeAlias = "Callable[[Action, Session, Targets], object]"
 """Returns the dialog of an action, a tasktui.actions.question.Dialog.
 
 It captures the targets when it is called. It returns a coroutine if the dialog needs data of the database, and None
-if nothing is selected.
+if nothing is selected. Dialogs refer to actions, so their types are not known here: tasktui.screens.actions tests them.
 """
 
 

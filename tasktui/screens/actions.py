@@ -79,10 +79,16 @@ class Actions:
             marked = len(self.targets.tasks())
             hint = f"{marked:,} are marked, \\ clears the marks" if marked > 1 else "select one"
             dialog = Notice(f"{action.label} applies to one {action.target.word}: {hint}", bad=True)
-        if isinstance(dialog, Coroutine):
-            self._prepare(action, dialog)
-        else:
-            self._open(dialog)
+        from runner.queries.task.detail import TaskDetail
+        from tasktui.actions.question import Form, Question
+
+        match dialog:
+            case Coroutine():
+                self._prepare(action, dialog)
+            case Question() | Form() | TaskDetail() | Notice():
+                self._open(dialog)
+            case _:
+                raise TypeError(f"{name} returned {type(dialog).__name__}, which is no dialog")
 
     def ask_pause(self, target: PauseTarget, length: str, reason: str, *, resume: bool) -> None:
         """Ask to pause a queue or a handler that a command names, or to resume it.

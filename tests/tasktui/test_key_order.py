@@ -253,7 +253,9 @@ async def test_a_key_after_escape_opens_its_own_dialog_only(
         await operator.sees_notice("Edit cancelled before its dialog opened")
         answers.set()
         await operator.until(lambda: type(operator.screen).__name__ == "EditScreen")
-        await operator.until(lambda: operator.screen.query_one("#run_at", Input).value == "+15m")
+        await operator.until(
+            lambda: [field.value for field in operator.screen.query("#run_at").results(Input)] == ["+15m"]
+        )
         await operator.press("escape")
         assert operator.screen.title == "Tasks"
 
