@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.dialects import Dialect, by_column
+from runner.db.dialects import Dialect, OrderedJoin, by_column
 from runner.db.schema import Tables, is_state
 from runner.db.schema.task import Condition, is_final_state
 from runner.db.transaction import Transaction
@@ -122,7 +122,8 @@ def _walk(
         each = first.lateral("first")
         rows = sa.select(each.c[column.key]).select_from(lane.join(each, sa.true())).where(mine)
     else:
-        rows = sa.select(column).select_from(lane.join(task, sa.and_(*matches))).where(mine, waiting, condition)
+        lanes_first = OrderedJoin(lane, task, sa.and_(*matches))
+        rows = sa.select(column).select_from(lanes_first).where(mine, waiting, condition)
     return rows.limit(limit).correlate(queue).subquery()
 
 
