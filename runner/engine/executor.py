@@ -88,30 +88,26 @@ class Executor:
         """Those of which the slot is free again, because a spare thread replaces them."""
 
     async def execute(self, running: Running, release_slot: Callable[[Running], None]) -> Outcome:
-        """Run a task's handler and return the outcome.
+        """Run a task's handler, in an asyncio task of its own, and return the outcome.
 
         Args:
             running: the task.
             release_slot: called when the body has really ended; for a thread this can be after the outcome.
         """
         handler, running.make_context = running.handler, self._context
-        before = CURRENT_TASK.get()
-        CURRENT_TASK.set(running.task)
-        try:
-            refused = await self._begin_notes(running) if handler.context or self._middleware.callbacks else None
-            arguments = refused or self._arguments(running)
-            if not isinstance(arguments, dict):
-                release_slot(running)
-                outcome = arguments
-            elif handler.in_process and self._open_processes is not None:
-                outcome = await self._in_process(running, self._open_processes, release_slot)
-            elif handler.is_async:
-                outcome = await self._on_loop(running, arguments, release_slot)
-            else:
-                outcome = await self._in_thread(running, arguments, release_slot)
-            return outcome if type(outcome) is Done else await self._redacted(running, outcome)
-        finally:
-            CURRENT_TASK.set(before)
+        CURRENT_TASK.set(running.task)  # until the end of its asyncio task, whose context is its own
+        refused = await self._begin_notes(running) if handler.context or self._middleware.callbacks else None
+        arguments = refused or self._arguments(running)
+        if not isinstance(arguments, dict):
+            release_slot(running)
+            outcome = arguments
+        elif handler.in_process and self._open_processes is not None:
+            outcome = await self._in_process(running, self._open_processes, release_slot)
+        elif handler.is_async:
+            outcome = await self._on_loop(running, arguments, release_slot)
+        else:
+            outcome = await self._in_thread(running, arguments, release_slot)
+        return outcome if type(outcome) is Done else await self._redacted(running, outcome)
 
     async def _begin_notes(self, running: Running) -> Outcome | None:
         """Begin the notes of an attempt with its last checkpoint; return an outcome if that cannot be read."""

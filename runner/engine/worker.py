@@ -119,7 +119,8 @@ class Worker:
             loop = asyncio.get_running_loop()
             may_start, budget = self._may_start(), BURST
             while may_start and (running := slots.next()) is not None:
-                running.job = asyncio.Task(self._execute(running), loop=loop, context=self._context.copy(), **_START)
+                work = self._execute(running, EAGER)
+                running.job = asyncio.Task(work, loop=loop, context=self._context.copy(), **_START)
                 budget -= EAGER
                 if not budget:
                     loop.call_soon(self.start, slots, context=self._context)
@@ -234,18 +235,17 @@ class Worker:
         for running in unstarted:
             self._settle(running, Release(why), None)
 
-    async def _execute(self, running: Running) -> None:
-        if not (running.cancel_requested or self._may_start()):  # the process was frozen after the task got its slot
+    async def _execute(self, running: Running, checked: bool = False) -> None:
+        if not (checked or running.cancel_requested or self._may_start()):  # it was frozen since the task got its slot
             running.slots.put_back(running)
             return
         if EAGER:
             running.job = asyncio.current_task()  # `start` receives it only after the first step, which may block
         running.started = time.monotonic()
-        outcome: Outcome
         unwanted = running.cancel_requested or (running.task.expires_in is not None and running.expired)
         if unwanted and running.withdraw():
             before = "terminated before it started" if running.cancel_requested else ""
-            outcome = Cancelled(before) if before else Release("it expired while it waited for a slot")
+            outcome: Outcome = Cancelled(before) if before else Release("it expired while it waited for a slot")
             self._release_slot(running)
         else:
             if running.prefetched and self._starts.timer is None:

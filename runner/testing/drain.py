@@ -194,7 +194,7 @@ class Drain:
             notes.begin,
         )
         try:
-            return await executor.execute(running, lambda _: None)
+            return await asyncio.ensure_future(executor.execute(running, lambda _: None))
         finally:
             await notes.flush()
             await executor.close()

@@ -1,5 +1,6 @@
 """TaskStore, which applications use in their tests."""
 
+import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ from runner.client.client import get_client
 from runner.errors import InvalidPayload, UnknownHandler, WouldBlock
 from runner.handlers.registry import REGISTRY
 from runner.handlers.resources import RESOURCES
+from runner.logs import TaskFilter
 from runner.testing import Ran, TaskStore
 
 
@@ -184,6 +186,14 @@ def test_inline_mode_runs_a_task_at_its_submit(
             welcome.submit(nme="di")
     welcome.submit(name="ed")
     assert done == ["ana", "bo", "cy"]
+
+
+async def test_log_records_after_a_drain_name_no_task(store: TaskStore, welcome: TaskHandler[Any, Any, Any]) -> None:
+    await welcome.submit_async(name="ana")
+    assert [ran.verb for ran in await store.drain_async()] == ["succeed"]
+    record = logging.makeLogRecord({"msg": "the next step of the test"})
+    TaskFilter().filter(record)
+    assert not hasattr(record, "task")
 
 
 async def test_inline_mode_runs_on_the_callers_event_loop(
