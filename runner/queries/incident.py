@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
@@ -221,24 +221,26 @@ def as_markdown(incident: Incident, name: str, zone: tzinfo) -> str:
         zone: the time zone of all times.
     """
     since, until = (at.astimezone(zone) for at in (incident.queues.since, incident.queues.until))
+    end = f"{until:%H:%M %Z}" if since.date() == until.date() else f"{until:%Y-%m-%d %H:%M %Z}"
+    items = ((_clock(item.at, until, seconds=not item.minute), item.text) for item in _timeline(incident))
     parts = [
-        f"# Incident on {markdown_text(name)}, {since:%Y-%m-%d %H:%M} to {until:%H:%M %Z}",
-        _summary(incident, zone),
+        f"# Incident on {markdown_text(name)}, {since:%Y-%m-%d %H:%M} to {end}",
+        _summary(incident, until),
         "## Timeline",
-        "\n".join(_line(item, zone) for item in _timeline(incident)) or "Nothing.",
+        "\n".join(f"- {at} {markdown_text(text)}" for at, text in items) or "Nothing.",
         "## Failures",
-        _failures_table(incident, zone),
+        _failures_table(incident, until),
         *(_example(group) for group in incident.failures[:1]),
         "## Queues",
         _queues_table(incident),
         "## Changes by operators",
-        _changes(incident, zone),
+        _changes(incident, until),
         f"_Times in {until:%Z}. Read at {format_moment(incident.at, zone)}._",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _summary(incident: Incident, zone: tzinfo) -> str:
+def _summary(incident: Incident, end: datetime) -> str:
     total, before = incident.queues.total, incident.before.total
     flow = total.flow
     peak = max(incident.minutes, key=lambda minute: minute.flow.failed, default=None)
@@ -252,17 +254,15 @@ def _summary(incident: Incident, zone: tzinfo) -> str:
         f"- 95 % of attempts took at most {run} and waited at most {wait}.",
     ]
     if peak and peak.flow.failed:
-        lines.append(f"- Most attempts failed in the minute of {_clock(peak.minute, zone)[:5]}: {peak.flow.failed:,}.")
+        lines.append(
+            f"- Most attempts failed in the minute of {_clock(peak.minute, end, seconds=False)}: {peak.flow.failed:,}."
+        )
     return "\n".join(lines)
 
 
 def _compared(now: float | None, before: float | None) -> str:
     pair = f"{formatting.duration(now)} (before: {formatting.duration(before)})"
     return pair if now is not None else "an unknown time"
-
-
-def _line(item: Happening, zone: tzinfo) -> str:
-    return f"- {_clock(item.at, zone)[: 5 if item.minute else None]} {markdown_text(item.text)}"
 
 
 def _timeline(incident: Incident) -> list[Happening]:
@@ -284,12 +284,12 @@ def _change(change: ChangeGroup) -> str:
     return f"{operation} {target} by {entry.operator}{why}"
 
 
-def _failures_table(incident: Incident, zone: tzinfo) -> str:
+def _failures_table(incident: Incident, end: datetime) -> str:
     if not incident.failures:
         return "No attempt failed."
     rows = []
     for group in incident.failures:
-        times = f"{_clock(group.first, zone)} | {_clock(group.last, zone)}"
+        times = f"{_clock(group.first, end)} | {_clock(group.last, end)}"
         texts = " | ".join(markdown_code(value) for value in (group.handler, _title(group), group.fingerprint))
         rows.append(f"| {group.count} | {group.tasks:,} | {group.dead:,} | {times} | {texts} |")
     head = "| attempts | tasks | dead | first | last | handler | error | fingerprint |"
@@ -328,20 +328,21 @@ def _queues_table(incident: Incident) -> str:
     return "\n".join([head, *rows])
 
 
-def _changes(incident: Incident, zone: tzinfo) -> str:
+def _changes(incident: Incident, end: datetime) -> str:
     if incident.changes is None:
         return "This login may not read the audit."
-    return "\n".join(_change_lines(incident.changes, zone)) or "None."
+    return "\n".join(_change_lines(incident.changes, end)) or "None."
 
 
-def _change_lines(changes: Sequence[ChangeGroup], zone: tzinfo) -> Iterator[str]:
+def _change_lines(changes: Sequence[ChangeGroup], end: datetime) -> Iterator[str]:
     for each in changes:
         entry = each.entry
-        values = "; ".join(differences(entry.before, entry.after, most=LONGEST_VALUES, zone=zone))
+        values = "; ".join(differences(entry.before, entry.after, most=LONGEST_VALUES, zone=end.tzinfo or UTC))
         group = f" ({markdown_code(f'runner audit --group {entry.change_group}')})" if entry.change_group else ""
         changed = f": {markdown_code(values)}" if values else ""
-        yield f"- {_clock(entry.at, zone)} {markdown_text(_change(each))}{group}{changed}"
+        yield f"- {_clock(entry.at, end)} {markdown_text(_change(each))}{group}{changed}"
 
 
-def _clock(at: datetime | None, zone: tzinfo) -> str:
-    return formatting.NOTHING if at is None else f"{at.astimezone(zone):%H:%M:%S}"
+def _clock(at: datetime | None, end: datetime, *, seconds: bool = True) -> str:
+    """A time in the zone of the end of the period, with its date on other days."""
+    return formatting.clock(at, end, end.tzinfo or UTC, seconds=seconds)

@@ -13,6 +13,7 @@ from runner.db.database import Database
 from runner.db.schema.records import MINUTE_COUNTS
 from runner.errors import InvalidInput
 from runner.filter.saved import write_new
+from runner.operations.audit_log import AuditEntry, record
 from runner.operations.edit import edit_all
 from runner.operations.edit_values import Changes
 from runner.operations.pause import PauseKind, PauseTarget, pause
@@ -169,3 +170,15 @@ def test_a_report_never_replaces_a_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="exists already"):
         write_new(str(path), "second")
     assert path.read_text() == "first"
+
+
+async def test_a_report_of_two_days_dates_the_times_of_the_first(database: Database) -> None:
+    until = datetime.now(UTC)
+    since = until - timedelta(days=2)
+    async with database.writing() as tx:
+        await record(tx, Actor("ana", "web-1"), [AuditEntry("edit", {}, {"priority": 9}, 1)])
+        await tx.execute(sa.update(tx.tables.audit).values(at=until - timedelta(days=1)))
+    text = as_markdown(await database.read(incident, since, until), "shop", UTC)
+    yesterday = until - timedelta(days=1)
+    assert f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC" in text
+    assert f"- {yesterday.day} {yesterday:%b} {yesterday:%H:%M:%S} edit of task 1 by ana" in text
