@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from operator import methodcaller
-from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.util import await_only
 
 from runner.db.async_core import AsyncCoreConnection
-from runner.db.filesystem import create_private, identity
+from runner.db.errors import is_locked
+from runner.db.filesystem import create_private, follow_file
 from runner.errors import DriverMissing, PackageMissing
 
 T = TypeVar("T")
@@ -152,40 +152,25 @@ def prepare(engine: sa.Engine, synchronous: str) -> None:
             sa.event.listen(engine, "do_connect", lambda _dialect, _record, args, _options: create_private(args[0]))
         sa.event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, synchronous, writes))
         sa.event.listen(engine, "begin", _begin_sqlite)
-        _follow_file(engine)
+        follow_file(engine)
     else:
         sa.event.listen(engine, "connect", _prepare_postgresql)
 
 
-def _follow_file(engine: sa.Engine) -> None:
-    """Discard connections whose file was replaced: SQLite can still read and write a deleted file."""
-    # Absolute, since the process may change its directory.
-    path = Path(unquote((engine.url.database or "").removeprefix("file:"))).absolute()
-
-    def on_connect(_: Any, record: sa.pool.ConnectionPoolEntry) -> None:
-        record.info["file"] = identity(path)
-
-    def on_checkout(_: Any, record: sa.pool.ConnectionPoolEntry, __: Any) -> None:
-        if record.info["file"] != identity(path):
-            raise sa.exc.DisconnectionError("the file was replaced")  # the pool then opens the new one
-
-    sa.event.listen(engine, "connect", on_connect)
-    sa.event.listen(engine, "checkout", on_checkout)
-
-
 def _prepare_sqlite(connection: Any, synchronous: str, writes: bool) -> None:
     connection.isolation_level = None  # the driver would begin transactions late and lose updates
-    getattr(connection, "driver_connection", connection).text_factory = READABLE
+    raw = getattr(connection, "driver_connection", connection)
+    raw.text_factory = READABLE
     try:
-        _set_sqlite(connection.cursor(), synchronous, writes)
+        # The first look at the file: waits if another program has locked all of it.
+        _in_thread(raw, execute_unlocked, "PRAGMA journal_mode = WAL" if writes else "PRAGMA schema_version")
+        _set_sqlite(connection.cursor(), synchronous)
     except Exception:
         connection.close()  # otherwise each attempt during an outage would leak a thread and a file
         raise
 
 
-def _set_sqlite(cursor: Any, synchronous: str, writes: bool) -> None:
-    if writes:
-        cursor.execute("PRAGMA journal_mode = WAL")
+def _set_sqlite(cursor: Any, synchronous: str) -> None:
     cursor.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
@@ -200,13 +185,18 @@ def _begin_sqlite(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"PRAGMA query_only = {'ON' if protect else 'OFF'}")
         connection.info["query_only"] = protect
     begin, seconds = options.get("begin", "BEGIN IMMEDIATE"), options.get("busy_seconds", BUSY_SECONDS)
-    raw: Any = connection.connection.driver_connection
     if begin != "BEGIN IMMEDIATE":
         connection.exec_driver_sql(begin)
-    elif isinstance(raw, sqlite3.Connection):
-        begin_writing(raw, seconds)
     else:
-        await_only(raw._execute(begin_writing, raw._conn, seconds))  # noqa: SLF001 - in the driver's thread
+        _in_thread(connection.connection.driver_connection, begin_writing, seconds)
+
+
+def _in_thread(raw: Any, work: Callable[..., object], *arguments: Any) -> None:
+    """Call a function with a `sqlite3.Connection`, in the thread of its driver if it has one."""
+    if isinstance(raw, sqlite3.Connection):
+        work(raw, *arguments)
+    else:
+        await_only(raw._execute(work, raw._conn, *arguments))  # noqa: SLF001 - in the driver's thread
 
 
 def begin_writing(connection: Any, seconds: float | None = None) -> bool:
@@ -225,10 +215,15 @@ def begin_writing(connection: Any, seconds: float | None = None) -> bool:
     Raises:
         sqlite3.OperationalError: the file was locked for the whole time.
     """
+    return execute_unlocked(connection, "BEGIN IMMEDIATE", seconds)
+
+
+def execute_unlocked(connection: Any, sql: str, seconds: float | None = None) -> bool:
+    """Execute a statement of SQLite as `begin_writing` does."""
     most = BUSY_SECONDS if seconds is None else seconds
     connection.execute("PRAGMA busy_timeout = 0")
     try:
-        return when_unlocked(lambda: connection.execute("BEGIN IMMEDIATE"), most)[1]
+        return when_unlocked(lambda: connection.execute(sql).fetchall(), most)[1]
     finally:
         connection.execute(f"PRAGMA busy_timeout = {int(most * 1000)}")
 
@@ -257,11 +252,6 @@ def when_unlocked(statement: Callable[[], T], seconds: float | None = None) -> t
         for observe in LOCK_OBSERVERS:
             observe(waited)
         time.sleep(next((pause for limit, pause in BUSY_PAUSES if waited < limit), BUSY_PAUSES[-1][1]))
-
-
-def is_locked(error: sqlite3.OperationalError) -> bool:
-    """Return True if another writer of SQLite held the lock, so that the statement changed nothing."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def prepare_submits(cursor: Any) -> None:

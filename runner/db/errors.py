@@ -90,6 +90,11 @@ def is_transient(error: BaseException) -> bool:
     return state in AGAIN_STATES + LOST_STATES if state else any(sign in str(original) for sign in SQLITE_AGAIN)
 
 
+def is_locked(error: sqlite3.OperationalError) -> bool:
+    """Return True if another writer of SQLite held the lock, so that the statement changed nothing."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
 def is_lock_timeout(error: BaseException) -> bool:
     """Return True if another transaction held a row for longer than the statement may wait."""
     return _sqlstate(_original(error)) == LOCK_TIMEOUT

@@ -1,4 +1,4 @@
-"""filesystem: where a SQLite file may lie, and which users may read it."""
+"""filesystem: where a SQLite file may lie, which users may read it, and whether it was replaced."""
 
 import os
 import re
@@ -6,6 +6,10 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import sqlalchemy as sa
 
 from runner.errors import UnsafeFile
 
@@ -150,3 +154,19 @@ def open_to_others(file: str) -> Iterator[Path]:
             companion = path.with_name(path.name + suffix)
             if companion.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
                 yield companion
+
+
+def follow_file(engine: sa.Engine) -> None:
+    """Discard connections whose file was replaced: SQLite can still read and write a deleted file."""
+    # Absolute, since the process may change its directory.
+    path = Path(unquote((engine.url.database or "").removeprefix("file:"))).absolute()
+
+    def on_connect(_: Any, record: sa.pool.ConnectionPoolEntry) -> None:
+        record.info["file"] = identity(path)
+
+    def on_checkout(_: Any, record: sa.pool.ConnectionPoolEntry, __: Any) -> None:
+        if record.info["file"] != identity(path):
+            raise sa.exc.DisconnectionError("the file was replaced")  # the pool then opens the new one
+
+    sa.event.listen(engine, "connect", on_connect)
+    sa.event.listen(engine, "checkout", on_checkout)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from runner.db import connect
 from runner.db.dialects import DIALECTS
-from runner.db.errors import lost_prepared, raise_translated, retries, retry_pause
+from runner.db.errors import is_locked, lost_prepared, raise_translated, retries, retry_pause
 from runner.db.schema import Tables
 from runner.db.semaphore import FairSemaphore, InterruptibleLock, SemaphoreRequest, granted_in_thread
 from runner.db.statement import SingleInsert, StatementFrame, Steps, VerbRun, compiled_for
@@ -146,7 +146,7 @@ class ThreadConnections:
         begin: str | None,
     ) -> T:
         """Execute a statement of its own again, if a writer of another process held the lock."""
-        if begin is not None or not connect.is_locked(error):
+        if begin is not None or not is_locked(error):
             raise error
         return connect.when_unlocked(partial(work, connection))[0]
 

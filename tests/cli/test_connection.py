@@ -111,6 +111,17 @@ def test_a_command_reports_on_a_terminal_that_it_waits_for_the_lock(cli: Call, s
 
 
 @on_sqlite
+def test_a_command_reports_that_it_waits_for_a_file_that_is_locked_for_readers_too(cli: Call, store: Store) -> None:
+    cli("submit", "a.b", "--delay", "1h")
+    for words in (("tasks",), ("stats",), ("submit", "a.b")):
+        other = sqlite3.connect(store.url.removeprefix("sqlite:///"), isolation_level=None)
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        result = answered("waiting for the lock of sqlite:///", other.close, *words)
+        assert (result.code, result.err.count("waiting for the lock")) == (Exit.OK, 1), words
+
+
+@on_sqlite
 def test_a_wait_for_the_lock_is_silent_without_a_terminal(cli: Call, store: Store) -> None:
     cli("submit", "a.b")
     path = store.url.removeprefix("sqlite:///")
