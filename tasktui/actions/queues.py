@@ -104,7 +104,7 @@ async def _about_pause(session: Session, target: PauseTarget, current: Pause | N
         if target.kind is PauseKind.QUEUE:
             counts = {queue.queue: queue for queue in await session.read(read_counts, depth=MOST_COUNTED)}
             if queue := counts.get(target.name):
-                backlog = f"{queue.ready} ready and {queue.retrying} retrying tasks are held back"
+                backlog = f"{queue.ready} ready and {queue.retrying} retrying tasks wait"
                 texts.append(content(f"  {backlog}, {queue.running} running tasks finish"))
         if note := await session.read(pause_note, target):
             texts.append(content((f"  {line(note, MAX_NOTE)}", "retrying")))

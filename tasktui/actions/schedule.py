@@ -140,9 +140,8 @@ def ask_to_edit(action: Action, session: Session, targets: Targets) -> Dialog | 
         return None
     about = [
         content((f"Change the rule of schedule {line(row.id)}", "bold")),
-        content(
-            f"  a cron line ({line(row.spec.timezone)}), every 5m, or after_end 30s; for more: runner schedules edit"
-        ),
+        content(f"  a cron line ({line(row.spec.timezone)}), every 5m, or after_end 30s"),
+        content("  for more options: runner schedules edit"),
     ]
     question = _question(replace(action, default=line(row.spec.rule)), row, about, partial(_edit, session, row))
     return replace(question, effect=partial(rule_rows, row.spec.timezone, session.now()))
