@@ -18,9 +18,9 @@ from runner.operations.undo.registries import (
     UndoAnswer,
     is_of_schedule,
     undo_breaker,
-    undo_command,
     undo_limit,
     undo_pause,
+    undo_runner_command,
     undo_schedule,
 )
 from runner.operations.undo.tasks import reblock, set_values, undo_requeue, undo_rewind, withdraw
@@ -166,7 +166,7 @@ KINDS: tuple[UndoKind, ...] = (
     UndoKind(applies=lambda change: change.verb in ("pause", "resume"), undo_object=undo_pause),
     UndoKind(applies=lambda change: change.verb == "limit", undo_object=undo_limit),
     UndoKind(applies=lambda change: change.verb in (OPEN, CLOSE), undo_object=undo_breaker),
-    UndoKind(applies=lambda change: change.verb == "command", undo_object=undo_command),
+    UndoKind(applies=lambda change: change.verb == "command", undo_object=undo_runner_command),
     # Edited, delayed and retried values of a live task.
     UndoKind(
         applies=lambda change: change.task_id is not None and _edits(change),

@@ -111,7 +111,7 @@ async def undo_breaker(tx: Transaction, change: UndoableChange) -> UndoAnswer:
     return AuditEntry(verb, current, after)
 
 
-async def undo_command(tx: Transaction, change: UndoableChange) -> UndoAnswer:
+async def undo_runner_command(tx: Transaction, change: UndoableChange) -> UndoAnswer:
     """Undo a runner command that its runner has not received.
 
     Args:
