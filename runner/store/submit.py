@@ -222,7 +222,11 @@ def _prepared(
 
 
 def _value(name: str, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """Return the SQL value of a column; rows of one batch may use different defaults."""
+    """Return the SQL value of a column.
+
+    All rows of a batch have the columns that any of them sets, and NULL where a row does not set one. A column default
+    applies only to an absent column, so NULL becomes the default here for columns that have one.
+    """
     match name:
         case "payload" | "tags" | "parents":
             return sa.cast(column, JsonText)

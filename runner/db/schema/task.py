@@ -70,8 +70,8 @@ def finished_identity() -> list[sa.Column[Any] | sa.Constraint]:
     ]
 
 
-def _plan() -> list[sa.Column[Any] | sa.CheckConstraint]:
-    """Values from the submit, for live and finished tasks."""
+def _submit_columns() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """The columns that a submit fills, for live and finished tasks."""
     return [
         sa.Column("queue", Name, nullable=False, server_default=DEFAULT_QUEUE),
         sa.Column("handler", Name, nullable=False),
@@ -123,7 +123,7 @@ def _trail() -> list[sa.Column[Any]]:
 def live() -> list[sa.Column[Any] | sa.CheckConstraint]:
     """Columns of a live task."""
     return [
-        *_plan(),
+        *_submit_columns(),
         sa.Column("state", sa.Text, nullable=False, server_default=State.WAITING.value),
         sa.Column("blocked_by", sa.Integer, nullable=False, server_default="0"),
         sa.Column("deadline_at", Instant),
@@ -138,7 +138,7 @@ def live() -> list[sa.Column[Any] | sa.CheckConstraint]:
 def finished() -> list[sa.Column[Any] | sa.CheckConstraint]:
     """Columns of a finished task."""
     return [
-        *_plan(),
+        *_submit_columns(),
         sa.Column("state", sa.Text, nullable=False),
         sa.Column("finished_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("duration", sa.Float),
