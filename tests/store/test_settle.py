@@ -1,23 +1,23 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
-from runner.model.outcome import Cancelled, Dead, Done, Failure, Outcome, Release, Retry, Snooze
+from runner.model.outcome import Cancelled, Dead, Done, Failure, Interrupted, Outcome, Release, Retry, Snooze
 from runner.model.task import Claimed
-from runner.policy.attempt_verdict import FREE_RELEASES
+from runner.policy.attempt_verdict import FREE_RELEASES, AttemptState, judge
 from runner.store import claim as claim_module
 from runner.store import history as history_module
 from runner.store.attempts import MESSAGE_LIMIT, TRACEBACK_LIMIT, fingerprint
 from runner.store.claim import Claimant, HandlerDefaults, prepare_claims
 from runner.store.history import FinishedTask, prepare_successes
 from runner.store.rescue import rescue
-from runner.store.settle import ERROR_LIMIT, Settled, Settlement, complete_steps, settle_done
+from runner.store.settle import ERROR_LIMIT, RETURNS, Settled, Settlement, complete_steps, settle_done
 from tests.conftest import on_postgresql
 from tests.store.runners import Runner, settlement
 from tests.store.table import Row, attempts, change, count, edit, expire, live, make_due, past, put, put_many, row_of
@@ -554,3 +554,13 @@ async def test_a_prepared_runner_compiles_nothing_for_its_first_task(
         claim_module._prepared.cache_info().misses,
         history_module._prepared_success.cache_info().misses,
     )
+
+
+def test_each_outcome_that_leaves_no_attempt_has_its_move() -> None:
+    outcomes: list[Outcome] = [Retry("1m", "x"), Dead("x"), Snooze("1m"), Release(), Interrupted(), Cancelled()]
+    assert {type(outcome) for outcome in outcomes} == {*get_args(Outcome)} - {Done}
+    row = AttemptState(1, 3, None, "1m", 0, False)
+    verdicts = {type(outcome): judge(outcome, row, 0.5) for outcome in outcomes}
+    # Without its entry, a settle whose commit was uncertain would count as fenced the second time.
+    unrecorded = {kind: each.verb for kind, each in verdicts.items() if each.delay is not None and not each.failure}
+    assert unrecorded == RETURNS
