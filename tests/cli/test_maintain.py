@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
@@ -66,43 +66,40 @@ def public_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize("options", [(), ("--until-idle",)])
-def test_a_runner_that_may_not_write_its_file_ends(call: Call, public_folder: Path, options: tuple[str, ...]) -> None:
+@pytest.fixture
+def as_other_user(call: Call, public_folder: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Runs a program as a user who may not write its SQLite file."""
     url = f"sqlite:///{public_folder}/tasks.db"
     assert call("migrate", "--url", url).code == Exit.OK
     (public_folder / "own_handlers.py").write_text(HANDLERS)
     (public_folder / "tasks.db").chmod(0o444)
-    done = subprocess.run(
-        [sys.executable, "-c", OTHER_USER, url, *options],
-        cwd=public_folder,
-        env=os.environ | {"XDG_CONFIG_HOME": str(public_folder)},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    environment = os.environ | {"XDG_CONFIG_HOME": str(public_folder)}
+
+    def run(program: str, *options: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-c", program, url, *options]
+        return subprocess.run(
+            command, cwd=public_folder, env=environment, check=False, capture_output=True, text=True, timeout=60
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("options", [(), ("--until-idle",)])
+def test_a_runner_that_may_not_write_its_file_ends(
+    as_other_user: Callable[..., "subprocess.CompletedProcess[str]"], options: tuple[str, ...]
+) -> None:
+    done = as_other_user(OTHER_USER, *options)
     assert done.returncode == Exit.DATABASE
     assert "readonly database. Give this user the right to write the file and its folder." in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_check_names_a_file_that_this_user_may_not_write(call: Call, public_folder: Path) -> None:
-    url = f"sqlite:///{public_folder}/tasks.db"
-    assert call("migrate", "--url", url).code == Exit.OK
-    (public_folder / "tasks.db").chmod(0o444)
+def test_a_check_names_a_file_that_this_user_may_not_write(
+    as_other_user: Callable[..., "subprocess.CompletedProcess[str]"], public_folder: Path
+) -> None:
     public_folder.chmod(0o777)  # SQLite reads a file with a log only with other files beside it
     program = OTHER_USER.replace("run([*work, *sys.argv[1:]])", 'run(["check", "--json", "--url", *sys.argv[1:]])')
-    (public_folder / "own_handlers.py").write_text(HANDLERS)
-    done = subprocess.run(
-        [sys.executable, "-c", program, url],
-        cwd=public_folder,
-        env=os.environ | {"XDG_CONFIG_HOME": str(public_folder)},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    document = json.loads(done.stdout)
+    document = json.loads(as_other_user(program).stdout)
     (text,) = (each["found"] for each in document["checks"] if "may not write" in each["found"])
     assert text.endswith("tasks.db or its folder: its runners end, and its submits fail")
 
