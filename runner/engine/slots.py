@@ -97,6 +97,11 @@ class Running:
         limit = self.task.expires_in
         return self.prefetched and limit is not None and time.monotonic() > self.received_at + limit
 
+    @property
+    def job_error(self) -> BaseException | None:
+        """The exception that ended its job; None if the job was cancelled before its first step, or never started."""
+        return None if self.job is None or self.job.cancelled() else self.job.exception()
+
     def withdraw(self) -> bool:
         """Take the task back from the process that has received it early; False if its handler has started there."""
         return self.offer is None or self.offer.withdraw()

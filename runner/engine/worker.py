@@ -86,7 +86,7 @@ class Worker:
         self._retry = settings.retry
         self._may_start = may_start
         self._on_release = on_release
-        self._starting = False
+        self._starting = self._starts_soon = False
         self._context = contextvars.copy_context()
         """The context of the runner: a task that starts when another ends must not inherit the context of that task."""
         self.metrics = Metrics()
@@ -112,8 +112,6 @@ class Worker:
 
     def start(self, slots: Slots) -> None:
         """Start the tasks that have a slot. A body that ends immediately frees its slot inside this loop."""
-        if self._starting:
-            return
         self._starting = True
         try:
             loop = asyncio.get_running_loop()
@@ -123,7 +121,7 @@ class Worker:
                 running.job = asyncio.Task(work, loop=loop, context=self._context.copy(), **_START)
                 budget -= EAGER
                 if not budget:
-                    loop.call_soon(self.start, slots, context=self._context)
+                    self._start_soon()
                 # A task that may not start returns to its position: with eager first steps the loop would never end.
                 may_start = not EAGER or (budget > 0 and self._may_start())
         finally:
@@ -131,6 +129,7 @@ class Worker:
 
     def start_waiting(self) -> None:
         """Start the waiting tasks of all pools, as far as slots are free."""
+        self._starts_soon = False
         for slots in self.in_flight.pools:
             self.start(slots)
 
@@ -221,7 +220,7 @@ class Worker:
         running in the table, until its runner ends.
         """
         for running in self.in_flight.abandoned():
-            error = _exception_of(running)
+            error = running.job_error
             log.error("task %d (%s) ended without an outcome", running.task.id, running.task.handler, exc_info=error)
             failure = INTERRUPTED if error is None else failure_of(error)
             if running.done_in_tx:
@@ -285,9 +284,15 @@ class Worker:
     def _release_slot(self, running: Running) -> None:
         running.slot_released = True
         running.slots.release()
-        if running.slots.waiting:
-            self.start(running.slots)
+        if running.slots.waiting and not self._starting:
+            self._start_soon()
         self.on_room()
+
+    def _start_soon(self) -> None:
+        """Start waiting tasks in the next turn of the event loop, together for all slots that are free by then."""
+        if not self._starts_soon:
+            self._starts_soon = True
+            asyncio.get_running_loop().call_soon(self.start_waiting, context=self._context)
 
     def _settle(self, running: Running, outcome: Outcome, duration: float | None) -> None:
         task = running.task
@@ -342,9 +347,3 @@ class Worker:
 
 def _ignore(*_tasks: object) -> None:
     """Do nothing."""
-
-
-def _exception_of(running: Running) -> BaseException | None:
-    """Return the exception that ended a job; None if it was cancelled before its first step or never started."""
-    job = running.job
-    return None if job is None or job.cancelled() else job.exception()
