@@ -207,7 +207,8 @@ def _input_schema() -> type["GenerateJsonSchema"]:
 
         def enum_schema(self, schema: Any) -> dict[str, Any]:
             """An enumeration with `_missing_` takes other values too."""
-            is_open = schema["cls"]._missing_.__func__ is not Enum._missing_.__func__  # type: ignore[attr-defined]
+            missing = getattr(schema["cls"]._missing_, "__func__", None)  # None if it is a plain function
+            is_open = missing is not Enum._missing_.__func__  # type: ignore[attr-defined]
             return super().enum_schema(schema) | ({OPEN: True} if is_open else {})
 
     return InputSchema

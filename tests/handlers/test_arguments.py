@@ -243,6 +243,14 @@ class Shade(enum.Enum):
         return {"RED": cls.RED, "rouge": cls.RED, "7": cls.ONE}.get(str(value))
 
 
+class Tone(enum.Enum):
+    LOW = "low"
+
+    @staticmethod
+    def _missing_(value: object) -> "Tone | None":  # enum calls it on the class
+        return Tone.LOW if value == "red" else None
+
+
 class Rights(enum.Flag):
     READ = 1
     WRITE = 2
@@ -254,7 +262,8 @@ def in_words(value: Any) -> Any:
 
 HINTS = (
     str, int, float, bool, datetime, date, time, timedelta, Decimal, UUID, bytes, Path, Colour, Size, SecretStr, Any,
-    Shade, Shade | None, list[Shade], Rights, Annotated[str, StringConstraints(strip_whitespace=True, max_length=8)],
+    Shade, Shade | None, list[Shade], Tone, Rights,
+    Annotated[str, StringConstraints(strip_whitespace=True, max_length=8)],
     int | None, int | str, Literal["red", 7], list[int], dict[str, int], Address,
     Annotated[int, Field(ge=1, le=7)], Annotated[str, Field(min_length=2)], Annotated[float, Field(gt=0)],
     pytest.param(Annotated[int, BeforeValidator(in_words)] | None, id="before"),
