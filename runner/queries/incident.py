@@ -17,7 +17,7 @@ from runner.queries.audit import REVEAL, ChangeGroup, change_groups
 from runner.queries.failures import Failures, failures
 from runner.queries.health import reads_audit
 from runner.queries.reports import MinuteFlow, per_minute
-from runner.queries.rows import as_text, moment, readable, text
+from runner.queries.rows import as_int, as_text, moment, readable, text
 from runner.queries.summary import GroupBy, Summary, summary
 from runner.text import formatting
 from runner.text.redact import differences, markdown_code, markdown_text, mask
@@ -148,8 +148,8 @@ async def _breakers(tx: Transaction, since: datetime, until: datetime) -> list[H
 async def _losses(tx: Transaction, since: datetime, until: datetime) -> tuple[list[Happening], list[datetime]]:
     """The lost runners with the attempts that ended with them, and the times of the rescues of their tasks."""
     happenings, times, attempts = list[Happening](), list[datetime](), await _lost_attempts(tx, since, until)
-    for id, pid, host, heartbeat_at, end_at, load, is_removed in await _lost_runners(tx, since):
-        at, end = moment(heartbeat_at), moment(end_at)
+    for id, pid, host, heartbeat_at, end_at, number, is_removed in await _lost_runners(tx, since):
+        at, end, load = moment(heartbeat_at), moment(end_at), as_int(number)
         if at is None or end is None or end < since or at >= until:
             continue
         tasks = f"it {'held' if is_removed else 'holds'} {count_noun(load, 'task')}" if load else "no tasks"

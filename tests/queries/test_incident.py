@@ -24,6 +24,7 @@ from runner.policy.breaker import Breaker
 from runner.queries.incident import as_markdown, incident
 from runner.store.breaker import declare_breakers
 from runner.store.rescue import Rescuer, rescue
+from tests.conftest import on_sqlite
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 
@@ -99,6 +100,17 @@ async def test_a_report_names_a_killed_runner_without_tasks_before_and_after_the
     assert "rescued" not in after
     assert "web-5 lost" not in after
     assert "web-3" not in await report(database, 60, datetime.now(UTC) - timedelta(minutes=2))
+
+
+@on_sqlite
+async def test_an_unreadable_row_of_a_lost_runner_stops_no_report(database: Database) -> None:
+    values = {"version": "1", "heartbeat_at": ahead(-60)}
+    async with database.writing() as tx:
+        for id, tasks in enumerate(("x'00'", "'many'", "0.5", "2"), 1):
+            row = {"runner_id": id, "host": f"web-{id}", "pid": id, "tasks": sa.literal_column(tasks)}
+            await tx.execute(tx.tables.lost_runner.insert().values(**row, **values))
+    lines = [line for line in (await report(database)).splitlines() if "lost: its last heartbeat" in line]
+    assert [line.partition("; ")[2] for line in lines] == ["no tasks", "no tasks", "no tasks", "it held 2 tasks"]
 
 
 async def test_a_rescue_of_tasks_does_not_take_the_time_of_a_runner_without_tasks(database: Database) -> None:
