@@ -150,9 +150,9 @@ def prepare(engine: sa.Engine, synchronous: str) -> None:
         writes = "mode" not in engine.url.query
         if writes:
             sa.event.listen(engine, "do_connect", lambda _dialect, _record, args, _options: create_private(args[0]))
+        follow_file(engine)  # before the first statement of a connection
         sa.event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, synchronous, writes))
         sa.event.listen(engine, "begin", _begin_sqlite)
-        follow_file(engine)
     else:
         sa.event.listen(engine, "connect", _prepare_postgresql)
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sqlite3
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -108,6 +109,33 @@ def identity(path: str | Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
+MAPPINGS = Path("/proc/self/maps")
+_IDENTITIES: dict[str, tuple[int, int]] = {}
+"""The identities of the files that this process has opened last, by path."""
+
+
+def refuse_mixed(path: str | Path) -> None:
+    """Reject a file that has replaced the one that this process has open, beside the logs of the old one.
+
+    SQLite would empty the index of the log under the open connections, which ends the process with SIGBUS, and would
+    write changes of the old file into the new one. Systems without /proc reject nothing.
+
+    Args:
+        path: path of the file, before the first statement of a new connection to it.
+
+    Raises:
+        sqlite3.OperationalError: the file was replaced, and its logs were not.
+    """
+    file = os.path.realpath(path)
+    with suppress(OSError):
+        current = identity(file)
+        replaced = _IDENTITIES.get(file, current) != current
+        if replaced and f" {file}-shm\n" in MAPPINGS.read_text(errors="surrogateescape"):
+            remedy = f"delete {file}-wal and {file}-shm as well, and restart this program"
+            raise sqlite3.OperationalError(f"unable to open a file that replaced the open one: {remedy}")
+        _IDENTITIES[file] = current
+
+
 PRIVATE = 0o600
 """Mode of a new SQLite file. SQLite gives the same mode to the -wal and -shm files beside it."""
 
@@ -161,7 +189,12 @@ def follow_file(engine: sa.Engine) -> None:
     # Absolute, since the process may change its directory.
     path = Path(unquote((engine.url.database or "").removeprefix("file:"))).absolute()
 
-    def on_connect(_: Any, record: sa.pool.ConnectionPoolEntry) -> None:
+    def on_connect(connection: Any, record: sa.pool.ConnectionPoolEntry) -> None:
+        try:
+            refuse_mixed(path)
+        except sqlite3.OperationalError:
+            connection.close()
+            raise
         record.info["file"] = identity(path)
 
     def on_checkout(_: Any, record: sa.pool.ConnectionPoolEntry, __: Any) -> None:

@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
 from typing import Any
 
@@ -371,6 +371,36 @@ async def test_a_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None
         await put(database)
     await database.dispose()
     await no_driver_threads()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the mapped files of a process")
+async def test_a_file_is_not_opened_beside_the_logs_of_the_one_that_it_replaced(
+    sqlite: SqliteDatabases, tmp_path: Path
+) -> None:
+    """SQLite would empty the index of the log, which is mapped: SIGBUS ends a process that reads it at that moment."""
+    database = Database.open(sqlite.migrated(tmp_path))
+    file, copy, other = tmp_path / "test.db", tmp_path / "copy.db", tmp_path / "other.db"
+    await put(database)
+    for replacement in (copy, other):
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute("VACUUM INTO ?", (str(replacement),))
+    index = file.with_name("test.db-shm")
+    async with database.reading() as tx:
+        before = index.read_bytes()
+        copy.replace(file)
+        with pytest.raises(DatabaseUnavailable, match=r"replaced the open one: delete .*test\.db-wal and"):
+            await put(database)
+        with pytest.raises(DatabaseUnavailable, match="replaced the open one"):
+            await asyncio.to_thread(database.threads.inspect, lambda connection, _: connection.scalar(sa.select(1)))
+        assert index.read_bytes() == before
+        for log in ("test.db-wal", "test.db-shm"):
+            (tmp_path / log).unlink()
+        other.replace(file)
+        await put(database)
+        assert (await tx.execute(sa.text("SELECT count(*) FROM task"))).scalar_one() == 1
+    async with database.reading() as tx:
+        assert (await tx.execute(sa.text("SELECT count(*) FROM task"))).scalar_one() == 2
+    await database.dispose()
 
 
 def test_a_locked_file_is_retried(tmp_path: Path) -> None:
