@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from typing import Any, ClassVar
@@ -293,8 +294,10 @@ def brief_changes(entry: AuditRecord, zone: tzinfo) -> list[str]:
 
 
 def _short(moment: re.Match[str], day: str) -> str:
-    """A time to the minute, with its date unless it is that day."""
-    return moment[2] if moment[1] == day else f"{formatting.day(datetime.fromisoformat(moment[1]))} {moment[2]}"
+    """A time to the minute, with its date unless it is that day; a text that is no time as it is."""
+    with suppress(ValueError):  # a key may look like a time
+        return moment[2] if moment[1] == day else f"{formatting.day(datetime.fromisoformat(moment[1]))} {moment[2]}"
+    return moment[0]
 
 
 def _words(name: str) -> str:
