@@ -321,7 +321,7 @@ def capacity_cells(row: CapacityRow) -> list[str]:
         rate(demand.arrivals),
         f"{'>' if bound.at_least else ''}{rate(row.per_minute)}",
         "-"
-        if used is None
+        if used is None or (bound.at_least and used > 1)
         else "over"
         if used > MOST_USED
         else f"<{100 * min(used + 0.01, 1):.0f} %"
