@@ -59,10 +59,7 @@ def sentence(detail: TaskDetail) -> list[Part]:
     main, more = {
         Shown.RUNNING: (f"Running for {since} on {where}, attempt {attempt}.", failed),
         Shown.LOST: ("Its runner is lost.", f" {where} is silent; a live runner rescues the task."),
-        Shown.READY: (
-            f"{_due(task, at)}.",
-            f" {waits}{failed}",
-        ),
+        Shown.READY: (f"{_due(task, at)}.", f" {waits}{failed}"),
         Shown.BLOCKED: ("Waits for other tasks: ", progress),
     }.get(task.shown, (f"Runs {again}{formatting.distance(task.run_at, at)}.", failed))
     return [(main, "strong"), (more, "muted")]
@@ -314,9 +311,10 @@ def checkpoints(detail: TaskDetail, width: int, *, reveal: bool) -> list[Row]:
 def log(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool) -> list[Row]:
     """The last log lines of a task."""
     rows: list[Row] = [rule([heading("LOG")], width, [("last lines", "muted")])] if detail.log else []
-    for row in detail.log:
-        when = formatting.clock(row.at, detail.at, zone, seconds=True) if row.at else ""
+    times = [formatting.clock(row.at, detail.at, zone, seconds=True) if row.at else "" for row in detail.log]
+    room = max(map(len, times), default=0)  # the lines of other days have a date
+    for row, when in zip(detail.log, times, strict=True):
         role = {"warning": "retrying", "error": "dead", "critical": "dead"}.get(row.level, "muted")
         text = one_line(mask(row.line, reveal=reveal))
-        rows.append(fit([(f"  {when:<8}  ", "faint"), (f"{line(row.level, 8):<9}", role), (text, "text")], width))
+        rows.append(fit([(f"  {when:>{room}}  ", "faint"), (f"{line(row.level, 8):<9}", role), (text, "text")], width))
     return rows

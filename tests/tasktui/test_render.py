@@ -13,7 +13,7 @@ from runner.policy.breaker import OpenBreaker
 from runner.policy.histogram import Histogram, Times
 from runner.queries.counting import Count
 from runner.queries.runners import RunnerRow
-from runner.queries.task.attempts import Attempt
+from runner.queries.task.attempts import Attempt, LogRow
 from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
@@ -305,6 +305,13 @@ def test_an_error_names_the_rule_that_decided() -> None:
     text = plain(task_panels.error(detail, 100, reveal=False, unfold=False))
     assert "\n  dead, by on_none of the handler" in text
     assert "\x1b" not in text
+
+
+def test_the_log_lines_of_two_days_begin_in_one_column() -> None:
+    lines = tuple(LogRow(1, day, 1, NOW - timedelta(days=1 - day), "info", "sent") for day in (0, 1))
+    panel = plain(task_panels.log(replace(story(row(7)), log=lines), UTC, 100, reveal=False))
+    yesterday, today = (line for line in panel.splitlines() if "sent" in line)
+    assert yesterday.index("sent") == today.index("sent")
 
 
 def test_the_screen_of_runners_counts_abandoned_threads() -> None:
