@@ -78,6 +78,7 @@ class Lease:
         self.identity = identity
         self.id = 0
         self._renewed = 0.0
+        self._failing_since: float | None = None
         self._trusts_from = 0.0
         self.declared_lost = False
         """True after a rescue declared this runner lost; it must register again."""
@@ -130,7 +131,7 @@ class Lease:
             usage: the resources in use.
 
         Raises:
-            DatabaseRefused: the lease has expired, because the SQLite file is read-only, damaged or unreachable.
+            DatabaseRefused: all heartbeats of one lease failed; the SQLite file is read-only, damaged or unreachable.
         """
         started, own = elapsed(), self.id
         report = (running, self._gap, abandoned, usage)
@@ -138,9 +139,13 @@ class Lease:
             reply = await self._database.write_single(heartbeat, own, self._seconds, *report)
         except StoreError as error:
             log.warning("could not renew the lease: %s", error)
-            if not self.is_valid:
+            if self._failing_since is None:
+                self._failing_since = elapsed()
+            # After a stop of the process the lease has expired before the first error, which may pass.
+            if not self.is_valid and elapsed() - self._failing_since >= self._seconds * MARGIN:
                 raise_if_final(error)
             return
+        self._failing_since = None
         if self.id != own:
             return  # deregistered while the statement ran
         if reply.alive:

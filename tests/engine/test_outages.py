@@ -14,6 +14,7 @@ from runner.db import connect
 from runner.db.database import Database
 from runner.db.errors import IOERR_CORRUPTFS
 from runner.db.types import db_later, db_now
+from runner.engine import heartbeat as leases
 from runner.errors import DatabaseRefused
 from tests.conftest import NO_POSTGRES, SqliteDatabases
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until, wait_for_event
@@ -342,6 +343,22 @@ async def test_a_runner_outlasts_disk_errors_that_may_pass(
         await on_file.wait_for(await on_file.submit("work"))
         fail_writes(sqlite3.OperationalError, "disk I/O error", sqlite3.SQLITE_IOERR_WRITE)  # as for a used-up quota
         await until(lambda: sum("could not renew" in record.getMessage() for record in caplog.records) >= 8)
+        fail_writes()
+        await on_file.wait_for(await on_file.submit("work"))
+
+
+async def test_a_runner_outlasts_a_disk_error_after_a_stop_for_longer_than_its_lease(
+    on_file: Harness, fail_writes: FailWrites, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @on_file.handler("work")
+    async def work() -> None: ...
+
+    async with on_file.running():
+        await on_file.wait_for(await on_file.submit("work"))
+        real = leases.elapsed
+        fail_writes(sqlite3.OperationalError, "disk I/O error", IOERR_CORRUPTFS)
+        monkeypatch.setattr(leases, "elapsed", lambda: real() + 10_000.0)
+        await until(lambda: has_logged(caplog, "could not renew the lease: "))
         fail_writes()
         await on_file.wait_for(await on_file.submit("work"))
 
