@@ -1,6 +1,7 @@
 """Which tasks start: none without a lease, and the prefetched ones are marked when they run for long."""
 
 import asyncio
+import random
 from collections import Counter
 from typing import Any
 
@@ -136,6 +137,33 @@ async def test_a_task_whose_runner_lost_its_lease_before_the_first_step_waits_ag
         runner.worker.start_waiting()
         await harness.wait_for(task)
     assert ran == [1]
+
+
+async def test_no_task_waits_beside_a_free_slot_after_refused_starts(harness: Harness) -> None:
+    ran, answers = Counter[int](), random.Random(1)
+
+    @harness.handler("quick")
+    async def quick(number: int) -> None:
+        ran[number] += 1
+
+    @harness.handler("suspended")
+    async def suspended(number: int) -> None:
+        await asyncio.sleep(0)
+        ran[number] += 1
+
+    @harness.handler("threaded")
+    def threaded(number: int) -> None:
+        ran[number] += 1
+
+    names = ("quick", "suspended", "threaded")
+    tasks = [await harness.submit(names[number % 3], {"number": number}) for number in range(60)]
+    async with harness.running(concurrency=2, threads=2, prefetch=60, heartbeat_interval="50ms") as runner:
+        lease_is_valid = runner.worker._may_start
+        runner.worker._may_start = lambda: lease_is_valid() and answers.random() > 0.3
+        for task in tasks:
+            await harness.wait_for(task)
+        assert [(slots.in_use, len(slots.waiting)) for slots in runner.worker.in_flight.pools] == [(0, 0), (0, 0)]
+    assert ran == Counter(range(60))
 
 
 class ManyAhead(LookAhead):
