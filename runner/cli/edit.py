@@ -31,7 +31,7 @@ NONE = "none"
 """Restores the handler's value, or removes the key."""
 
 NO_COLUMNS = ("requeue", "unchecked")
-"""The options of an edit that are no values of a task."""
+"""The options of an edit that are not values of a task."""
 
 
 @Parameter(name="*", group=Group("New values", sort_key=50))

@@ -40,7 +40,7 @@ FINAL = frozenset(verb for verb, move in MOVES.items() if move.target.final)
 """The moves to a final state."""
 
 EAGER = sys.version_info >= (3, 12)
-"""True where a task's first step runs at once: most bodies then need no turn of the event loop."""
+"""True where a task's first step runs immediately: most bodies then need no turn of the event loop."""
 
 BURST = 50
 """Eager first steps between two turns of the event loop: the next claim must not wait for all tasks of the last one."""

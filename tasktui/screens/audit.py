@@ -294,7 +294,7 @@ def brief_changes(entry: AuditRecord, zone: tzinfo) -> list[str]:
 
 
 def _short(moment: re.Match[str], day: str) -> str:
-    """A time to the minute, with its date unless it is that day; a text that is no time as it is."""
+    """A time to the minute, with its date unless it is that day; another text as it is."""
     with suppress(ValueError):  # a key may look like a time
         return moment[2] if moment[1] == day else f"{formatting.day(datetime.fromisoformat(moment[1]))} {moment[2]}"
     return moment[0]

@@ -124,7 +124,7 @@ async def test_a_task_whose_runner_lost_its_lease_before_the_first_step_waits_ag
 
     async with harness.running(**RARE) as runner:
         await until(lambda: runner.claimer.scanned and runner.claimer.idle)
-        answers = iter([] if EAGER else [True])  # an eager first step follows at once
+        answers = iter([] if EAGER else [True])  # an eager first step follows immediately
         runner.worker._may_start = lambda: next(answers, False)
         task = await harness.submit("work")
         await runner.claimer.scan()
