@@ -219,6 +219,9 @@ class Draft:
             more = json.loads(parse_value(PAYLOAD, typed.get(MORE, "").strip() or "{}", *self.clock))
         except RunnerError as error:
             return {}, {**refused, MORE: str(error.fields.get("why", error))}
+        if named := [line(name) for name in ids if name in more]:
+            entries = "an entry of its own" if len(named) == 1 else "entries of their own"
+            return {}, {**refused, MORE: f"{', '.join(named)}: {'has' if len(named) == 1 else 'have'} {entries} above"}
         if more:
             refused[MORE] = "its runners stored no such argument"
         return {PAYLOAD: json.dumps(values | more, ensure_ascii=False)}, refused

@@ -201,6 +201,27 @@ async def test_a_form_submits_what_the_signature_refuses_with_a_reason(signed: D
     assert entry.reason == "v2 takes text"
 
 
+async def test_more_arguments_may_not_name_an_argument_that_has_an_entry(signed: Database, watch: Watch) -> None:
+    more = '{"order": 8, "tenant": "li", "note": "x"}'
+    async with watch("tasks") as operator:
+        await operator.command("submit payments.charge")
+        await operator.sees("New task of payments.charge", "More arguments", "Unchecked")
+        await fill(operator, order="7", amount="1.5", Unchecked="v2", **{"More arguments": more})
+        await operator.sees("order, note: have entries of their own above", "mend first: More arguments")
+        await operator.press("ctrl+s")
+        await operator.sees("mend first: More arguments", "tenant", "1.5")
+        assert await audited(signed) == []
+        await fill(operator, **{"More arguments": '{"order": 8}'})
+        await operator.sees("order: has an entry of its own above")
+        await fill(operator, **{"More arguments": '{"tenant": "li"}'})
+        await operator.press("ctrl+s")
+        await confirm(operator, reason="v2")
+        await operator.sees_notice("Submitted task")
+    (entry,) = await audited(signed)
+    payload = json.loads((await stored(signed, entry.task_id or 0)).payload)
+    assert payload == {"order": 7, "amount": 1.5, "tenant": "li"}
+
+
 async def test_a_copy_keeps_a_refused_payload_with_a_reason(signed: Database, watch: Watch) -> None:
     copied = await add_past(signed, 900, handler="payments.charge", payload='{"order": 7, "token": "hunter-22"}')
     async with watch("task", task_id=copied) as operator:
