@@ -74,12 +74,12 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         """The rows of the change were compared with the database.
 
         Args:
-            confirmation: the answers of the operator.
+            values: the texts of the inputs that the operator confirmed.
             changes: how the rows have changed since; empty if they have not.
         """
 
-        def __init__(self, confirmation: Confirmation, changes: str) -> None:
-            self.confirmation = confirmation
+        def __init__(self, values: Mapping[str, str], changes: str) -> None:
+            self.values = values
             self.changes = changes
             super().__init__()
 
@@ -287,11 +287,11 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
             self.dismiss(confirmation)
         else:
             self._reject("Comparing with the database; escape cancels", "muted")
-            self.run_worker(self._compare(confirmation, self._question.recheck()), group="compare", exclusive=True)
+            self.run_worker(self._compare(values, self._question.recheck()), group="compare", exclusive=True)
 
-    async def _compare(self, confirmation: Confirmation, recheck: Coroutine[Any, Any, str]) -> None:
+    async def _compare(self, values: Mapping[str, str], recheck: Coroutine[Any, Any, str]) -> None:
         try:
-            self.post_message(self.Compared(confirmation, await recheck))
+            self.post_message(self.Compared(values, await recheck))
         except RunnerError as error:
             self.post_message(Notice(str(error), bad=True))
 
@@ -302,14 +302,17 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
 
     @on(Compared)
     def _show_changes(self, message: Compared) -> None:
-        """Close if the rows are as the dialog shows them; otherwise show the difference and ask again."""
+        """Close if the rows are as the dialog shows them, and the answers as confirmed; otherwise ask again."""
         message.stop()
-        if not message.changes:
-            self.dismiss(message.confirmation)
+        if not message.changes and message.values == self._values():
+            self.dismiss(self._confirmation(message.values))
             return
         self._fresh_at = time.monotonic()
-        text = f"Nothing was changed yet. Since this dialog opened: {line(message.changes, LONGEST)}."
-        self._reject(f"{text} Enter again continues, escape cancels", "bold retrying")
+        text = "Nothing was changed yet: an answer has changed since. Enter again confirms the answers, escape cancels"
+        if message.changes:
+            text = f"Nothing was changed yet. Since this dialog opened: {line(message.changes, LONGEST)}."
+            text = f"{text} Enter again continues, escape cancels"
+        self._reject(text, "bold retrying")
 
     def _reject(self, why: str, style: str = "bold dead") -> None:
         objection = self.query_one("#objection", Static)

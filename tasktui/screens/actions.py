@@ -4,6 +4,7 @@ The first screen does not need the modules of the dialogs: the methods import th
 """
 
 import time
+from asyncio import CancelledError
 from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -170,7 +171,11 @@ class Actions:
                 show = partial(self._open, await reading)
             except RunnerError as error:
                 show = partial(ahead.refuse, str(error))
-            screen.call_later(pending.open, show)
+            except CancelledError:  # The screen is removed.
+                pending.drop()
+                raise
+            if not screen.call_later(pending.open, show):
+                pending.drop()
 
         self.run(read_and_open())
 

@@ -164,6 +164,10 @@ class PendingDialog:
             finally:
                 self._ahead.settle(self)
 
+    def drop(self) -> None:
+        """Open no dialog, because its screen is removed; the keys that waited for it are ignored."""
+        self._ahead.settle(self)
+
 
 class TypedAhead:
     """The keys that an operator types before their dialog opens.
@@ -215,7 +219,7 @@ class TypedAhead:
         """Replay the keys to a dialog that was prepared, or drop them if no dialog opened."""
         if dialog in self._pending:
             self._pending.remove(dialog)
-            if not isinstance(self._app.screen, ModalScreen):
+            if not self._app.screen_stack or not isinstance(self._app.screen, ModalScreen):
                 self._keys = None
             self.release()
 
@@ -233,7 +237,7 @@ class TypedAhead:
     def release(self) -> None:
         """Replay the keys to the screen in front, once it is drawn."""
         self._holds -= 1
-        if not self._holds:
+        if not self._holds and self._app.screen_stack:  # Without a screen, the console has closed.
             self._app.screen.call_after_refresh(self._replay)
 
     def refuse(self, why: str) -> None:

@@ -660,3 +660,30 @@ async def test_rows_that_have_not_changed_are_confirmed_at_once(database: Databa
         await confirm(operator)
         await operator.sees_notice("Terminate: 1 changed")
     assert (await history_row(database, id)).state == State.CANCELLED
+
+
+async def test_a_confirmation_asks_again_if_an_answer_changes_while_it_compares(
+    database: Database, watch: Watch, stale: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add_live(database, run_at=ahead(60))
+    compare, asked, compared = perform.changes_since, asyncio.Event(), asyncio.Event()
+
+    async def slowly(*args: Any) -> str:
+        asked.set()
+        await compared.wait()
+        return await compare(*args)
+
+    monkeypatch.setattr(perform, "changes_since", slowly)
+    async with watch("tasks") as operator:
+        await operator.sees("◔ scheduled")
+        await operator.press("T")
+        await confirm(operator, reason="first")
+        await asked.wait()
+        await operator.sees("Comparing with the database")
+        operator.screen.query_one("#reason").value = "second"
+        compared.set()
+        await operator.sees("Nothing was changed yet: an answer has changed since. Enter again confirms the answers")
+        assert await audited(database) == []
+        await operator.press("enter")
+        await operator.sees_notice("Terminate: 1 changed")
+    assert [entry.reason for entry in await audited(database)] == ["second"]

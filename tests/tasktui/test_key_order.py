@@ -269,3 +269,17 @@ async def test_escape_cancels_the_dialog_of_a_command(ids: list[int], watch: Wat
         answers.set()
         await operator.until(lambda: not [worker for worker in operator.console.workers if worker.group == "act"])
         assert operator.screen.title == "Tasks"
+
+
+async def test_keys_act_again_once_the_screen_of_a_delayed_dialog_is_removed(
+    ids: list[int], watch: Watch, answers: asyncio.Event
+) -> None:
+    async with watch("tasks") as operator:
+        await operator.sees("order-1")
+        burst(operator, "Eq")
+        await operator.until(lambda: [worker for worker in operator.console.workers if worker.group == "act"])
+        await operator.console.switch_mode("overview")
+        await operator.console.remove_mode("tasks")
+        await operator.pilot.pause()
+        await operator.press("8")
+        assert operator.screen.title == "Audit"
