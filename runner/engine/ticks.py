@@ -17,6 +17,7 @@ from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from runner.engine.claimer import Claimer
+from runner.errors import StoreError
 from runner.policy.lanes import Lane
 from runner.policy.polling import OwnScan, PollMode
 from runner.settings import Settings
@@ -44,7 +45,8 @@ class Tick:
 
     Args:
         name: unique name.
-        run: the action; an exception is logged and the tick continues.
+        run: the action; an exception is logged and the tick continues. A database error is logged once, until the
+            action succeeds.
         every: interval in seconds.
         rate: "fixed-rate" starts a run every interval; "fixed-delay" starts it one interval after the last one ended.
         first: seconds until the first run.
@@ -80,6 +82,8 @@ class Ticks:
         self._scheduler.add_listener(self._on_job_end, EVENT_JOB_EXECUTED | EVENT_JOB_ERROR | EVENT_JOB_MISSED)
         self._clock_offset = self._wall_ahead()
         self._runs: set[asyncio.Task[Any]] = set()
+        self._errors: dict[str, str] = {}
+        """The database's error of each tick that failed last time."""
 
     def start(self) -> None:
         """Start. Call it on the running event loop."""
@@ -125,10 +129,20 @@ class Ticks:
                 await result
         except asyncio.CancelledError:
             raise
+        except StoreError as error:
+            self._report(tick, str(error))
         except Exception:  # a failed run must not stop the tick
             log.exception("tick %s failed", tick.name)
+        else:
+            self._errors.pop(tick.name, None)
         finally:
             self._runs.discard(job)
+
+    def _report(self, tick: Tick, problem: str) -> None:
+        """Log an error of the database once for all ticks that have it, until each of them has succeeded."""
+        if problem not in self._errors.values():
+            log.error("tick %s failed: %s", tick.name, problem)
+        self._errors[tick.name] = problem
 
     def _on_job_end(self, event: Any) -> None:
         tick = self._table.get(event.job_id)

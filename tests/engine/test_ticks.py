@@ -9,6 +9,7 @@ import pytest
 
 from runner.engine import ticks as module
 from runner.engine.ticks import Tick, Ticks
+from runner.errors import DatabaseRefused
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until, wait_for_event
 
 SOON = 0.01
@@ -93,6 +94,33 @@ async def test_a_tick_that_fails_goes_on(rate: module.Rate, caplog: pytest.LogCa
     async with ticking(Tick("broken", fail, SOON, rate)):
         await log.has("run", 3)
     assert "tick broken failed" in caplog.messages
+
+
+async def test_ticks_log_an_error_of_the_database_once_until_they_succeed(caplog: pytest.LogCaptureFixture) -> None:
+    log, broken = Log(), True
+
+    def failing(name: str, why: str) -> Tick:
+        async def run() -> None:
+            log(name)
+            if broken:
+                raise DatabaseRefused(why=why)
+
+        return Tick(name, run, SOON)
+
+    async with ticking(failing("a", "disk I/O error"), failing("b", "disk I/O error"), failing("c", "no such table")):
+        for name in "abc":
+            await log.has(name, 3)
+        broken = False
+        counts = {name: log.notes.count(name) for name in "abc"}
+        for name in "abc":
+            await log.has(name, counts[name] + 2)
+        broken = True
+        await until(lambda: len(caplog.records) >= 4)
+    assert sorted({message.partition(": ")[2] for message in caplog.messages}) == [
+        f"{DatabaseRefused(why=why)}" for why in ("disk I/O error", "no such table")
+    ]
+    assert len(caplog.messages) == 4
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 @pytest.mark.parametrize("rate", ["fixed-rate", "fixed-delay"])
