@@ -20,7 +20,8 @@ from runner.handlers.discovery import discover
 from runner.handlers.parameters import StoredSignature
 from runner.handlers.registry import Handler, Registry
 from runner.handlers.rules import Rules
-from runner.operations.new_task import DERIVED, stored_signature, unknown_handler
+from runner.operations.new_task import DERIVED, stored_signature
+from runner.operations.pause import handler_warning
 from runner.queries.task_list.row import MOST_PAYLOADS, PayloadRow, newest_payloads, oldest_payloads
 from runner.settings import Settings
 from runner.text.sanitize import count_noun, one_line
@@ -120,7 +121,7 @@ class HandlerRegistry:
             similar = suggestion(name, self._loaded)
             return f"no handler named {name!r} in the modules of -H{similar}; the payload was {checked}"
         assert self._read is not None  # noqa: S101 - the caller has a database
-        warning: str = self._read(unknown_handler, name)
+        warning: str = self._read(handler_warning, name)
         return f"{warning}; the task waits until a runner has it" if warning else ""
 
     def _notify(self, notice: str) -> None:

@@ -8,11 +8,12 @@ from typing import Annotated, Literal, TypeAlias
 
 from cyclopts import Parameter
 
-from runner.cli.exit_codes import Exit
+from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import TableColumn, numbers, plain, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.filter.saved import write_new
+from runner.operations.pause import PauseKind, PauseTarget, name_warning
 from runner.policy.capacity import capacity_cells, drained_in
 from runner.policy.claim_order import parse_order
 from runner.policy.simulation import Configuration, QueueResult, Simulation
@@ -288,6 +289,9 @@ async def simulate(  # noqa: PLR0913 - the options of the command
     settings = connection.settings()
     async with open_database(settings) as database:
         today = await database.read(present, hours, settings.retry, settings.max_attempts)
+        for target in dict.fromkeys(PauseTarget(PauseKind(kind), name) for (kind, name), _ in changes):
+            if warning := await database.read(name_warning, target):
+                print_stderr(f"runner: {warning}; its limit changes nothing")
     other = changed(today, order, concurrency, runners, changes)
     before = Simulation(today.workload, today.configuration, seed)
     after = Simulation(today.workload, other, seed)

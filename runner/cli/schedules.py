@@ -18,7 +18,7 @@ from runner.db.transaction import clock
 from runner.errors import InvalidInput, UnknownSchedule
 from runner.handlers.options import SCHEDULE_OPTIONS
 from runner.model.schedule import ScheduleSpec
-from runner.operations.new_task import unknown_handler
+from runner.operations.pause import PauseKind, PauseTarget, handler_warning, name_warning
 from runner.operations.results import Actor, local_actor
 from runner.operations.schedule import (
     add_schedule,
@@ -161,6 +161,7 @@ async def schedules(
         if action in ("list", "show"):
             return await _print(database, id, as_json=request.json)
         by = local_actor(request.reason)
+        await _warn_of_queue(database, options.values().get("queue"))
         if new is not None:
             sentence = await _add(database, settings, id or "", new, loaded, by)
         else:
@@ -200,13 +201,21 @@ async def _add(
     database: Database, settings: Settings, id: str, spec: ScheduleSpec, loaded: Collection[str], by: Actor
 ) -> str:
     """Add a schedule and return a sentence about it; `loaded` are the names of the handlers that check payloads."""
-    warning = "" if spec.handler in loaded else await database.read(unknown_handler, spec.handler)
+    warning = "" if spec.handler in loaded else await database.read(handler_warning, spec.handler)
     await database.write(add_schedule, id, spec, by, int(settings.payload_limit))
     if warning:
         print_stderr(f"runner: {warning}; its tasks wait until a runner has it")
     elif loaded and spec.handler not in loaded:
         print_stderr(f"runner: no handler named {one_line(spec.handler)!r} is loaded; nothing checked the payload")
     return f"added schedule {one_line(id)}"
+
+
+async def _warn_of_queue(database: Database, queue: str | None) -> None:
+    """Warn about a queue that was never used and is similar to a known one."""
+    if queue is not None:
+        warning = await database.read(name_warning, PauseTarget(PauseKind.QUEUE, queue), if_similar=True)
+        if warning:
+            print_stderr(f"runner: {warning}")
 
 
 async def _change(

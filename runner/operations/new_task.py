@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
-from runner.db.types import EARLIEST
 from runner.errors import TaskNotFound
-from runner.filter.fields import suggestion
 from runner.handlers.options import SETTABLE
 from runner.handlers.parameters import StoredSignature, read_signature
 from runner.model.task import MOVES, NewTask, State
@@ -18,7 +16,6 @@ from runner.operations.results import Actor, Result
 from runner.operations.targets import LockedTask
 from runner.operations.terminate import cancel
 from runner.policy.retry import parse_plan
-from runner.queries.registries import MOST
 from runner.queries.rows import as_text, readable, text
 from runner.queries.task_list.row import one_task
 from runner.store.submit import submit as store_submit
@@ -150,24 +147,6 @@ async def require_signature(tx: Transaction, handler: str, payload: str) -> None
     signature = await stored_signature(tx, handler)
     if signature is not None:
         signature.require(handler, payload)
-
-
-async def unknown_handler(tx: Transaction, name: str) -> str:
-    """Warn about a handler that no runner ever had, with a similar name.
-
-    Args:
-        tx: an open transaction.
-        name: name of the handler.
-
-    Returns:
-        A clause; empty if a runner had the handler, or if no runner has started yet.
-    """
-    table = tx.tables.handler.c
-    registered = sa.select(table.name).where(table.last_seen_at > sa.literal(EARLIEST, table.last_seen_at.type))
-    if await tx.scalar(registered.where(table.name == name)) is not None:
-        return ""
-    names = [as_text(row[0]) for row in await tx.rows(registered.order_by(table.name).limit(MOST))]
-    return f"no runner ever had handler {name!r}{suggestion(name, tuple(names))}" if names else ""
 
 
 async def _submit(tx: Transaction, task: NewTask, by: Actor, options: SubmitOptions, more: Mapping[str, Any]) -> int:

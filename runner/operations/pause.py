@@ -1,6 +1,6 @@
 """pause: pause and resume queues and handlers."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
 from runner.operations.results import Actor
 from runner.policy.claim_policy import PAUSED
-from runner.queries.registries import registry_entries
+from runner.queries.registries import MOST, registry_entries
 from runner.queries.rows import as_text, moment, readable, text, texts
 
 MOST_NAMES = 5
@@ -198,8 +198,32 @@ async def name_warning(tx: Transaction, target: PauseTarget, *, if_similar: bool
     if target.name in names or (await find(tx, Filter((Term(target.kind, Operator.EQ, target.name),)), 1)).ids:
         return ""
     names.update(as_text(getattr(head.lane, target.kind)) for head in await survey(tx))
+    return _unknown(target, names, if_similar=if_similar)
+
+
+async def handler_warning(tx: Transaction, name: str) -> str:
+    """Warn about a handler that no runner ever had, as `name_warning` does, for tasks that need one.
+
+    Args:
+        tx: an open transaction.
+        name: name of the handler.
+
+    Returns:
+        A clause; empty if a runner had the handler, or if no runner has started yet. A task does not make it known.
+    """
+    table = tx.tables.handler.c
+    registered = sa.select(table.name).where(table.last_seen_at > sa.literal(EARLIEST, table.last_seen_at.type))
+    if await tx.scalar(registered.where(table.name == name)) is not None:
+        return ""
+    names = {as_text(row[0]) for row in await tx.rows(registered.order_by(table.name).limit(MOST))}
+    return _unknown(PauseTarget(PauseKind.HANDLER, name), names) if names else ""
+
+
+def _unknown(target: PauseTarget, names: Collection[str], *, if_similar: bool = False) -> str:
     similar = suggestion(target.name, tuple(sorted(names)))
-    return f"{target} has never been used{similar}" if similar or not if_similar else ""
+    is_queue = target.kind is PauseKind.QUEUE
+    clause = f"{target} has never been used" if is_queue else f"no runner ever had {target}"
+    return f"{clause}{similar}" if similar or not if_similar else ""
 
 
 async def pause_note(tx: Transaction, target: PauseTarget) -> str:

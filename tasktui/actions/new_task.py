@@ -67,10 +67,11 @@ async def ask_to_submit(action: Action, session: Session, handler: str) -> Dialo
 async def _draft(action: Action, session: Session, handler: str, origin: "TaskDetail | None" = None) -> "Draft":
     from runner.db.transaction import clock
     from runner.handlers.option_values import Clock
-    from runner.operations.new_task import stored_signature, unknown_handler
+    from runner.operations.new_task import stored_signature
+    from runner.operations.pause import handler_warning
 
     signature = await session.read(stored_signature, handler)
-    warning = "" if signature else await session.read(unknown_handler, handler)
+    warning = "" if signature else await session.read(handler_warning, handler)
     at = Clock(await session.read(clock), session.zone)
     return Draft(action, session, handler, at, signature, origin, warning)
 

@@ -86,6 +86,8 @@ async def _confirm_add(action: Action, session: Session, typed: Mapping[str, str
     Raises:
         InvalidInput: an entry is refused.
     """
+    from runner.operations.pause import handler_warning
+
     if errors := _errors(typed):
         raise InvalidInput(why=f"mend first: {', '.join(errors)}")
     id, spec = _new(typed)
@@ -93,6 +95,8 @@ async def _confirm_add(action: Action, session: Session, typed: Mapping[str, str
     payload = json.dumps(redact(json.loads(spec.payload)), ensure_ascii=False)
     about.append(content(f"  handler {line(spec.handler)}, rule {line(spec.rule)}"))
     about.append(content(f"  payload {line(payload, LONGEST)}"))
+    if warning := await session.read(handler_warning, spec.handler):
+        about.append(content((f"  {line(warning, LONGEST)}; its tasks wait until a runner has it", "retrying")))
     words = partial(new_schedule_words, id, spec)
     return Question(action, about, 1, words=words, change=partial(_add, session, id, spec))
 

@@ -45,11 +45,17 @@ def test_each_command_names_a_similar_queue_or_handler(cli: Call, store: Store) 
     for command in commands:
         queue, handler = cli(*command, "queue:leters"), cli(*command, "handler:mail.sent,mail.send id:999")
         assert queue.err == "runner: queue leters has never been used, did you mean 'letters'\n", command
-        assert handler.err == "runner: handler mail.sent has never been used, did you mean 'mail.send'\n", command
+        assert handler.err == "runner: no runner ever had handler mail.sent, did you mean 'mail.send'\n", command
         assert cli(*command, "queue:letters handler:mail.* id:999").err == ""
     shown = cli("limit", "queue", "leters")
     assert shown.err == "runner: queue leters has never been used, did you mean 'letters'\n"
     assert cli("tasks", "queue:leters", "--at", "0s").err == shown.err
+    limits = ("--limit", "queue:leters=5", "--rate", "queue:leters=5/s", "--limit", "handler:mail.sent=5")
+    assert cli("simulate", *limits).err == (
+        "runner: queue leters has never been used, did you mean 'letters'; its limit changes nothing\n"
+        "runner: no runner ever had handler mail.sent, did you mean 'mail.send'; its limit changes nothing\n"
+    )
+    assert cli("simulate", "--limit", "queue:letters=5").err == ""
     names = ",".join(f"letters{number}" for number in range(20))
     assert cli("tasks", f"queue:{names}").err.count("never been used") == MOST_NAMES
 

@@ -11,6 +11,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
 from runner.handlers.options import SCHEDULE_OPTIONS
 from runner.handlers.registry import REGISTRY
+from runner.model.task import NewTask
 from runner.store.schedules.tick import tick
 from tests.cli.conftest import Call, Store
 from tests.conftest import on_sqlite
@@ -84,11 +85,19 @@ def test_a_handler_that_no_runner_ever_had_is_a_warning(
     assert cli("schedules", "add", "first", "mail.sned", "--every", "1h").err == ""  # no runner has started yet
     store.claim("mail.send")
     wrong = cli("schedules", "add", "hourly", "mail.sned", "--every", "1h")
-    why = (
-        "runner: no runner ever had handler 'mail.sned', did you mean 'mail.send'; its tasks wait until a runner has it"
-    )
+    why = "runner: no runner ever had handler mail.sned, did you mean 'mail.send'; its tasks wait until a runner has it"
     assert (wrong.code, wrong.err.strip()) == (Exit.OK, why)
     assert cli("schedules", "add", "daily", "mail.send", "--every", "24h").err == ""
+
+
+@pytest.mark.both_databases
+def test_a_queue_that_is_similar_to_a_known_one_is_a_warning(cli: Call, store: Store) -> None:
+    store.submit(NewTask("mail.send", queue="letters"))
+    similar = "runner: queue leters has never been used, did you mean 'letters'\n"
+    for words in (("add", "daily", "mail.send", "--every", "24h"), ("edit", "daily")):
+        assert cli("schedules", *words, "--queue", "leters").err == similar
+        assert cli("schedules", "edit", "daily", "--queue", "letters").err == ""
+    assert cli("schedules", "edit", "daily", "--queue", "unlike").err == ""
 
 
 @on_sqlite

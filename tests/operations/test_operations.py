@@ -481,7 +481,7 @@ class TestPause:
         await database.write(pause, PauseTarget(PauseKind.QUEUE, "reports"), ANA)
         assert await database.read(name_warning, PauseTarget(PauseKind.QUEUE, "reports")) == ""
         assert "did you mean 'reports'" in await database.read(name_warning, PauseTarget(PauseKind.QUEUE, "report"))
-        assert "handler mail has never been used" in await database.read(
+        assert "no runner ever had handler mail" in await database.read(
             name_warning, PauseTarget(PauseKind.HANDLER, "mail")
         )
 

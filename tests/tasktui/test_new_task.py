@@ -175,7 +175,7 @@ async def test_the_form_of_an_unknown_handler_names_the_one_that_was_probably_me
 ) -> None:
     async with watch("tasks", NARROW) as operator:
         await operator.command("submit payments.chrage")
-        await operator.sees("no runner ever had handler 'payments.chrage', did you mean", "'payments.charge'")
+        await operator.sees("no runner ever had handler payments.chrage, did you mean", "'payments.charge'")
         await operator.press("escape")
         await operator.command("submit payments.charge")
         await operator.sees("New task of payments.charge")

@@ -13,6 +13,7 @@ from runner.model.schedule import ScheduleSpec
 from runner.operations.results import Actor
 from runner.operations.schedule import add_schedule
 from runner.queries.schedules import ScheduleRow, schedules
+from runner.store.heartbeat import Identity, register
 from runner.store.schedules.tick import tick
 from tasktui.actions.action import Confirmation
 from tasktui.actions.as_command import new_schedule_words
@@ -119,6 +120,7 @@ async def test_a_rule_is_edited_and_a_wrong_one_is_refused(database: Database, w
 
 
 async def test_a_schedule_is_added_and_that_is_undone(database: Database, watch: Watch) -> None:
+    await database.write(register, Identity("web-1", 1, "1", ["hh"], 4), 60.0)
     async with watch("schedules", (120, 40)) as operator:
         await operator.sees("There are no schedules")
         await operator.press("A")
@@ -130,6 +132,7 @@ async def test_a_schedule_is_added_and_that_is_undone(database: Database, watch:
         await operator.sees("02:30:00 JST (+09:00)")
         await operator.press("ctrl+s")
         await operator.sees("Add schedule carts.remind", '"token": "***"')
+        await operator.sees("no runner ever had handler h, did you mean 'hh'; its tasks wait until a runner has it")
         await confirm(operator, reason="by phone")
         await operator.sees_notice("Schedule carts.remind added")
         await operator.sees("daily at 02:30")
