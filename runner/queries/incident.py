@@ -111,7 +111,7 @@ async def incident(tx: Transaction, since: datetime, until: datetime | None = No
 
 
 async def _starts(tx: Transaction, since: datetime, until: datetime) -> list[Happening]:
-    """The first start of each version among the runners that are still registered."""
+    """The first start of each version among the runners that are still registered: the others leave no start."""
     table = tx.tables.runner.c
     rows = await tx.execute(sa.select(*readable(tx, [table.version, table.host, table.started_at])))
     starts: dict[str, list[tuple[datetime, str]]] = {}
@@ -125,6 +125,7 @@ async def _starts(tx: Transaction, since: datetime, until: datetime) -> list[Hap
             hosts = ", ".join(sorted({host for _, host in inside}))
             word = "new version" if len(inside) == len(runners) and len(starts) > 1 else "version"
             text = f"{count_noun(len(inside), 'runner')} started with {word} {version} on {hosts}"
+            text += f" and {'is' if len(inside) == 1 else 'are'} still registered"
             happenings.append(Happening(min(inside)[0], text))
     return happenings
 
@@ -148,7 +149,7 @@ async def _breakers(tx: Transaction, since: datetime, until: datetime) -> list[H
 async def _losses(tx: Transaction, since: datetime, until: datetime) -> tuple[list[Happening], list[datetime]]:
     """The lost runners with the attempts that ended with them, and the times of the rescues of their tasks."""
     happenings, times, attempts = list[Happening](), list[datetime](), await _lost_attempts(tx, since, until)
-    for id, pid, host, heartbeat_at, end_at, number, is_removed in await _lost_runners(tx, since):
+    for id, pid, host, heartbeat_at, end_at, number, is_removed in await _lost_runners(tx, since, until):
         at, end, load = moment(heartbeat_at), moment(end_at), as_int(number)
         if at is None or end is None or end < since or at >= until:
             continue
@@ -157,7 +158,7 @@ async def _losses(tx: Transaction, since: datetime, until: datetime) -> tuple[li
             tasks = f"{tasks}, {_attempts(ends)}"
         elif load and not is_removed:
             tasks = f"{tasks}, which no live runner has rescued"
-        times += [min(ends)[0]] if ends else [end] if load and is_removed else []
+        times += [min(ends)[0]] if ends else [end] if load and is_removed and end < until else []
         name = f"Runner {id} (pid {pid}) on {as_text(host) or 'an unknown host'}"
         happenings.append(Happening(at, f"{name} lost: its last heartbeat; {tasks}"))
     for (runner_id, host), ends in attempts.items():
@@ -187,15 +188,16 @@ def _attempts(ends: Ends) -> str:
     return f"{count_noun(len(ends), 'attempt')} ended with it: {tasks}"
 
 
-async def _lost_runners(tx: Transaction, since: datetime) -> Sequence[Any]:
+async def _lost_runners(tx: Transaction, since: datetime, until: datetime) -> Sequence[Any]:
     """Id, process, host, last heartbeat, end and running tasks of lost runners; 1 if a rescue has removed it."""
     runner, lost, task = tx.tables.runner.c, tx.tables.lost_runner.c, tx.tables.task.c
     running = sa.select(sa.func.count()).where(task.runner_id == runner.id, is_state(task.state, State.RUNNING))
     registered = readable(tx, [runner.id, runner.pid, runner.host, runner.heartbeat_at, runner.lease_until])
     silent = sa.select(*registered, running.scalar_subquery()).where(runner.lease_until < db_now())
     columns = readable(tx, [lost.runner_id, lost.pid, lost.host, lost.heartbeat_at, lost.lost_at, lost.tasks])
-    removed = sa.select(*columns).where(lost.lost_at >= since).order_by(lost.lost_at.desc()).limit(MOST_LOST)
-    return [(*row, is_lost) for is_lost, part in enumerate((silent, removed)) for row in await tx.rows(part)]
+    removed = sa.select(*columns).where(lost.lost_at >= since, lost.heartbeat_at < until)
+    parts = (silent.where(runner.heartbeat_at < until), removed.order_by(lost.lost_at.desc()).limit(MOST_LOST))
+    return [(*row, is_lost) for is_lost, part in enumerate(parts) for row in await tx.rows(part)]
 
 
 def _rescues(minutes: Sequence[MinuteFlow], rescues: Sequence[datetime]) -> Iterator[Happening]:

@@ -55,6 +55,7 @@ async def test_a_report_has_causes_lost_runners_and_changes_in_order(database: D
     places = [timeline.index(part) for part in parts]
     assert places == sorted(places)
     assert "terminate of 3 tasks by ana" in timeline
+    assert "1 runner started with new version 4.12 on web-3 and is still registered" in timeline
     assert "| 3 | 1 | 0 |" in text
     assert "`Timeout: password=***`" in text
     assert "The last one of the largest group, task 900" in text
@@ -123,6 +124,27 @@ async def test_a_rescue_of_tasks_does_not_take_the_time_of_a_runner_without_task
         lost_at = minute + timedelta(seconds=7)
         await tx.execute(tx.tables.lost_runner.insert().values(runner_id=9, lost_at=lost_at, tasks=0, **values))
     assert f"- {minute:%H:%M} 2 tasks rescued from lost runners" in await report(database)
+
+
+@pytest.mark.both_databases
+async def test_lost_runners_after_a_period_neither_hide_its_own_nor_appear(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.queries.incident.MOST_LOST", 2)
+    minute = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=10)
+    counts = dict.fromkeys(MINUTE_COUNTS, 0) | {"rescued": 1}
+    await database.write(write_statistics, 7, [Minute(minute, "mail", "h", counts)], {})
+    values = {"pid": 5, "version": "1", "tasks": 1}
+    async with database.writing() as tx:
+        for id, seconds in enumerate((20, 60, 120, 180), 1):
+            times = {
+                "heartbeat_at": minute + timedelta(seconds=seconds),
+                "lost_at": minute + timedelta(seconds=45 * id),
+            }
+            await tx.execute(tx.tables.lost_runner.insert().values(runner_id=id, host=f"web-{id}", **values, **times))
+    timeline = await report(database, 60, minute + timedelta(seconds=30))
+    assert re.findall(r"Runner \d+ \(pid 5\) on (web-\d)", timeline) == ["web-1"]
+    assert f"- {minute:%H:%M} 1 task rescued from lost runners" in timeline  # the moment is after the period
 
 
 async def test_a_rescue_without_an_attempt_has_the_minute_only_and_follows_its_cause(database: Database) -> None:
