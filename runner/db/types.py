@@ -1,7 +1,9 @@
 """Column types and SQL expressions that work the same on both databases: times, JSON text, names, the clock."""
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import wraps
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
@@ -83,231 +85,128 @@ PositionTime = sa.BigInteger().with_variant(sa.Text(), "sqlite")
 """Microseconds since 1970; on SQLite the stored text. A driver takes long to make an object with a time zone."""
 
 
-class DbNow(sa.sql.functions.FunctionElement[datetime]):
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class PortableSql(sa.sql.functions.FunctionElement[Any]):
+    """An expression that each database writes in its own way."""
+
+    sql: ClassVar[Mapping[str, str]]
+    """The SQL by dialect, with {} for each operand."""
+
+
+@compiles(PortableSql)
+def _sql_of(element: PortableSql, compiler: SQLCompiler, **kw: Any) -> str:
+    operands = (compiler.process(operand, **kw) for operand in element.clauses)
+    return element.sql[compiler.dialect.name].format(*operands)
+
+
+def portable(
+    result: sa.types.TypeEngine[T], *, postgresql: str, sqlite: str
+) -> Callable[[Callable[P, tuple[Any, ...]]], Callable[P, sa.ColumnElement[T]]]:
+    """Make an expression of a function that returns its operands.
+
+    Args:
+        result: the type of the expression.
+        postgresql: its SQL on PostgreSQL, with {} for each operand.
+        sqlite: the same on SQLite.
+    """
+
+    def decorate(operands: Callable[P, tuple[Any, ...]]) -> Callable[P, sa.ColumnElement[T]]:
+        sql = {"postgresql": postgresql, "sqlite": sqlite}
+        expression = type(operands.__name__, (PortableSql,), {"type": result, "sql": sql, "inherit_cache": True})
+        return wraps(operands)(lambda *args, **kwargs: expression(*operands(*args, **kwargs)))
+
+    return decorate
+
+
+@portable(Instant(), postgresql="statement_timestamp()", sqlite=f"strftime('{SQLITE_FORMAT}', 'now')")
+def db_now() -> tuple[Any, ...]:
     """The database's clock, constant within a statement so that it can search an index."""
-
-    type = Instant()
-    inherit_cache = True
+    return ()
 
 
-class Login(sa.sql.functions.FunctionElement[str]):
+@portable(sa.Text(), postgresql="session_user", sqlite="NULL")
+def login() -> tuple[Any, ...]:
     """The login of this session, which a client cannot choose; NULL on SQLite, which has no logins."""
-
-    type = sa.Text()
-    inherit_cache = True
-
-
-class DbLater(sa.sql.functions.FunctionElement[datetime]):
-    """The time a number of seconds after another: `DbLater(time, seconds)`."""
-
-    type = Instant()
-    inherit_cache = True
-
-
-class SecondsUntil(sa.sql.functions.FunctionElement[float]):
-    """Seconds from now until a time: `SecondsUntil(time)`."""
-
-    type = sa.Float()
-    inherit_cache = True
-
-
-class ToPosition(sa.sql.functions.FunctionElement[Any]):
-    """A time as PositionTime: `ToPosition(time)`."""
-
-    type = PositionTime
-    inherit_cache = True
-
-
-class FromPosition(sa.sql.functions.FunctionElement[datetime]):
-    """The time of a PositionTime: `FromPosition(value)`."""
-
-    type = Instant()
-    inherit_cache = True
-
-
-class MinuteNumber(sa.sql.functions.FunctionElement[float]):
-    """Minutes from 1970 to a time: `MinuteNumber(time)`."""
-
-    type = sa.Float()
-    inherit_cache = True
-
-
-class MinuteAt(sa.sql.functions.FunctionElement[datetime]):
-    """The start of the minute with a number since 1970: `MinuteAt(number)`, the inverse of MinuteNumber."""
-
-    type = Instant()
-    inherit_cache = True
-
-
-class MinuteStart(sa.sql.functions.FunctionElement[datetime]):
-    """The start of the minute of a time: `MinuteStart(time)`."""
-
-    type = Instant()
-    inherit_cache = True
-
-
-class RandomBelow(sa.sql.functions.FunctionElement[int]):
-    """A random whole number from 0 to one less than another: `RandomBelow(literal)`."""
-
-    type = sa.SmallInteger()
-    inherit_cache = True
-
-
-class ByteCount(sa.sql.functions.FunctionElement[int]):
-    """The size of a JSON text in bytes: `ByteCount(column)`. PostgreSQL does not load the text for it."""
-
-    type = sa.Integer()
-    inherit_cache = True
-
-
-@compiles(ByteCount, "postgresql")
-def _bytes_postgresql(element: ByteCount, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"octet_length({compiler.process(element.clauses, **kw)}::text)"
-
-
-@compiles(ByteCount, "sqlite")
-def _bytes_sqlite(element: ByteCount, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"length(cast({compiler.process(element.clauses, **kw)} as blob))"
-
-
-@compiles(DbNow, "postgresql")
-def _now_postgresql(_element: DbNow, _compiler: SQLCompiler, **_: Any) -> str:
-    return "statement_timestamp()"
-
-
-@compiles(DbNow, "sqlite")
-def _now_sqlite(_element: DbNow, _compiler: SQLCompiler, **_: Any) -> str:
-    return f"strftime('{SQLITE_FORMAT}', 'now')"
-
-
-@compiles(Login, "postgresql")
-def _login_postgresql(_element: Login, _compiler: SQLCompiler, **_: Any) -> str:
-    return "session_user"
-
-
-@compiles(Login, "sqlite")
-def _login_sqlite(_element: Login, _compiler: SQLCompiler, **_: Any) -> str:
-    return "NULL"
-
-
-@compiles(DbLater, "postgresql")
-def _later_postgresql(element: DbLater, compiler: SQLCompiler, **kw: Any) -> str:
-    moment, seconds = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"({moment} + ({seconds}) * interval '1 second')"
-
-
-@compiles(DbLater, "sqlite")
-def _later_sqlite(element: DbLater, compiler: SQLCompiler, **kw: Any) -> str:
-    moment, seconds = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"strftime('{SQLITE_FORMAT}', {moment}, round({seconds}, 3) || ' seconds')"
-
-
-@compiles(SecondsUntil, "postgresql")
-def _until_postgresql(element: SecondsUntil, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"extract(epoch from {compiler.process(element.clauses, **kw)} - statement_timestamp())::float"
-
-
-@compiles(SecondsUntil, "sqlite")
-def _until_sqlite(element: SecondsUntil, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"((julianday({compiler.process(element.clauses, **kw)}) - julianday('now')) * 86400.0)"
-
-
-@compiles(ToPosition, "postgresql")
-def _to_position_postgresql(element: ToPosition, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"(date_part('epoch', {compiler.process(element.clauses, **kw)}) * 1000000)::bigint"
-
-
-@compiles(FromPosition, "postgresql")
-def _from_position_postgresql(element: FromPosition, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"('epoch'::timestamptz + {compiler.process(element.clauses, **kw)} * interval '1 microsecond')"
-
-
-@compiles(ToPosition, "sqlite")
-@compiles(FromPosition, "sqlite")
-def _position_sqlite(element: ToPosition | FromPosition, compiler: SQLCompiler, **kw: Any) -> str:
-    return compiler.process(element.clauses, **kw)
-
-
-@compiles(MinuteNumber, "postgresql")
-def _minute_postgresql(element: MinuteNumber, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"floor(date_part('epoch', {compiler.process(element.clauses, **kw)}) / 60)"
-
-
-@compiles(MinuteNumber, "sqlite")
-def _minute_sqlite(element: MinuteNumber, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"(cast(strftime('%s', {compiler.process(element.clauses, **kw)}) as integer) / 60)"
-
-
-@compiles(MinuteStart, "postgresql")
-def _minute_start_postgresql(element: MinuteStart, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"date_trunc('minute', {compiler.process(element.clauses, **kw)})"
-
-
-@compiles(MinuteStart, "sqlite")
-def _minute_start_sqlite(element: MinuteStart, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"strftime('%Y-%m-%d %H:%M:00.000', {compiler.process(element.clauses, **kw)})"
-
-
-@compiles(MinuteAt, "postgresql")
-def _minute_at_postgresql(element: MinuteAt, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"to_timestamp({compiler.process(element.clauses, **kw)} * 60)"
-
-
-@compiles(MinuteAt, "sqlite")
-def _minute_at_sqlite(element: MinuteAt, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"strftime('{SQLITE_FORMAT}', {compiler.process(element.clauses, **kw)} * 60, 'unixepoch')"
-
-
-@compiles(RandomBelow, "postgresql")
-def _random_postgresql(element: RandomBelow, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"floor(random() * {compiler.process(element.clauses, **kw)})::smallint"
-
-
-@compiles(RandomBelow, "sqlite")
-def _random_sqlite(element: RandomBelow, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"((random() & 9223372036854775807) % {compiler.process(element.clauses, **kw)})"
-
-
-def random_below(limit: int) -> RandomBelow:
-    """A random number from 0 to `limit` - 1, uniformly distributed, as an expression."""
-    return RandomBelow(sa.literal_column(str(limit)))
-
-
-def db_now() -> DbNow:
-    """The database's clock, as an expression."""
-    return DbNow()
-
-
-def login() -> Login:
-    """The login of this session, as an expression."""
-    return Login()
-
-
-def db_later(moment: Any, seconds: Any) -> DbLater:
-    """The time `seconds` after `moment`, as an expression; negative seconds are before it."""
-    return DbLater(moment, sa.cast(seconds, sa.Float()))
-
-
-def seconds_until(moment: Any) -> SecondsUntil:
+    return ()
+
+
+@portable(
+    Instant(),
+    postgresql="({} + ({}) * interval '1 second')",
+    sqlite=f"strftime('{SQLITE_FORMAT}', {{}}, round({{}}, 3) || ' seconds')",
+)
+def db_later(moment: Any, seconds: Any) -> tuple[Any, ...]:
+    """The time `seconds` after `moment`; negative seconds are before it."""
+    return moment, sa.cast(seconds, sa.Float())
+
+
+@portable(
+    sa.Float(),
+    postgresql="extract(epoch from {} - statement_timestamp())::float",
+    sqlite="((julianday({}) - julianday('now')) * 86400.0)",
+)
+def seconds_until(moment: Any) -> tuple[Any, ...]:
     """Seconds from now to a time by the database's clock; negative if the time has passed."""
-    return SecondsUntil(moment)
+    return (moment,)
+
+
+@portable(PositionTime, postgresql="(date_part('epoch', {}) * 1000000)::bigint", sqlite="{}")
+def to_position(moment: Any) -> tuple[Any, ...]:
+    """A time as PositionTime."""
+    return (moment,)
+
+
+@portable(Instant(), postgresql="('epoch'::timestamptz + {} * interval '1 microsecond')", sqlite="{}")
+def from_position(position: Any) -> tuple[Any, ...]:
+    """The time of a PositionTime."""
+    return (position,)
+
+
+@portable(
+    sa.Float(),
+    postgresql="floor(date_part('epoch', {}) / 60)",
+    sqlite="(cast(strftime('%s', {}) as integer) / 60)",
+)
+def minute_number(moment: Any) -> tuple[Any, ...]:
+    """Minutes from 1970 to a time. Unlike the time itself, it is readable for infinity too."""
+    return (moment,)
+
+
+@portable(Instant(), postgresql="to_timestamp({} * 60)", sqlite=f"strftime('{SQLITE_FORMAT}', {{}} * 60, 'unixepoch')")
+def minute_at(number: Any) -> tuple[Any, ...]:
+    """The start of the minute with a number since 1970: the inverse of minute_number."""
+    return (number,)
+
+
+@portable(Instant(), postgresql="date_trunc('minute', {})", sqlite="strftime('%Y-%m-%d %H:%M:00.000', {})")
+def minute_start(moment: Any) -> tuple[Any, ...]:
+    """The start of the minute of a time."""
+    return (moment,)
+
+
+@portable(
+    sa.SmallInteger(),
+    postgresql="floor(random() * {})::smallint",
+    sqlite="((random() & 9223372036854775807) % {})",
+)
+def random_below(limit: int) -> tuple[Any, ...]:
+    """A random number from 0 to `limit` - 1, uniformly distributed."""
+    return (sa.literal_column(str(limit)),)
+
+
+@portable(sa.Integer(), postgresql="octet_length({}::text)", sqlite="length(cast({} as blob))")
+def byte_count(column: Any) -> tuple[Any, ...]:
+    """The size of a JSON text in bytes. PostgreSQL does not load the text for it."""
+    return (column,)
 
 
 def epoch_seconds() -> sa.ColumnElement[float]:
     """Seconds from 1970 to now by the database's clock."""
     start = sa.literal_column("'1970-01-01 00:00:00Z'", Instant)
-    seconds: sa.ColumnElement[float] = -SecondsUntil(start)
-    return seconds
-
-
-def minute_number(moment: Any) -> MinuteNumber:
-    """Minutes from 1970 to a time. Unlike the time itself, it is readable for infinity too."""
-    return MinuteNumber(moment)
-
-
-def minute_start(moment: Any) -> MinuteStart:
-    """The start of the minute of a time."""
-    return MinuteStart(moment)
+    return -seconds_until(start)
 
 
 def next_version(version: Any) -> sa.ColumnElement[int]:

@@ -14,15 +14,15 @@ from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.db.types import (
     NO_JOIN,
-    ByteCount,
-    FromPosition,
     PositionTime,
-    ToPosition,
+    byte_count,
     ctid,
     db_later,
     db_now,
+    from_position,
     next_version,
     seconds_until,
+    to_position,
 )
 from runner.model.task import MOVES, Claimed
 from runner.policy.claim_facts import ClaimScope
@@ -250,15 +250,15 @@ def claim_update(
 
 def _handed_out(task: sa.Table, address: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
     """The columns of a claimed task."""
-    size: sa.ColumnElement[int] = ByteCount(task.c.payload)
+    size: sa.ColumnElement[int] = byte_count(task.c.payload)
     made: dict[str, sa.ColumnElement[Any]] = {
         # A few large payloads of plain inserts must not fill the memory of the runner.
         "payload": sa.case((size <= PAYLOAD_LIMIT, task.c.payload)),
         "oversize": sa.case((size > PAYLOAD_LIMIT, size)),
         "expires_in": seconds_until(task.c.expires_at),
         "address": address,
-        "run_at": ToPosition(task.c.run_at),
-        "claimed_at": ToPosition(task.c.claimed_at),
+        "run_at": to_position(task.c.run_at),
+        "claimed_at": to_position(task.c.claimed_at),
     }
     return [made[name] if name in made else task.c[name] for name in Claimed._fields]
 
@@ -266,7 +266,7 @@ def _handed_out(task: sa.Table, address: sa.ColumnElement[Any]) -> list[sa.Colum
 def open_lanes(lane: sa.FromClause, scope: ClaimScope) -> sa.CTE:
     """The requested lanes, except lanes that were paused or limited after the survey."""
     # MATERIALIZED by being used more than once: the lanes are unpacked once.
-    columns = [FromPosition(column).label("since") if column.name == "since" else column for column in lane.c]
+    columns = [from_position(column).label("since") if column.name == "since" else column for column in lane.c]
     return sa.select(*columns).where(*CLAIM_POLICY.of_lane(lane.c, scope)).cte("lane")
 
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from runner.db.dialects import Dialect
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, NO_BIN, Tables
 from runner.db.transaction import Transaction
-from runner.db.types import MinuteAt, db_now, minute_number, minute_start
+from runner.db.types import db_now, minute_at, minute_number, minute_start
 from runner.model.task import State
 from runner.policy.histogram import Times
 
@@ -230,4 +230,4 @@ def _submitted_number(task: Any) -> sa.ColumnElement[float]:
 def _minute(number: Any) -> sa.ColumnElement[datetime]:
     """The minute with a number since 1970, or the current one if it is not plausible."""
     latest = minute_number(db_now()) + _number(MAX_AHEAD)
-    return sa.case((number.between(_number(0), latest), MinuteAt(number)), else_=minute_start(db_now()))
+    return sa.case((number.between(_number(0), latest), minute_at(number)), else_=minute_start(db_now()))

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.dialects import DIALECTS
 from runner.db.dialects.postgresql import PostgreSQL, array_text
-from runner.db.types import EARLIEST, FromPosition, Instant, PositionTime, ToPosition
+from runner.db.types import EARLIEST, Instant, PositionTime, from_position, to_position
 from tests.postgres import Cluster
 from tests.store.rows import add_live
 
@@ -63,7 +63,7 @@ async def test_a_position_keeps_each_microsecond(database: Database, moment: dat
     stored, position = sa.literal(moment, Instant), database.dialect.position(moment)
     async with database.writing() as tx:
         ((passed, kept),) = await tx.rows(
-            sa.select(ToPosition(stored), FromPosition(sa.literal(position, PositionTime)))
+            sa.select(to_position(stored), from_position(sa.literal(position, PositionTime)))
         )
     assert passed == position
     if database.dialect.name == "postgresql":
