@@ -1,9 +1,11 @@
 """Options of commands: the database, task options, tasks as ids or as a filter, confirmation, and waiting."""
 
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -89,19 +91,20 @@ LOCK_NOTICE = 1.0
 
 
 class LockNotice:
-    """Prints once that a command waits for the lock of a SQLite file, if standard error is a terminal.
+    """Prints once per wait that a command waits for the lock of a SQLite file, if standard error is a terminal.
 
     Args:
         url: the database, without a password.
     """
 
     def __init__(self, url: str) -> None:
-        self._url, self._printed = url, False
+        self._url, self._printed_at = url, -inf
 
     def __call__(self, waited: float) -> None:
         """Receive the seconds of a wait so far, in any thread."""
-        if waited >= LOCK_NOTICE and not self._printed and sys.stderr.isatty():
-            self._printed = True
+        now = time.monotonic()
+        if waited >= LOCK_NOTICE and now - waited > self._printed_at and sys.stderr.isatty():
+            self._printed_at = now
             print_stderr(f"runner: waiting for the lock of {self._url}, which another program holds")
 
 

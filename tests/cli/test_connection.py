@@ -1,14 +1,16 @@
 """How a command selects and opens its database."""
 
 import sqlite3
+import sys
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from runner.cli import options
 from runner.cli.exit_codes import Exit
-from runner.cli.options import LOCK_NOTICE
+from runner.cli.options import LOCK_NOTICE, LockNotice
 from runner.db import connect
 from tests.cli.conftest import Call, Store, answered
 from tests.conftest import on_sqlite
@@ -119,6 +121,28 @@ def test_a_command_reports_that_it_waits_for_a_file_that_is_locked_for_readers_t
         other.execute("BEGIN EXCLUSIVE")
         result = answered("waiting for the lock of sqlite:///", other.close, *words)
         assert (result.code, result.err.count("waiting for the lock")) == (Exit.OK, 1), words
+
+
+@on_sqlite
+def test_each_wait_of_a_connected_command_is_reported_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = store.url.removeprefix("sqlite:///")
+    monkeypatch.setattr(options, "LOCK_NOTICE", 0.02)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with closing(sqlite3.connect(path, isolation_level=None)) as own, closing(sqlite3.connect(path)) as other:
+
+        def release(waited: float) -> None:
+            if waited >= 0.06 and other.in_transaction:
+                other.rollback()
+
+        monkeypatch.setattr(connect, "LOCK_OBSERVERS", [LockNotice(store.url), release])
+        for _ in range(2):
+            other.execute("BEGIN IMMEDIATE")
+            assert connect.begin_writing(own)
+            own.execute("ROLLBACK")
+    line = f"runner: waiting for the lock of {store.url}, which another program holds\n"
+    assert capsys.readouterr().err == 2 * line
 
 
 @on_sqlite
