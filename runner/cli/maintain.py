@@ -12,6 +12,7 @@ from runner.db.database import Database
 from runner.db.migrations.apply import sql as write_sql
 from runner.db.migrations.apply import upgrade
 from runner.db.migrations.revisions import check as check_schema
+from runner.db.migrations.revisions import require_tables
 from runner.db.migrations.roles import roles as write_roles
 from runner.db.transaction import Transaction, clock
 from runner.errors import DatabaseRefused, InvalidInput
@@ -57,6 +58,7 @@ async def migrate(
     async with open_unchecked(settings, must_exist=check) as database:
         revisions = [] if check else await upgrade(database)
         number = await check_schema(database)
+        await require_tables(database)
     if json:
         print_json({"schema": number, "applied": revisions})
     else:

@@ -11,6 +11,7 @@ from typing import Any
 from runner.db.database import Database
 from runner.db.errors import raise_if_final
 from runner.db.migrations.apply import ensure
+from runner.db.migrations.revisions import require_tables
 from runner.engine.claimer import Claimer, handler_defaults
 from runner.engine.dependency_resolver import DependencyResolver
 from runner.engine.heartbeat import CommandReceiver, Lease, identity
@@ -245,6 +246,7 @@ class Engine:
         while not self._stop.is_set():
             try:
                 await ensure(self.database)
+                await require_tables(self.database)
                 await self._register()
             except DatabaseUnavailable as error:
                 raise_if_final(error)

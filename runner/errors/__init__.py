@@ -70,10 +70,7 @@ class UnknownHandler(ConfigurationError):
 
 
 class DriverMissing(ConfigurationError):
-    """
-    PostgreSQL needs the package psycopg, which cannot be imported: {why}. Install it with:
-    pip install 'tasktui[postgres]'.
-    """
+    """PostgreSQL needs psycopg, which cannot be imported: {why}. Run: pip install 'tasktui[postgres]'."""
 
 
 class PackageMissing(ConfigurationError):
@@ -271,6 +268,10 @@ class SchemaVersionMissing(StoreError):
     application, or was restored without {version}. Restore that table too, or set table_prefix or table_schema to
     use separate tables.
     """
+
+
+class SchemaIncomplete(StoreError):
+    """The database {url} lacks {tables} of schema {found}. Restore a backup of all its tables, or create it anew."""
 
 
 class TaskNotFound(StoreError):

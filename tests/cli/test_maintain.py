@@ -205,6 +205,11 @@ def test_a_check_names_a_missing_table(cli: Call, store: Store) -> None:
     assert "1 table of revision" in finding["found"]
     assert finding["found"].endswith("missing: task_checkpoint")
     assert "restore a backup" in finding["advice"]
+    for words in (("migrate",), ("migrate", "--check"), ("work", "--until-idle", "-H", "sample_handlers")):
+        refused = cli(*words)
+        assert refused.code == Exit.DATABASE, words
+        assert f"lacks the table task_checkpoint of schema {HEAD}. Restore a backup" in refused.err
+        assert "Traceback" not in refused.err
 
 
 @pytest.mark.both_databases

@@ -10,7 +10,7 @@ from runner.db.database import Database
 from runner.db.migrations.apply import upgrade
 from runner.db.migrations.revisions import HEAD
 from runner.engine.maintenance import SchemaWatch
-from runner.errors import DatabaseUnavailable
+from runner.errors import DatabaseUnavailable, SchemaIncomplete
 from runner.model.task import DependsOn, UniqueSpec
 from runner.operations.reschedule import requeue
 from runner.operations.results import Actor, Target
@@ -77,3 +77,15 @@ async def test_an_outage_says_nothing_about_the_tables(
     monkeypatch.setattr("runner.engine.maintenance.check", away)
     await SchemaWatch(database).check_schema()
     assert not caplog.records
+
+
+@pytest.mark.both_databases
+async def test_a_runner_does_not_start_without_a_table_of_its_revision(harness: Harness) -> None:
+    await change(harness.database, sa.text("DROP TABLE task_lost_runner"))
+    with pytest.raises(SchemaIncomplete) as refused:
+        await harness.work()
+    message = (
+        f"lacks the table task_lost_runner of schema {HEAD}. Restore a backup of all its tables, or create it anew"
+    )
+    assert message in str(refused.value)
+    assert await harness.count(harness.database.tables.runner) == 0

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from runner.db.async_core import AsyncCoreConnection
 from runner.db.dialects import Dialect
 from runner.db.schema import Tables
-from runner.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, SchemaVersionMissing
+from runner.errors import SchemaIncomplete, SchemaMissing, SchemaTooNew, SchemaTooOld, SchemaVersionMissing
 
 T = TypeVar("T")
 
@@ -163,10 +163,27 @@ async def missing_tables(tx: MigrationTransaction) -> list[str]:
 
     def read(connection: sa.Connection) -> list[str]:
         inspector, schema = sa.inspect(connection), tx.tables.metadata.schema
-        tables = tx.tables.metadata.tables.values()
+        names = set(inspector.get_table_names(schema))  # has_table also finds those of the rest of the search path
+        tables = [table for table in tx.tables.metadata.tables.values() if table.name not in names]
         return sorted(table.fullname for table in tables if not inspector.has_table(table.name, schema=schema))
 
     return await tx.connection.run_sync(read)
+
+
+async def require_tables(database: Installation) -> None:
+    """Check that no table is missing in a database at a revision that this program can use.
+
+    Args:
+        database: the database.
+
+    Raises:
+        SchemaIncomplete: a table is missing, because a restore or another release of the same revision lacked it.
+    """
+    async with database.reading() as tx:
+        if missing := await missing_tables(tx):
+            revision = await revision_in(tx)
+            found, noun = revision.number if revision else HEAD, "table" if len(missing) == 1 else "tables"
+            raise SchemaIncomplete(url=database.url, tables=f"the {noun} {', '.join(missing)}", found=found)
 
 
 def pending(revision: StoredRevision | None, url: str) -> tuple[str, ...]:
