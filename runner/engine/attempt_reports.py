@@ -10,9 +10,9 @@ from runner.db.database import Database
 from runner.engine.slots import Running
 from runner.errors import StoreError
 from runner.policy.breaker import Probe
+from runner.store.attempts import Start, mark_started
 from runner.store.breaker import Report, Review, review
 from runner.store.settle import Settlement
-from runner.store.start import Start, mark_started
 from runner.text.sanitize import one_line
 
 log = logging.getLogger("runner")

@@ -20,10 +20,10 @@ from runner.model.outcome import Release
 from runner.model.task import MOVES
 from runner.policy.polling import Pace
 from runner.store.dependencies.resolve import FinishedParent
+from runner.store.expire import CHUNK, any_overdue, expire, unbind
 from runner.store.heartbeat import HeartbeatReply
 from runner.store.rescue import any_lost, rescue
 from runner.store.settle import Settlement, settle
-from runner.store.start import CHUNK, any_overdue, expire, unbind
 from runner.text.sanitize import count_noun, one_line
 
 log = logging.getLogger("runner.recovery")

@@ -3,7 +3,7 @@
 A breaker is closed at first. It opens after a number of failures within a window, or at one exception of some classes.
 While it is open, the tasks of the handler wait, and spend no attempts. After a wait a few tasks probe the service: the
 first one that ends without such a failure closes the breaker, and a failure begins the next wait. All runners share the
-state, which is in the registry row of the handler; see runner.store.attempts.
+state, which is in the registry row of the handler; see runner.store.breaker.
 """
 
 import json

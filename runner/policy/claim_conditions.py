@@ -149,7 +149,7 @@ class Due(ClaimCondition):
 
 
 class NotExpired(ClaimCondition):
-    """No attempt of a task starts after its expiry; `expire` (runner.store.start) cancels such tasks."""
+    """No attempt of a task starts after its expiry; `expire` (runner.store.expire) cancels such tasks."""
 
     name = "expired"
     persistent = False

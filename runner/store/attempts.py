@@ -1,7 +1,5 @@
-"""Attempts: store why one failed, with the fingerprint of its failure, and its checkpoints, progress and log lines."""
+"""Attempts: store when a prefetched one started, why one failed, and its checkpoints, progress and log lines."""
 
-import hashlib
-import re
 from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -9,26 +7,63 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS
+from runner.db.dialects import DIALECTS, by_column
 from runner.db.schema import Tables
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
-from runner.db.types import EARLIEST, LATEST, Instant, JsonText, db_now
-from runner.model.outcome import Failure
+from runner.db.types import EARLIEST, LATEST, Instant, JsonText, db_later, db_now
+from runner.model.outcome import Failure, fingerprint
 from runner.model.text_limits import to_storable
 
 MESSAGE_LIMIT = 4 * 1024
 TRACEBACK_LIMIT = 16 * 1024
 """Maximum sizes in bytes."""
 
-MASKS = (
-    (re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""), "'*'"),
-    (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "*"),
-    (re.compile(r"\b0x[0-9a-fA-F]+\b|\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{8,}\b"), "*"),
-    (re.compile(r"\d+(?:\.\d+)?"), "#"),
-)
-LONGEST_COMPARED = 2_000
-"""Characters of a message that are compared."""
+
+START_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "fence": sa.BigInteger, "ago": sa.Float}
+
+
+class Start(NamedTuple):
+    """The start of a task.
+
+    Args:
+        id: task id.
+        fence: fence of the claim.
+        ago: seconds since the start, negative.
+    """
+
+    id: int
+    fence: int
+    ago: float
+
+
+async def mark_started(tx: Transaction, holder: int, starts: Sequence[Start]) -> None:
+    """Mark prefetched tasks as started, each if its fence still matches.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        holder: id of the runner.
+        starts: at most one per task.
+    """
+    parameters = tx.dialect.parameters("start", by_column(START_COLUMNS, starts))
+    await tx.run(_mark_started(tx.tables, tx.driver), parameters | {"holder": holder})
+
+
+@lru_cache
+def _mark_started(tables: Tables, driver: sa.Dialect) -> Prepared:
+    task, dialect = tables.task, DIALECTS[driver.name]
+    start, match = dialect.one_by_one(dialect.rows("start", START_COLUMNS), task, _is_started)
+    started_at = db_later(db_now(), start.c.ago)
+    return Prepared(sa.update(task).where(match).values(started_at=started_at).returning(task.c.id), driver)
+
+
+def _is_started(task: Any, start: Any) -> sa.ColumnElement[bool]:
+    """The condition that the fence matches; it compares no state, as in runner.store.history."""
+    holder = sa.bindparam("holder", type_=sa.BigInteger)
+    condition: sa.ColumnElement[bool] = (
+        (task.c.id == start.c.id) & (task.c.fence == start.c.fence) & (task.c.runner_id == holder)
+    )
+    return condition
 
 
 class FailedAttempt(NamedTuple):
@@ -90,26 +125,6 @@ def _values(item: FailedAttempt) -> dict[str, Any]:
         "breaks": item.breaks or None,
         "rule": to_storable(failure.rule, MESSAGE_LIMIT) or None,
     }
-
-
-def masked(message: str) -> str:
-    """Return the message in one line, with numbers, ids and quoted values masked."""
-    text = " ".join(message[:LONGEST_COMPARED].split())
-    for pattern, mark in MASKS:
-        text = pattern.sub(mark, text)
-    return text
-
-
-def fingerprint(handler: str, error_type: str, message: str) -> str:
-    """Return sixteen hexadecimal digits that identify a failure group.
-
-    Args:
-        handler: handler name.
-        error_type: class of the exception.
-        message: message of the exception; only its first line counts, masked.
-    """
-    first, *_ = message.strip().splitlines() or [""]
-    return hashlib.sha256(f"{handler}\0{error_type}\0{masked(first)}".encode("utf-8", "replace")).hexdigest()[:16]
 
 
 KEPT_CHECKPOINTS = 10

@@ -15,7 +15,7 @@ from runner.operations.reschedule import requeue
 from runner.operations.results import Actor, Target
 from runner.queries.why.why import why
 from runner.store.dependencies.resolve import open_dependencies, resolve
-from runner.store.start import EXPIRED, any_overdue, expire
+from runner.store.expire import EXPIRED, any_overdue, expire
 from runner.store.submit import submit, submit_many
 from tests.store.rows import add_live, add_runner, ahead, history_row, stored
 from tests.store.runners import Runner

@@ -12,8 +12,8 @@ from runner.handlers.options import convert
 from runner.model.outcome import Retry
 from runner.model.task import NewTask
 from runner.queries.task_list.search import find
+from runner.store.expire import any_overdue, unbind
 from runner.store.lanes import pending
-from runner.store.start import any_overdue, unbind
 from runner.store.submit import submit
 from runner.text.operator import host_list
 from tests.store.rows import add_live, ahead, filtered, stored

@@ -9,10 +9,10 @@ from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.model.outcome import Retry
 from runner.model.task import Claimed
+from runner.store.attempts import Start, mark_started
 from runner.store.claim import HandlerDefaults
 from runner.store.heartbeat import leave
 from runner.store.rescue import CHUNK, LOST, OVERDUE, UNSTARTED, Rescuer, any_lost, rescue
-from runner.store.start import Start, mark_started
 from tests.conftest import on_postgresql, on_sqlite
 from tests.store.runners import GRACE, LEASE, Runner
 from tests.store.table import attempts, change, count, edit, expire, live, past, put, put_many, row_of

@@ -8,12 +8,23 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
-from runner.model.outcome import Cancelled, Dead, Done, Failure, Interrupted, Outcome, Release, Retry, Snooze
+from runner.model.outcome import (
+    Cancelled,
+    Dead,
+    Done,
+    Failure,
+    Interrupted,
+    Outcome,
+    Release,
+    Retry,
+    Snooze,
+    fingerprint,
+)
 from runner.model.task import Claimed
 from runner.policy.attempt_verdict import FREE_RELEASES, AttemptState, judge
 from runner.store import claim as claim_module
 from runner.store import history as history_module
-from runner.store.attempts import MESSAGE_LIMIT, TRACEBACK_LIMIT, fingerprint
+from runner.store.attempts import MESSAGE_LIMIT, TRACEBACK_LIMIT
 from runner.store.claim import Claimant, HandlerDefaults, prepare_claims
 from runner.store.history import FinishedTask, prepare_successes
 from runner.store.rescue import rescue

@@ -2,9 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.store.attempts import LONGEST_COMPARED, fingerprint, masked
-
-pytestmark = pytest.mark.one_database
+from runner.model.outcome import LONGEST_COMPARED, fingerprint, masked
 
 anything = st.text(st.characters(exclude_categories=()))
 
