@@ -12,8 +12,8 @@ from runner.cli.output import plain, print_json, print_line
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
-from runner.operations.reschedule import rewind as apply_rewind
 from runner.operations.results import Result, Target, local_actor
+from runner.operations.retry import rewind as apply_rewind
 from runner.operations.runner_command import send_command
 from runner.operations.sql_export import dry_run as roll_back
 from runner.policy.runner_command import RunnerCommand

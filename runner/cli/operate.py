@@ -33,9 +33,9 @@ from runner.operations.bulk import BulkOptions, Operation, check_canary, to_all,
 from runner.operations.bulk import canary as apply_canary
 from runner.operations.preview import NO_VALUES, Preview, bounded
 from runner.operations.preview import preview as apply_preview
-from runner.operations.reschedule import delay as apply_delay
-from runner.operations.reschedule import retry_now
 from runner.operations.results import Actor, Result, Target, local_actor, with_change_group
+from runner.operations.retry import delay as apply_delay
+from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate as apply_terminate
 from runner.operations.unblock import unblock as apply_unblock
 from runner.settings import Settings

@@ -17,8 +17,8 @@ from runner.operations.edit_values import (
     check_values,
     edit_objection,
 )
-from runner.operations.reschedule import requeue_with
 from runner.operations.results import Actor, Result, Skipped, Target
+from runner.operations.retry import requeue_with
 from runner.operations.targets import LockedTask, change, lock_targets, partition_targets, read_tasks, reschedule
 
 

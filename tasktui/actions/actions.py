@@ -46,7 +46,7 @@ ask_about_tasks = asks("question", "ask_about_tasks")
 
 def retry(by: Actor, answer: str) -> "Operation":
     """Build a retry, spread over a duration."""
-    from runner.operations.reschedule import retry_now
+    from runner.operations.retry import retry_now
 
     return partial(retry_now, by=by, spread=parse_spread(answer))
 
@@ -65,7 +65,7 @@ def terminate(by: Actor, _answer: str) -> "Operation":
 
 def delay(by: Actor, answer: str) -> "Operation":
     """Build a delay by a duration."""
-    from runner.operations.reschedule import delay as apply_delay
+    from runner.operations.retry import delay as apply_delay
 
     return partial(apply_delay, seconds=parse_duration(answer).total_seconds(), by=by)
 
@@ -89,7 +89,7 @@ def unblock_options(answer: str) -> Sequence[object]:
 
 def rewind(by: Actor, answer: str) -> "Operation":
     """Build a rewind to a checkpoint."""
-    from runner.operations.reschedule import rewind as apply_rewind
+    from runner.operations.retry import rewind as apply_rewind
 
     if not (answer.isdecimal() and len(answer) < MOST_DIGITS):
         raise InvalidInput(why=f"{answer[:30]!r} is not the number of a checkpoint; the task screen lists them")

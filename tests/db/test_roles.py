@@ -26,8 +26,8 @@ from runner.errors import DatabaseRefused, DuplicateTask, InvalidInput, InvalidT
 from runner.model.outcome import Done, Retry
 from runner.model.task import HIGHEST_FENCE, DependsOn, NewTask, OnDuplicate, UniqueSpec
 from runner.operations.edit_values import FIELDS
-from runner.operations.reschedule import retry_now
 from runner.operations.results import Result, Target
+from runner.operations.retry import retry_now
 from runner.policy.lanes import Lane, LanePosition
 from runner.policy.limits import UNLIMITED
 from runner.queries.audit import audit as read_audit

@@ -11,8 +11,8 @@ from runner import Context
 from runner.db.transaction import Transaction
 from runner.engine import checkpoints
 from runner.errors import DatabaseUnavailable, FencedOut, InvalidCheckpoint, InvalidProgress
-from runner.operations.reschedule import rewind
 from runner.operations.results import Actor, Result, Target
+from runner.operations.retry import rewind
 from runner.operations.undo.undo import undo
 from runner.queries.task.detail import task_detail
 from runner.store.attempts import KEPT_CHECKPOINTS, last_checkpoints

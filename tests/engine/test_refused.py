@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from runner.cli.check import CheckStatus, Finding, run_checks
 from runner.engine import claimer
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS
-from runner.operations.reschedule import retry_now
 from runner.operations.results import Actor, Target
+from runner.operations.retry import retry_now
 from runner.settings import Settings
 from runner.urls import parse_url
 from tests.engine.harness import Harness, until

@@ -12,8 +12,8 @@ from runner.db.migrations.revisions import HEAD
 from runner.engine.maintenance import SchemaWatch
 from runner.errors import DatabaseUnavailable, SchemaIncomplete
 from runner.model.task import DependsOn, UniqueSpec
-from runner.operations.reschedule import requeue
 from runner.operations.results import Actor, Target
+from runner.operations.retry import requeue
 from tests.engine.harness import Harness
 from tests.releases import NEXT, install_next
 from tests.store.table import change

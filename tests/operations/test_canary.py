@@ -15,8 +15,8 @@ from runner.filter.parse import Filter
 from runner.model.task import Shown, State
 from runner.operations import bulk as module
 from runner.operations.bulk import BulkOptions, canary, check_canary
-from runner.operations.reschedule import retry_now
 from runner.operations.results import Actor, with_change_group
+from runner.operations.retry import retry_now
 from runner.operations.undo.undo import undo, undo_all
 from runner.queries.fate import fate
 from tests.store.rows import add_attempt, add_past, ahead, filtered, history_row, stored

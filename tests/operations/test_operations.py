@@ -18,8 +18,8 @@ from runner.operations.edit import edit, preview_edit
 from runner.operations.edit_values import KEEP, Changes
 from runner.operations.pause import Paused, PauseKind, PauseTarget, name_warning, pause, resume
 from runner.operations.preview import bounded, preview
-from runner.operations.reschedule import delay, requeue, retry_now, rewind
 from runner.operations.results import Actor, Conflict, Result, Skipped, Target
+from runner.operations.retry import delay, requeue, retry_now, rewind
 from runner.operations.runner_command import send_command
 from runner.operations.targets import ACCEPTED_STATES
 from runner.operations.terminate import terminate

@@ -16,8 +16,8 @@ from runner.operations.bulk import Operation
 from runner.operations.edit import edit_each
 from runner.operations.edit_values import Changes
 from runner.operations.pause import PauseKind, PauseTarget, pause, resume
-from runner.operations.reschedule import delay, retry_now
 from runner.operations.results import Actor, Target
+from runner.operations.retry import delay, retry_now
 from runner.operations.sql_export import command_script, pause_script, script, undo_script
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock

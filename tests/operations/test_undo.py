@@ -15,8 +15,8 @@ from runner.operations.bulk import BulkOptions, to_each
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
 from runner.operations.pause import PauseKind, PauseTarget, pause, resume
-from runner.operations.reschedule import delay, requeue, retry_now
 from runner.operations.results import Actor, Result, Target, with_change_group
+from runner.operations.retry import delay, requeue, retry_now
 from runner.operations.runner_command import send_command
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock

@@ -6,8 +6,8 @@ from typing import Any
 from runner.db.database import Database
 from runner.model.task import OnDuplicate, Scope, State
 from runner.operations.preview import preview
-from runner.operations.reschedule import retry_now
 from runner.operations.results import Actor, Result, Skipped, Target
+from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate
 from runner.store.submit import submit_with_result
 from tests.conftest import on_postgresql

@@ -16,8 +16,8 @@ from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget, pause, resume
-from runner.operations.reschedule import retry_now
 from runner.operations.results import Actor, Target
+from runner.operations.retry import retry_now
 from runner.operations.undo.undo import undo
 from runner.queries.as_of import queues_as_of, read_moment, reconstructed, task_as_of, tasks_as_of
 from runner.queries.audit import audit

@@ -6,8 +6,8 @@ import pytest
 
 from runner.db.database import Database
 from runner.operations.pause import PauseKind, PauseTarget, pause
-from runner.operations.reschedule import delay
 from runner.operations.results import Actor, Target, with_change_group
+from runner.operations.retry import delay
 from runner.operations.terminate import terminate
 from runner.queries.audit import change_groups
 from runner.queries.counting import Count

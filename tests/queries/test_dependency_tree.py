@@ -5,8 +5,8 @@ import pytest
 from runner.db.database import Database
 from runner.model.outcome import Dead
 from runner.model.task import BatchMember, DependsOn, NewTask, State
-from runner.operations.reschedule import retry_now
 from runner.operations.results import Actor, Target
+from runner.operations.retry import retry_now
 from runner.operations.unblock import unblock
 from runner.queries.counting import Count
 from runner.queries.task.dependency_tree import DependencyTree, dependency_cycles

@@ -18,8 +18,8 @@ from runner.operations.edit_values import Changes
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, pause, resume
 from runner.operations.pause import PauseTarget as Paused
-from runner.operations.reschedule import retry_now
 from runner.operations.results import Actor, Target
+from runner.operations.retry import retry_now
 from runner.operations.unblock import unblock
 from runner.policy.claim_facts import RemedyStep
 from runner.policy.lanes import LanePosition

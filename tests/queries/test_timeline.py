@@ -7,8 +7,8 @@ from runner.db.database import Database
 from runner.model.outcome import Done, Failure, Retry
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
-from runner.operations.reschedule import retry_now
 from runner.operations.results import Actor, Target
+from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate
 from runner.queries.audit import AuditRecord
 from runner.queries.task.detail import task_detail

@@ -17,8 +17,8 @@ from runner.operations.edit_values import Changes
 from runner.operations.limit import LimitEdit, close_by_hand, open_by_hand, set_limits
 from runner.operations.new_task import copy_task, submit_task
 from runner.operations.pause import PauseKind, PauseTarget, pause, resume
-from runner.operations.reschedule import delay, requeue, retry_now, rewind
 from runner.operations.results import Actor, Target
+from runner.operations.retry import delay, requeue, retry_now, rewind
 from runner.operations.runner_command import send_command
 from runner.operations.schedule import (
     add_schedule,

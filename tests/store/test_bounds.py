@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.model.outcome import Release
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS
-from runner.operations.reschedule import retry_now
 from runner.operations.results import Actor, Target
+from runner.operations.retry import retry_now
 from runner.operations.undo.undo import undo
 from runner.queries.audit import audit
 from runner.queries.why.why import why

@@ -11,8 +11,8 @@ from runner.db.database import Database
 from runner.errors import InvalidTask
 from runner.model.outcome import Cancelled, Dead, Done, Outcome
 from runner.model.task import DependsOn, NewTask, State
-from runner.operations.reschedule import requeue
 from runner.operations.results import Actor, Target
+from runner.operations.retry import requeue
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.queries.audit import audit

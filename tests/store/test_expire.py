@@ -11,8 +11,8 @@ from runner.model.outcome import Retry
 from runner.model.task import DependsOn, NewTask, OnDuplicate, State
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
-from runner.operations.reschedule import requeue
 from runner.operations.results import Actor, Target
+from runner.operations.retry import requeue
 from runner.queries.why.why import why
 from runner.store.dependencies.resolve import open_dependencies, resolve
 from runner.store.expire import EXPIRED, any_overdue, expire

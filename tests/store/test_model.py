@@ -21,8 +21,8 @@ from runner.db.database import Database
 from runner.errors import DuplicateTask, InvalidTask
 from runner.model.outcome import Cancelled, Dead, Done, Outcome, Release, Retry, Snooze
 from runner.model.task import DependsOn, NewTask, OnDuplicate, Scope, State, SubmitResult, UniqueSpec
-from runner.operations.reschedule import requeue
 from runner.operations.results import Actor, Target
+from runner.operations.retry import requeue
 from runner.operations.terminate import terminate as end
 from runner.operations.unblock import unblock
 from runner.operations.undo.undo import undo

@@ -11,8 +11,8 @@ from runner.db.database import Database
 from runner.errors import DatabaseRefused, InvalidTask
 from runner.model.outcome import Dead, Outcome, Retry
 from runner.model.task import Claimed, DependsOn, NewTask, OnFailure, OrderSpec
-from runner.operations.reschedule import requeue
 from runner.operations.results import Actor, Target
+from runner.operations.retry import requeue
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.queries.why.why import why

@@ -14,8 +14,8 @@ from runner.db.database import Database
 from runner.db.schema.partitions import WIDTH, full_name
 from runner.model.outcome import Dead
 from runner.model.task import DependsOn, Scope, State
-from runner.operations.reschedule import requeue
 from runner.operations.results import Actor, Target
+from runner.operations.retry import requeue
 from runner.policy.partitions import FEW, Range
 from runner.queries.health import health
 from runner.queries.task.detail import task_detail

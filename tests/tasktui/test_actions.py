@@ -18,8 +18,8 @@ from runner.model.task import DependsOn, NewTask, State
 from runner.operations.audit_log import reveal
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
-from runner.operations.reschedule import delay, retry_now
 from runner.operations.results import Actor, Target, with_change_group
+from runner.operations.retry import delay, retry_now
 from runner.operations.terminate import terminate
 from runner.policy.breaker import Breaker
 from runner.queries.audit import AuditRecord, audit

@@ -13,8 +13,8 @@ from runner.db.transaction import Transaction
 from runner.db.types import Instant, next_version
 from runner.model.task import FINAL, MOVES, State
 from runner.operations.audit_log import AuditEntry, record
-from runner.operations.reschedule import copy_checkpoint
 from runner.operations.results import Actor, Result, Skipped
+from runner.operations.retry import copy_checkpoint
 from runner.operations.targets import LockedTask, change, reschedule
 from runner.operations.undo.entries import UndoableChange, edited_columns, former_values
 from runner.operations.unique_keys import Locked, assign_keys
