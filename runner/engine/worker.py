@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from runner.db.database import Database
 from runner.engine.attempt_outcome import AttemptLimits, done, failure_of
 from runner.engine.attempt_reports import OPEN, BreakerReports, Starts
-from runner.engine.checkpoints import AttemptNotes, NotesWriter
 from runner.engine.executor import Executor
 from runner.engine.handler_context import HandlerTransaction, StoredParentResults
 from runner.engine.hooks import attempt_end
 from runner.engine.metrics import Metrics, ResourceMeter, log_failure, log_unfinished
+from runner.engine.notes import AttemptNotes, NotesWriter
 from runner.engine.resources import RunnerResources
 from runner.engine.settle_buffer import SettleBuffer, Settling
 from runner.engine.slots import InFlight, Running, Slots

@@ -15,13 +15,13 @@ from runner.db.schema import Tables
 from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST, Instant, db_later
 from runner.engine.attempt_outcome import AttemptLimits, done
-from runner.engine.checkpoints import NotesWriter
 from runner.engine.claimer import handler_defaults
 from runner.engine.dependency_resolver import DependencyResolver
 from runner.engine.executor import Executor
 from runner.engine.handler_context import HandlerTransaction, StoredParentResults
 from runner.engine.heartbeat import release
 from runner.engine.hooks import Hooks, Middleware, attempt_end
+from runner.engine.notes import NotesWriter
 from runner.engine.resources import OpenResources
 from runner.engine.slots import Running, Slots
 from runner.handlers.hooks import LIFE_CYCLE, Event

@@ -23,11 +23,11 @@ def die_at(boundary: str, number: int) -> None:
 
 def install() -> None:
     """Give this runner the boundaries inside the engine."""
-    from runner.engine import checkpoints
+    from runner.engine import notes
     from runner.store.attempts import Checkpoint, save_checkpoint
 
     os.environ[RUNNER] = str(os.getpid())
-    store = checkpoints.AttemptNotes._store
+    store = notes.AttemptNotes._store
 
     async def save(tx: Any, holder: int, checkpoint: Checkpoint) -> bool:
         die_at("before", checkpoint.number)
@@ -35,9 +35,9 @@ def install() -> None:
         die_at("statement", checkpoint.number)
         return holds
 
-    async def stored(notes: checkpoints.AttemptNotes, text: str) -> None:
-        await store(notes, text)
-        die_at("commit", notes.number)
+    async def stored(attempt: notes.AttemptNotes, text: str) -> None:
+        await store(attempt, text)
+        die_at("commit", attempt.number)
 
-    cast("Any", checkpoints).save_checkpoint = save
-    cast("Any", checkpoints.AttemptNotes)._store = stored
+    cast("Any", notes).save_checkpoint = save
+    cast("Any", notes.AttemptNotes)._store = stored

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from runner import Context
 from runner.db.transaction import Transaction
-from runner.engine import checkpoints
+from runner.engine import notes
 from runner.errors import DatabaseUnavailable, FencedOut, InvalidCheckpoint, InvalidProgress
 from runner.operations.results import Actor, Result, Target
 from runner.operations.retry import rewind
@@ -72,7 +72,7 @@ async def test_attempts_that_resume_together_read_their_checkpoints_with_one_sta
             raise ConnectionError
         states[ctx.id] = ctx.state
 
-    monkeypatch.setattr(checkpoints, "last_checkpoints", read)
+    monkeypatch.setattr(notes, "last_checkpoints", read)
     tasks = [await harness.submit("work") for _ in range(6)]
     async with harness.running(concurrency=len(tasks)):
 
@@ -169,7 +169,7 @@ async def test_a_kept_state_is_stored_on_interruption_and_resets_the_count(harne
 
 @on_sqlite
 async def test_a_kept_state_is_stored_at_the_interval(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints.NotesWriter, "every", 0.02)
+    monkeypatch.setattr(notes.NotesWriter, "every", 0.02)
     go_on = asyncio.Event()
 
     @harness.handler("work")
@@ -239,9 +239,9 @@ async def test_the_last_progress_is_kept(harness: Harness) -> None:
 async def test_progress_and_log_lines_are_written_while_it_runs(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints.NotesWriter, "every", 0.02)
-    monkeypatch.setattr(checkpoints, "RATE_AFTER", -1.0)
-    monkeypatch.setattr(checkpoints, "MOST_LINES", 3)
+    monkeypatch.setattr(notes.NotesWriter, "every", 0.02)
+    monkeypatch.setattr(notes, "RATE_AFTER", -1.0)
+    monkeypatch.setattr(notes, "MOST_LINES", 3)
     go_on = asyncio.Event()
 
     @harness.handler("work")

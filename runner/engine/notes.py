@@ -1,4 +1,4 @@
-"""Checkpoints, progress and log lines of attempts: collected while a handler runs, and written in batches."""
+"""Notes of attempts, collected while a handler runs and written in batches: checkpoints, progress and log lines."""
 
 import asyncio
 import json
