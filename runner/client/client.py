@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runner.client.commit import Coalescer, SubmitThreads, raise_explained, shares_commits, submit_alone
+from runner.client.commit import Coalescer, SubmitThreads, Template, raise_explained, shares_commits, submit_alone
 from runner.client.result_poller import ResultPoller
 from runner.db.semaphore import InterruptibleLock
 from runner.errors import DatabaseUnavailable, PayloadTooLarge
@@ -24,7 +24,7 @@ from runner.settings import Settings, load
 
 if TYPE_CHECKING:
     from runner.db.database import Database
-    from runner.db.statement import SingleInsert, StepsBuilder
+    from runner.db.statement import SingleInsert, StatementFrame, StepsBuilder
     from runner.queries.task.results import TaskResult
 
 T = TypeVar("T")
@@ -33,21 +33,6 @@ log = logging.getLogger("runner")
 
 CLOSE_TIMEOUT = 10.0
 """Seconds allowed for unfinished work when the client closes."""
-
-
-class Template:
-    """A task whose submits differ only in their payload.
-
-    Args:
-        task: the task without its payload.
-    """
-
-    __slots__ = ("entry", "task")
-
-    def __init__(self, task: NewTask) -> None:
-        self.task = task
-        self.entry: tuple[Client | None, SingleInsert | None] = (None, None)
-        """A client, and its statement for the task; one tuple, because several threads may replace it."""
 
 
 class Client:
@@ -71,8 +56,14 @@ class Client:
         self._threads = SubmitThreads()
         self._database: asyncio.Future[Database] | None = None
         self._opened_database: Database | None = None
+        self.frame: StatementFrame | None = None
+        """The frame of the statements of submits; None before the packages are loaded."""
         self._thread = threading.Thread(target=self._loop.run_forever, name="runner-client", daemon=True)
         self._thread.start()
+
+    async def load(self) -> None:
+        """Import the packages of a submit in a thread: the event loop of the caller continues."""
+        self.frame = await self._threads.run(load_packages, self.settings)
 
     def insert_of(self, template: Template) -> "SingleInsert | None":
         """Return the statement that submits a task in one step; None if its submit needs more.
@@ -92,12 +83,10 @@ class Client:
         return insert
 
     def _new_insert(self, task: NewTask) -> "SingleInsert | None":
-        from runner.db.dialects import DIALECTS  # importing SQLAlchemy takes 0.25 s
-        from runner.db.statement import StatementFrame
+        self.frame = self.frame or load_packages(self.settings)
         from runner.store.submit import single_insert
 
-        frame = StatementFrame.of(self.settings, DIALECTS[self.settings.url.kind].by_position)
-        return single_insert(frame, task, self.settings.notify)
+        return single_insert(self.frame, task, self.settings.notify)
 
     def submit_one(self, insert: "SingleInsert", payload: str) -> int:
         """Submit one task in a separate transaction and return its id.
@@ -271,6 +260,25 @@ class Client:
                 await (await self._database).dispose()
 
 
+def load_packages(settings: Settings) -> "StatementFrame":
+    """Import the packages of a submit, which takes 0.1 to 0.4 s, and return the frame of its statements.
+
+    Raises:
+        DriverMissing: the driver of the database is not installed.
+    """
+    from runner.db import connect, database  # noqa: F401 - a submit opens the database
+    from runner.db.dialects import DIALECTS
+    from runner.db.migrations import apply  # noqa: F401 - opening looks for the tables
+    from runner.db.statement import StatementFrame
+    from runner.store import submit  # noqa: F401 - a submit compiles its statements
+
+    dialect = DIALECTS[settings.url.kind]
+    connect.require_driver(dialect.name)
+    if dialect.is_server:
+        from runner.db import loop_connections  # noqa: F401
+    return StatementFrame.of(settings, dialect.by_position)
+
+
 _lock = InterruptibleLock()
 _client: Client | None = None
 _kind: type[Client] = Client
@@ -304,8 +312,13 @@ def connect(settings: Settings | None = None, **overrides: Any) -> None:
 
     Raises:
         InvalidSettings: a value is not valid.
+        DriverMissing: the driver of the database is not installed.
     """
-    old = replace(_kind(settings or load(**overrides)))
+    settings = settings or load(**overrides)
+    frame = load_packages(settings)
+    client = _kind(settings)
+    client.frame = frame
+    old = replace(client)
     if old is not None:
         old.close()
 

@@ -21,11 +21,27 @@ from runner.text.sanitize import count_noun
 
 if TYPE_CHECKING:
     from runner.db.database import Database
+    from runner.db.statement import SingleInsert
 
 T = TypeVar("T")
 
 MOST_NAMED = 3
 """Maximum number of handlers in the filter of an error message."""
+
+
+class Template:
+    """A task whose submits differ only in their payload.
+
+    Args:
+        task: the task without its payload.
+    """
+
+    __slots__ = ("entry", "task")
+
+    def __init__(self, task: NewTask) -> None:
+        self.task = task
+        self.entry: tuple[object, SingleInsert | None] = (None, None)
+        """A client, and its statement for the task; one tuple, because several threads may replace it."""
 
 
 async def submit_alone(database: "Database", tasks: Sequence[NewTask], *, notify: bool) -> SubmitResult:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
-from runner.client.client import Template, get_client
-from runner.client.commit import refuse_event_loop
+from runner.client.client import get_client
+from runner.client.commit import Template, refuse_event_loop
 from runner.client.inline import chunks, delay_after, inline_arguments, require_result
 from runner.client.results import DuplicateHandle, TaskHandle, handles
 from runner.errors import InvalidTask
@@ -61,6 +61,8 @@ class Submitter(Generic[P, R]):
         """Same as `submit`, without blocking the event loop."""
         own = self._submission
         payload, client = own.handler.signature.encode(args, kwargs), get_client()
+        if client.frame is None:
+            await client.load()
         if own.tx is not None:
             return task_handle(await client.submit_within_async(own.tx, own.with_payloads([payload])))
         if own.template is not None and (insert := client.insert_of(own.template)) is not None:
@@ -88,6 +90,8 @@ class Submitter(Generic[P, R]):
         """Same as `submit_many`, without blocking the event loop."""
         own = self._submission
         tasks, client = own.tasks_each(calls), get_client()
+        if client.frame is None:
+            await client.load()
         submitted = client.submit_async(tasks) if own.tx is None else client.submit_within_async(own.tx, tasks)
         return task_handles(await submitted)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import sqlalchemy as sa
 
-from runner.client.client import Client, Template, replace
+from runner.client.client import Client, replace
+from runner.client.commit import Template
 from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.errors import WouldBlock

@@ -1,0 +1,73 @@
+"""Loading: when a program imports the packages of its submits, and in which thread."""
+
+import os
+import subprocess
+import sys
+
+from tests.conftest import on_sqlite
+
+SETUP = """
+import asyncio, os, sys, threading
+import runner
+
+async def greet(name: str) -> None: ...
+
+GREET = runner.TaskHandler("greet", greet)
+
+def packages() -> set[str]:
+    return {name for name in sys.modules if name.partition(".")[0] in {"runner", "sqlalchemy", "psycopg", "sqlite3"}}
+"""
+
+AFTER_CONNECT = """
+runner.connect(url=os.environ["RUNNER_URL"])
+before = packages()
+GREET.submit("Ada")
+asyncio.run(GREET.submit_async("Ada"))
+print(*sorted(packages() - before))
+"""
+
+FINDER = """
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "sqlalchemy":
+            print(threading.current_thread() is threading.main_thread())
+
+sys.meta_path.insert(0, Finder())
+"""
+
+ON_A_LOOP = f"""
+{FINDER}
+asyncio.run(GREET.submit_async("Ada"))
+"""
+
+IN_A_TRANSACTION = f"""
+import aiosqlite
+{FINDER}
+async def main() -> None:
+    async with aiosqlite.connect(os.environ["RUNNER_URL"].removeprefix("sqlite:///")) as tx:
+        await tx.execute("BEGIN")
+        await GREET.options(tx=tx).submit_many_async([{{"name": "Ada"}}, {{"name": "Bob"}}])
+        await tx.commit()
+
+asyncio.run(main())
+"""
+
+
+def printed(code: str, url: str) -> str:
+    """Run a program that submits to a database, and return its output."""
+    program = [sys.executable, "-W", "error", "-c", SETUP + code]
+    environment = {**os.environ, "RUNNER_URL": url}
+    return subprocess.run(program, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_first_submit_after_connect_imports_no_package(migrated_url: str) -> None:
+    assert printed(AFTER_CONNECT, migrated_url) == ""
+
+
+def test_a_first_submit_without_connect_imports_packages_in_a_thread(migrated_url: str) -> None:
+    assert printed(ON_A_LOOP, migrated_url) == "False"
+
+
+@on_sqlite
+def test_a_first_submit_in_a_transaction_without_connect_imports_packages_in_a_thread(migrated_url: str) -> None:
+    assert printed(IN_A_TRANSACTION, migrated_url) == "False"
