@@ -1,7 +1,7 @@
 """Registering a handler with @handler, and submitting tasks for it."""
 
-import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from math import inf
@@ -12,12 +12,12 @@ from runner.client.submission import Submission, Submitter
 from runner.errors import InvalidEdit, InvalidHandler
 from runner.handlers.context import Context
 from runner.handlers.dependencies import Parent
-from runner.handlers.derived import Bucket, Tenant
+from runner.handlers.functions import signature_of
 from runner.handlers.keys import Duplicate, OrderKey, UniqueKey
 from runner.handlers.options import convert
 from runner.handlers.outcome_rules import OnError, OnNone
 from runner.handlers.registry import REGISTRY, ExecutorKind, Handler, Options, parse_memory
-from runner.handlers.rules import NO_RULES, Rules
+from runner.handlers.rules import NO_RULES, Bucket, Rules, Tenant
 from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
 from runner.model.task import NewTask, OnFailure
@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 FUNCTION_ATTRIBUTES = (
-    *("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"),
+    *("__module__", "__name__", "__qualname__", "__doc__", "__annotate__", "__annotations__"),
     *("__code__", "__defaults__", "__kwdefaults__"),  # with these, inspect.iscoroutinefunction takes it for a function
 )
 """Attributes of a function that its handler takes over."""
@@ -49,7 +49,7 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
     def __init__(self, name: str, function: F, defaults: Options | None = None) -> None:
         super().__init__(name, function, defaults)
         for attribute in FUNCTION_ATTRIBUTES:
-            if hasattr(function, attribute):
+            with suppress(AttributeError, NameError):  # Python 3.14 evaluates the annotations when they are first read
                 setattr(self, attribute, getattr(function, attribute))
         self.__wrapped__ = function
 
@@ -68,7 +68,7 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
 
     def __repr__(self) -> str:
         kind = "async " if self.is_async else ""
-        return f"<handler {self.name!r}: {kind}{self.location}{inspect.signature(self.function)}>"
+        return f"<handler {self.name!r}: {kind}{self.location}{signature_of(self.function)}>"
 
     @cached_property
     def _submission(self) -> Submission[P, R]:  # type: ignore[override] # read only

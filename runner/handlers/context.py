@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.errors import InvalidProgress, NoTransaction
 from runner.handlers.dependencies import BatchResult
+from runner.handlers.functions import is_named, signature_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -284,10 +285,13 @@ class Context:
         return self.stop.is_set()
 
 
+CONTEXT_NAMES = ("Context", "runner.Context")
+
+
 def context_parameter(function: Callable[..., Any]) -> str | None:
     """Return the name of the parameter that receives the Context; None if the function has none."""
-    for item in inspect.signature(function).parameters.values():
-        if item.annotation is Context or item.annotation in ("Context", "runner.Context"):
+    for item in signature_of(function).parameters.values():
+        if item.annotation is Context or is_named(item.annotation, CONTEXT_NAMES):
             return item.name
         if item.name == "ctx" and item.annotation is inspect.Parameter.empty:
             return item.name

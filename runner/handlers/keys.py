@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
 from runner.errors import InvalidDuration, InvalidPayload, InvalidTask
-from runner.handlers.derived import derive, require_names
+from runner.handlers.functions import derive, require_names
 from runner.handlers.signature import Signature
 from runner.model.duration import LONGEST_SECONDS, format_duration, parse_duration
 from runner.model.task import OnDuplicate, OnFailure, OrderSpec, Scope, UniqueSpec
@@ -100,7 +100,7 @@ class Unique(NamedTuple):
             InvalidTask: unique_key is missing.
         """
         if callable(self.key):
-            require_names("unique_key", self.key, signature)
+            require_names("unique_key", self.key, signature.name, signature.takes)
         self.require_key()
 
     def require_key(self) -> None:
@@ -243,7 +243,7 @@ class Order(NamedTuple):
             InvalidTask: order_key is missing.
         """
         if callable(self.key):
-            require_names("order_key", self.key, signature)
+            require_names("order_key", self.key, signature.name, signature.takes)
         self.require_key()
 
     def require_key(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 from runner.errors import InvalidHandler, InvalidSettings
 from runner.handlers.context import Context, context_parameter
+from runner.handlers.functions import signature_of
 from runner.model.outcome import (
     HANDLER_OUTCOMES,
     ON_ERROR,
@@ -219,11 +220,11 @@ def _caller(case: Unexpected, function: Callable[..., Any]) -> Callable[[Any, Co
     if inspect.iscoroutinefunction(function):
         raise ValueError(f"the async function {name}: {remedy}, without async")
     context = context_parameter(function)
-    parameters = inspect.signature(function).parameters.values()
+    parameters = signature_of(function).parameters.values()
     required = [item for item in parameters if item.name != context and item.default is inspect.Parameter.empty]
     results = [item for item in required if item.kind in POSITIONAL_KINDS]
     if len(results) != len(required) or not (len(results) == 1 or (case is ON_NONE and context and not results)):
-        raise ValueError(f"the function {name}{inspect.signature(function)}: {remedy}")
+        raise ValueError(f"the function {name}{signature_of(function)}: {remedy}")
 
     def call(result: Any, made: Context) -> Any:
         order = [item.name for item in parameters if item.name == context or item in results]

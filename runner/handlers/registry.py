@@ -166,10 +166,7 @@ class Handler:
         Raises:
             InvalidHandler: an argument cannot be read from JSON, or a parameter has no resource.
         """
-        missing = [parameter for parameter, name in self.resources.items() if not name]
-        if missing:
-            why = f"its parameter {missing[0]} is injected, but no @resource has its type or name"
-            raise InvalidHandler(name=self.name, why=why)
+        self.require_resources()
         self.signature.require_types()
         if self.on_none is not None and not self.result_type.excludes_none:
             why = "on_none needs a declared result: annotate the return value of the function with a type without None"
@@ -178,6 +175,17 @@ class Handler:
             why = 'executor="process" needs a function that a new process can import: define it in a module, not in '
             where = "the program that starts" if self.function.__module__ == "__main__" else "a function"
             raise InvalidHandler(name=self.name, why=f"{why}{where}")
+
+    def require_resources(self) -> None:
+        """Check that each injected parameter has a resource.
+
+        Raises:
+            InvalidHandler: a parameter has none.
+        """
+        missing = [parameter for parameter, name in self.resources.items() if not name]
+        if missing:
+            why = f"its parameter {missing[0]} is injected, but no @resource has its type or name"
+            raise InvalidHandler(name=self.name, why=why)
 
     def injections(self, context: Callable[[], Context], resources: Mapping[str, Any] = {}) -> dict[str, Any]:
         """Return the keyword arguments of the function that are not part of a call: the Context and the resources.

@@ -3,10 +3,11 @@
 import inspect
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar, get_args, get_type_hints
+from typing import Any, Generic, Protocol, TypeVar, get_args
 from weakref import WeakSet
 
 from runner.errors import ConfigurationError
+from runner.handlers.functions import RETURN, readable_hints, signature_of
 
 T = TypeVar("T")
 
@@ -49,11 +50,7 @@ class Resource(Generic[T]):
     @cached_property
     def type(self) -> Any:
         """The class of the object by the return annotation; None without a readable annotation."""
-        try:
-            annotation = get_type_hints(self.function).get("return")
-        except (NameError, TypeError):
-            return None
-        return next(iter(get_args(annotation)), None)
+        return next(iter(get_args(readable_hints(self.function).get(RETURN))), None)
 
     @property
     def location(self) -> str:
@@ -113,13 +110,10 @@ class Resources(Mapping[str, Resource[Any]]):
         Raises:
             InvalidResource: several resources have the type of a parameter, and none has its name.
         """
-        parameters = inspect.signature(function).parameters.values()
+        parameters = signature_of(function).parameters.values()
         if not self._resources and all(item.default is not injected for item in parameters):
             return {}
-        try:
-            hints = get_type_hints(function)
-        except (NameError, TypeError):
-            hints = {}
+        hints = readable_hints(function)
         names: dict[str, str] = {}
         for item in parameters:
             name = self._match(function, item.name, hints.get(item.name, Any))
@@ -224,5 +218,5 @@ def location_of(function: Callable[..., Any]) -> str:
 
 def free_parameters(function: Callable[..., Any], names: Collection[str]) -> list[str]:
     """Return the parameters of a function that need a value and are not among `names`."""
-    parameters = inspect.signature(function).parameters.values()
+    parameters = signature_of(function).parameters.values()
     return [item.name for item in parameters if item.default is inspect.Parameter.empty and item.name not in names]

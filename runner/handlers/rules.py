@@ -2,14 +2,63 @@
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
 
-from runner.errors import InvalidTask
-from runner.handlers.derived import Bucket, Tenant, bucket_of, require_names, tenant_of
+from runner.errors import InvalidPayload, InvalidTask
+from runner.handlers.functions import derive, require_names
 from runner.handlers.keys import Order, OrderKey, Unique, UniqueKey
 from runner.handlers.signature import Signature
 from runner.model.outcome import Outcome
-from runner.model.task import NewTask
+from runner.model.task import BUCKETS, NewTask
+
+Tenant: TypeAlias = str | Callable[..., str | None]
+"""The tenant of a task, or a function that returns it, or None for no tenant, from the call's arguments."""
+
+
+def tenant_of(tenant: Tenant | None, handler: str, arguments: Callable[[], Mapping[str, Any]]) -> str | None:
+    """Return the tenant of a call; None for none.
+
+    Args:
+        tenant: the task option.
+        handler: handler name.
+        arguments: returns the call's arguments, including defaults.
+
+    Raises:
+        InvalidPayload: the function failed or did not return text.
+    """
+    if not callable(tenant):
+        return tenant
+    name = derive("tenant", tenant, handler, arguments())
+    if name is not None and not isinstance(name, str):
+        why = f"its tenant function returned {type(name).__name__}, not text; use str(...)"
+        raise InvalidPayload(handler=handler, why=why)
+    return name
+
+
+Bucket: TypeAlias = int | Callable[..., int]
+"""A number from 0 to BUCKETS - 1, or a function that computes a whole number from the call's arguments.
+
+The bucket is that number modulo BUCKETS. The function receives arguments as a unique_key function does."""
+
+
+def bucket_of(bucket: Bucket | None, handler: str, arguments: Callable[[], Mapping[str, Any]]) -> int | None:
+    """Return the bucket of a call; None for a random one.
+
+    Args:
+        bucket: the task option.
+        handler: handler name.
+        arguments: returns the call's arguments, including defaults.
+
+    Raises:
+        InvalidPayload: the function failed or did not return a whole number.
+    """
+    if not callable(bucket):
+        return bucket
+    number = derive("bucket", bucket, handler, arguments())
+    if not isinstance(number, int):
+        why = f"its bucket function returned {type(number).__name__}, not a whole number"
+        raise InvalidPayload(handler=handler, why=why)
+    return number % BUCKETS
 
 
 class Rules(NamedTuple):
@@ -83,7 +132,7 @@ class Rules(NamedTuple):
                 options.require(signature)
         for option, function in (("bucket", self.bucket), ("tenant", self.tenant)):
             if callable(function):
-                require_names(option, function, signature)
+                require_names(option, function, signature.name, signature.takes)
 
     def applied(self, task: NewTask, arguments: Callable[[], Mapping[str, Any]]) -> NewTask:
         """Return a task with its derived values.

@@ -8,20 +8,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Never, NoReturn, NotRequired, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Never, NoReturn, NotRequired, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Secret, SecretBytes, SecretStr, TypeAdapter, ValidationError, with_config
 from pydantic.errors import PydanticUserError
 from typing_extensions import TypedDict
 
 from runner.errors import InvalidHandler, InvalidPayload
+from runner.handlers.functions import POSITIONAL, RETURN, UNREADABLE, hints_of, signature_of
 from runner.model.outcome import HANDLER_OUTCOMES
 from runner.model.text_limits import require_payload
 
 if TYPE_CHECKING:
     from pydantic.json_schema import GenerateJsonSchema
-
-POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 
 
 class Signature:
@@ -36,7 +35,7 @@ class Signature:
     def __init__(self, name: str, function: Callable[..., Any], injected: Collection[str] = ()) -> None:
         self.name = name
         self._function = function
-        parameters = [item for item in inspect.signature(function).parameters.values() if item.name not in injected]
+        parameters = [item for item in signature_of(function).parameters.values() if item.name not in injected]
         for item in parameters:
             if item.kind in POSITIONAL:
                 raise InvalidHandler(name=name, why=f"a payload has only named arguments, so {item} cannot be passed")
@@ -150,8 +149,8 @@ class Signature:
         """
         make: Any = TypedDict  # type checkers do not accept fields that are computed at run time
         try:
-            hints = get_type_hints(self._function, include_extras=True)
-        except (NameError, TypeError) as error:
+            hints = hints_of(self._function, self._calling.parameters)
+        except UNREADABLE as error:
             why = f"its annotations cannot be read: {error}. Import the types outside `if TYPE_CHECKING`"
             raise InvalidHandler(name=self.name, why=why) from None
         annotated: dict[str, Any] = {}
@@ -328,16 +327,15 @@ class Returned:
     @property
     def name(self) -> str:
         """The annotation, for people."""
-        annotation = self._function.__annotations__.get("return")
+        annotation = hints_of(self._function, [RETURN])[RETURN]
         return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any] | None:
         """Built at first use, because the annotation may name a type defined after the handler."""
         try:
-            annotation = get_type_hints(self._function, include_extras=True)["return"]
-            return TypeAdapter(_result_of(annotation))
-        except (KeyError, NameError, TypeError, PydanticUserError):
+            return TypeAdapter(_result_of(hints_of(self._function, [RETURN])[RETURN]))
+        except (KeyError, *UNREADABLE, PydanticUserError):
             return None
 
 

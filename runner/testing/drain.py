@@ -172,6 +172,7 @@ class Drain:
     async def _open_for(self, handler: Handler) -> None:
         """Open the resources of a handler, the middleware and the hooks, so that a test opens no others."""
         events: tuple[Event, ...] = ("around_execute", "on_success", "on_failure", "on_retry", "on_dead")
+        handler.require_resources()
         callbacks = [callback for event in events for callback in LIFE_CYCLE.of(event)]
         names = {*handler.resources.values(), *(name for item in callbacks for name in item.require().values())}
         await self._resources.require(names)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from runner import Context, DependsOn, Retry, TaskHandler, connect, disconnect, handler, injected, resource
 from runner.client.client import get_client
-from runner.errors import InvalidPayload, UnknownHandler, WouldBlock
+from runner.errors import InvalidHandler, InvalidPayload, UnknownHandler, WouldBlock
 from runner.handlers.registry import REGISTRY
 from runner.handlers.resources import RESOURCES
 from runner.logs import TaskFilter
@@ -251,6 +251,15 @@ class Mailer:
 
     def __init__(self) -> None:
         self.sent: list[str] = []
+
+
+def test_an_injected_parameter_without_a_resource_is_refused_as_by_a_runner(store: TaskStore) -> None:
+    @handler("test.unplugged")
+    def unplugged(mailer: object = injected) -> None: ...
+
+    unplugged.submit()
+    with pytest.raises(InvalidHandler, match="its parameter mailer is injected, but no @resource has its type or name"):
+        store.drain()
 
 
 def test_a_resource_is_opened_for_its_handlers_only_and_can_be_replaced(tmp_path: Path) -> None:

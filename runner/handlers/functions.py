@@ -1,0 +1,144 @@
+"""Functions of an application, such as handlers and those of their options: parameters, annotations and calls."""
+
+import inspect
+import sys
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, ForwardRef, get_type_hints
+
+from runner.errors import InvalidHandler, InvalidPayload
+
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+ANY_NAME = inspect.Parameter.VAR_KEYWORD
+
+UNREADABLE = (AttributeError, NameError, TypeError)
+"""The errors of an annotation that cannot be evaluated."""
+
+RETURN = "return"
+"""The name of the return annotation."""
+
+
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
+
+    def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+        """Return the signature of a function. An annotation that cannot be evaluated yet is a ForwardRef in it.
+
+        Args:
+            function: a function of the application. Python 3.14 evaluates its annotations when they are first read.
+        """
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+
+else:
+
+    def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+        """Return the signature of a function.
+
+        Args:
+            function: a function of the application. Python evaluated its annotations at the definition, or they are
+                text.
+        """
+        return inspect.signature(function)
+
+
+def is_named(annotation: Any, names: Collection[str]) -> bool:
+    """True if an annotation is one of these names, and not evaluated."""
+    return (annotation.__forward_arg__ if isinstance(annotation, ForwardRef) else annotation) in names
+
+
+def hints_of(function: Callable[..., Any], names: Collection[str]) -> dict[str, Any]:
+    """Return the evaluated annotations of a function.
+
+    Args:
+        function: a function of the application.
+        names: the parameters to evaluate, and `RETURN`. Annotations of others may name types that only type checkers
+            import.
+
+    Raises:
+        NameError: one of these annotations names a type that is not defined.
+        AttributeError: or a member that its module does not have.
+        TypeError: or is not a type.
+    """
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (AttributeError, NameError):
+        return _some_hints(function, names)
+
+
+def readable_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function that can be evaluated, without the metadata of `Annotated`."""
+    try:
+        return get_type_hints(function)
+    except UNREADABLE:
+        hints: dict[str, Any] = {}
+        for name in (*signature_of(function).parameters, RETURN):
+            with suppress(*UNREADABLE):
+                hints |= _some_hints(function, [name], include_extras=False)
+        return hints
+
+
+def _some_hints(function: Callable[..., Any], names: Collection[str], include_extras: bool = True) -> dict[str, Any]:
+    """Evaluate some annotations, as those of a function that has no others."""
+
+    def stub() -> None: ...
+
+    signature = signature_of(function)
+    annotations = {item.name: item.annotation for item in signature.parameters.values()}
+    annotations[RETURN] = signature.return_annotation
+    stub.__annotations__ = {
+        name: annotation
+        for name, annotation in annotations.items()
+        if name in names and annotation is not inspect.Signature.empty
+    }
+    scope = getattr(inspect.unwrap(function), "__globals__", {})
+    return get_type_hints(stub, globalns=scope, include_extras=include_extras)
+
+
+def require_names(option: str, function: Callable[..., Any], handler: str, takes: Callable[[str], bool]) -> None:
+    """Reject a function that takes arguments the handler does not have.
+
+    Args:
+        option: task option that holds the function.
+        function: takes some of the handler's arguments by name, or `**all` of them.
+        handler: handler name.
+        takes: true for the name of an argument of the handler.
+
+    Raises:
+        InvalidHandler: a parameter of the function is positional or unknown.
+    """
+    for item in signature_of(function).parameters.values():
+        if item.kind in POSITIONAL:
+            raise InvalidHandler(name=handler, why=f"its {option} function takes {item}, but arguments have names")
+        is_required = item.kind is not ANY_NAME and item.default is inspect.Parameter.empty
+        if is_required and not takes(item.name):
+            why = f"its {option} function takes {item.name!r}, which is not an argument of the handler"
+            raise InvalidHandler(name=handler, why=why)
+
+
+def derive(option: str, function: Callable[..., Any], handler: str, arguments: Mapping[str, Any]) -> Any:
+    """Call the function with the arguments that it takes.
+
+    Args:
+        option: task option that holds the function.
+        function: the function.
+        handler: handler name.
+        arguments: all arguments of the call.
+
+    Raises:
+        InvalidPayload: the function raised an exception, which is the cause of this one.
+    """
+    names = _parameters(function)
+    accepted = arguments if names is None else {name: arguments[name] for name in names if name in arguments}
+    try:
+        return function(**accepted)
+    except Exception as error:
+        why = f"its {option} function raised {type(error).__name__}"  # without the message, which may hold a secret
+        raise InvalidPayload(handler=handler, why=why) from error
+
+
+@lru_cache(maxsize=256)
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...] | None:
+    """Parameter names of the function; None if it takes all arguments."""
+    parameters = signature_of(function).parameters.values()
+    return None if any(item.kind is ANY_NAME for item in parameters) else tuple(item.name for item in parameters)
