@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 from runner.client.results import TaskHandle
 from runner.client.submission import Submission, Submitter
-from runner.errors import InvalidEdit, InvalidHandler
+from runner.errors import InvalidEdit, InvalidHandler, InvalidTask
 from runner.handlers.context import Context
 from runner.handlers.dependencies import Parent
 from runner.handlers.functions import signature_of
@@ -76,8 +76,15 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
         return self.options()
 
     def task_handle(self, id: int) -> TaskHandle[R]:
-        """Return the handle of an existing task, to wait for its result."""
-        return TaskHandle(id)
+        """Return the handle of an existing task, to wait for its result.
+
+        Raises:
+            InvalidTask: `id` is not a whole number.
+        """
+        try:
+            return TaskHandle(id)
+        except (TypeError, ValueError):
+            raise InvalidTask(field="id", value=id, why="a task id is a whole number") from None
 
     def options(  # noqa: PLR0913 - one argument per task option
         self,

@@ -90,3 +90,7 @@ class InvalidResult(NoResult):
     Task {id} of handler {handler!r} succeeded, but its result does not match the handler's return annotation:
     {why}.
     """
+
+
+for _kind in (RunnerError, *RunnerError.__subclasses__(), *NoResult.__subclasses__()):
+    _kind.__module__ = "runner.errors"  # tracebacks and error trackers show the module to import them from

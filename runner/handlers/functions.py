@@ -95,6 +95,38 @@ def _some_hints(function: Callable[..., Any], names: Collection[str], include_ex
     return get_type_hints(stub, globalns=scope, include_extras=include_extras)
 
 
+def require_executable(handler: str, function: object) -> None:
+    """Reject a function that no payload can call, or that would not execute.
+
+    Args:
+        handler: handler name.
+        function: the decorated object.
+
+    Raises:
+        InvalidHandler: it is a class, a method of one, a generator function or not callable.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        why = f"{name} is a generator, which would succeed without executing it: replace its yield"
+    elif inspect.isclass(function):
+        why = f"{name} is a class: decorate a function"
+    elif isinstance(function, classmethod) or _is_method(function):
+        why = f"{name} is a method: decorate a function outside the class"
+    elif not callable(function):
+        why = f"{name} is not a function"
+    else:
+        return
+    raise InvalidHandler(name=handler, why=why)
+
+
+def _is_method(function: object) -> bool:
+    """True if a class is being defined around the function, and it takes an object of it."""
+    owner = getattr(function, "__qualname__", "").rpartition(".")[0]
+    if not inspect.isfunction(function) or owner.endswith("<locals>") or not owner:
+        return False
+    return next(iter(signature_of(function).parameters), "") in ("self", "cls")
+
+
 def require_names(option: str, function: Callable[..., Any], handler: str, takes: Callable[[str], bool]) -> None:
     """Reject a function that takes arguments the handler does not have.
 

@@ -19,6 +19,7 @@ from runner.errors import (
     UnknownHandler,
 )
 from runner.handlers.context import Context, context_parameter
+from runner.handlers.functions import require_executable
 from runner.handlers.options import TASK_OPTIONS
 from runner.handlers.outcome_rules import OnError, OnNone, OutcomeRule
 from runner.handlers.resources import RESOURCES, InvalidResource
@@ -111,17 +112,15 @@ class Handler:
         defaults: defaults for its tasks.
 
     Raises:
-        InvalidHandler: the name or a default is not valid, or the function is a generator or has positional-only
-            parameters.
+        InvalidHandler: the name or a default is not valid, or the function is a class, a method of one or a generator,
+            or has positional-only parameters.
     """
 
     def __init__(self, name: str, function: Callable[..., Any], defaults: Options | None = None) -> None:
-        if not NAME.fullmatch(name):
+        if not isinstance(name, str) or not NAME.fullmatch(name):
             why = "a name has 1 to 200 letters, digits and _ . : / - and starts with a letter, a digit or _"
             raise InvalidHandler(name=name, why=why)
-        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-            why = f"{function.__name__} is a generator, which would succeed without executing it: replace its yield"
-            raise InvalidHandler(name=name, why=why)
+        require_executable(name, function)
         self.name = name
         self.function = function
         self.body = function

@@ -95,7 +95,8 @@ class Signature:
         try:
             bound = self._calling.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise InvalidPayload(handler=self.name, why=str(error)) from None
+            why = f"{error}; it has: {', '.join(self._calling.parameters) or 'none'}"
+            raise InvalidPayload(handler=self.name, why=why) from None
         extra: dict[str, Any] = bound.get(self._extra, {})
         return {name: value for name, value in bound.items() if name != self._extra} | extra
 
@@ -185,7 +186,7 @@ class Signature:
         return text
 
     def _invalid(self, error: ValidationError) -> InvalidPayload:
-        return InvalidPayload(handler=self.name, why=_reasons(error))
+        return InvalidPayload(handler=self.name, why=_reasons(error, "payload", ", ".join(self._calling.parameters)))
 
 
 OPEN = "x-open"
@@ -220,10 +221,8 @@ def _unreadable_type(hints: Mapping[str, Any], error: PydanticUserError) -> str:
             TypeAdapter(hint)
         except PydanticUserError:
             type_name = hint.__qualname__ if isinstance(hint, type) else hint
-            return (
-                f"its argument {name} has the type {type_name}, which JSON cannot hold: "
-                "use an id, a data class or a pydantic model"
-            )
+            remedy = "use an id, a data class or a pydantic model"
+            return f"its argument {name} has the type {type_name}, which JSON cannot hold: {remedy}"
     return error.message.partition("\n")[0]
 
 
@@ -275,10 +274,14 @@ def _reject_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _reasons(error: ValidationError) -> str:
+def _reasons(error: ValidationError, whole: str, names: str = "") -> str:
     """All errors in one line, without the values, which may be secret."""
-    errors = error.errors(include_input=False, include_url=False, include_context=False)
-    return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'payload'}: {item['msg']}" for item in errors)
+    reasons: list[str] = []
+    for item in error.errors(include_input=False, include_url=False, include_context=False):
+        is_argument = len(item["loc"]) == 1 and item["type"] == "extra_forbidden"
+        why = f"the handler has no such argument; it has: {names or 'none'}" if is_argument else item["msg"]
+        reasons.append(f"{'.'.join(map(str, item['loc'])) or whole}: {why}")
+    return "; ".join(reasons)
 
 
 class Returned:
@@ -309,9 +312,7 @@ class Returned:
         except ValidationError as error:
             if result is None:
                 raise ValueError("there is none; inside ctx.transaction(), set its result") from None
-            errors = error.errors(include_input=False, include_url=False, include_context=False)
-            why = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'result'}: {item['msg']}" for item in errors)
-            raise ValueError(why) from None
+            raise ValueError(_reasons(error, "result")) from None
 
     @cached_property
     def excludes_none(self) -> bool:

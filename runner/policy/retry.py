@@ -181,7 +181,6 @@ class Spread:
         return f"{self.plan}~{self.percent}%"
 
 
-@lru_cache(maxsize=1024)
 def parse_plan(text: str) -> RetryPlan:
     """Parse a retry plan.
 
@@ -196,6 +195,11 @@ def parse_plan(text: str) -> RetryPlan:
     """
     if not isinstance(text, str):
         raise InvalidRetryPlan(plan=text, why="expected text")
+    return _parse_text(text)
+
+
+@lru_cache(maxsize=1024)
+def _parse_text(text: str) -> RetryPlan:
     text = text.strip()
     if len(text) > _LONGEST_TEXT:
         raise InvalidRetryPlan(plan=f"{text[:40]}...", why=f"it is longer than {_LONGEST_TEXT} characters")

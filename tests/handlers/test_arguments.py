@@ -23,8 +23,8 @@ from pydantic import (
     field_serializer,
 )
 
-from runner import Context, handler
-from runner.errors import InvalidHandler, InvalidPayload, PayloadTooLarge
+from runner import Context, errors, handler
+from runner.errors import InvalidHandler, InvalidPayload, InvalidRetryPlan, InvalidTask, PayloadTooLarge
 from runner.handlers.discovery import discover
 from runner.handlers.parameters import read_signature, stored_signatures
 from runner.handlers.registry import REGISTRY, Handler
@@ -195,6 +195,69 @@ def test_a_generator_is_no_handler(function: Any) -> None:
     with pytest.raises(InvalidHandler, match=f"{function.__name__} is a generator, .* without executing it"):
         handler("test.stream")(function)
     assert "test.stream" not in REGISTRY
+
+
+class Mailer:
+    def send(self, to: str) -> None: ...
+
+    @classmethod
+    def renew(cls) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (Mailer, "Mailer is a class: decorate a function"),
+        (Mailer.send, "Mailer.send is a method: decorate a function outside the class"),
+        (vars(Mailer)["renew"], "Mailer.renew is a method: decorate a function outside the class"),
+        (5, "5 is not a function"),
+    ],
+)
+def test_only_a_function_is_a_handler(function: Any, reason: str) -> None:
+    with pytest.raises(InvalidHandler, match=reason):
+        handler("test.method")(function)
+    assert "test.method" not in REGISTRY
+
+
+def test_bound_methods_and_static_methods_are_handlers(store: TaskStore) -> None:
+    bound = handler("test.take")(Mailer().send)
+    bound.submit(to="ana")
+    assert [ran.verb for ran in store.drain("test.take")] == ["succeed"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", 5])
+def test_a_handler_has_a_name(name: Any) -> None:
+    with pytest.raises(InvalidHandler, match="a name has 1 to 200 letters"):
+        handler(name)(lines)
+
+
+def test_a_retry_plan_is_text() -> None:
+    stages: Any = ["1m", "5m"]
+    with pytest.raises(InvalidRetryPlan, match=r"expected text\. Examples: 1m,5m,20m"):
+        handler("test.take", retry=stages)
+
+
+def test_an_unknown_argument_is_refused_with_the_known_ones(store: TaskStore) -> None:
+    @handler("test.take")
+    def count(ctx: Context, number: int, by: str = "") -> None: ...
+
+    take: Any = count
+    with pytest.raises(InvalidPayload, match="numbr: the handler has no such argument; it has: number, by"):
+        take.submit(number=1, numbr=2)
+    with pytest.raises(InvalidPayload, match="too many positional arguments; it has: number, by"):
+        take.submit(None, 1, "ana")
+
+
+def test_a_task_handle_has_a_whole_number(store: TaskStore) -> None:
+    take: Any = handler("test.take")(Mailer().send)
+    with pytest.raises(InvalidTask, match="Invalid value 'last' for `id`: a task id is a whole number"):
+        take.task_handle("last")
+
+
+def test_an_error_names_the_module_to_import_it_from() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.RunnerError)]
+    assert len(kinds) > 50
+    assert {kind.__module__ for kind in kinds} == {"runner.errors"}
 
 
 def test_an_annotation_that_is_missing_at_run_time_is_rejected(store: TaskStore) -> None:
