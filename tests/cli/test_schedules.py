@@ -91,7 +91,10 @@ def test_a_handler_that_no_runner_ever_had_is_a_warning(
 
 
 @pytest.mark.both_databases
-def test_a_queue_that_is_similar_to_a_known_one_is_a_warning(cli: Call, store: Store) -> None:
+def test_a_queue_that_is_similar_to_a_known_one_is_a_warning(
+    cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(REGISTRY, "_handlers", {})  # handlers of other tests would add a warning of their own
     store.submit(NewTask("mail.send", queue="letters"))
     similar = "runner: queue leters has never been used, did you mean 'letters'\n"
     for words in (("add", "daily", "mail.send", "--every", "24h"), ("edit", "daily")):
