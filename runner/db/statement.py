@@ -75,7 +75,7 @@ class SingleInsert(NamedTuple):
 
     Args:
         task: the task without its payload.
-        sql: the statement, with parameters by position; it returns the id.
+        sql: the statement, with parameters by position. It returns the id, unless the driver knows it.
         before: the values of the parameters before the payload.
         after: the values of the parameters after the payload.
     """

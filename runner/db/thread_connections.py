@@ -176,7 +176,7 @@ class ThreadConnections:
         """Submit one task and return its id, in `run`."""
         cursor = connection.by_position
         cursor.execute(insert.sql, (*insert.before, payload, *insert.after))
-        return int(cursor.fetchall()[0][0])
+        return int(cursor.fetchone()[0] if cursor.description else cursor.lastrowid)
 
     def inspect(self, function: Callable[[sa.Connection, Tables], T]) -> T:
         """Call a function with a connection that is opened for it.

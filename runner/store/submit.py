@@ -129,7 +129,7 @@ def single_insert(frame: Frame, task: NewTask, notify: bool) -> SingleInsert | N
     if not task.independent:
         return None
     check(task)
-    step = _insert_step(frame, [task], [], notify)
+    step = _insert_step(frame, [task], [], notify, returns_id=not frame.dialect.last_row_id)
     before, after = step.prepared.around("shared_payload", step.parameters)
     return SingleInsert(task, step.prepared.sql, before, after)
 
@@ -160,7 +160,9 @@ def _insert_steps(
     return ids
 
 
-def _insert_step(frame: Frame, tasks: Sequence[NewTask], dependencies: DependencyRows, notify: bool) -> Step:
+def _insert_step(
+    frame: Frame, tasks: Sequence[NewTask], dependencies: DependencyRows, notify: bool, *, returns_id: bool = True
+) -> Step:
     shared, rows = _columns(tasks)
     due = not (shared.keys() | rows.keys()) & {"run_at", "delay"}
     due = due or any(task.run_at is None and task.delay is None for task in tasks)
@@ -170,7 +172,7 @@ def _insert_step(frame: Frame, tasks: Sequence[NewTask], dependencies: Dependenc
         due = due and not all(rows["blocked_by"])
     if len(tasks) == 1:  # a value costs less than a batch of one
         shared, rows = shared | {name: values[0] for name, values in rows.items()}, {}
-    prepared = _prepared(frame.tables, frame.driver, tuple(rows), tuple(shared), notify and due)
+    prepared = _prepared(frame.tables, frame.driver, tuple(rows), tuple(shared), notify and due, returns_id)
     values = {f"shared_{name}": frame.dialect.instant(value) for name, value in shared.items()}
     return Step(prepared, values | frame.dialect.parameters("new", rows))
 
@@ -198,7 +200,7 @@ def _columns(tasks: Sequence[NewTask]) -> tuple[dict[str, Any], dict[str, Sequen
 
 @lru_cache(maxsize=128)
 def _prepared(
-    tables: Tables, driver: sa.Dialect, rows: tuple[str, ...], shared: tuple[str, ...], notify: bool
+    tables: Tables, driver: sa.Dialect, rows: tuple[str, ...], shared: tuple[str, ...], notify: bool, returns_id: bool
 ) -> Prepared:
     dialect = DIALECTS[driver.name]
     values_by_name: dict[str, Any] = {name: sa.bindparam(f"shared_{name}", type_=COLUMNS[name]) for name in shared}
@@ -217,7 +219,10 @@ def _prepared(
     if "blocked_by" in values_by_name:
         ready, blocked = (state_literal(MOVES[verb].target) for verb in ("submit", "block"))
         values["state"] = sa.case((values_by_name["blocked_by"] > sa.literal_column("0"), blocked), else_=ready)
-    insert = sa.insert(tables.task).from_select(list(values), sa.select(*values.values())).returning(tables.task.c.id)
+    insert = sa.insert(tables.task).from_select(list(values), sa.select(*values.values()))
+    if not returns_id:
+        return Prepared(insert, driver)
+    insert = insert.returning(tables.task.c.id)
     return Prepared(dialect.announcing(insert, tables) if notify else insert, driver)
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from runner.db.connect import THREAD_CONNECTIONS as MOST
 from runner.db.database import Database
 from runner.db.statement import SingleInsert
 from runner.db.thread_connections import ThreadConnection, ThreadConnections
-from runner.errors import DatabaseLocked
+from runner.errors import DatabaseLocked, InvalidInput
 from runner.handlers.registry import REGISTRY
 from runner.urls import parse_url
 from tests.conftest import on_sqlite
@@ -251,3 +252,41 @@ async def _itself(database: Database) -> Database:
 def _prepared(database: Database) -> int:
     driver = database.threads._idle[-1].driver
     return int(driver.execute("SELECT count(*) FROM pg_prepared_statements", prepare=False).fetchone()[0])
+
+
+MOMENTS = [datetime(year, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC) for year in (1, 1969, 1970, 9997, 9998, 9999)]
+LENGTHS = ["0s", "1ms", "1h", "99999d", 1e-9, 999_999_999.0, 1e9, 2.5e11, 1e18, float("inf"), float("nan"), -1]
+NAMES = ["", " ", "a", "a" * 200, "a" * 201, "\0", "é" * 200, "\ud800"]
+CANDIDATES: dict[str, list[Any]] = {
+    "run_at": MOMENTS,
+    "delay": LENGTHS,
+    "expires": LENGTHS,
+    "expires_at": MOMENTS,
+    "priority": [0, 1, 9, 10, 1.5, True, "9"],
+    "key": NAMES,
+    "queue": NAMES,
+    "max_attempts": [0, 1, 2**31 - 1, 2**31, 1.5, "3"],
+    "retry": ["", "1m", "never", "exp:10s*2"],
+    "timeout": LENGTHS,
+    "tags": [[], ["a"], ["a", "a"], "abc"],
+    "bucket": [-1, 0, 999, 1000, 1023, 1024, 1.5],
+    "tenant": NAMES,
+    "hosts": ["", "any", "same", "a" * 1000, "a" * 1001, [f"h{number}" for number in range(400)]],
+    "order_key": NAMES,
+}
+"""Values of task options on both sides of the limits of the table."""
+
+
+@on_sqlite
+@pytest.mark.parametrize("option", CANDIDATES)
+def test_no_submitted_row_breaks_a_check_of_the_table(
+    work: TaskHandler[Any, Any, Any], migrated_url: str, option: str
+) -> None:
+    others: dict[str, Any] = {"hosts": "a", "hosts_for": "9999d", "order_on_failure": "run"}
+    for value in CANDIDATES[option]:
+        for options in ({}, others, {"unique_key": f"{value!r:.99}"}):
+            with contextlib.suppress(InvalidInput):
+                work.options(**options | {option: value}).submit(number=1)
+    with contextlib.closing(sqlite3.connect(parse_url(migrated_url).database, isolation_level=None)) as file:
+        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert file.execute("SELECT count(*) > 0 FROM task").fetchone() == (1,)

@@ -161,14 +161,17 @@ class WatchedCursor:
     def execute(self, sql: str, *arguments: Any) -> None:
         self._commits.mark(self, sql)
         self._cursor.execute(sql, *arguments)
-        if sql == "COMMIT":
-            self._commits.committed(self)
+        if self._cursor.description is None:
+            self._after_commit()
 
     def fetchall(self) -> list[Any]:
         rows = self._cursor.fetchall()
-        if not self._cursor.connection.in_transaction:  # the statement has committed by itself
-            self._commits.committed(self)
+        self._after_commit()
         return rows
+
+    def _after_commit(self) -> None:
+        if not self._cursor.connection.in_transaction:  # a COMMIT, or a statement that has committed by itself
+            self._commits.committed(self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cursor, name)

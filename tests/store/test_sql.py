@@ -10,6 +10,7 @@ import pytest
 
 from runner.db.database import Database
 from runner.db.sql_text import Recording
+from runner.db.statement import StatementFrame
 from runner.db.types import EARLIEST
 from runner.filter.fields import parse_sort
 from runner.model.outcome import Dead, Retry, Snooze
@@ -34,7 +35,7 @@ from runner.store.history import FinishedTask
 from runner.store.lanes import pending, survey
 from runner.store.rescue import any_lost, rescue
 from runner.store.settle import complete_steps, settle, settle_done
-from runner.store.submit import submit, submit_many
+from runner.store.submit import single_insert, submit, submit_many
 from tests.store.dependencies import put_after
 from tests.store.rows import filtered
 from tests.store.runners import GRACE, LEASE, Runner, settlement
@@ -73,6 +74,10 @@ async def record(database: Database) -> dict[str, list[str]]:
     await statements.of("heartbeat", heartbeat, runner.id, LEASE, 1)
     await statements.of("pending", pending, runner.id, runner.who.host, ["work"])
     await statements.of("submit_one", submit, NewTask("work", payload="{}"))
+    frame = StatementFrame(database.tables, database.dialect, database.dialect.by_position)
+    alone = single_insert(frame, NewTask("work"), notify=True)
+    assert alone is not None
+    statements.sql["submit_alone"] = [alone.sql]
     tasks = [NewTask("work", payload="{}", queue="mail"), NewTask("work", delay=60, priority=9)]
     await statements.of("submit_many", submit_many, tasks)
     return statements.sql

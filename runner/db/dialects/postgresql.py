@@ -83,10 +83,10 @@ class PostgreSQL:
     """PostgreSQL 13 and newer, over psycopg 3."""
 
     name = "postgresql"
-    is_server = row_locks = row_addresses = writing_ctes = laterals = schemas = True
+    is_server = row_locks = row_addresses = writing_ctes = laterals = schemas = partitions = True
+    last_row_id = False
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
     unprepared: Mapping[str, Any] = MappingProxyType({"prepare": False})
-    partitions = True
 
     @cached_property
     def by_position(self) -> sa.Dialect:

@@ -27,10 +27,10 @@ class SQLite:
     """SQLite 3.35 and newer, over aiosqlite."""
 
     name = "sqlite"
-    is_server = row_locks = row_addresses = writing_ctes = laterals = schemas = False
+    is_server = row_locks = row_addresses = writing_ctes = laterals = schemas = partitions = False
+    last_row_id = True
     begin = "BEGIN IMMEDIATE"
     unprepared: Mapping[str, Any] = MappingProxyType({})
-    partitions = False
 
     @cached_property
     def by_position(self) -> sa.Dialect:
