@@ -295,7 +295,10 @@ ORDERS = (
 
 @on_sqlite
 def test_the_documented_handlers_work(tmp_path: Path, shell_environment: dict[str, str]) -> None:
-    module = "\n\n".join(block.text for block in blocks(HANDLERS, "python"))
+    sections = [("handlers", ""), ("unique-keys", ""), ("dependencies", ""), ("strategies", "Hosts")]
+    sections.append(("transactions", "Exactly-once transactions"))
+    examples = [block for page, section in sections for block in blocks(DOCS / f"{page}.md", "python", section)]
+    module = "\n\n".join(block.text for block in examples)
     (tmp_path / "documented.py").write_text(module)
     (tmp_path / "submit.py").write_text(HANDLED)
     with closing(sqlite3.connect(tmp_path / "tasktui.db")) as shell:

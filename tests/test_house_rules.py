@@ -258,7 +258,7 @@ def test_every_form_of_a_participle_is_found() -> None:
 def test_the_pages_name_every_logger() -> None:
     sources = "".join(module.read_text() for module in (PROJECT / "runner").rglob("*.py"))
     loggers = set(re.findall(r'getLogger\("(runner[\w.]*)"\)', sources))
-    page = (PROJECT / "docs" / "operating.md").read_text().partition("| logger | lines |")[2].partition("\n\n")[0]
+    page = (PROJECT / "docs" / "running.md").read_text().partition("| logger | lines |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`(runner[\w.]*)`", page)) == loggers
 
 
