@@ -83,8 +83,8 @@ async def test_a_report_names_a_killed_runner_before_and_after_the_rescue_of_its
     name = f"Runner {killed} (pid 7) on web-3 lost: its last heartbeat"
     assert f"{name}; it held 3 tasks, 1 attempt ended with it: task {started}" in after
     async with database.reading() as tx:
-        moments = sa.select(tx.tables.lost_runner.c.heartbeat_at, tx.tables.lost_runner.c.lost_at)
-        heartbeat, rescue_time = (await tx.rows(moments))[0]
+        heartbeat = await tx.scalar(sa.select(tx.tables.lost_runner.c.heartbeat_at))
+        rescue_time = await tx.scalar(sa.select(tx.tables.attempt.c.ended_at))
     lines = [line for line in after.splitlines() if "web-3 lost" in line or "rescued from" in line]
     assert [line.split()[1] for line in lines] == [f"{heartbeat:%H:%M:%S}", f"{rescue_time:%H:%M:%S}"]
 
