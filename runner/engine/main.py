@@ -18,10 +18,9 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from runner.client.client import connect
-from runner.engine.keeper_process import KeeperProcess
 from runner.engine.metrics import log_immediate_exit, log_unfinished
 from runner.engine.runner import LAST_WRITES, Engine
-from runner.engine.stack import EVERY, LONGEST_BLOCK
+from runner.engine.watchdog import EVERY, LONGEST_BLOCK, KeeperProcess
 from runner.engine.worker import INTERRUPT
 from runner.handlers.registry import Handler
 from runner.settings import Settings

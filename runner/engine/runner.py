@@ -22,8 +22,8 @@ from runner.engine.recovery import Expiry, Reconciler, RescueLoop
 from runner.engine.resources import IDLE_EVERY, Completion, RunnerResources
 from runner.engine.scans import ScanScope, Slices
 from runner.engine.schedules import LOOK_EVERY, Scheduler
-from runner.engine.stack import Watchdog
 from runner.engine.ticks import ScanLoop, Tick, Ticks
+from runner.engine.watchdog import Watchdog
 from runner.engine.worker import Worker
 from runner.errors import DatabaseRefused, DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler, process_slots

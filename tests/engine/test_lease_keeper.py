@@ -16,8 +16,8 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.types import db_later, db_now
-from runner.engine import lease_keeper, stack
-from runner.engine.keeper_process import KeeperProcess
+from runner.engine import lease_keeper, watchdog
+from runner.engine.watchdog import KeeperProcess
 from runner.model.task import State
 from runner.queries.runners import runners
 from runner.settings import Settings
@@ -233,8 +233,8 @@ async def test_c_code_in_the_thread_of_a_plain_function_is_named(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "runner")
-    monkeypatch.setattr(stack, "EVERY", 0.05)
-    monkeypatch.setattr(stack, "STALL", 0.1)
+    monkeypatch.setattr(watchdog, "EVERY", 0.05)
+    monkeypatch.setattr(watchdog, "STALL", 0.1)
 
     @harness.handler("burns")
     def burns(size: int) -> int:

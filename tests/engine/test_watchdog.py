@@ -9,8 +9,8 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from runner.engine import stack
-from runner.engine.keeper_process import KeeperProcess
+from runner.engine import watchdog
+from runner.engine.watchdog import KeeperProcess
 from runner.queries.runners import runners
 from runner.store.heartbeat import LoopBlock, Renewal
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until, wait_for_event
@@ -19,7 +19,7 @@ from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until, wait_for
 async def test_a_lease_outlasts_a_blocked_event_loop(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stack, "EVERY", 0.1)
+    monkeypatch.setattr(watchdog, "EVERY", 0.1)
     caplog.set_level(logging.WARNING, "runner")
     begun, renewed = threading.Event(), threading.Event()
 
@@ -55,7 +55,7 @@ async def test_a_lease_outlasts_a_blocked_event_loop(
 async def test_the_row_of_a_blocked_runner_names_the_handler_until_its_next_heartbeat(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack, "EVERY", 0.1)
+    monkeypatch.setattr(watchdog, "EVERY", 0.1)
     renewed, rows = threading.Event(), []
 
     @harness.handler("reports.render")
@@ -129,7 +129,7 @@ class PingRecorder(KeeperProcess):
 async def test_the_keeper_knows_each_registration_before_the_first_task(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack, "EVERY", 600.0)
+    monkeypatch.setattr(watchdog, "EVERY", 600.0)
     keeper = PingRecorder()
     last_pings: list[tuple[int, int]] = []
 
@@ -164,7 +164,7 @@ async def test_a_runner_that_is_blocked_for_too_long_loses_its_lease(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "runner")
-    monkeypatch.setattr(stack, "LONGEST_BLOCK", 0.0)
+    monkeypatch.setattr(watchdog, "LONGEST_BLOCK", 0.0)
     async with harness.running(heartbeat_interval="2s") as runner:
         await until(lambda: runner.lease.is_valid)
         before = runner.lease._renewed
