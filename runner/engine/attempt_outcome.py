@@ -76,25 +76,6 @@ def done(result: Any, limit: int) -> Done:
         return _not_kept(str(error))
 
 
-def outcome_of(running: "Running", result: Any, limit: int) -> Outcome:
-    """Return the outcome of a handler that returned, which may have returned an outcome.
-
-    Args:
-        running: the task.
-        result: the return value of the handler.
-        limit: maximum size of a result in bytes.
-    """
-    if isinstance(result, HANDLER_OUTCOMES):
-        return result
-    if inspect.iscoroutine(result):
-        result.close()
-        return Dead("the handler returned a coroutine: define the handler with async def")
-    outcome = done(result, limit)
-    if outcome.why:
-        log.warning("task %d (%s): %s", running.task.id, running.handler.name, outcome.why)
-    return outcome
-
-
 def json_text(value: Any, limit: int, setting: str) -> str:
     """Write a value as JSON text that both databases accept.
 
@@ -280,13 +261,21 @@ def result_outcome(running: Running, result: Any, limits: AttemptLimits) -> Outc
         result: the return value of the handler.
         limits: the limits of the attempt.
     """
+    handler = running.handler
     if result is None:
-        handler = running.handler
         if running.done_in_tx or not handler.result_type.excludes_none:
             return DONE
         message = f"None where a result of type {handler.result_type.name} is declared"
         return _by_rule(running, None, Failure("NoResult", message), limits.rules)
-    return outcome_of(running, result, limits.result)
+    if isinstance(result, HANDLER_OUTCOMES):
+        return result
+    if inspect.iscoroutine(result):
+        result.close()
+        return Dead("the handler returned a coroutine: define the handler with async def")
+    outcome = done(result, limits.result)
+    if outcome.why:
+        log.warning("task %d (%s): %s", running.task.id, handler.name, outcome.why)
+    return outcome
 
 
 def _raised(outcome: HandlerOutcome) -> Outcome:
