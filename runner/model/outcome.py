@@ -13,6 +13,9 @@ Delay: TypeAlias = str | float | timedelta
 RESULT_NOT_KEPT = "the result was not kept"
 """Prefix of the stored reason when a task succeeded but its result could not be stored."""
 
+RUNNER_LOST = "runner lost"
+"""The error type of an attempt whose runner was lost, or did not end it at its deadline."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:

@@ -12,6 +12,7 @@ from runner.db.transaction import Transaction, clock
 from runner.db.types import db_now
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
+from runner.model.outcome import RUNNER_LOST
 from runner.model.task import State
 from runner.queries.audit import REVEAL, ChangeGroup, change_groups
 from runner.queries.failures import Failures, failures
@@ -31,9 +32,6 @@ MOST_FRAMES = 14
 MOST_IDS = 5
 LONGEST_VALUES = 120
 """Bounds of a report: operations, failure groups, rescued attempts, lines of a traceback, ids, characters of values."""
-
-LOST_RUNNER = "runner lost"
-"""The error type of an attempt whose runner was lost."""
 
 Ends: TypeAlias = list[tuple[datetime, int]]
 """Ends of attempts, each with the id of its task."""
@@ -172,7 +170,7 @@ async def _lost_attempts(tx: Transaction, since: datetime, until: datetime) -> d
     """The attempts that ended with their runner, by its id and host."""
     table = tx.tables.attempt.c
     lost = sa.select(table.runner_id, table.host, table.ended_at, table.task_id).where(
-        table.ended_at >= since, table.ended_at < until, table.error_type == LOST_RUNNER
+        table.ended_at >= since, table.ended_at < until, table.error_type == RUNNER_LOST
     )
     groups: dict[tuple[int | None, str], Ends] = {}
     for runner_id, host, ended_at, task_id in await tx.rows(lost.order_by(table.ended_at.desc()).limit(MOST_LOST)):
@@ -270,7 +268,7 @@ def _compared(now: float | None, before: float | None) -> str:
 def _timeline(incident: Incident) -> list[Happening]:
     items = [*incident.happenings]
     for group in incident.failures:
-        if group.first is not None and group.error_type != LOST_RUNNER:
+        if group.first is not None and group.error_type != RUNNER_LOST:
             items.append(Happening(group.first, f"First {_title(group)} in {group.handler}"))
     items += [Happening(each.entry.at, _change(each)) for each in incident.changes or () if each.entry.at is not None]
     return sorted(items, key=lambda item: item.at)

@@ -14,9 +14,9 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from runner.db.types import LATEST
+from runner.model.outcome import RUNNER_LOST
 from runner.model.task import MOVES, Shown, State
 from runner.queries.audit import AuditRecord
-from runner.queries.incident import LOST_RUNNER
 from runner.queries.rows import as_int, as_text, moment, number, read_time, text, values_of
 from runner.queries.task_list.row import TaskRow, task_row
 
@@ -295,7 +295,7 @@ def _run_of(row: Mapping[str, Any]) -> PastRun:
         as_int(row["attempt"]),
         row["runner_id"],
         text(row["host"]),
-        int(as_text(row["error_type"]) == LOST_RUNNER),
+        int(as_text(row["error_type"]) == RUNNER_LOST),
     )
 
 

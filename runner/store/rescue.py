@@ -9,17 +9,17 @@ from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, next_version, raised
-from runner.model.outcome import Failure
+from runner.model.outcome import RUNNER_LOST, Failure
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, MOVES, State
 from runner.policy.claim_conditions import used_up
 from runner.store.attempts import FailedAttempt, record, started_at_column
 from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish
 from runner.store.minute_statistics import NO_RUNNER, Run, count_runs, minute_columns
 
-UNSTARTED = "runner lost: its lease expired before this task was known to have started"
-LOST = Failure("runner lost", "the lease of its runner expired while the task was running")
-OVERDUE = Failure("runner lost", "its runner did not end this task at its deadline")
-AT_BOUND = f"runner lost, and its fence is {HIGHEST_FENCE:,}, the highest possible value"
+UNSTARTED = f"{RUNNER_LOST}: its lease expired before this task was known to have started"
+LOST = Failure(RUNNER_LOST, "the lease of its runner expired while the task was running")
+OVERDUE = Failure(RUNNER_LOST, "its runner did not end this task at its deadline")
+AT_BOUND = f"{RUNNER_LOST}, and its fence is {HIGHEST_FENCE:,}, the highest possible value"
 CHUNK = 1_000
 """Maximum number of tasks per transaction."""
 
