@@ -11,7 +11,7 @@ from runner.db.async_core import AsyncCoreConnection
 from runner.db.dialects import Dialect
 from runner.db.schema import Tables
 from runner.db.statement import Prepared, Step, Steps, compiled_for, follow, follow_async
-from runner.db.types import db_now, epoch_seconds
+from runner.db.types import db_now
 
 T = TypeVar("T")
 
@@ -128,12 +128,7 @@ class Transaction:
         return self.run(step.prepared, step.parameters)
 
 
-EPOCH, NOW = sa.select(epoch_seconds()), sa.select(db_now())
-
-
-async def epoch(tx: Transaction) -> float:
-    """Return the database's time in seconds since 1970."""
-    return float(await tx.scalar(EPOCH))
+NOW = sa.select(db_now())
 
 
 async def clock(tx: Transaction) -> datetime:

@@ -23,7 +23,7 @@ from runner.db.schema.task import Condition
 from runner.db.types import db_later, db_now
 from runner.errors import InvalidDuration, InvalidSettings
 from runner.model.duration import format_duration, parse_duration
-from runner.model.task import Priority, State
+from runner.model.task import State
 
 
 class OwnClass(NamedTuple):
@@ -272,11 +272,6 @@ class WeightedOrder(StrictOrder):
     def weight(self, queue: str) -> float:
         """The weight of a queue."""
         return dict(self.weights).get(queue, OTHERS)
-
-
-def longest_wait(step: timedelta) -> timedelta:
-    """The time after which no new task overtakes one of the lowest priority: (9 - 1) steps."""
-    return (Priority.HIGHEST - Priority.LOWEST) * step
 
 
 def parse_order(text: str) -> ClaimOrder:

@@ -7,7 +7,7 @@ import pytest
 
 from runner.db.dialects import DIALECTS
 from runner.errors import InvalidSettings
-from runner.policy.claim_order import AgedOrder, StrictOrder, known_order, longest_wait, parse_order
+from runner.policy.claim_order import AgedOrder, StrictOrder, known_order, parse_order
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
@@ -60,5 +60,4 @@ def test_a_priority_is_worth_one_step_of_waiting(as_text: bool) -> None:
     order = AgedOrder(timedelta(seconds=10))
     first = order.sort_key(*at(0, 1, as_text))
     assert order.sort_key(*at(79, 9, as_text)) < first < order.sort_key(*at(81, 9, as_text))
-    assert longest_wait(order.step) == timedelta(seconds=80)
     assert order.lane_key(9, 79.0) < order.lane_key(1, 0.0) < order.lane_key(9, 81.0)

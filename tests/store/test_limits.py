@@ -8,7 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
-from runner.db.transaction import epoch
+from runner.db.transaction import Transaction
+from runner.db.types import epoch_seconds
 from runner.errors import DatabaseRefused
 from runner.model.task import Claimed, NewTask
 from runner.operations.limit import LimitEdit, set_limits
@@ -34,6 +35,11 @@ async def limit(database: Database, kind: str, name: str, **values: str) -> None
     """Limit a queue or a handler, e.g. `concurrency="5"`."""
     words = {option.replace("_", "-"): value for option, value in values.items()}
     await database.write(set_limits, PauseTarget(PauseKind(kind), name), LimitEdit(words, new=True), ANA)
+
+
+async def epoch(tx: Transaction) -> float:
+    """The time of the database in seconds since 1970."""
+    return float(await tx.scalar(sa.select(epoch_seconds())))
 
 
 async def take(runner: Runner, number: int = 100, **cursors: str) -> LimitedClaim:
