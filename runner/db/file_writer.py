@@ -29,6 +29,8 @@ class FileWriter:
         self._connections, self._lock = connections, lock
         self._tables, self._dialect = tables, dialect
         self._waiting: list[FileRun[Any]] = []
+        self._file: Any = None
+        """The `sqlite3.Connection` that keeps the rows of RETURNING in memory."""
 
     async def write(self, verb: Callable[[Transaction], Awaitable[T]], progress: TransactionStage) -> T:
         """Run a verb in a transaction of its own, or in one with the verbs that wait for the file at the same time.
@@ -62,6 +64,10 @@ class FileWriter:
         try:
             self._lock.enter(request)
             granted_in_thread(request)
+            if file is not self._file:
+                # SQLite collects the rows that a claim returns. In a file, their payloads would be written once more.
+                file.execute("PRAGMA temp_store = MEMORY")
+                self._file = file
             run.execute(file, self._waiting)
         finally:
             self._lock.release(request)

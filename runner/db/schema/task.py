@@ -71,12 +71,11 @@ def finished_identity() -> list[sa.Column[Any] | sa.Constraint]:
 
 
 def _submit_columns() -> list[sa.Column[Any] | sa.CheckConstraint]:
-    """The columns that a submit fills, for live and finished tasks."""
+    """The columns that a submit fills besides the payload, for live and finished tasks."""
     return [
         sa.Column("queue", Name, nullable=False, server_default=DEFAULT_QUEUE),
         sa.Column("handler", Name, nullable=False),
         sa.Column("key", sa.Text),
-        sa.Column("payload", JsonText, nullable=False, server_default="{}"),
         sa.Column("priority", sa.SmallInteger, nullable=False, server_default=str(Priority.DEFAULT)),
         sa.Column("run_at", Instant, nullable=False, server_default=db_now()),
         # No attempt starts after it.
@@ -120,6 +119,11 @@ def _trail() -> list[sa.Column[Any]]:
     ]
 
 
+def _payload() -> sa.Column[Any]:
+    """The payload, the last column: SQLite reads all pages of a long value before the columns behind it."""
+    return sa.Column("payload", JsonText, nullable=False, server_default="{}")
+
+
 def live() -> list[sa.Column[Any] | sa.CheckConstraint]:
     """Columns of a live task."""
     return [
@@ -131,6 +135,7 @@ def live() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("started_at", Instant),
         sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
         *_trail(),
+        _payload(),
         *_live_rules(),
     ]
 
@@ -142,8 +147,9 @@ def finished() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("state", sa.Text, nullable=False),
         sa.Column("finished_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("duration", sa.Float),
-        sa.Column("result", JsonText),
         *_trail(),
+        sa.Column("result", JsonText),
+        _payload(),
         _one_of("state", FINAL),
     ]
 

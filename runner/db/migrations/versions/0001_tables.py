@@ -49,7 +49,6 @@ def _task(op: Operations) -> None:
         sa.Column("queue", Name, nullable=False, server_default="default"),
         sa.Column("handler", Name, nullable=False),
         sa.Column("key", sa.Text),
-        sa.Column("payload", JsonText, nullable=False, server_default="{}"),
         sa.Column("priority", sa.SmallInteger, nullable=False, server_default="1"),
         sa.Column("run_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("expires_at", Instant),
@@ -85,6 +84,8 @@ def _task(op: Operations) -> None:
         sa.Column("claimed_at", Instant),
         sa.Column("parents", JsonText),
         sa.Column("error", sa.Text),
+        # Last: SQLite reads all pages of a long value before the columns behind it.
+        sa.Column("payload", JsonText, nullable=False, server_default="{}"),
         *_task_rules(),
         sqlite_autoincrement=True,
     )
@@ -188,7 +189,6 @@ def _task_history(op: Operations) -> None:
         sa.Column("queue", Name, nullable=False, server_default="default"),
         sa.Column("handler", Name, nullable=False),
         sa.Column("key", sa.Text),
-        sa.Column("payload", JsonText, nullable=False, server_default="{}"),
         sa.Column("priority", sa.SmallInteger, nullable=False, server_default="1"),
         sa.Column("run_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("expires_at", Instant),
@@ -210,7 +210,6 @@ def _task_history(op: Operations) -> None:
         sa.Column("state", sa.Text, nullable=False),
         sa.Column("finished_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("duration", sa.Float),
-        sa.Column("result", JsonText),
         # Execution.
         sa.Column("attempt", sa.Integer, nullable=False, server_default="0"),
         sa.Column("fence", sa.BigInteger, nullable=False, server_default="0"),
@@ -223,6 +222,8 @@ def _task_history(op: Operations) -> None:
         sa.Column("claimed_at", Instant),
         sa.Column("parents", JsonText),
         sa.Column("error", sa.Text),
+        sa.Column("result", JsonText),
+        sa.Column("payload", JsonText, nullable=False, server_default="{}"),
         sa.CheckConstraint("state in ('succeeded', 'dead', 'cancelled')", name="state"),
         postgresql_partition_by="LIST (state)",
     )
