@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -24,6 +24,9 @@ POLL_INTERVAL = 0.001
 
 TIMEOUT = 60.0
 """Seconds after the last start within which every task must finish."""
+
+FILL = 100_000
+"""Rows per INSERT: a statement has a deadline."""
 
 PAD = "x" * 64
 """Makes a payload about 100 bytes long."""
@@ -95,7 +98,7 @@ class Load:
     async def analyze(self) -> None:
         """Update the planner statistics, as PostgreSQL would within a minute on its own."""
         if self.database.dialect.is_server:
-            await self.database.write(_analyze)
+            await self.database.write(analyze)
 
     async def wait_until_done(self) -> float:
         """Wait until every task has finished.
@@ -127,7 +130,22 @@ def _sizes(tasks: int) -> Iterator[int]:
         yield min(CHUNK, tasks - first)
 
 
-async def _analyze(tx: Transaction) -> None:
+async def insert(database: Database, table: sa.Table, rows: int, values: dict[str, Any]) -> None:
+    """Insert rows; a function among the values gets the column of their numbers from 1."""
+    for first in range(1, rows + 1, FILL):
+        n = sa.select(sa.literal_column(str(first)).label("i")).cte("n", recursive=True)
+        n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < min(first + FILL - 1, rows)))
+        columns = [value(n.c.i) if callable(value) else value for value in values.values()]
+        await database.write(execute, sa.insert(table).from_select([*values], sa.select(*columns).select_from(n)))
+
+
+async def execute(tx: Transaction, statement: sa.Executable) -> None:
+    """Execute one statement."""
+    await tx.execute(statement)
+
+
+async def analyze(tx: Transaction) -> None:
+    """Update the planner statistics of the live tasks."""
     name = tx.connection.dialect.identifier_preparer.format_table(tx.tables.task)
     await tx.execute(sa.text(f"ANALYZE {name}"))
 

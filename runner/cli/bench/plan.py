@@ -30,6 +30,9 @@ PARTS = {
     "keys": "200,000 and 400,000 tasks with unique keys",
     "dependents": "100,000 and 200,000 dependents of one task",
     "payloads": "payloads of 100 and 200 KiB",
+    "sync": "20,000 and 40,000 tasks of a plain function",
+    "burst": "100,000 and 200,000 tasks, statistics of an empty table",
+    "runners": "by 5 and 10 runners",
     "history": "beside 5,000,000 and 10,000,000 finished tasks",
     "limit": "under a concurrency limit",
     "narrow": "under a limit per runner",
@@ -142,6 +145,15 @@ class Unit(NamedTuple):
     decimals: int
 
 
+HISTORY_WORK = {
+    "page": "page of the list",
+    "by_state": "page of dead tasks",
+    "report": "report of a day",
+    "failures": "list of failures",
+    "prune": "pruned task",
+}
+"""The work that the part `history` measures besides the tasks."""
+
 UNITS = {
     "rate": Unit("tasks/s", 0),
     "threads": Unit("tasks/s from threads", 0),
@@ -158,6 +170,15 @@ UNITS = {
     "once_us": Unit("us per task", 1),
     "twice_us": Unit("us per task, twice the rows", 1),
     "growth": Unit("of the time per task", 2),
+    **{
+        f"{name}_{figure}": Unit(f"{unit} {words}{twice}", decimals)
+        for name, words in HISTORY_WORK.items()
+        for figure, unit, twice, decimals in (
+            ("once_us", "us per", "", 0),
+            ("twice_us", "us per", ", twice the rows", 0),
+            ("growth", "of the time per", "", 2),
+        )
+    },
     "ratio_1": Unit("of a plain drain, 1 runner", 2),
     "ratio_2": Unit("of a plain drain, 2 runners", 2),
 }

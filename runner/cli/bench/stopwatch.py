@@ -35,12 +35,14 @@ class WorkerConfig:
         probe: file of the shared counter.
         profiling: measure the cost of each step of a task.
         options: options of the handler; None for none.
+        is_plain: True if the handler is a plain function.
     """
 
     settings: Settings
     probe: Path
     profiling: bool = False
     options: Options | None = None
+    is_plain: bool = False
 
 
 class Counter:

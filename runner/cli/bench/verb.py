@@ -167,11 +167,11 @@ async def bench(
             schedules, ticks, checkpoint, profile. With growth, the
             time per task beside rows and twice as many: queues,
             lanes, paused, foreign, future, keys, dependents,
-            payloads, history. With strategies, the rate under each
-            strategy beside a plain drain, with 1 and 2 runners:
-            limit, narrow, tenants, rate, breaker, aged, weighted,
-            order, unique, expiry, hosts, spread, tiers, scans,
-            buckets, slices.
+            payloads, sync, burst, runners, history. With
+            strategies, the rate under each strategy beside a plain
+            drain, with 1 and 2 runners: limit, narrow, tenants,
+            rate, breaker, aged, weighted, order, unique, expiry,
+            hosts, spread, tiers, scans, buckets, slices.
         runners: Processes that drain a backlog.
         seconds: Duration of the part sustained; idle, schedules and ticks
             take a third of it.

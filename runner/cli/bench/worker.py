@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import sys
+import threading
 import time
 from dataclasses import asdict
 
@@ -39,7 +40,9 @@ class BenchWorker:
         self._marks: list[tuple[float, float]] = []
         self._hits = 0
         self._first = (0.0, 0.0)
-        self._runner = Engine(config.settings, {HANDLER: Handler(HANDLER, self.noop, config.options or Options())})
+        self._lock = threading.Lock()
+        function = self.plain_noop if config.is_plain else self.noop
+        self._runner = Engine(config.settings, {HANDLER: Handler(HANDLER, function, config.options or Options())})
 
     async def noop(self, i: int, t: float, pad: str) -> None:  # noqa: ARG002 - gives the payload its size
         """The handler: only counts."""
@@ -50,6 +53,12 @@ class BenchWorker:
             self._latencies.append(now - t)
         self._hits += 1
         self._probe.hit(now)
+
+    def plain_noop(self, i: int, t: float, pad: str) -> None:  # noqa: ARG002 - gives the payload its size
+        """The handler as a plain function, which several threads call."""
+        with self._lock:
+            self._hits += 1
+            self._probe.hit(time.monotonic())
 
     async def work(self) -> WorkerReport:
         """Run tasks from the first byte of input until its end."""

@@ -47,6 +47,7 @@ class Workers:
         profiling: measure the cost of each step of a task.
         settings: settings of each process that differ; None for none.
         options: options of the handler; None for none.
+        is_plain: True if the handler is a plain function.
     """
 
     def __init__(
@@ -58,10 +59,11 @@ class Workers:
         profiling: bool = False,
         settings: Sequence[Mapping[str, Any]] | None = None,
         options: "Options | None" = None,
+        is_plain: bool = False,
     ) -> None:
         self._sandbox = sandbox
         self._show = show
-        self._profiling, self._options = profiling, options
+        self._profiling, self._options, self._is_plain = profiling, options, is_plain
         self._settings = settings or [{}] * count
         self._files = [sandbox.folder / f"runner{index}" for index in range(count)]
         for file in self._files:
@@ -140,7 +142,7 @@ class Workers:
 
     async def _start(self, file: Path, settings: Mapping[str, Any]) -> Process:
         own = self._sandbox.settings.model_copy(update=dict(settings))
-        config = WorkerConfig(own, file, self._profiling, self._options)
+        config = WorkerConfig(own, file, self._profiling, self._options, self._is_plain)
         with _log_file(file).open("wb") as log:
             # A session of its own, so that ctrl-c reaches only the bench, which then stops its runners.
             process = await asyncio.create_subprocess_exec(
@@ -215,6 +217,8 @@ class BenchContext:
         profiling: bool = False,
         settings: Sequence[Mapping[str, Any]] | None = None,
         options: "Options | None" = None,
+        is_plain: bool = False,
     ) -> Workers:
         """Runners that live as long as the block; for the arguments see Workers."""
-        return Workers(self.sandbox, count, self.show, profiling=profiling, settings=settings, options=options)
+        handler: dict[str, Any] = {"options": options, "is_plain": is_plain}
+        return Workers(self.sandbox, count, self.show, profiling=profiling, settings=settings, **handler)

@@ -18,7 +18,7 @@ import pytest
 
 from runner.cli.app import run
 from runner.cli.bench.load import TaskCounts
-from runner.cli.bench.plan import GROUPS, PARTS, UNITS, BenchPlan, BenchReport, Measurement, read_parts
+from runner.cli.bench.plan import GROUPS, HISTORY_WORK, PARTS, UNITS, BenchPlan, BenchReport, Measurement, read_parts
 from runner.cli.bench.stopwatch import Stopwatch, WorkerStep
 from runner.cli.bench.strategies import STRATEGIES as ALL
 from runner.cli.bench.strategies import markdown
@@ -125,6 +125,7 @@ def test_tasks_that_the_retention_deletes_at_their_end_are_counted(
 GROWTH, STRATEGIES = GROUPS["growth"], GROUPS["strategies"]
 RATIOS = ["ratio_1", "ratio_2"]
 GROWN = ["once_us", "twice_us", "growth"]
+BESIDE_HISTORY = [f"{name}_{figure}" for name in HISTORY_WORK for figure in GROWN]
 
 
 @pytest.mark.slow
@@ -142,7 +143,9 @@ def test_growth_is_measured_only_if_named(sqlite: Any, tmp_path: Path, measured:
 @pytest.mark.both_databases
 def test_every_growth_part_is_measured(database_url: str, measured: Callable[..., dict[str, Any]]) -> None:
     report = measured(database_url, "--parts", "growth", "--scale", "0.0005", "--runners", "3")
-    assert figures(report) == dict.fromkeys(GROWTH, GROWN)
+    assert figures(report) == dict.fromkeys(GROWTH, GROWN) | {"history": GROWN + BESIDE_HISTORY}
+    (of_runners,) = (each for each in report["measurements"] if each["part"] == "runners")
+    assert of_runners["runners"] == 2
 
 
 @pytest.mark.slow
@@ -310,9 +313,9 @@ def test_repetitions_are_summarized_by_their_median() -> None:
 
 
 def test_every_figure_has_a_unit() -> None:
-    assert {figure for figures in FIGURES.values() for figure in figures} | {IF_TIME_ALLOWS, *GROWN, *RATIOS} == set(
-        UNITS
-    )
+    assert {figure for figures in FIGURES.values() for figure in figures} | {IF_TIME_ALLOWS, *GROWN, *RATIOS} | {
+        *BESIDE_HISTORY
+    } == set(UNITS)
 
 
 async def test_a_nested_step_does_not_count_for_the_outer_one() -> None:
