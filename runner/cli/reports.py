@@ -14,10 +14,9 @@ from runner.cli.output import TableColumn, numbers, plain, print_json, print_lin
 from runner.errors import InvalidInput
 from runner.filter.saved import write_new
 from runner.operations.pause import PauseKind, PauseTarget, name_warning
-from runner.policy.capacity import capacity_cells, drained_in
 from runner.policy.claim_order import parse_order
 from runner.policy.simulation import Configuration, QueueResult, Simulation
-from runner.queries.capacity import Capacity
+from runner.queries.capacity import Capacity, capacity_cells, drained_in
 from runner.queries.capacity import capacity as read_capacity
 from runner.queries.incident import as_markdown
 from runner.queries.incident import incident as read_incident

@@ -13,16 +13,12 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from runner.policy.limits import LimitUsage
 from runner.policy.rate import MOST_BY_RUN_TIME, Bound
-from runner.text.formatting import age, rate
 from runner.text.sanitize import one_line
 
 MINUTE = 60.0
 
 STEADY = 0.05
 """The largest change of a backlog that does not count as one, as a share of the attempts."""
-
-MOST_USED = 9.99
-"""The highest share that is shown as a number."""
 
 WorkKey: TypeAlias = tuple[str, str]
 """A queue and a handler."""
@@ -309,42 +305,3 @@ def _sum(demands: Sequence[Demand]) -> Demand:
         any(each.more for each in demands),
         sum(each.done for each in demands),
     )
-
-
-def capacity_cells(row: CapacityRow) -> list[str]:
-    """The row for a table: name, arrivals, capacity, share, due tasks, oldest, work, drained in, bound."""
-    demand, used, work, bound = row.demand, row.utilisation, row.behind, row.bound
-    endless = "steady" if row.is_steady else "never" if row.deciding.per_minute else "not now"
-    at_most = "<" if bound.at_least else ""
-    return [
-        row.name,
-        rate(demand.arrivals),
-        f"{'>' if bound.at_least else ''}{rate(row.per_minute)}",
-        "-"
-        if used is None or (bound.at_least and used > 1)
-        else "over"
-        if used > MOST_USED
-        else f"<{100 * min(used + 0.01, 1):.0f} %"
-        if at_most
-        else f"{100 * used:.0f} %",
-        f"{demand.backlog:,}{'+' if demand.more else ''}",
-        age(demand.oldest) if demand.backlog else "-",
-        "-" if not work or work == inf else f"{at_most}{age(MINUTE * work)}",
-        drained_in(row) if row.drained_in != inf else endless,
-        row.deciding.bound.name if row.deciding.per_minute is not None else "unknown: no attempt ended",
-    ]
-
-
-def drained_in(row: CapacityRow) -> str:
-    """The time until the backlog is done, in words: 18m, or "not at this rate: +120 a minute (slots)"."""
-    if row.drained_in is None or not row.demand.backlog:
-        return "unknown" if row.demand.backlog else "-"
-    if row.drained_in < inf:
-        return f"{'<' if row.deciding.bound.at_least else ''}{age(MINUTE * row.drained_in)}"
-    bound = row.deciding.bound.name
-    if row.is_steady:
-        return f"steady: about as many attempts end as arrive ({bound})"
-    if not row.deciding.per_minute:
-        return f"not now: {bound}"
-    growth = -(row.deciding.surplus or 0.0)
-    return f"not at this rate{f': +{growth:,.0f} a minute' if growth >= 1 else ''} ({bound})"

@@ -1,22 +1,17 @@
-"""capacity: reads the work, the slots and the limits from which runner.policy.capacity computes."""
+"""capacity: reads the work, the slots and the limits from which runner.policy.capacity computes, and words its rows."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from math import inf
+from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
-
-from runner.db.dialects import by_column
-from runner.db.schema import is_state
 from runner.db.transaction import Transaction, clock
-from runner.db.types import db_now, seconds_until
-from runner.model.task import State
 from runner.policy.capacity import MINUTE, CapacityRow, Demand, KeyPart, Pool, Situation, WorkKey, capacity_rows
 from runner.policy.lanes import RUNNER_QUEUE, Lane
-from runner.queries.counting import LANE_COLUMNS, Count, capped
+from runner.queries.counting import Count, TenantTurn, due_by_lane, due_of_tenants, first_of_tenants
 from runner.queries.queues import uncounted
 from runner.queries.registries import limit_usages, pauses
 from runner.queries.reports import OTHERS, Flow, per_minute
@@ -24,7 +19,7 @@ from runner.queries.rows import as_text
 from runner.queries.runners import RunnerRow, runners
 from runner.queries.summary import GroupResult, mean_durations, results_by, totals
 from runner.store.lanes import MANY, survey
-from runner.text.formatting import age
+from runner.text.formatting import age, rate
 
 if TYPE_CHECKING:
     from runner.policy.limits import LimitUsage
@@ -41,18 +36,14 @@ MOST_WORK_KEYS = 1_000
 OTHER_QUEUES = "(other queues)"
 """The name of the row of all others."""
 
-MOST_COUNTED = 200_000
-"""Maximum number of waiting tasks to count, over all lanes."""
-
+MOST_USED = 9.99
+"""The highest share that is shown as a number."""
 
 MOST_TENANTS = 5
 """Maximum number of tenants to list for a limit, those with the oldest due tasks."""
 
 MOST_VISITS = 10_000
 """Maximum number of index look-ups for the first due tasks of tenants at their limits."""
-
-MOST_OF_TENANT = 10_000
-"""Maximum number of due tasks to count of a tenant in a lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,114 +226,104 @@ async def backlog(tx: Transaction, lanes: Sequence[Lane]) -> dict[WorkKey, Count
     return dict(counts)
 
 
-async def due_by_lane(tx: Transaction, lanes: Sequence[Lane]) -> dict[Lane, Count]:
-    """Count the due tasks of each lane, with one walk per lane along the index `ready`."""
-    lanes = [lane for lane in lanes if isinstance(lane.queue, str) and isinstance(lane.handler, str)]
-    if not lanes:
-        return {}
-    cap = max(100, MOST_COUNTED // len(lanes))
-    lane, task = sa.select(tx.dialect.rows("lane", LANE_COLUMNS)).cte("lane"), tx.tables.task.alias("counted")
-    same = sa.and_(*(task.c[name] == lane.c[name] for name in LANE_COLUMNS))
-    due = sa.select(task.c.id).where(is_state(task.c.state, State.WAITING), task.c.run_at <= db_now(), same)
-    walk = due.order_by(task.c.run_at, task.c.id).limit(cap + 1).correlate(lane)
-    joined, _ = tx.dialect.for_each(lane, walk, tx.tables.task)
-    columns = [lane.c[name] for name in LANE_COLUMNS]
-    statement = sa.select(*columns, sa.func.count()).select_from(joined).group_by(*columns)
-    rows = await tx.rows(statement, tx.dialect.parameters("lane", by_column(LANE_COLUMNS, lanes)))
-    return {Lane(*row[:4]): capped(row[4], cap) for row in rows}
-
-
-class TenantTurn(NamedTuple):
-    """The turn of a tenant in a lane."""
-
-    queue: str
-    handler: str
-    priority: int
-    hosts: str
-    tenant: str
-
-    @property
-    def work_key(self) -> WorkKey:
-        """The queue and the handler."""
-        return self.queue, self.handler
-
-
-TURN_COLUMNS: dict[str, Any] = {**LANE_COLUMNS, "tenant": sa.Text}
-
-
 async def _tenant_limits(tx: Transaction, situation: Situation, lanes: Sequence[Lane]) -> tuple[TenantLimit, ...]:
     """The limits per tenant at which tenants wait, and the worst of these tenants.
 
     Only a tenant with running tasks is at its limit, so the running tasks name them all: the cost does not grow with
     the number of tenants. One index look-up for each of them and each lane finds its first due task.
     """
-    turns: list[tuple[LimitUsage, list[TenantTurn]]] = []
-    visits, lanes = 0, [lane for lane in lanes if isinstance(lane.queue, str) and isinstance(lane.handler, str)]
-    for usage in situation.limits:
+    turns = _turns_at_limits(situation.limits, lanes)
+    waits = await first_of_tenants(tx, {turn for _, some in turns for turn in some})
+    by_limit = [(usage, _by_tenant(some, waits)) for usage, some in turns]
+    worst = [
+        (usage, len(tenants), list(islice(tenants.items(), MOST_TENANTS))) for usage, tenants in by_limit if tenants
+    ]
+    counts = await due_of_tenants(tx, {turn for *_, listed in worst for _, some in listed for turn in some})
+    more = sum(len(some) for _, some in turns) >= MOST_VISITS
+    return tuple(
+        TenantLimit(
+            usage.words,
+            usage.limits.per_tenant or 1,
+            Count(number, more),
+            tuple(_tenant_row(usage, tenant, some, waits, counts, situation.demands) for tenant, some in listed),
+        )
+        for usage, number, listed in worst
+    )
+
+
+def _turns_at_limits(
+    limits: Iterable["LimitUsage"], lanes: Sequence[Lane]
+) -> list[tuple["LimitUsage", list[TenantTurn]]]:
+    """The tenants at each limit, each in the lanes of its queue or handler; MOST_VISITS turns at most."""
+    lanes = [lane for lane in lanes if isinstance(lane.queue, str) and isinstance(lane.handler, str)]
+    turns, rest = list[tuple["LimitUsage", list[TenantTurn]]](), MOST_VISITS
+    for usage in limits:
         most, kind = usage.limits.per_tenant, int(usage.kind == "handler")
         full = [tenant for tenant, count in usage.running.items() if tenant and most is not None and count >= most]
         pairs = (TenantTurn(*lane, tenant) for tenant in full for lane in lanes if lane[kind] == usage.name)
-        some = list(islice(pairs, MOST_VISITS - visits))
-        visits += len(some)
+        some = list(islice(pairs, rest))
+        rest -= len(some)
         turns.append((usage, some))
-    waits = await first_of_tenants(tx, {turn for _, some in turns for turn in some})
-    worst: list[tuple[LimitUsage, int, dict[str, list[TenantTurn]]]] = []
-    for usage, some in turns:
-        by_tenant: dict[str, list[TenantTurn]] = defaultdict(list)
-        for turn in sorted((turn for turn in some if turn in waits), key=lambda turn: -waits[turn]):
-            by_tenant[turn.tenant].append(turn)
-        if by_tenant:
-            worst.append((usage, len(by_tenant), dict(islice(by_tenant.items(), MOST_TENANTS))))
-    counts = await due_of_tenants(tx, {turn for *_, listed in worst for some in listed.values() for turn in some})
-    result = []
-    for usage, number, listed in worst:
-        bound = usage.limits.per_tenant or 1
-        rows = []
-        for tenant, some in listed.items():
-            mine = [
-                (counts.get(turn, Count()), situation.demands.get(turn.work_key, Demand()).seconds) for turn in some
-            ]
-            backlog = Count(sum(count.number for count, _ in mine), any(count.more for count, _ in mine))
-            seconds = [count.number * each for count, each in mine if each is not None]
-            work = sum(seconds) / MINUTE if len(seconds) == len(mine) else None
-            rows.append(TenantRow(tenant, usage.running[tenant], backlog, waits[some[0]], work, bound))
-        result.append(TenantLimit(usage.words, bound, Count(number, visits >= MOST_VISITS), tuple(rows)))
-    return tuple(result)
+    return turns
 
 
-async def first_of_tenants(tx: Transaction, turns: Collection[TenantTurn]) -> dict[TenantTurn, float]:
-    """The seconds since the first task of each tenant in each lane became due, with one look-up for each.
-
-    Args:
-        tx: an open transaction; one statement is executed, or none without turns.
-        turns: the tenants and lanes; those without a due task are not in the result.
-    """
-    if not turns:
-        return {}
-    turn, due = _due_of(tx)
-    joined, match = tx.dialect.first_of_each(turn, due.limit(1), tx.tables.task)
-    statement = sa.select(*turn.c, seconds_until(match.run_at)).select_from(joined)
-    rows = await tx.rows(statement, tx.dialect.parameters("turn", by_column(TURN_COLUMNS, turns)))
-    return {TenantTurn(*row[:5]): max(0.0, -float(row[5])) for row in rows}
+def _by_tenant(turns: Iterable[TenantTurn], waits: Mapping[TenantTurn, float]) -> dict[str, list[TenantTurn]]:
+    """The turns with due tasks by tenant, the longest wait first."""
+    by_tenant: dict[str, list[TenantTurn]] = defaultdict(list)
+    for turn in sorted((turn for turn in turns if turn in waits), key=lambda turn: -waits[turn]):
+        by_tenant[turn.tenant].append(turn)
+    return by_tenant
 
 
-async def due_of_tenants(tx: Transaction, turns: Collection[TenantTurn]) -> dict[TenantTurn, Count]:
-    """Count the due tasks of each tenant in each lane, with one walk for each; see `first_of_tenants`."""
-    if not turns:
-        return {}
-    turn, due = _due_of(tx)
-    joined, _ = tx.dialect.for_each(turn, due.limit(MOST_OF_TENANT + 1), tx.tables.task)
-    statement = sa.select(*turn.c, sa.func.count()).select_from(joined).group_by(*turn.c)
-    rows = await tx.rows(statement, tx.dialect.parameters("turn", by_column(TURN_COLUMNS, turns)))
-    return {TenantTurn(*row[:5]): capped(row[5], MOST_OF_TENANT) for row in rows}
+def _tenant_row(
+    usage: "LimitUsage",
+    tenant: str,
+    turns: Sequence[TenantTurn],
+    waits: Mapping[TenantTurn, float],
+    counts: Mapping[TenantTurn, Count],
+    demands: Mapping[WorkKey, Demand],
+) -> TenantRow:
+    due = [(counts.get(turn, Count()), demands.get(turn.work_key, Demand()).seconds) for turn in turns]
+    backlog = Count(sum(count.number for count, _ in due), any(count.more for count, _ in due))
+    works = [count.number * seconds / MINUTE for count, seconds in due if seconds is not None]
+    work = sum(works) if len(works) == len(due) else None
+    return TenantRow(tenant, usage.running[tenant], backlog, waits[turns[0]], work, usage.limits.per_tenant or 1)
 
 
-def _due_of(tx: Transaction) -> tuple[sa.CTE, sa.Select[Any]]:
-    """The turns of a statement, and the due tasks of one of them in the order of the index `tenant`."""
-    turn, row = sa.select(tx.dialect.rows("turn", TURN_COLUMNS)).cte("turn"), tx.tables.task.alias("due")
-    task = row.c
-    same = [task[name] == turn.c[name] for name in LANE_COLUMNS]
-    # A range and an order by the tenant: the index `ready` has neither, so that no plan uses it.
-    same += [task.tenant >= turn.c.tenant, task.tenant <= turn.c.tenant, task.tenant.is_not(None)]
-    due = sa.select(task.id, task.run_at).where(is_state(task.state, State.WAITING), task.run_at <= db_now(), *same)
-    return turn, due.order_by(task.tenant, task.run_at, task.id).correlate(turn)
+def capacity_cells(row: CapacityRow) -> list[str]:
+    """The row for a table: name, arrivals, capacity, share, due tasks, oldest, work, drained in, bound."""
+    demand, used, work, bound = row.demand, row.utilisation, row.behind, row.bound
+    endless = "steady" if row.is_steady else "never" if row.deciding.per_minute else "not now"
+    at_most = "<" if bound.at_least else ""
+    return [
+        row.name,
+        rate(demand.arrivals),
+        f"{'>' if bound.at_least else ''}{rate(row.per_minute)}",
+        "-"
+        if used is None or (bound.at_least and used > 1)
+        else "over"
+        if used > MOST_USED
+        else f"<{100 * min(used + 0.01, 1):.0f} %"
+        if at_most
+        else f"{100 * used:.0f} %",
+        f"{demand.backlog:,}{'+' if demand.more else ''}",
+        age(demand.oldest) if demand.backlog else "-",
+        "-" if not work or work == inf else f"{at_most}{age(MINUTE * work)}",
+        drained_in(row) if row.drained_in != inf else endless,
+        row.deciding.bound.name if row.deciding.per_minute is not None else "unknown: no attempt ended",
+    ]
+
+
+def drained_in(row: CapacityRow) -> str:
+    """The time until the backlog is done, in words: 18m, or "not at this rate: +120 a minute (slots)"."""
+    if row.drained_in is None or not row.demand.backlog:
+        return "unknown" if row.demand.backlog else "-"
+    if row.drained_in < inf:
+        return f"{'<' if row.deciding.bound.at_least else ''}{age(MINUTE * row.drained_in)}"
+    bound = row.deciding.bound.name
+    if row.is_steady:
+        return f"steady: about as many attempts end as arrive ({bound})"
+    if not row.deciding.per_minute:
+        return f"not now: {bound}"
+    growth = -(row.deciding.surplus or 0.0)
+    return f"not at this rate{f': +{growth:,.0f} a minute' if growth >= 1 else ''} ({bound})"

@@ -1,7 +1,7 @@
 """Bounded counts of tasks, along indexes."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from runner.db.dialects import Dialect, OrderedJoin, by_column
 from runner.db.schema import Tables, is_state
 from runner.db.schema.task import Condition, is_final_state
 from runner.db.transaction import Transaction
-from runner.db.types import db_now
+from runner.db.types import db_now, seconds_until
 from runner.model.task import Shown, State
 from runner.policy.lanes import Head, Lane
 from runner.queries.rows import as_text, text
@@ -136,6 +136,87 @@ def _sizes(rows: sa.Subquery) -> sa.ScalarSelect[str]:
     attempted = sa.func.coalesce(sa.func.sum(sa.case((rows.c.attempt > 0, 1), else_=0)), 0)
     sizes = sa.cast(sa.func.count(), sa.Text) + " " + sa.cast(attempted, sa.Text)
     return sa.select(sizes).select_from(rows).scalar_subquery()
+
+
+MOST_COUNTED = 200_000
+"""Maximum number of due tasks to count, over all lanes."""
+
+
+async def due_by_lane(tx: Transaction, lanes: Sequence[Lane]) -> dict[Lane, Count]:
+    """Count the due tasks of each lane, with one walk per lane along the index `ready`."""
+    lanes = [lane for lane in lanes if isinstance(lane.queue, str) and isinstance(lane.handler, str)]
+    if not lanes:
+        return {}
+    cap = max(100, MOST_COUNTED // len(lanes))
+    lane, task = sa.select(tx.dialect.rows("lane", LANE_COLUMNS)).cte("lane"), tx.tables.task.alias("counted")
+    same = sa.and_(*(task.c[name] == lane.c[name] for name in LANE_COLUMNS))
+    due = sa.select(task.c.id).where(is_state(task.c.state, State.WAITING), task.c.run_at <= db_now(), same)
+    walk = due.order_by(task.c.run_at, task.c.id).limit(cap + 1).correlate(lane)
+    joined, _ = tx.dialect.for_each(lane, walk, tx.tables.task)
+    columns = [lane.c[name] for name in LANE_COLUMNS]
+    statement = sa.select(*columns, sa.func.count()).select_from(joined).group_by(*columns)
+    rows = await tx.rows(statement, tx.dialect.parameters("lane", by_column(LANE_COLUMNS, lanes)))
+    return {Lane(*row[:4]): capped(row[4], cap) for row in rows}
+
+
+MOST_OF_TENANT = 10_000
+"""Maximum number of due tasks to count of a tenant in a lane."""
+
+
+class TenantTurn(NamedTuple):
+    """The turn of a tenant in a lane."""
+
+    queue: str
+    handler: str
+    priority: int
+    hosts: str
+    tenant: str
+
+    @property
+    def work_key(self) -> tuple[str, str]:
+        """The queue and the handler."""
+        return self.queue, self.handler
+
+
+TURN_COLUMNS: dict[str, Any] = {**LANE_COLUMNS, "tenant": sa.Text}
+
+
+async def first_of_tenants(tx: Transaction, turns: Collection[TenantTurn]) -> dict[TenantTurn, float]:
+    """The seconds since the first task of each tenant in each lane became due, with one look-up for each.
+
+    Args:
+        tx: an open transaction; one statement is executed, or none without turns.
+        turns: the tenants and lanes; those without a due task are not in the result.
+    """
+    if not turns:
+        return {}
+    turn, due = _due_of(tx)
+    joined, match = tx.dialect.first_of_each(turn, due.limit(1), tx.tables.task)
+    statement = sa.select(*turn.c, seconds_until(match.run_at)).select_from(joined)
+    rows = await tx.rows(statement, tx.dialect.parameters("turn", by_column(TURN_COLUMNS, turns)))
+    return {TenantTurn(*row[:5]): max(0.0, -float(row[5])) for row in rows}
+
+
+async def due_of_tenants(tx: Transaction, turns: Collection[TenantTurn]) -> dict[TenantTurn, Count]:
+    """Count the due tasks of each tenant in each lane, with one walk for each; see `first_of_tenants`."""
+    if not turns:
+        return {}
+    turn, due = _due_of(tx)
+    joined, _ = tx.dialect.for_each(turn, due.limit(MOST_OF_TENANT + 1), tx.tables.task)
+    statement = sa.select(*turn.c, sa.func.count()).select_from(joined).group_by(*turn.c)
+    rows = await tx.rows(statement, tx.dialect.parameters("turn", by_column(TURN_COLUMNS, turns)))
+    return {TenantTurn(*row[:5]): capped(row[5], MOST_OF_TENANT) for row in rows}
+
+
+def _due_of(tx: Transaction) -> tuple[sa.CTE, sa.Select[Any]]:
+    """The turns of a statement, and the due tasks of one of them in the order of the index `tenant`."""
+    turn, row = sa.select(tx.dialect.rows("turn", TURN_COLUMNS)).cte("turn"), tx.tables.task.alias("due")
+    task = row.c
+    same = [task[name] == turn.c[name] for name in LANE_COLUMNS]
+    # A range and an order by the tenant: the index `ready` has neither, so that no plan uses it.
+    same += [task.tenant >= turn.c.tenant, task.tenant <= turn.c.tenant, task.tenant.is_not(None)]
+    due = sa.select(task.id, task.run_at).where(is_state(task.state, State.WAITING), task.run_at <= db_now(), *same)
+    return turn, due.order_by(task.tenant, task.run_at, task.id).correlate(turn)
 
 
 async def running(tx: Transaction, cap: int) -> dict[str, RunningCounts]:

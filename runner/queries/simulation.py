@@ -19,7 +19,8 @@ from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.policy.rate import Rate, checked
 from runner.policy.retry import Retries, RetryPlan, parse_plan
 from runner.policy.simulation import Backlog, Configuration, TaskKind, Workload
-from runner.queries.capacity import due_by_lane, is_listed, pools_of
+from runner.queries.capacity import is_listed, pools_of
+from runner.queries.counting import due_by_lane
 from runner.queries.registries import MOST, limit_usages, pauses
 from runner.queries.reports import Flow
 from runner.queries.rows import as_int, as_text, moment, text

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
-from runner.policy.capacity import capacity_cells, drained_in
-from runner.queries.capacity import Capacity
+from runner.queries.capacity import Capacity, capacity_cells, drained_in
 from runner.queries.capacity import capacity as read_capacity
 from runner.queries.health import Health, Ping, health_issues
 from runner.queries.health import health as read_health

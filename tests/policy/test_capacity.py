@@ -11,12 +11,11 @@ from runner.policy.capacity import (
     Demand,
     Pool,
     Situation,
-    capacity_cells,
     capacity_rows,
-    drained_in,
 )
 from runner.policy.limits import LimitUsage, SharedLimits
 from runner.policy.rate import MOST_BY_RUN_TIME, Rate
+from runner.queries.capacity import capacity_cells, drained_in
 
 OPEN = OpenBreaker(probes=1, next_in=9.0, wait=9.0)
 SEND, MAKE = ("mail", "send"), ("reports", "make")

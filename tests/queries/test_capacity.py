@@ -13,12 +13,12 @@ from runner.handlers.parameters import stored_signatures
 from runner.handlers.registry import Handler, Options
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
-from runner.policy.capacity import CapacityRow, Pool, capacity_cells, drained_in
+from runner.policy.capacity import CapacityRow, Pool
 from runner.policy.claim_order import parse_order
 from runner.policy.lanes import Lane, Line, Waiting, in_order
 from runner.policy.retry import Retries, parse_plan
 from runner.policy.simulation import Simulation
-from runner.queries.capacity import MOST_TENANTS, capacity
+from runner.queries.capacity import MOST_TENANTS, capacity, capacity_cells, drained_in
 from runner.queries.counting import Count
 from runner.queries.simulation import changed, present, read_changes
 from runner.store.heartbeat import Identity, register
