@@ -186,46 +186,58 @@ class Draft:
                 elif name in edited:
                     values[name] = None
             except RunnerError as error:
-                errors[name] = str(error.fields.get("why", error))
+                errors[name] = _why(error)
         return values, errors
 
     def _payload(self, typed: Mapping[str, str], edited: set[str]) -> tuple[dict[str, Any], dict[str, str]]:
-        from tasktui.actions.edit_form import parse_value, shown_payload
-
-        arguments = [name for name in typed if name in (PAYLOAD, MORE) or name.startswith("argument-")]
-        if self.origin is not None and not edited & set(arguments):
+        """Read the entries of the payload: its text, if any was edited or this is a new task, and errors by entry."""
+        entries = {name for name in typed if name in (PAYLOAD, MORE) or name.startswith("argument-")}
+        if self.origin is not None and not edited & entries:
             return {}, {}
+        return self._whole_payload(typed[PAYLOAD]) if PAYLOAD in typed else self._from_arguments(typed, edited)
+
+    def _whole_payload(self, text: str) -> tuple[dict[str, Any], dict[str, str]]:
+        from tasktui.actions.edit_form import parse_value
+
         try:
-            if PAYLOAD in typed:
-                payload = parse_value(PAYLOAD, typed[PAYLOAD].strip() or "{}", *self.clock)
-                return {PAYLOAD: payload}, self._misfit(payload)
+            payload = parse_value(PAYLOAD, text.strip() or "{}", *self.clock)
+            return {PAYLOAD: payload}, self._misfit(payload)
         except RunnerError as error:
-            return {}, {PAYLOAD: str(error.fields.get("why", error))}
-        shown = json.loads(shown_payload(self.origin.payload)[0]) if self.origin else {}
+            return {}, {PAYLOAD: _why(error)}
+
+    def _from_arguments(self, typed: Mapping[str, str], edited: set[str]) -> tuple[dict[str, Any], dict[str, str]]:
+        from tasktui.actions.edit_form import shown_payload
+
         assert self.signature is not None  # noqa: S101 - there are entries of its parameters
-        names = {f"argument-{index}": field.name for index, field in enumerate(self.signature.fields)}
-        kept = {name for id, name in names.items() if self.origin is not None and id not in edited}
-        texts = {name: "" if name in kept else typed[id] for id, name in names.items()}
-        values, errors = self.signature.arguments(texts, self.clock)
-        values = {
-            name: shown[name] if name in kept else values.get(name)
-            for name in names.values()
-            if (name in shown if name in kept else name in values)
-        }
-        ids = {name: id for id, name in names.items()}
+        shown = json.loads(shown_payload(self.origin.payload)[0]) if self.origin else {}
+        ids = {field.name: f"argument-{index}" for index, field in enumerate(self.signature.fields)}
+        kept = {name for name, id in ids.items() if self.origin is not None and id not in edited}
+        texts = {name: "" if name in kept else typed[id] for name, id in ids.items()}
+        read, errors = self.signature.arguments(texts, self.clock)
+        sources = {name: shown if name in kept else read for name in ids}
+        values = {name: source[name] for name, source in sources.items() if name in source}
         refused = {ids[name]: why for name, why in errors.items() if name not in kept or name not in shown}
         if _is_unchecked(typed):
             values |= {name: _as_json(texts[name]) for name in errors if texts[name].strip()}
-        try:
-            more = json.loads(parse_value(PAYLOAD, typed.get(MORE, "").strip() or "{}", *self.clock))
-        except RunnerError as error:
-            return {}, {**refused, MORE: str(error.fields.get("why", error))}
-        if named := [line(name) for name in ids if name in more]:
-            entries = "an entry of its own" if len(named) == 1 else "entries of their own"
-            return {}, {**refused, MORE: f"{', '.join(named)}: {'has' if len(named) == 1 else 'have'} {entries} above"}
+        more, why = self._more_arguments(typed, ids)
+        if why:
+            return {}, {**refused, MORE: why}
         if more:
             refused[MORE] = "its runners stored no such argument"
         return {PAYLOAD: json.dumps(values | more, ensure_ascii=False)}, refused
+
+    def _more_arguments(self, typed: Mapping[str, str], ids: Mapping[str, str]) -> tuple[dict[str, Any], str]:
+        """Read the arguments that the stored signature lacks; or the reason why the text is refused."""
+        from tasktui.actions.edit_form import parse_value
+
+        try:
+            more = json.loads(parse_value(PAYLOAD, typed.get(MORE, "").strip() or "{}", *self.clock))
+        except RunnerError as error:
+            return {}, _why(error)
+        if named := [line(name) for name in ids if name in more]:
+            entries = "has an entry of its own" if len(named) == 1 else "have entries of their own"
+            return {}, f"{', '.join(named)}: {entries} above"
+        return more, ""
 
     def _misfit(self, payload: str) -> dict[str, str]:
         """The reason why the handler would refuse a payload, by entry; empty if nothing is known against it."""
@@ -305,3 +317,8 @@ def _as_json(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text.strip()
+
+
+def _why(error: RunnerError) -> str:
+    """The reason without the name of the field, which its entry shows."""
+    return str(error.fields.get("why", error))
