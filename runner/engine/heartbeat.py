@@ -1,4 +1,4 @@
-"""Lease: the time until which a runner counts as alive, its renewal by heartbeats, and commands in their replies."""
+"""Lease: the time until which a runner counts as alive, and its renewal by heartbeats."""
 
 import logging
 import os
@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Protocol
 
 import sqlalchemy as sa
 
@@ -17,12 +16,11 @@ from runner.db.database import Database
 from runner.db.errors import raise_if_final
 from runner.db.transaction import BlockingTransaction
 from runner.engine.slots import InFlight
-from runner.errors import InvalidEdit, StoreError
+from runner.errors import StoreError
 from runner.handlers.parameters import stored_signatures
 from runner.handlers.registry import Handler
 from runner.policy.claim_order import parse_order
 from runner.policy.polling import describe_polling, parse_poll_mode
-from runner.policy.runner_command import RunnerCommand, parse_runner_command
 from runner.policy.selection import described_selection
 from runner.settings import Settings
 from runner.store.heartbeat import (
@@ -225,78 +223,6 @@ class BlockingRenewal:
             connect.prepare(engine, self._settings.sqlite_synchronous)
             self._engine = engine.execution_options(**connect.SINGLE[engine.dialect.name])
         return self._engine
-
-
-class CommandedWorker(Protocol):
-    """The parts of a worker that runner commands reach."""
-
-    in_flight: InFlight
-
-    def resize(self, slots: int | None, threads: int | None, processes: int | None) -> None:
-        """Change the number of slots; None keeps the current number."""
-
-    async def write_stack(self, task_id: int) -> None:
-        """Write the stack of a task in flight into its log."""
-
-
-class CommandReceiver:
-    """Executes the commands of operators.
-
-    Args:
-        lease: acknowledges each command.
-        worker: the worker to resize.
-        drain: called to drain the runner.
-        scan: called when more slots are free.
-    """
-
-    def __init__(
-        self, lease: Lease, worker: CommandedWorker, drain: Callable[[], object], scan: Callable[[], object]
-    ) -> None:
-        self._lease = lease
-        self._worker = worker
-        self._drain = drain
-        self._scan = scan
-        self.pending: str | None = None
-        """The command in the last heartbeat reply."""
-
-    async def execute(self) -> None:
-        """Execute the pending command; ignore an unknown one."""
-        text, self.pending = self.pending, None
-        if text is None:
-            return
-        try:
-            command = parse_runner_command(text)
-        except InvalidEdit:
-            return
-        rest = str(RunnerCommand(drain=command.drain))
-        if text != rest:
-            await self._change(command, text, rest or None)
-        if command.drain:
-            log.info("draining: requested by an operator")
-            self._drain()
-        elif command.resizes:
-            self._scan()
-
-    async def _change(self, command: RunnerCommand, text: str, rest: str | None) -> None:
-        """Resize, write stacks and acknowledge both.
-
-        Args:
-            command: the command.
-            text: the stored command.
-            rest: the command that stays stored.
-        """
-        for task_id in command.stacks:
-            await self._worker.write_stack(task_id)
-        self._worker.resize(command.concurrency, command.threads, command.processes)
-        in_flight = self._worker.in_flight
-        sizes = in_flight.capacity, in_flight.in_threads.size, in_flight.in_processes.size
-        try:
-            await self._lease.acknowledge(text, rest, *sizes)
-        except StoreError as error:  # the next heartbeat returns the command again
-            log.warning("could not acknowledge a runner command: %s", error)
-        else:
-            if command.resizes:
-                log.info("resized by an operator: %s, capacity %d", command, in_flight.capacity)
 
 
 def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InFlight) -> Identity:

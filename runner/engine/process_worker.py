@@ -89,7 +89,7 @@ class ProcessWorker:
             self._loop.call_soon_threadsafe(running.job.cancel)
 
     def _stack(self) -> list[str]:
-        from runner.engine.stack import stack_of
+        from runner.engine.commands import stack_of
 
         return [] if self._running is None else stack_of(self._running)
 

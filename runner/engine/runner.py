@@ -13,8 +13,9 @@ from runner.db.errors import raise_if_final
 from runner.db.migrations.apply import ensure
 from runner.db.migrations.revisions import require_tables
 from runner.engine.claimer import Claimer, handler_defaults
+from runner.engine.commands import CommandReceiver
 from runner.engine.dependency_resolver import DependencyResolver
-from runner.engine.heartbeat import CommandReceiver, Lease, identity
+from runner.engine.heartbeat import Lease, identity
 from runner.engine.maintenance import Maintenance, SchemaWatch
 from runner.engine.metrics import Metrics
 from runner.engine.notifier import notifications

@@ -152,7 +152,7 @@ class Worker:
         running = self.in_flight.tasks.get(task_id)
         if running is None or running.settled or running.job is None:
             return
-        from runner.engine.stack import describe_stack
+        from runner.engine.commands import describe_stack
 
         notes = running.notes if isinstance(running.notes, AttemptNotes) else self.notes.begin(running)
         running.notes = notes  # the numbers of its lines continue

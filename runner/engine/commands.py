@@ -1,18 +1,99 @@
-"""Stacks: where a running handler is, on the event loop, in a thread or in a process."""
+"""Commands of operators to a runner: drain, resize, and stack, which describes where a running handler is."""
 
 import linecache
+import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.engine.attempt_outcome import PACKAGE
 from runner.engine.metrics import resident_memory
-from runner.engine.slots import Running
+from runner.engine.slots import InFlight, Running
+from runner.errors import InvalidEdit, StoreError
+from runner.policy.runner_command import RunnerCommand, parse_runner_command
 from runner.text.formatting import size
+
+if TYPE_CHECKING:  # a worker process describes stacks, and has no lease
+    from runner.engine.heartbeat import Lease
+
+log = logging.getLogger("runner.lease")
+
+
+class CommandedWorker(Protocol):
+    """The parts of a worker that runner commands reach."""
+
+    in_flight: InFlight
+
+    def resize(self, slots: int | None, threads: int | None, processes: int | None) -> None:
+        """Change the number of slots; None keeps the current number."""
+
+    async def write_stack(self, task_id: int) -> None:
+        """Write the stack of a task in flight into its log."""
+
+
+class CommandReceiver:
+    """Executes the commands of operators.
+
+    Args:
+        lease: acknowledges each command.
+        worker: the worker to resize.
+        drain: called to drain the runner.
+        scan: called when more slots are free.
+    """
+
+    def __init__(
+        self, lease: "Lease", worker: CommandedWorker, drain: Callable[[], object], scan: Callable[[], object]
+    ) -> None:
+        self._lease = lease
+        self._worker = worker
+        self._drain = drain
+        self._scan = scan
+        self.pending: str | None = None
+        """The command in the last heartbeat reply."""
+
+    async def execute(self) -> None:
+        """Execute the pending command; ignore an unknown one."""
+        text, self.pending = self.pending, None
+        if text is None:
+            return
+        try:
+            command = parse_runner_command(text)
+        except InvalidEdit:
+            return
+        rest = str(RunnerCommand(drain=command.drain))
+        if text != rest:
+            await self._change(command, text, rest or None)
+        if command.drain:
+            log.info("draining: requested by an operator")
+            self._drain()
+        elif command.resizes:
+            self._scan()
+
+    async def _change(self, command: RunnerCommand, text: str, rest: str | None) -> None:
+        """Resize, write stacks and acknowledge both.
+
+        Args:
+            command: the command.
+            text: the stored command.
+            rest: the command that stays stored.
+        """
+        for task_id in command.stacks:
+            await self._worker.write_stack(task_id)
+        self._worker.resize(command.concurrency, command.threads, command.processes)
+        in_flight = self._worker.in_flight
+        sizes = in_flight.capacity, in_flight.in_threads.size, in_flight.in_processes.size
+        try:
+            await self._lease.acknowledge(text, rest, *sizes)
+        except StoreError as error:  # the next heartbeat returns the command again
+            log.warning("could not acknowledge a runner command: %s", error)
+        else:
+            if command.resizes:
+                log.info("resized by an operator: %s, capacity %d", command, in_flight.capacity)
+
 
 REPLY_TIMEOUT = 1.0
 """Seconds for a worker process to reply, before its signal handler writes the stack."""
