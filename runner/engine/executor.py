@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ from runner.engine.slots import Running
 from runner.errors import InvalidPayload, StoreError, TransactionInProcess
 from runner.handlers.context import AttemptLogger, Context, KeptNotes, MemoryNotes, OwnTransaction
 from runner.handlers.dependencies import BatchResult, ParentResults
+from runner.handlers.functions import call_on_loop, end_copy
 from runner.logs import CURRENT_TASK
 from runner.model.outcome import Cancelled, Dead, Done, Failure, Interrupted, Outcome, Release, Retry
 from runner.text.sanitize import count_noun
@@ -75,8 +77,7 @@ class Executor:
         self._pool = _threads(threads + limits.spare_threads)
         self._limits, self._rules = limits, limits.rules
         self._open_tx = open_tx
-        self._parents = parents
-        self._resources = resources
+        self._parents, self._resources = parents, resources
         self._middleware = middleware
         self._notes = notes
         self._deadlines = Deadlines()
@@ -152,17 +153,19 @@ class Executor:
     async def _on_loop(
         self, running: Running, arguments: dict[str, Any], release_slot: Callable[[Running], None]
     ) -> Outcome:
-        limit, job, late, expired = self.limit(running), asyncio.current_task(), False, False
+        limit, job, late, expired, pid = self.limit(running), asyncio.current_task(), False, False, os.getpid()
         try:
             if limit is not None and job is not None:
                 running.deadline = self._deadlines.watch(job, limit)
             try:
                 if self._middleware.callbacks:
-                    context, call = self._context_of(running, arguments), partial(running.handler.body, **arguments)
+                    context, handler = self._context_of(running, arguments), running.handler
+                    call = partial(call_on_loop, handler.body, arguments, handler.name, running.task.id)
                     result = await self._middleware.run(context, call)
                 else:
                     result = await running.handler.body(**arguments)
             finally:
+                end_copy(pid, running.handler.name, running.task.id)
                 if limit is not None and job is not None and self._deadlines.end(job, limit):
                     late, expired = True, job.uncancel() == 0
         except asyncio.CancelledError as error:
@@ -337,8 +340,11 @@ def _refuse_transaction(task_id: int) -> NoReturn:
 
 def _call(running: Running, arguments: dict[str, Any]) -> tuple[Any, BaseException | None]:
     """Call a plain function and return its exception as a value: a future rejects StopIteration."""
-    running.thread = threading.get_ident()
+    running.thread, pid = threading.get_ident(), os.getpid()
     try:
-        return running.handler.body(**arguments), None
+        try:
+            return running.handler.body(**arguments), None
+        finally:
+            end_copy(pid, running.handler.name, running.task.id)
     except BaseException as error:
         return None, error

@@ -1,13 +1,17 @@
 """Functions of an application, such as handlers and those of their options: parameters, annotations and calls."""
 
 import inspect
+import logging
+import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, ForwardRef, get_type_hints
 
 from runner.errors import InvalidHandler, InvalidPayload
+
+log = logging.getLogger("runner")
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 ANY_NAME = inspect.Parameter.VAR_KEYWORD
@@ -174,3 +178,39 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...] | None:
     """Parameter names of the function; None if it takes all arguments."""
     parameters = signature_of(function).parameters.values()
     return None if any(item.kind is ANY_NAME for item in parameters) else tuple(item.name for item in parameters)
+
+
+LEFT = "task %d (%s): a process that the handler forked left the handler and ends; end it with os._exit in the handler"
+
+
+async def call_on_loop(
+    function: Callable[..., Awaitable[Any]], arguments: dict[str, Any], handler: str, task_id: int
+) -> Any:
+    """Call the coroutine function of a handler, inside middleware."""
+    pid = os.getpid()
+    try:
+        return await function(**arguments)
+    finally:
+        end_copy(pid, handler, task_id)
+
+
+def end_copy(pid: int, handler: str, task_id: int) -> None:
+    """End a process that a handler forked and that leaves the handler, also with an exception.
+
+    It has the connections, the lease and the event loop of the runner, and would continue as a copy of it. It ends with
+    the status of its SystemExit, with 0 if the handler returned, and with 1 after any other exception.
+
+    Args:
+        pid: id of the process that called the handler.
+        handler: handler name, for the log.
+        task_id: id of the task, for the log.
+    """
+    if os.getpid() == pid:
+        return
+    error = sys.exc_info()[1]
+    status: Any = error.code if isinstance(error, SystemExit) else int(error is not None)
+    try:
+        if not isinstance(error, SystemExit):
+            log.error(LEFT, task_id, handler, exc_info=error)
+    finally:
+        os._exit(status & 0xFF if isinstance(status, int) else int(status is not None))
