@@ -92,11 +92,11 @@ def exit_code_of(command: Callable[[], int]) -> int:
         if isinstance(end.__context__, BrokenPipeError):  # Rich has already redirected its stream
             return Exit.BROKEN_PIPE
         raise
-    except Exception as error:
+    except BaseException as error:  # a handler may cancel the main task of a runner
         return _exit_code(error)
 
 
-def _exit_code(error: Exception) -> int:
+def _exit_code(error: BaseException) -> int:
     match error:
         case BrokenPipeError():
             _discard(sys.stdout)
@@ -138,12 +138,12 @@ def _os_message(error: OSError) -> str:
     return f"{path}{error.strerror or error}"
 
 
-def _print_unexpected(error: Exception) -> int:
+def _print_unexpected(error: BaseException) -> int:
     # No user action should lead here. Python's developer mode shows the traceback.
     if sys.flags.dev_mode:
         print_stderr("".join(traceback.format_exception(error)))
-    kind = type(error).__name__
-    return _print_error(f"unexpected {kind}: {error}. Set PYTHONDEVMODE=1 for the traceback.", Exit.ERROR)
+    text = ": ".join(filter(None, (type(error).__name__, str(error).removesuffix("."))))
+    return _print_error(f"unexpected {text}. Set PYTHONDEVMODE=1 for the traceback.", Exit.ERROR)
 
 
 def _discard(stream: TextIO) -> None:

@@ -1,5 +1,6 @@
 """Exit codes, error messages, and broken streams."""
 
+import asyncio
 import inspect
 import os
 import subprocess
@@ -28,6 +29,24 @@ def test_an_unexpected_error_prints_no_traceback(capsys: pytest.CaptureFixture[s
     output = capsys.readouterr().err
     assert "ZeroDivisionError" in output
     assert "Traceback" not in output
+
+
+def test_a_cancelled_command_prints_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    def cancelled() -> int:
+        raise asyncio.CancelledError
+
+    assert exit_code_of(cancelled) == Exit.ERROR
+    assert capsys.readouterr().err.startswith("runner: unexpected CancelledError. Set PYTHONDEVMODE=1")
+
+
+def test_the_text_of_an_unexpected_error_ends_with_one_full_stop(capsys: pytest.CaptureFixture[str]) -> None:
+    def stopped() -> int:
+        raise RuntimeError("Event loop stopped before Future completed.")
+
+    exit_code_of(stopped)
+    assert capsys.readouterr().err.startswith(
+        "runner: unexpected RuntimeError: Event loop stopped before Future completed. Set"
+    )
 
 
 def test_an_error_cannot_write_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
