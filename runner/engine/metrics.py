@@ -195,5 +195,5 @@ def log_failure(running: Running, settlement: Settlement, verb: str) -> None:
         "max_attempts": task.max_attempts,
         "error_type": failure.type if failure else None,
     }
-    arguments = (task.id, task.handler, attempt, formatting.ended_as(verb), " ".join(why[:300].split()))
-    outcome_log.log(level, "task %d (%s) %s %s: %s", *arguments, exc_info=exc_info, extra=extra)
+    end = ": ".join(filter(None, (formatting.ended_as(verb), " ".join(why[:300].split()))))
+    outcome_log.log(level, "task %d (%s) %s %s", task.id, task.handler, attempt, end, exc_info=exc_info, extra=extra)

@@ -74,6 +74,17 @@ async def test_every_event_is_one_line_of_json_without_payloads(harness: Harness
     assert "\x1b" not in stream.getvalue()
 
 
+async def test_an_end_without_a_reason_has_no_colon(harness: Harness, stream: io.StringIO) -> None:
+    @harness.handler("gives_up")
+    async def gives_up() -> None:
+        raise Dead
+
+    await harness.submit("gives_up")
+    await harness.work()
+    messages = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
+    assert messages[1].endswith("(gives_up) attempt 1/5 failed, task dead")
+
+
 @pytest.mark.parametrize("form", ["json", "human"])
 def test_likely_secrets_are_masked(root: logging.Logger, form: Literal["json", "human"]) -> None:
     stream = unconfigured(root)
