@@ -14,6 +14,7 @@ from runner.client.result_poller import Ending
 from runner.errors import (
     DatabaseUnavailable,
     InvalidResult,
+    InvalidTask,
     ResultNotKept,
     RunnerError,
     TaskCancelled,
@@ -128,13 +129,14 @@ def results(
         The results in the order of the handles, each as TaskHandle.result returns it.
 
     Raises:
+        InvalidTask: it is not a list of task handles.
         RunnerError: the first error by the order of the handles, once all tasks have finished or the timeout has
             expired; see TaskHandle.result.
 
     Example:
         >>> results(charge.submit_many({"order": n} for n in orders), timeout="5m")
     """
-    ids = [*handles]
+    ids = _ids(handles)
     endings = _endings(ids, timeout, "results")
     return _values(ids, endings, return_exceptions)
 
@@ -155,9 +157,20 @@ async def results_async(
     handles: "Iterable[TaskHandle[Any]]", timeout: Delay | None = None, *, return_exceptions: bool = False
 ) -> list[Any]:
     """Same as `results`, on an event loop."""
-    ids = [*handles]
+    ids = _ids(handles)
     endings = await endings_async(ids, timeout)
     return _values(ids, endings, return_exceptions)
+
+
+def _ids(handles: Iterable[int]) -> list[int]:
+    if isinstance(handles, int):
+        why = "pass a list of task handles; result and wait of a handle wait for one task"
+        raise InvalidTask(field="handles", value=int(handles), why=why)
+    ids = [*handles]
+    for id in ids:
+        if not isinstance(id, int):
+            raise InvalidTask(field="handles", value=id, why="a task handle is what submit and task_handle return")
+    return ids
 
 
 def _values(ids: Sequence[int], endings: "Mapping[int, TaskResult | Exception]", return_exceptions: bool) -> list[Any]:

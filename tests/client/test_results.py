@@ -22,6 +22,7 @@ from runner.engine.runner import Engine
 from runner.errors import (
     DatabaseUnavailable,
     InvalidResult,
+    InvalidTask,
     ResultNotKept,
     TaskCancelled,
     TaskFailed,
@@ -324,6 +325,20 @@ async def test_many_results_have_one_timeout(running_handlers: SimpleNamespace) 
     await quick.wait(timeout=WAIT_SECONDS)
     answers = await results_async([later, quick], timeout="10ms", return_exceptions=True)
     assert (type(answers[0]), answers[1]) == (TimedOut, 2)
+
+
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        (TaskHandle[int](17), "17 for `handles`: pass a list of task handles; result and wait of a handle"),
+        (["17"], "'17' for `handles`: a task handle is what submit and task_handle return"),
+    ],
+)
+async def test_only_a_list_of_handles_has_results(argument: Any, reason: str) -> None:
+    with pytest.raises(InvalidTask, match=reason):
+        await results_async(argument, timeout=0)
+    with pytest.raises(InvalidTask, match=reason):
+        await asyncio.to_thread(lambda: results(argument, timeout=0))
 
 
 async def test_many_results_on_an_event_loop_are_rejected(handlers: SimpleNamespace) -> None:
