@@ -95,8 +95,10 @@ class ScheduleDecorator:
         try:
             spec = new_spec(target.name, self._values, target)
             id = check_id(target.name if self._id is None else self._id)
-        except InvalidSchedule as error:
-            raise InvalidSchedule(**error.fields | {"why": f"{error.fields['why']}; see {target.location}"}) from None
+        except (InvalidSchedule, InvalidPayload) as error:
+            hint = "; set arguments of @schedule" if isinstance(error, InvalidPayload) else ""
+            why = f"{error.fields['why']}{hint}; see {target.location}"
+            raise type(error)(**error.fields | {"why": why}) from None
         SCHEDULES.add(DeclaredSchedule(id, spec, target.function.__module__, target.location))
         return target
 

@@ -64,7 +64,7 @@ def test_wrong_schedules_are_refused_where_they_are_written() -> None:
         schedule("61 * * * *")(daily)
     with pytest.raises(InvalidSchedule, match="no such time zone"):
         schedule("@daily", tz="Mars/Olympus")(daily)
-    with pytest.raises(InvalidPayload, match="valid integer"):
+    with pytest.raises(InvalidPayload, match=r"valid integer.*; set arguments of @schedule; see .*work"):
         schedule("@daily", arguments={"size": "x"})(daily)
     with pytest.raises(InvalidSchedule, match=r"a schedule sets .*priority"):
         schedule("@daily", delay="5m")(daily)  # type: ignore[call-arg]
