@@ -107,7 +107,7 @@ def require_executable(handler: str, function: object) -> None:
         function: the decorated object.
 
     Raises:
-        InvalidHandler: it is a class, a method of one, a generator function or not callable.
+        InvalidHandler: it is a class, a method of one, a generator function, without a name or not callable.
     """
     name = getattr(function, "__qualname__", repr(function))
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
@@ -118,6 +118,8 @@ def require_executable(handler: str, function: object) -> None:
         why = f"{name} is a method: decorate a function outside the class"
     elif not callable(function):
         why = f"{name} is not a function"
+    elif not hasattr(function, "__qualname__"):
+        why = f"it is a {type(function).__qualname__} object without a name: decorate a function that calls it"
     else:
         return
     raise InvalidHandler(name=handler, why=why)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -211,6 +212,7 @@ class Mailer:
         (Mailer.send, "Mailer.send is a method: decorate a function outside the class"),
         (vars(Mailer)["renew"], "Mailer.renew is a method: decorate a function outside the class"),
         (5, "5 is not a function"),
+        (partial(len), "it is a partial object without a name: decorate a function that calls it"),
     ],
 )
 def test_only_a_function_is_a_handler(function: Any, reason: str) -> None:
