@@ -84,7 +84,9 @@ def check_name(name: str, value: Any) -> None:
 def check_seconds(name: str, value: Any, zero: bool = False) -> None:
     """Reject a number that is not finite, negative or too large, and zero unless it is allowed."""
     if not (math.isfinite(value) and 0 <= value < LONGEST_SECONDS and (value or zero)):
-        raise InvalidTask(field=name, value=value, why=f"it must be a number of seconds up to {LONGEST_SECONDS:.0e}")
+        bound = "at least" if zero else "more than"
+        why = f"it must be {bound} 0 seconds and less than {LONGEST_SECONDS:,.0f}"
+        raise InvalidTask(field=name, value=value, why=why)
 
 
 def check_time(name: str, value: Any) -> None:

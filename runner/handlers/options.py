@@ -127,7 +127,7 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         type="integer",
         column="max_attempts",
         parse=parse_integer,
-        check=partial(require_whole, range(1, 2**31), "it must be a positive integer"),
+        check=partial(require_whole, range(1, 2**31), "it must be a whole number from 1 to 2,147,483,647"),
         default="claim",
         help="Maximum number of attempts.",
     ),

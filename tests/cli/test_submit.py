@@ -226,7 +226,7 @@ def test_the_handlers_rule_derives_the_unique_key(cli: Call, store: Store) -> No
         (("a.b", "--at", "25:00"), "not a point in time"),
         (("a.b", "--at", "+5m", "--delay", "5m"), "run_at is set too"),
         (("a.b", "--retry", "often"), "not a retry plan"),
-        (("a.b", "--max-attempts", 0), "it must be a positive integer"),
+        (("a.b", "--max-attempts", 0), "it must be a whole number from 1 to 2,147,483,647"),
         (("a.b", json.dumps({"a": "x" * 300_000})), "the limit is 262144"),
         (("x" * 201,), "1 to 200 characters"),
         (("a.b", "--nonsense"), "unknown option --nonsense"),

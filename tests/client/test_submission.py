@@ -144,11 +144,11 @@ ODD: list[tuple[dict[str, Any], str]] = [
     ({"after": 1.5}, "1.5 for `after`: expected a task id"),
     ({"unique": 7}, "7 for `unique`: use until finished"),
     ({"priority": True}, "True for `priority`: priorities range from 1 to 9"),
-    ({"max_attempts": True}, "True for `max_attempts`: it must be a positive integer"),
+    ({"max_attempts": True}, "True for `max_attempts`: it must be a whole number from 1 to 2,147,483,647"),
     ({"tags": ["slow", 7]}, "7 for `tags`: expected text, got int"),
     ({"priority": "high"}, "'high' for `priority`: priorities range from 1 to 9"),
     ({"priority": 10}, "10 for `priority`: priorities range from 1 to 9"),
-    ({"max_attempts": 2.5}, "2.5 for `max_attempts`: it must be a positive integer"),
+    ({"max_attempts": 2.5}, "2.5 for `max_attempts`: it must be a whole number from 1 to 2,147,483,647"),
     ({"bucket": -1}, "-1 for `bucket`: buckets range from 0 to 999"),
     ({"run_at": "tomorrow"}, "'tomorrow' for `run_at`: it must be a datetime"),
     ({"run_at": datetime(2030, 1, 1)}, r"it has no time zone: use datetime\.now\(UTC\)"),  # noqa: DTZ001 - a naive time is the test
