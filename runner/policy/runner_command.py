@@ -1,11 +1,12 @@
 """Runner commands: requests of operators to a runner, stored as text in its row.
 
-drain            claim no more tasks, finish the running ones, and exit
-concurrency=50         run this many async handlers concurrently
-threads=4        run this many plain functions concurrently
-processes=2      run this many process handlers concurrently
-stack=12         write the stack of this task into its log
-concurrency=50 threads=4 stack=12 stack=13 drain
+drain           claim no more tasks, finish the running ones, and exit
+concurrency=50  run this many async handlers concurrently
+threads=4       run this many plain functions concurrently
+processes=2     run this many process handlers concurrently
+stack=12        write the stack of this task into its log
+
+Several of them make one command: concurrency=50 threads=4 stack=12 stack=13 drain
 
 The row has room for one command, so that a command that the runner has not received yet is combined with the next one.
 """
