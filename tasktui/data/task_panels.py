@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, tzinfo
 from textwrap import wrap
 
 from runner.model.task import FINAL, Priority, Shown, State
-from runner.queries.task.attempts import checkpoint_lines
+from runner.queries.task.attempts import Attempt, checkpoint_lines
 from runner.queries.task.detail import TaskDetail, task_fields
 from runner.queries.task.timeline import timeline
 from runner.queries.task_list.row import TaskRow
@@ -146,50 +146,64 @@ def line_of_facts(detail: TaskDetail, width: int) -> Row:
 
 
 def attempts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
-    """The attempts as bars over time: failed, succeeded, running, held and planned ones.
-
-    The axis of a task that has ended ends there, so that its bars keep their width.
-    """
-    task, at = detail.task, detail.at
-    failed = detail.attempts[-MOST_ATTEMPTS:]
-    planned = detail.next_runs[:MOST_PLANNED]
-    if not failed and task.state is not State.RUNNING:
+    """The attempts as bars over time: failed, succeeded, running, held and planned ones."""
+    failed, planned = detail.attempts[-MOST_ATTEMPTS:], detail.next_runs[:MOST_PLANNED]
+    if not failed and detail.task.state is not State.RUNNING:
         return []
+    span, room = _span_of(detail, failed, planned, zone), width - LEGEND - 7
+    own = f"retry plan of the handler{f': {line(detail.handler_retry, 40)}' if detail.handler_retry else ''}"
+    plan = f"retry plan {line(detail.retry)}" if detail.retry else own
+    bars = [*_failed(detail, failed, span, room), *_latest(detail, failed, span, room)]
+    bars += _planned(detail, planned, span, room)
+    axis = time_axis(span, room, "", now="")
+    return [rule([heading("ATTEMPTS")], width, [(plan, "muted")]), *bars, [(" " * (LEGEND), ""), *axis[1:]]]
+
+
+def _span_of(detail: TaskDetail, failed: Sequence[Attempt], planned: Sequence[datetime], zone: tzinfo) -> Span:
+    """The time of the bars. The axis of a task that has ended ends there, so that its bars keep their width."""
+    task, at = detail.task, detail.at
     begins = [one.started_at or one.ended_at for one in failed]
     begin = min([moment for moment in (*begins, task.claimed_at) if moment], default=at)
     ends = [one.ended_at for one in failed if one.ended_at]
     last = max([(task.finished_at if task.state in FINAL else None) or at, *planned, *ends])
     margin = max((last - begin) * 0.04, timedelta(seconds=1))
-    span = Span(begin - margin, last + margin, zone)
-    room = width - LEGEND - 7
-    own = f"retry plan of the handler{f': {line(detail.handler_retry, 40)}' if detail.handler_retry else ''}"
-    plan = f"retry plan {line(detail.retry)}" if detail.retry else own
-    rows: list[Row] = [rule([heading("ATTEMPTS")], width, [(plan, "muted")])]
-    for index, one in enumerate(failed):
-        before = failed[index - 1].ended_at if index else None
-        bar = _bar(span, room, (before, one.started_at, one.ended_at), "dead", at)
+    return Span(begin - margin, last + margin, zone)
+
+
+def _failed(detail: TaskDetail, failed: Sequence[Attempt], span: Span, room: int) -> Iterator[Row]:
+    before = None
+    for one in failed:
+        bar = _bar(span, room, (before, one.started_at, one.ended_at), "dead", detail.at)
         took = formatting.duration(one.duration)
-        rows.append(_attempt(one.attempt, Shown.DEAD, "failed", line(one.host, 14), took, bar))
+        yield _attempt(one.attempt, Shown.DEAD, "failed", line(one.host, 14), took, bar)
+        before = one.ended_at
+
+
+def _latest(detail: TaskDetail, failed: Sequence[Attempt], span: Span, room: int) -> Iterator[Row]:
+    """The attempt that succeeded or runs, or the wait of one that is due and held back."""
+    task, at = detail.task, detail.at
     before = failed[-1].ended_at if failed else None
     if task.state is State.SUCCEEDED and task.claimed_at and task.finished_at:
         bar = _bar(span, room, (before, task.claimed_at, task.finished_at), "succeeded", at)
         took = formatting.duration(task.finished_at - task.claimed_at)
-        rows.append(_attempt(task.attempt, Shown.SUCCEEDED, "succeeded", line(task.host, 14), took, bar))
+        yield _attempt(task.attempt, Shown.SUCCEEDED, "succeeded", line(task.host, 14), took, bar)
     if task.state is State.RUNNING:
         bar = _bar(span, room, (before, task.claimed_at, at), "running", at)
         took = formatting.since(task.claimed_at, at)
-        rows.append(_attempt(task.attempt, Shown.RUNNING, "running", line(task.host, 14), took, bar))
+        yield _attempt(task.attempt, Shown.RUNNING, "running", line(task.host, 14), took, bar)
     if task.state is State.WAITING and task.run_at is not None and task.run_at < at and _obstacle(detail):
         due, now = (min(max(span.column(each, room), 0), room) for each in (task.run_at, at))
-        bar = [(" " * due, ""), ("━" * (now - due), "retrying"), ("┊" * (now < room), "accent")]
-        rows.append(_attempt(task.attempt + 1, Shown.RETRYING, "held", "", formatting.since(task.run_at, at), bar))
-    for index, moment in enumerate(planned):
-        before = planned[index - 1] if index else at
-        bar = _bar(span, room, (before, moment, None), "accent", at)
-        planned_at = formatting.short_clock(moment, at, zone)
-        rows.append(_attempt(task.attempt + 1 + index, Shown.SCHEDULED, "planned", "", planned_at, bar))
-    axis = time_axis(span, room, "", now="")
-    return [*rows, [(" " * (LEGEND), ""), *axis[1:]]]
+        held_bar: list[Part] = [(" " * due, ""), ("━" * (now - due), "retrying"), ("┊" * (now < room), "accent")]
+        yield _attempt(task.attempt + 1, Shown.RETRYING, "held", "", formatting.since(task.run_at, at), held_bar)
+
+
+def _planned(detail: TaskDetail, planned: Sequence[datetime], span: Span, room: int) -> Iterator[Row]:
+    before = detail.at
+    for number, moment in enumerate(planned, detail.task.attempt + 1):
+        bar = _bar(span, room, (before, moment, None), "accent", detail.at)
+        planned_at = formatting.short_clock(moment, detail.at, span.zone)
+        yield _attempt(number, Shown.SCHEDULED, "planned", "", planned_at, bar)
+        before = moment
 
 
 def _attempt(number: int, shown: Shown, word: str, host: str, took: str, bar: Sequence[Part]) -> Row:
