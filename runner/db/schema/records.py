@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import sqlalchemy as sa
 
-from runner.db.schema.task import object_checks, time_checks
+from runner.db.schema.task import object_checks, one_of, time_checks
 from runner.db.types import BigId, Instant, JsonText, Name, db_now, login
 from runner.model.schedule import Overlap, TickOutcome
 from runner.model.task import OnFailure, Scope
@@ -90,7 +90,6 @@ def audit() -> list[sa.Column[Any]]:
 
 def unique() -> list[sa.Column[Any] | sa.CheckConstraint]:
     """The task that holds a unique key, or held it last."""
-    scopes = ", ".join(f"'{scope.value}'" for scope in Scope)
     return [
         sa.Column("handler", Name, primary_key=True),
         sa.Column("unique_key", Name, primary_key=True),
@@ -100,7 +99,7 @@ def unique() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("expires_at", Instant),
         sa.Column("duplicates", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("duplicate_at", Instant),
-        sa.CheckConstraint(f"scope in ({scopes})", name="scope"),
+        one_of("scope", Scope),
         sa.CheckConstraint(f"(scope = '{Scope.FOR_A_TIME.value}') = (expires_at is not null)", name="expires_at"),
     ]
 
@@ -110,7 +109,6 @@ def dependency() -> list[sa.Column[Any] | sa.CheckConstraint]:
 
     A row without `satisfied_at` is open, and keeps its task blocked.
     """
-    rules = ", ".join(repr(rule) for rule in get_args(OnFailure))
     return [
         sa.Column("id", BigId, sa.Identity(), primary_key=True),
         # The task that waits.
@@ -129,7 +127,7 @@ def dependency() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("satisfied_at", Instant),
         # The operator who unblocked it; null if it was resolved automatically.
         sa.Column("satisfied_by", sa.Text),
-        sa.CheckConstraint(f"on_failure in ({rules})", name="on_failure"),
+        one_of("on_failure", get_args(OnFailure)),
         sa.CheckConstraint("parent_id is not null or parent_key is not null", name="parent"),
         sa.CheckConstraint("(parent_handler is null) = (parent_key is null)", name="parent_key"),
     ]
@@ -249,7 +247,6 @@ def lost_runner() -> list[sa.Column[Any]]:
 
 def schedule() -> list[sa.Column[Any] | sa.CheckConstraint]:
     """Periodic rules."""
-    overlaps = ", ".join(f"'{overlap.value}'" for overlap in Overlap)
     return [
         sa.Column("id", Name, primary_key=True),
         sa.Column("handler", Name, nullable=False),
@@ -282,7 +279,7 @@ def schedule() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.CheckConstraint("length(id) between 1 and 200", name="id"),
         sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
         sa.CheckConstraint("jitter >= 0 and jitter < 1e9", name="jitter"),
-        sa.CheckConstraint(f"overlap in ({overlaps})", name="overlap"),
+        one_of("overlap", Overlap),
         *object_checks("payload", "options"),
         *time_checks("next_at", "run_requested_at", "paused_at", "paused_until"),
     ]
@@ -290,7 +287,6 @@ def schedule() -> list[sa.Column[Any] | sa.CheckConstraint]:
 
 def tick() -> list[sa.Column[Any] | sa.CheckConstraint]:
     """The history of schedules: a tick happens once, and a tick of a broadcast once for each runner."""
-    outcomes = ", ".join(f"'{outcome.value}'" for outcome in TickOutcome)
     return [
         sa.Column("schedule", Name, primary_key=True),
         sa.Column("tick", Instant, primary_key=True),
@@ -299,7 +295,7 @@ def tick() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("task_id", sa.BigInteger),
         sa.Column("outcome", sa.Text, nullable=False),
         sa.Column("at", Instant, nullable=False, server_default=db_now()),
-        sa.CheckConstraint(f"outcome in ({outcomes})", name="outcome"),
+        one_of("outcome", TickOutcome),
     ]
 
 

@@ -123,7 +123,7 @@ def _task(op: Operations) -> None:
 def _task_rules() -> list[sa.CheckConstraint]:
     """Checks for rows inserted by hand, which must never break a claim, a list or a settle."""
     return [
-        sa.CheckConstraint("state in ('waiting', 'blocked', 'running')", name="state"),
+        sa.CheckConstraint("state = 'waiting' or state = 'blocked' or state = 'running'", name="state"),
         sa.CheckConstraint("priority between 1 and 9", name="priority"),
         sa.CheckConstraint("max_attempts >= 1", name="max_attempts"),
         sa.CheckConstraint("bucket between 0 and 999", name="bucket"),
@@ -138,7 +138,10 @@ def _task_rules() -> list[sa.CheckConstraint]:
         sa.CheckConstraint("length(queue) between 1 and 200", name="queue"),
         sa.CheckConstraint("length(tenant) between 1 and 200", name="tenant"),
         sa.CheckConstraint("length(hosts) <= 1000", name="hosts"),
-        sa.CheckConstraint("order_on_failure in ('wait', 'cancel', 'run')", name="order_on_failure"),
+        sa.CheckConstraint(
+            "order_on_failure = 'wait' or order_on_failure = 'cancel' or order_on_failure = 'run'",
+            name="order_on_failure",
+        ),
         _on("postgresql", "run_at", "run_at >= '1970-01-01Z' and run_at < '9999-01-01Z'"),
         _on("postgresql", "expires_at", "expires_at >= '1970-01-01Z' and expires_at < '9999-01-01Z'"),
         _on("postgresql", "hosts_until", "hosts_until >= '1970-01-01Z' and hosts_until < '9999-01-01Z'"),
@@ -167,9 +170,14 @@ def _task_rules() -> list[sa.CheckConstraint]:
         _on(
             # SQLite would accept text in a number column and bytes in a text column.
             "sqlite",
+            "claim_types",
+            "typeof(attempt + fence + version) = 'integer' and typeof(coalesce(max_attempts, 1)) = 'integer'",
+        ),
+        _on(
+            "sqlite",
             "types",
-            "typeof(priority + bucket + attempt + fence + version + rescues + releases + interruptions) = 'integer'"
-            " and typeof(coalesce(max_attempts, 1)) = 'integer' and typeof(coalesce(timeout, 1.0)) = 'real'"
+            "typeof(priority + bucket + rescues + releases + interruptions) = 'integer'"
+            " and typeof(coalesce(timeout, 1.0)) = 'real'"
             " and typeof(queue || handler) = 'text' and typeof(queue) <> 'blob' and typeof(handler) <> 'blob'"
             " and typeof(coalesce(tenant, '')) = 'text' and typeof(hosts) = 'text'",
         ),
@@ -224,7 +232,7 @@ def _task_history(op: Operations) -> None:
         sa.Column("error", sa.Text),
         sa.Column("result", JsonText),
         sa.Column("payload", JsonText, nullable=False, server_default="{}"),
-        sa.CheckConstraint("state in ('succeeded', 'dead', 'cancelled')", name="state"),
+        sa.CheckConstraint("state = 'succeeded' or state = 'dead' or state = 'cancelled'", name="state"),
         postgresql_partition_by="LIST (state)",
     )
     op.create_index("task_history", "finished", "finished_at", "id")
@@ -283,7 +291,10 @@ def _task_unique(op: Operations) -> None:
         sa.Column("expires_at", Instant),
         sa.Column("duplicates", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("duplicate_at", Instant),
-        sa.CheckConstraint("scope in ('forever', 'until started', 'until finished', 'for a time')", name="scope"),
+        sa.CheckConstraint(
+            "scope = 'forever' or scope = 'until started' or scope = 'until finished' or scope = 'for a time'",
+            name="scope",
+        ),
         sa.CheckConstraint("(scope = 'for a time') = (expires_at is not null)", name="expires_at"),
     )
     op.set_storage("task_unique", {"fillfactor": 90})
@@ -303,7 +314,7 @@ def _task_dependency(op: Operations) -> None:
         sa.Column("parent_state", sa.Text),
         sa.Column("satisfied_at", Instant),
         sa.Column("satisfied_by", sa.Text),
-        sa.CheckConstraint("on_failure in ('wait', 'cancel', 'run')", name="on_failure"),
+        sa.CheckConstraint("on_failure = 'wait' or on_failure = 'cancel' or on_failure = 'run'", name="on_failure"),
         sa.CheckConstraint("parent_id is not null or parent_key is not null", name="parent"),
         sa.CheckConstraint("(parent_handler is null) = (parent_key is null)", name="parent_key"),
         sqlite_autoincrement=True,
@@ -528,7 +539,9 @@ def _task_schedule(op: Operations) -> None:
         sa.CheckConstraint("length(id) between 1 and 200", name="id"),
         sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
         sa.CheckConstraint("jitter >= 0 and jitter < 1e9", name="jitter"),
-        sa.CheckConstraint("overlap in ('skip', 'queue', 'replace', 'allow')", name="overlap"),
+        sa.CheckConstraint(
+            "overlap = 'skip' or overlap = 'queue' or overlap = 'replace' or overlap = 'allow'", name="overlap"
+        ),
         _on("postgresql", "payload", "json_typeof(payload) = 'object'"),
         _on("sqlite", "payload", "json_valid(payload) and json_type(payload) = 'object'"),
         _on("postgresql", "options", "json_typeof(options) = 'object'"),
@@ -560,7 +573,9 @@ def _task_tick(op: Operations) -> None:
         sa.Column("task_id", sa.BigInteger),
         sa.Column("outcome", sa.Text, nullable=False),
         sa.Column("at", Instant, nullable=False, server_default=db_now()),
-        sa.CheckConstraint("outcome in ('submitted', 'skipped', 'missed', 'manual')", name="outcome"),
+        sa.CheckConstraint(
+            "outcome = 'submitted' or outcome = 'skipped' or outcome = 'missed' or outcome = 'manual'", name="outcome"
+        ),
     )
     op.create_index("task_tick", "at", "at")
     op.create_index("task_tick", "task", "task_id", where="task_id IS NOT NULL")
