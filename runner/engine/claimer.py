@@ -20,12 +20,12 @@ from runner.handlers.registry import Handler
 from runner.model.task import Claimed
 from runner.policy.claim_order import ClaimOrder, WeightedOrder
 from runner.policy.claim_policy import QueueShares
-from runner.policy.lanes import Head, Lane, LanePosition, Lanes
+from runner.policy.lanes import Head, Lane, LanePosition, Lanes, lane_of
 from runner.policy.polling import Pace
 from runner.policy.retry import BackOff, parse_plan
 from runner.policy.suspicion import Ask, Proof
 from runner.settings import Settings
-from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect, lane_of, prepare_claims
+from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect, prepare_claims
 from runner.store.lanes import DENSE, MANY, survey
 from runner.text.sanitize import one_line
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from runner.model.task import DEFAULT_QUEUE, NewTask, Priority
+from runner.model.task import DEFAULT_QUEUE, Claimed, NewTask, Priority
 from runner.policy.claim_order import STRICT, ClaimOrder
 
 RUNNER_QUEUE = "@"
@@ -29,6 +29,11 @@ class Lane(NamedTuple):
     priority: int
     hosts: str = ""
     """The hosts that may take them, as tasks store them; empty for all."""
+
+
+def lane_of(task: Claimed) -> Lane:
+    """The lane of a claimed task."""
+    return Lane(task.queue, task.handler, task.priority, task.hosts)
 
 
 def lane_of_new(task: NewTask) -> Lane:

@@ -1,8 +1,8 @@
 """claim: assign due tasks to a runner, each to only one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -53,6 +53,10 @@ NO_LIMIT = 2**62
 
 POSITION = attrgetter("run_at", "id")
 
+OF_ROW = [name for name in Claimed._fields if name not in Lane._fields]
+"""The fields that a claim in one lane returns: its tasks share the lane, and each column takes a driver long."""
+IN_ORDER = itemgetter(*map((*Lane._fields, *OF_ROW).index, Claimed._fields))
+
 Among: TypeAlias = Literal["lane", "lanes", "suspects"]
 
 
@@ -99,9 +103,9 @@ async def claim(
     Returns:
         The claimed tasks in the order in which to start them.
     """
-    among: Among = "lane" if len(lanes) == 1 else "lanes"
-    prepared = _prepared(tx.tables, tx.driver, among, who.order, who.selection.names)
-    return await _claim(tx, prepared, who, lanes, defaults, limit, starts=starts)
+    only = next(iter(lanes)) if len(lanes) == 1 else None
+    prepared = _prepared(tx.tables, tx.driver, "lanes" if only is None else "lane", who.order, who.selection.names)
+    return await _claim(tx, prepared, who, lanes, defaults, limit, starts=starts, only=only)
 
 
 async def claim_suspect(
@@ -142,6 +146,7 @@ async def _claim(
     limit: int,
     *,
     starts: bool,
+    only: Lane | None = None,
     **asked: int,
 ) -> list[Claimed]:
     rows = [
@@ -151,8 +156,9 @@ async def _claim(
     parameters = tx.dialect.parameters("lane", by_column(LANE_COLUMNS, rows))
     claimed = await tx.run(prepared, parameters | claim_values(who, limit, starts=starts) | asked)
     await tx.complete()
+    fields = claimed if only is None else map(IN_ORDER, map(only.__add__, claimed))
     # Within a lane, every order is that of the positions.
-    return sorted(map(Claimed._make, claimed), key=POSITION if len(lanes) == 1 else key_of(who.order))
+    return sorted(map(Claimed._make, fields), key=POSITION if len(lanes) == 1 else key_of(who.order))
 
 
 def claim_values(who: Claimant, limit: int, *, starts: bool) -> dict[str, Any]:
@@ -164,11 +170,6 @@ def claim_values(who: Claimant, limit: int, *, starts: bool) -> dict[str, Any]:
 def key_of(order: ClaimOrder) -> Callable[[Claimed], Any]:
     """The sort key of claimed tasks in an order."""
     return lambda task: order.sort_key(task.priority, task.run_at, task.id)
-
-
-def lane_of(task: Claimed) -> Lane:
-    """The lane of a claimed task."""
-    return Lane(task.queue, task.handler, task.priority, task.hosts)
 
 
 @lru_cache
@@ -203,13 +204,14 @@ def claim_statement(
             tasks = _first_in_need(scope, lane, dialect, order)
         case "suspects":
             tasks = first_suspect(scope, lane, dialect)
-    return claim_update(tables, dialect, lane, tasks, one_lane=among == "lane")
+    update = claim_update(tables, dialect, lane, tasks, one_lane=among == "lane")
+    return update.returning(*returned(tables.task, dialect, OF_ROW if among == "lane" else Claimed._fields))
 
 
 def claim_update(
     tables: Tables, dialect: Dialect, lane: sa.CTE, selection: sa.Select[Any], *, one_lane: bool = False
 ) -> sa.Update:
-    """Return the statement that claims the selected tasks of some lanes.
+    """Return the statement that claims the selected tasks of some lanes, without a RETURNING.
 
     Args:
         tables: the tables of the installation.
@@ -244,23 +246,22 @@ def claim_update(
             ),
             max_attempts=sa.func.coalesce(task.c.max_attempts, _of_handler(lane, lane.c.max_attempts, rows)),
         )
-        .returning(*_handed_out(task, ctid(task) if dialect.row_addresses else sa.null()))
     )
 
 
-def _handed_out(task: sa.Table, address: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
-    """The columns of a claimed task."""
+def returned(task: sa.Table, dialect: Dialect, fields: Sequence[str] = Claimed._fields) -> list[sa.ColumnElement[Any]]:
+    """The columns of a claimed task for fields of Claimed."""
     size: sa.ColumnElement[int] = byte_count(task.c.payload)
     made: dict[str, sa.ColumnElement[Any]] = {
         # A few large payloads of plain inserts must not fill the memory of the runner.
         "payload": sa.case((size <= PAYLOAD_LIMIT, task.c.payload)),
         "oversize": sa.case((size > PAYLOAD_LIMIT, size)),
         "expires_in": seconds_until(task.c.expires_at),
-        "address": address,
+        "address": ctid(task) if dialect.row_addresses else sa.null(),
         "run_at": to_position(task.c.run_at),
         "claimed_at": to_position(task.c.claimed_at),
     }
-    return [made[name] if name in made else task.c[name] for name in Claimed._fields]
+    return [made[name] if name in made else task.c[name] for name in fields]
 
 
 def open_lanes(lane: sa.FromClause, scope: ClaimScope) -> sa.CTE:

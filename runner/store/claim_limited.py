@@ -39,6 +39,7 @@ from runner.store.claim import (
     key_of,
     lock_shares,
     open_lanes,
+    returned,
 )
 from runner.store.claim_tenants import (
     MOST_VISITS,
@@ -283,7 +284,7 @@ def _prepared(
             tasks = first_suspect(scope, lane, dialect, dialect.rows("full", {"tenant": sa.Text}))
     # The claims of tenants have one lane as well.
     statement = claim_update(tables, dialect, lane, tasks, one_lane=among not in ("lanes", "suspects"))
-    return Prepared(statement.returning(tables.task.c.tenant), driver)
+    return Prepared(statement.returning(*returned(tables.task, dialect), tables.task.c.tenant), driver)
 
 
 async def _run(

@@ -7,9 +7,9 @@ from runner.db.database import Database
 from runner.db.types import EARLIEST
 from runner.model.outcome import Done, Outcome
 from runner.model.task import Claimed
-from runner.policy.lanes import Lane, LanePosition, Lanes
+from runner.policy.lanes import Lane, LanePosition, Lanes, lane_of
 from runner.policy.suspicion import Ask
-from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect, lane_of
+from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect
 from runner.store.heartbeat import Identity, register
 from runner.store.lanes import MANY, SurveyScope, survey
 from runner.store.rescue import Rescuer, rescue

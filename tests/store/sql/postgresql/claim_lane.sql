@@ -135,11 +135,8 @@ WHERE
     )
 RETURNING
     task.id,
-    task.queue,
-    task.handler,
     task.key,
     CASE WHEN (octet_length(task.payload::text) <= :payload_limit::BIGINT) THEN task.payload END AS anon_2,
-    task.priority,
     (date_part('epoch', task.run_at) * 1000000)::bigint AS anon_3,
     task.attempt,
     task.max_attempts,
@@ -150,5 +147,4 @@ RETURNING
     CASE WHEN (octet_length(task.payload::text) > :payload_limit::BIGINT) THEN octet_length(task.payload::text) END AS anon_4,
     extract(epoch from task.expires_at - statement_timestamp())::float AS anon_5,
     (date_part('epoch', task.claimed_at) * 1000000)::bigint AS anon_6,
-    task.hosts,
     task.ctid;

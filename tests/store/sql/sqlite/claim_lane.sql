@@ -164,11 +164,8 @@ WHERE
     )
 RETURNING
     id,
-    queue,
-    handler,
     "key",
     CASE WHEN (length(cast(payload as blob)) <= :payload_limit) THEN payload END AS anon_2,
-    priority,
     run_at AS anon_3,
     attempt,
     max_attempts,
@@ -179,5 +176,4 @@ RETURNING
     CASE WHEN (length(cast(payload as blob)) > :payload_limit) THEN length(cast(payload as blob)) END AS anon_4,
     ((julianday(expires_at) - julianday('now')) * 86400.0) AS anon_5,
     claimed_at AS anon_6,
-    hosts,
     NULL AS anon_7;
