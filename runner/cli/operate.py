@@ -1,7 +1,8 @@
 """`runner retry`, `terminate`, `delay`, `unblock`: operations on task ids or on a filter."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, NamedTuple
@@ -216,13 +217,19 @@ async def change_targets(
         targets, limit = await _confirmed(database, change, targets, preview, options, settings)
     else:
         limit = len(targets)
-    by = local_actor(options.reason) if limit == 1 else with_change_group(local_actor(options.reason))
+    by = _actor(options, limit)
     label = formatting.verb(change.verb)
     if change.canary and isinstance(targets, Filter):
         return await _execute_canary(database, partial(change.function, by=by), targets, limit, options, by)
     result = await _execute(database, partial(change.function, by=by), targets, limit, options, label)
     undo = await undo_command(database, result, by.change_group)
     return print_result(label, result, json=options.json, change_group=by.change_group, undo=undo)
+
+
+def _actor(options: ChangeOptions, tasks: int | None) -> Actor:
+    """The operator, with a change group for several tasks or an unknown number."""
+    by = local_actor(options.reason)
+    return by if tasks == 1 else with_change_group(by)
 
 
 async def _previewed(database: Database, change: Change, targets: list[int] | Filter) -> Preview:
@@ -261,7 +268,7 @@ async def _print_script(
         if isinstance(targets, Filter):
             await warn_of_names(database, targets)
         return
-    by = local_actor(options.reason) if len(tasks) == 1 else with_change_group(local_actor(options.reason))
+    by = _actor(options, len(tasks))
     await print_script(database, partial(function, by=by), tasks[: options.limit])
 
 
@@ -294,12 +301,19 @@ async def _execute(
     label: str,
 ) -> Result:
     """Change chunk by chunk, and no more tasks than were confirmed, even if more match by now."""
-    progress = ProgressLine(label, limit if options.limit is None else min(options.limit, limit or options.limit))
-    bulk_options = BulkOptions(limit=progress.total, on_progress=progress.show)
-    try:
+    with _progress(label, limit, options) as progress:
+        bulk_options = BulkOptions(limit=progress.total, on_progress=progress.show)
         if isinstance(targets, Filter):
             return await to_all(database, operation, targets, bulk_options)
         return await to_each(database, operation, [Target(id) for id in targets], bulk_options)
+
+
+@contextmanager
+def _progress(label: str, limit: int | None, options: ChangeOptions) -> Iterator[ProgressLine]:
+    """Show the progress, and the number of changed tasks if the operator stops the operation."""
+    progress = ProgressLine(label, limit if options.limit is None else min(options.limit, limit or options.limit))
+    try:
+        yield progress
     except asyncio.CancelledError:
         print_stderr(f"stopped: {count_noun(progress.done, 'task')} changed")
         raise
@@ -316,15 +330,9 @@ async def _execute_canary(
     by: Actor,
 ) -> int:
     """Change in stages, and print the failure that stopped them."""
-    progress = ProgressLine("canary", limit if options.limit is None else min(options.limit, limit or options.limit))
-    bulk_options = BulkOptions(limit=progress.total, on_progress=progress.show)
-    try:
+    with _progress("canary", limit, options) as progress:
+        bulk_options = BulkOptions(limit=progress.total, on_progress=progress.show)
         canary = await apply_canary(database, operation, task_filter, bulk_options, progress.wait)
-    except asyncio.CancelledError:
-        print_stderr(f"stopped: {count_noun(progress.done, 'task')} changed")
-        raise
-    finally:
-        progress.end()
     undo = await undo_command(database, canary.result, by.change_group)
     code = print_result("retry", canary.result, json=options.json, change_group=by.change_group, undo=undo)
     if canary.failure:
