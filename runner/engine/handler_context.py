@@ -190,6 +190,7 @@ class HandlerTransaction:
     def _finished_task(self) -> FinishedTask:
         task = self._running.task
         done = self._done(self.result)
+        self._running.result_in_tx = self.result is not None
         return FinishedTask(task.id, task.fence, time.monotonic() - self._running.started, done.result, done.why)
 
     @staticmethod

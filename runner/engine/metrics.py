@@ -16,6 +16,7 @@ from runner.engine.attempt_outcome import handler_frames
 from runner.engine.settle_buffer import Settling
 from runner.engine.slots import Running
 from runner.errors import StoreError
+from runner.model.outcome import Dead, Done, Outcome, Retry, Snooze
 from runner.policy.histogram import Histogram, Times, merged
 from runner.store.heartbeat import Usage
 from runner.store.minute_statistics import COUNTED, record_times
@@ -42,10 +43,12 @@ class Metrics:
     Args:
         verbs: moves by verb.
         times: run times and waits of attempts by queue and handler.
+        late_results: handlers that returned a result after `ctx.transaction()`; the log names each once.
     """
 
     verbs: Counter[str] = field(default_factory=Counter)
     times: dict[tuple[str, str], Times] = field(default_factory=dict)
+    late_results: set[str] = field(default_factory=set)
 
     def count(self, verb: str, items: Sequence[Settling]) -> None:
         """Count attempts of which the outcome is written.
@@ -197,3 +200,23 @@ def log_failure(running: Running, settlement: Settlement, verb: str) -> None:
     }
     end = ": ".join(filter(None, (formatting.ended_as(verb), " ".join(why[:300].split()))))
     outcome_log.log(level, "task %d (%s) %s %s", task.id, task.handler, attempt, end, exc_info=exc_info, extra=extra)
+
+
+def log_late_end(running: Running, outcome: Outcome, late_results: set[str]) -> None:
+    """Log a result, an outcome or a failure that came after `ctx.transaction()` and changes nothing.
+
+    Args:
+        running: the task, which succeeded with its transaction.
+        outcome: the outcome of the handler.
+        late_results: the handlers of which a result is already in the log.
+    """
+    task, failure, text = running.task, getattr(outcome, "failure", None), ""
+    if failure is not None:
+        text = f"succeeded in its own transaction, then failed: {' '.join(failure.reason[:300].split())}"
+    elif isinstance(outcome, (Retry, Dead, Snooze)):
+        text = f"succeeded in its own transaction: its {type(outcome).__name__} after that is ignored"
+    elif isinstance(outcome, Done) and outcome.result and not running.result_in_tx and task.handler not in late_results:
+        late_results.add(task.handler)
+        text = "returned a result after ctx.transaction(), which is not kept: set it within the block"
+    if text:
+        log.warning("task %d (%s) %s", task.id, task.handler, text)

@@ -60,7 +60,7 @@ class Running:
     started = 0.0
     cancel_requested = False
     settled = False
-    done_in_tx = False
+    done_in_tx = result_in_tx = False
     in_tx = False
     deadline: float | None = None
     waits_for = ""

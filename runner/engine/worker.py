@@ -17,7 +17,7 @@ from runner.engine.attempt_reports import OPEN, BreakerReports, Starts
 from runner.engine.executor import Executor
 from runner.engine.handler_context import HandlerTransaction, StoredParentResults
 from runner.engine.hooks import attempt_end
-from runner.engine.metrics import Metrics, ResourceMeter, log_failure, log_unfinished
+from runner.engine.metrics import Metrics, ResourceMeter, log_failure, log_late_end, log_unfinished
 from runner.engine.notes import AttemptNotes, NotesWriter
 from runner.engine.resources import RunnerResources
 from runner.engine.settle_buffer import SettleBuffer, Settling
@@ -275,10 +275,7 @@ class Worker:
         running.settled = True
         self.in_flight.remove(running)
         self._report("succeed", [(running, Settlement(task.id, task.fence, outcome, took))], Settled())
-        failure = getattr(outcome, "failure", None)
-        if failure is not None:
-            why = " ".join(failure.reason[:300].split())
-            log.warning("task %d (%s) succeeded in its own transaction, then failed: %s", task.id, task.handler, why)
+        log_late_end(running, outcome, self.metrics.late_results)
         self.on_room()
 
     def _release_slot(self, running: Running) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from runner import Context
+from runner import Context, Dead
 from runner.errors import AlreadyDone, FencedOut, NoTransaction, TransactionEnded, TransactionOpen
 from runner.store.heartbeat import register
 from tests.cli.conftest import PROGRAM
@@ -230,6 +230,34 @@ async def test_a_failure_after_the_transaction_changes_nothing(
     assert await harness.state(task) == "succeeded"
     assert await payments() == 1
     assert "succeeded in its own transaction, then failed: RuntimeError: the receipt was not printed" in caplog.text
+
+
+async def test_the_log_names_a_handler_whose_result_comes_after_the_transaction(
+    harness: Harness, payments: Payments, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "runner")
+
+    @harness.handler("pay")
+    async def pay(ctx: Context) -> int:
+        async with ctx.transaction() as tx:
+            await tx.execute(PAY, {"task": ctx.id})
+        return 5
+
+    @harness.handler("refund")
+    async def refund(ctx: Context) -> int | Dead:
+        own = ctx.transaction()
+        async with own as tx:
+            await tx.execute(PAY, {"task": ctx.id})
+            own.result = 5
+        return 5 if ctx.key else Dead("too late")
+
+    tasks = [await harness.submit("pay"), await harness.submit("pay"), await harness.submit("refund")]
+    tasks.append(await harness.submit("refund", key="set"))
+    await harness.work()
+    assert [await harness.state(task) for task in tasks] == ["succeeded"] * 4
+    assert caplog.text.count("(pay) returned a result after ctx.transaction(), which is not kept") == 1
+    assert caplog.text.count("(refund) succeeded in its own transaction: its Dead after that is ignored") == 1
+    assert caplog.text.count("(refund)") == 1
 
 
 async def test_a_time_out_within_the_transaction_rolls_both_back(harness: Harness, payments: Payments) -> None:
