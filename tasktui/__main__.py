@@ -1,9 +1,7 @@
 """The programs `tasktui` and `runner`. `tasktui` prints a line first: loading the console takes most of a second."""
 
-import gc
+import signal
 import sys
-from importlib.util import find_spec
-from pathlib import Path
 
 WAITING = "tasktui is starting ..."
 ERASED = "\r\x1b[2K"
@@ -18,6 +16,9 @@ def main() -> int:
     Returns:
         The exit code.
     """
+    import gc
+    from importlib.util import find_spec
+
     # Garbage collection during the imports would take a fifth of the start-up time; see `preload`.
     gc.disable()
     if _package_is_hidden("tasktui"):
@@ -45,6 +46,9 @@ def run_command_line() -> int:
     Returns:
         The exit code.
     """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # During the imports ctrl-c ends the process: a KeyboardInterrupt there prints a traceback or is lost.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     if _package_is_hidden("runner"):
         return CONFIGURATION
     from runner.cli import main as run
@@ -54,6 +58,9 @@ def run_command_line() -> int:
 
 def _package_is_hidden(program: str) -> bool:
     """Report a file of an application with the name of the package `runner`, which Python would import instead."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
     spec = find_spec("runner")
     origin = Path(spec.origin if spec is not None and spec.origin else "runner")
     if origin.parent == Path(__file__).parent.with_name("runner"):

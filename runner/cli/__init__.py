@@ -19,10 +19,10 @@ def main() -> int:
         # Garbage collection during the imports would take a seventh of the start-up time; see `app.run`.
         gc.disable()
         from runner.cli.app import run
-        from runner.cli.exit_codes import exit_code_of, prepare_streams
+        from runner.cli.exit_codes import exit_code_of, prepare_streams, raise_interrupts
 
         prepare_streams()
-        return exit_code_of(lambda: run(sys.argv[1:]))
+        return exit_code_of(lambda: run(sys.argv[1:], raise_interrupts))
     except KeyboardInterrupt:
         return INTERRUPTED  # ctrl-c during the imports
     except ModuleNotFoundError as error:

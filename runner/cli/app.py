@@ -1,7 +1,7 @@
 """The command table of `runner` and the application built from it."""
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from typing import NamedTuple
@@ -108,11 +108,12 @@ def build(verb_name: str = "") -> App:
     return app
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], on_loaded: Callable[[], object] = bool) -> int:
     """Run one command line.
 
     Args:
         arguments: the command line without the program's name.
+        on_loaded: called when the module of the command is imported.
 
     Returns:
         The exit code of the command.
@@ -128,6 +129,7 @@ def run(arguments: Sequence[str]) -> int:
     if not gc.isenabled():  # freeze first: the collector need not scan the loaded modules
         gc.freeze()
         gc.enable()
+    on_loaded()
     return int(build(words[0])(words) or 0)
 
 

@@ -72,6 +72,12 @@ def prepare_streams() -> None:
             reconfigure(errors="replace")
 
 
+def raise_interrupts() -> None:
+    """Let ctrl-c raise KeyboardInterrupt, after the imports, during which it ends the process."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def exit_code_of(command: Callable[[], int]) -> int:
     """Run a command and turn any error into an exit code.
 

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -62,6 +63,14 @@ def test_an_interrupt_has_its_own_exit_code() -> None:
         raise KeyboardInterrupt
 
     assert exit_code_of(interrupted) == Exit.INTERRUPTED
+
+
+def test_ctrl_c_during_the_imports_prints_nothing(tmp_path: Path) -> None:
+    stop = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)"
+    (tmp_path / "typing.py").write_text(stop)  # in the place of a module that the package imports first
+    path = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([PROGRAM, "tasks"], env=path, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
 WITHOUT_DATABASE = {"views"}
