@@ -203,7 +203,10 @@ def work(
     settings = connection.settings(handlers=handlers or None, **options.overrides())
     registry = load_handlers(settings)
     if not registry:
-        raise InvalidInput(why="no handlers loaded; name the module that defines them with -H package.module")
+        modules = ", ".join(settings.handlers)
+        without = f"no handlers in {modules}: decorate functions with @handler, or name another module"
+        none = "no handlers loaded; name the module that defines them with -H package.module"
+        raise InvalidInput(why=without if modules else none)
 
     set_up(settings.log_format, settings.log_level)
     return run_contained(run(settings, registry, until_idle=until_idle))

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import traceback
 from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -46,7 +47,22 @@ def _import(module: str) -> ModuleType:
     except RunnerError:
         raise
     except Exception as error:
-        raise HandlersNotFound(module=module, why=f"{type(error).__name__}: {error}") from error
+        why = f"{type(error).__name__}: {error}{_place(error)}"
+        if isinstance(error, ModuleNotFoundError) and error.name == module and module.endswith(".py"):
+            why += f"; name the module without .py: {module.removesuffix('.py')}"
+        raise HandlersNotFound(module=module, why=why) from error
+
+
+def _place(error: Exception) -> str:
+    """The last file and line of the application that led to an error of its import; a SyntaxError names them itself."""
+    if isinstance(error, SyntaxError):
+        return ""
+    import sysconfig  # a command without such an error does not need it
+
+    others = ("<", __file__, sysconfig.get_path("stdlib"))
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    ours = [place for place in places if not place[0].startswith(others) and "site-packages" not in place[0]]
+    return f" ({ours[-1][0]}:{ours[-1][1]})" if ours else ""
 
 
 def _has_handlers(package: str) -> bool:

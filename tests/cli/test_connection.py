@@ -101,6 +101,16 @@ def test_a_path_as_module_is_rejected_with_the_name(call: Call, handlers: str, a
     assert advice in result.err
 
 
+def test_a_file_as_module_is_rejected_with_the_name(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "no_tasks.py").touch()
+    result = call("work", "-H", "no_tasks.py")
+    assert result.code == Exit.CONFIGURATION
+    assert result.err.endswith("; name the module without .py: no_tasks.\n")
+    result = call("work", "-H", "no_tasks")
+    assert result.code == Exit.BAD_INPUT
+    assert "no handlers in no_tasks: decorate functions with @handler" in result.err
+
+
 @on_sqlite
 def test_a_command_reports_on_a_terminal_that_it_waits_for_the_lock(cli: Call, store: Store) -> None:
     cli("submit", "a.b", "--delay", "1h")

@@ -263,13 +263,20 @@ def test_two_handlers_with_one_name_are_rejected(handlers: None, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "source", ["import no_such_module", "raise ValueError('no')", "syntax error", "raise SystemExit(0)"]
+    ("source", "why"),
+    [
+        ("\nimport no_such_module", "broken_handlers.py:2)"),
+        ("import json\njson.loads('{')", "broken_handlers.py:2)"),
+        ("syntax error", "(broken_handlers.py, line 1)"),
+        ("raise SystemExit(0)", "exits"),
+    ],
 )
-def test_a_module_that_cannot_be_loaded_is_named(call: Call, tmp_path: Path, source: str) -> None:
+def test_a_module_that_cannot_be_loaded_is_named(call: Call, tmp_path: Path, source: str, why: str) -> None:
     (tmp_path / "broken_handlers.py").write_text(source)
     result = call("submit", "a.b", "-H", "broken_handlers")
     assert result.code == Exit.CONFIGURATION
-    assert "broken_handlers" in result.err
+    assert "module 'broken_handlers'" in result.err
+    assert why in result.err
     assert "Traceback" not in result.err
 
 
