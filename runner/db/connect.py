@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.util import await_only
 
 from runner.db.async_core import AsyncCoreConnection
+from runner.db.dialects.sqlite import ignore_statistics
 from runner.db.errors import is_locked
 from runner.db.filesystem import create_private, follow_file
 from runner.errors import DriverMissing, PackageMissing
@@ -164,6 +165,7 @@ def _prepare_sqlite(connection: Any, synchronous: str, writes: bool) -> None:
     try:
         # The first look at the file: waits if another program has locked all of it.
         _in_thread(raw, execute_unlocked, "PRAGMA journal_mode = WAL" if writes else "PRAGMA schema_version")
+        _in_thread(raw, ignore_statistics)
         _set_sqlite(connection.cursor(), synchronous)
     except Exception:
         connection.close()  # otherwise each attempt during an outage would leak a thread and a file

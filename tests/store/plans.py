@@ -15,6 +15,7 @@ from psycopg.adapt import Transformer
 from psycopg.pq import TransactionStatus
 
 from runner.db.database import Database
+from runner.db.dialects.sqlite import ignore_statistics
 from tests.db.replaced_fetch import Fetch, replace_fetch
 
 LOCKS = "pg_lock_status"
@@ -168,6 +169,7 @@ class WatchedSQLite:
         yield cost
         self._cost = None
         with sqlite3.connect(self._file) as connection:
+            ignore_statistics(connection)
             for statement in self._noted:
                 if statement.startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")):
                     cost.statements += 1

@@ -4,8 +4,9 @@ SQLAlchemy's own dialect is imported where it is used, since most processes need
 """
 
 import json
+import sqlite3
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import datetime
 from functools import cached_property
 from types import MappingProxyType
@@ -170,3 +171,22 @@ class SQLite:
     def readable_time(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Times are text, and any text can be fetched."""
         return sa.type_coerce(moment, sa.Text)
+
+
+def ignore_statistics(connection: sqlite3.Connection) -> None:
+    """Make a connection forget the statistics of ANALYZE, which may be older than most rows; the file keeps them.
+
+    With statistics of a few tasks, SQLite would read all tasks in each settle. A connection that may not write, or
+    finds the file locked for long, keeps them.
+    """
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'").fetchone():
+        return
+    if connection.execute("SELECT 1 FROM sqlite_stat1 LIMIT 1").fetchone():
+        with suppress(sqlite3.OperationalError):
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                # As many rows as SQLite expects without statistics. It keeps those that it has read.
+                connection.execute("UPDATE sqlite_stat1 SET idx = NULL, stat = '1048576'")
+                connection.execute("ANALYZE sqlite_master")  # only reads them
+            finally:
+                connection.execute("ROLLBACK")
