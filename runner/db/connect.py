@@ -4,9 +4,8 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from operator import methodcaller
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -14,7 +13,6 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.util import await_only
 
-from runner.db.async_core import AsyncCoreConnection
 from runner.db.dialects.sqlite import ignore_statistics
 from runner.db.errors import is_locked
 from runner.db.filesystem import create_private, follow_file
@@ -291,46 +289,6 @@ def _set_postgresql(connection: Any, assignment: str) -> None:
     cursor.execute(f"SET {assignment}")
     cursor.close()
     connection.commit()
-
-
-@asynccontextmanager
-async def deadline(connection: AsyncCoreConnection, seconds: float | None) -> AsyncIterator[None]:
-    """Cancel statements in the block that take longer than `seconds`."""
-    if seconds is None:
-        yield
-    elif connection.dialect.name == "postgresql":
-        limit = sa.func.set_config("statement_timeout", str(int(seconds * 1000)), True)
-        await connection.execute(sa.select(limit))
-        yield
-    else:
-        raw: Any = (await connection.get_raw_connection()).driver_connection
-        timer = asyncio.get_running_loop().call_later(seconds, _interrupt, raw)
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-
-def _interrupt(driver: Any) -> None:
-    """End the running statement of a SQLite connection."""
-    with suppress(sqlite3.ProgrammingError, ValueError):  # A closed connection executes nothing.
-        driver._conn.interrupt()  # noqa: SLF001 - the driver's thread is busy
-
-
-@contextmanager
-def interruptible(connection: AsyncCoreConnection, interrupts: set[Callable[[], None]]) -> Iterator[None]:
-    """Keep in a set, during the block, the call that ends the running statement of a SQLite connection.
-
-    The call is safe from any thread. psycopg needs none: it ends the statement of a task that is cancelled.
-    """
-    if connection.dialect.name != "sqlite":
-        yield
-        return
-    interrupts.add(interrupt := partial(_interrupt, connection.sync_connection.connection.driver_connection))
-    try:
-        yield
-    finally:
-        interrupts.discard(interrupt)
 
 
 DRIVER_THREAD = "_connection_worker_thread"

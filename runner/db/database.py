@@ -19,7 +19,7 @@ from runner.db.filesystem import refuse_remote
 from runner.db.handler_transactions import HandlerTransactions, Wait
 from runner.db.schema import tables
 from runner.db.thread_connections import ThreadConnections
-from runner.db.transaction import BlockingTransaction, Transaction, TransactionStage
+from runner.db.transaction import BlockingTransaction, Transaction, TransactionStage, interruptible, within_deadline
 from runner.errors import DatabaseUnavailable
 from runner.settings import Settings
 from runner.urls import DatabaseUrl, async_url, redacted, sync_url
@@ -181,9 +181,9 @@ class Database:
             self._translated(),
             await self._reader.connect() as connection,
             connection.begin(),
-            connect.deadline(connection, deadline),
+            within_deadline(connection, deadline),
         ):
-            with connect.interruptible(connection, self._interrupts):
+            with interruptible(connection, self._interrupts):
                 yield self._transaction(connection)
 
     def interrupt_reads(self) -> None:
@@ -200,7 +200,7 @@ class Database:
             nullcontext() if self._writer_lock is None else self._writer_lock.acquire(),
             await self._writer.connect() as connection,
             connection.begin(),
-            connect.deadline(connection, self._deadline),
+            within_deadline(connection, self._deadline),
         ):
             yield self._transaction(connection)
 

@@ -1,8 +1,12 @@
-"""Transaction: the first parameter of every verb of the store."""
+"""Transaction: the first parameter of every verb of the store; and the deadlines of its statements."""
 
-from collections.abc import Coroutine, Mapping, Sequence
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import sqlalchemy as sa
@@ -142,3 +146,58 @@ class TransactionStage:
     """The last step that a transaction began."""
 
     stage: Literal["connect", "statement", "commit"] = "connect"
+
+
+INTERRUPT_INTERVAL = 0.05
+"""Seconds between two interrupts of a SQLite connection whose deadline has passed."""
+
+
+@asynccontextmanager
+async def within_deadline(connection: AsyncCoreConnection, seconds: float | None) -> AsyncIterator[None]:
+    """Cancel statements in the block that take longer than `seconds`; on SQLite, all of them together."""
+    if seconds is None:
+        yield
+    elif connection.dialect.name == "postgresql":
+        limit = sa.func.set_config("statement_timeout", str(int(seconds * 1000)), True)
+        await connection.execute(sa.select(limit))
+        yield
+    else:
+        raw: Any = (await connection.get_raw_connection()).driver_connection
+        interrupts = asyncio.ensure_future(_interrupt_after(seconds, raw))
+        try:
+            yield
+        finally:
+            interrupts.cancel()
+
+
+async def _interrupt_after(seconds: float, driver: Any) -> None:
+    """Interrupt a SQLite connection from the end of a delay on, until cancelled.
+
+    An interrupt before the first step of a statement has no effect, and a busy thread begins a statement late.
+    """
+    await asyncio.sleep(seconds)
+    while True:
+        _interrupt(driver)
+        await asyncio.sleep(INTERRUPT_INTERVAL)
+
+
+def _interrupt(driver: Any) -> None:
+    """End the running statement of a SQLite connection."""
+    with suppress(sqlite3.ProgrammingError, ValueError):  # A closed connection executes nothing.
+        driver._conn.interrupt()  # noqa: SLF001 - the driver's thread is busy
+
+
+@contextmanager
+def interruptible(connection: AsyncCoreConnection, interrupts: set[Callable[[], None]]) -> Iterator[None]:
+    """Keep in a set, during the block, the call that ends the running statement of a SQLite connection.
+
+    The call is safe from any thread. psycopg needs none: it ends the statement of a task that is cancelled.
+    """
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    interrupts.add(interrupt := partial(_interrupt, connection.sync_connection.connection.driver_connection))
+    try:
+        yield
+    finally:
+        interrupts.discard(interrupt)

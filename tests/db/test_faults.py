@@ -82,14 +82,22 @@ async def test_errors_of_the_caller_pass_unchanged_and_roll_back_the_transaction
     assert await tasks(database) == 0
 
 
-async def test_a_statement_is_cancelled_at_its_deadline(database: Database) -> None:
-    endless = {
-        "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n",
-        "postgresql": "SELECT pg_sleep(3600)",
-    }
+ENDLESS = {
+    "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n",
+    "postgresql": "SELECT pg_sleep(3600)",
+}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after the deadline"])
+async def test_a_statement_is_cancelled_at_its_deadline(database: Database, late: bool) -> None:
+    async def read() -> None:
+        async with asyncio.timeout(WAIT_SECONDS), database.reading(0.01) as tx:
+            if late:  # the first interrupt of SQLite comes before the statement
+                await asyncio.sleep(0.02)
+            await tx.rows(sa.text(ENDLESS[database.dialect.name]))
+
     with pytest.raises(DatabaseRefused):
-        async with asyncio.timeout(WAIT_SECONDS), database.reading(0.05) as tx:
-            await tx.rows(sa.text(endless[database.dialect.name]))
+        await read()
     assert await tasks(database) == 0
 
 

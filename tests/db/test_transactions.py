@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from runner.db import connect, handler_transactions
 from runner.db.database import Database
 from runner.db.handler_transactions import Wait
-from runner.db.transaction import Transaction
+from runner.db.transaction import Transaction, within_deadline
 from runner.errors import TransactionUnavailable
 from runner.model.task import NewTask
 from runner.store.submit import submit
@@ -136,7 +136,7 @@ async def test_the_deadline_of_a_connection_that_was_closed_does_nothing(
     connection = await database.engine.connect()
     with monkeypatch.context() as patch:
         patch.setattr(loop, "call_later", record)
-        async with connect.deadline(connection, 5.0):
+        async with within_deadline(connection, 5.0):
             await connection.invalidate()  # closes it, as a cancelled task does
             for passed in timers:
                 passed()
