@@ -153,7 +153,7 @@ def _breaker(handler: str, state: OpenBreaker) -> Alert:
     by = f" by {line(state.by, MAX_TEXT)}" if state.by else ""
     why = f": {line(state.why, MAX_TEXT)}" if state.why else ""
     title = f"the breaker of {line(handler, MAX_TEXT)} is open"
-    return Alert("dead", title, f"{probe}, opened {state.since} ago{by}{why}", "4", "failures")
+    return Alert("dead", title, f"opened {state.since} ago{by}{why}; {probe}", "4", "failures")
 
 
 def _no_runner(overview: Overview) -> Iterator[Alert]:
@@ -211,7 +211,8 @@ def _held_pools(overview: Overview) -> Iterator[Alert]:
             behind = (
                 f"{waiting:,} ready {'task waits' if waiting == 1 else 'tasks wait'} in {', '.join(queues[:MAX_KINDS])}"
             )
-            title = f"{line(handler, MAX_TEXT)} holds {number} of {slots} {name} slots"
+            held = min(number, slots)  # A runner claims some tasks ahead, which wait for one of these slots.
+            title = f"{line(handler, MAX_TEXT)} holds {held} of {slots} {name} slots"
             yield Alert("dead", title, behind, "5", "runners", line(handler, MAX_TEXT))
 
 

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING
 
 from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
@@ -18,9 +17,6 @@ from runner.queries.reports import pulses as read_pulses
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow, busy_slots, unknown_handlers
 from runner.queries.runners import runners as read_runners
 from runner.text import formatting
-
-if TYPE_CHECKING:
-    from runner.queries.summary import Total
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -286,7 +282,7 @@ async def diagnoses(tx: Transaction, behind: Sequence[str], failing: Sequence[st
     for queue in behind[:MAX_DIAGNOSED]:
         recent = await read_totals(tx, at - RECENT, at + MINUTE, queue)
         if recent:
-            worst = max(recent, key=_time)
+            worst = max(recent, key=lambda total: total.durations.seconds)
             before = await read_totals(tx, at - RECENT - HOUR, at - RECENT, queue, worst.handler)
             slow[queue] = Slowdown(worst.handler, worst.p95, before[0].p95 if before else None)
     errors = {}
@@ -327,23 +323,19 @@ def per_minute(
     return [float(totals[last - ago * MINUTE]) for ago in range(minutes - 1, -1, -1)]
 
 
-def _time(total: "Total") -> float:
-    """Total duration of all attempts in seconds."""
-    return total.durations.seconds
-
-
-def sorted_queues(queues: Sequence[QueueCounts], unknown: Sequence[HandlerWithoutRunner] = ()) -> list[QueueCounts]:
-    """Queues in trouble first, then by name; a queue that only just got into trouble keeps its place for a minute.
+def sorted_queues(overview: Overview) -> list[QueueCounts]:
+    """The queues: those that fail, others in trouble, and the rest, each by name.
 
     While no task arrives or ends, no queue falls behind: then the one with the most ready tasks comes first, and of
-    equal ones the one that waits longest.
+    equal ones the one that waits longest. A queue that just fell behind keeps its place for a minute.
     """
+    queues, failing = overview.queues, overview.failing
     still = not any(queue.arrived.number or queue.minute.finished for queue in queues)
-    neglected = {queue for handler in unknown if handler.due >= NEGLECTED for queue in handler.queues}
+    neglected = {queue for handler in overview.unknown if handler.due >= NEGLECTED for queue in handler.queues}
 
-    def rank(queue: QueueCounts) -> tuple[bool, int, float, str]:
+    def rank(queue: QueueCounts) -> tuple[bool, bool, int, float, str]:
         ready, oldest = (queue.ready.number, queue.oldest or 0.0) if still else (0, 0.0)
         trouble = queue.falls_behind or queue.lost.number > 0 or queue.queue in neglected
-        return not trouble, -ready, -oldest, queue.queue
+        return queue.queue not in failing, not trouble, -ready, -oldest, queue.queue
 
     return sorted(queues, key=rank)

@@ -145,7 +145,7 @@ class OverviewScreen(LiveScreen):
 
         slow = partial(self.session.read, read_background, wide=wide)
         self._slow = await self._slow_cache.get(wide, slow)
-        names = tuple(sorted(queue.queue for queue in sorted_queues(snapshot.queues, snapshot.unknown)[:MOST_WAITS]))
+        names = tuple(sorted(queue.queue for queue in sorted_queues(snapshot)[:MOST_WAITS]))
         measured = await self._waits_cache.get(names, partial(self.session.read, waits, names))
         snapshot = replace(snapshot, waits=measured)
         if self._span:
@@ -172,7 +172,7 @@ class OverviewScreen(LiveScreen):
         upper = panels.attention(view, width, MOST_ALERTS_TALL if tall else MOST_ALERTS)
         left = width - SIDE - 2 if wide else width
         middle = [BLANK, *panels.figures(view, left), BLANK] if normal else []
-        queues = sorted_queues(view.data.queues, view.data.unknown)
+        queues = sorted_queues(view.data)
         table = self.query_one("#queues", Table)
         order = table.steady(queue.queue for queue in queues)
         keeps_order = order != tuple(queue.queue for queue in queues)

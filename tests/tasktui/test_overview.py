@@ -12,9 +12,10 @@ from runner.db.transaction import clock
 from runner.model.task import DependsOn, NewTask, State
 from runner.operations.results import Actor, Target
 from runner.operations.unblock import unblock
+from runner.policy.breaker import OpenBreaker
 from runner.queries.counting import Count, WaitingCounts
 from runner.queries.queues import QueueCounts
-from runner.queries.registries import Pause
+from runner.queries.registries import BreakerRow, Pause
 from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow
 from runner.settings import Settings
@@ -70,6 +71,10 @@ def runner(**values: object) -> RunnerRow:
 def overview_of(*queues: QueueCounts, **values: object) -> Overview:
     usual = Overview(AT, queues, {}, (), (), {}, (), AT)
     return replace(usual, **values)  # type: ignore[arg-type] # the test knows the fields
+
+
+def names_in_order(overview: Overview) -> list[str]:
+    return [each.queue for each in sorted_queues(overview)]
 
 
 def sentences(overview: Overview) -> list[str]:
@@ -150,6 +155,7 @@ def test_one_handler_that_holds_all_slots_is_named_before_the_queues_behind_it()
     [
         ({"h": 2}, 2, "h holds 2 of 2 thread slots"),  # the six free async slots do not help
         ({"a": 6}, 2, "a holds 6 of 6 async slots"),
+        ({"h": 3}, 2, "h holds 2 of 2 thread slots"),  # one of them is claimed ahead, and waits for a slot
         ({"h": 1, "a": 5}, 2, None),
         ({"a": 3, "b": 3}, 2, None),  # full, but of several handlers
     ],
@@ -297,6 +303,16 @@ def test_a_silent_runner_is_told_before_it_is_lost() -> None:
     ]
 
 
+def test_an_open_breaker_names_its_reason_before_the_next_probe() -> None:
+    state = OpenBreaker(1, 18.0, 60.0, since="22m", why="12 failures in 1m")
+    overview = overview_of(runners=(runner(),), breakers=(BreakerRow("pay", None, state, AT),))
+    text = "the breaker of pay is open: opened 22m ago: 12 failures in 1m; next probe in 18s"
+    assert sentences(overview) == [text]
+    view = View(overview, None, tuple(alerts(overview, UTC)), UTC, ("1 h", 60), True)
+    _, row = overview_panels.attention(view, 80, 3)
+    assert "opened 22m ago: 12 failures in 1m; next p…" in plain([row])
+
+
 def test_what_nobody_takes_and_what_is_paused_is_told() -> None:
     pause = Pause(AT - timedelta(minutes=22), AT + timedelta(minutes=60), "ana", "restore of db-2")
     overview = overview_of(
@@ -335,8 +351,15 @@ def test_a_handler_without_a_runner_is_named_before_the_queue_that_waits_for_it(
 def test_a_queue_without_a_runner_for_its_handler_is_listed_first() -> None:
     queues = [queue("a", minute=Flow(succeeded=1)), queue("z", ready=Count(3))]
     ghost = HandlerWithoutRunner("ghost.run", ("z",), 61.0, None)
-    assert [each.queue for each in sorted_queues(queues, [ghost])] == ["z", "a"]
-    assert [each.queue for each in sorted_queues(queues, [replace(ghost, due=59.0)])] == ["a", "z"]
+    assert names_in_order(overview_of(*queues, unknown=[ghost])) == ["z", "a"]
+    assert names_in_order(overview_of(*queues, unknown=[replace(ghost, due=59.0)])) == ["a", "z"]
+
+
+def test_a_failing_queue_is_listed_before_queues_that_fall_behind() -> None:
+    queues = [replace(BEHIND, queue="a"), replace(BEHIND, queue="b"), queue("z")]
+    assert names_in_order(overview_of(*queues)) == ["a", "b", "z"]
+    failing = {"z": [MinuteFlow(AT, Flow(retried=12, succeeded=1))]}
+    assert names_in_order(overview_of(*queues, pulses=failing)) == ["z", "a", "b"]
 
 
 LONG_ALERT = Alert(
@@ -592,9 +615,8 @@ def test_without_traffic_the_queue_with_the_most_waiting_tasks_comes_first() -> 
         queue("d", ready=Count(7), oldest=1.0),
         queue("e", lost=Count(1)),
     ]
-    assert [each.queue for each in sorted_queues(idle)] == ["e", "d", "c", "b", "a"]
-    busy = [*idle, queue("f", minute=Flow(succeeded=1))]
-    assert [each.queue for each in sorted_queues(busy)] == ["e", "a", "b", "c", "d", "f"]
+    assert names_in_order(overview_of(*idle)) == ["e", "d", "c", "b", "a"]
+    assert names_in_order(overview_of(*idle, queue("f", minute=Flow(succeeded=1)))) == ["e", "a", "b", "c", "d", "f"]
 
 
 def test_a_task_that_died_in_this_minute_counts_among_those_of_the_last_hour() -> None:
