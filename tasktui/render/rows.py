@@ -72,6 +72,11 @@ def collapsed(text: str, room: int) -> str:
     return f"{kept.rstrip()}…"
 
 
+def faded(parts: Row) -> list[Part]:
+    """The same texts without colour: the slots of a runner that may no longer run them."""
+    return [(text, "faint") for text, _ in parts]
+
+
 def ends(left: Row, right: Row, width: int) -> list[Part]:
     """A row with a text at both ends; the left one is cut to fit."""
     right_width = width_of(right)

@@ -19,7 +19,7 @@ from tasktui.actions.action import ActionTarget, Targets
 from tasktui.data.background import RunnerHours, Workforce, runner_hours, usual_run_times, workforce
 from tasktui.render.plot import compact, gauge, sparkline
 from tasktui.render.render import Cell, ListColumn, RenderedRow, fitted, line, widths
-from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, rule
+from tasktui.render.rows import BLANK, Part, Row, ends, faded, fit, handler, heading, rule
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
 from tasktui.screens.side_panels import (
@@ -279,7 +279,7 @@ def runner_line(
         "  RUNNER": Cell(f"{sign} {name}", "text", title),
         "VERSION": Cell(line(runner.version), "muted"),
         "UP": Cell(re.sub(r"(?<=m)\d\ds$", "", formatting.since(runner.started_at, data.at)), "muted"),
-        SLOTS: Cell("".join(text for text, _ in blocks), "running", tuple(blocks)),
+        SLOTS: Cell("".join(text for text, _ in blocks), "running", tuple(blocks if well else faded(blocks))),
         "USED": Cell(f"{runner.running_tasks}/{runner.capacity}", "text"),
         "CPU": Cell(percent(runner.cpu), "text" if runner.alive else "faint"),
         "MEMORY": Cell(formatting.size(runner.memory), "muted" if runner.alive else "faint"),

@@ -24,6 +24,9 @@ HOUR = timedelta(hours=1)
 DENSE = re.compile("◆{3,}")
 """Planned runs of a long ruler that touch: a line is calmer."""
 
+LABEL_ROOM, LEAST_LABEL_ROOM = 16, 10
+"""Cells between two labels of a ruler, and of a short one."""
+
 BAR = 34
 """Cells of the bar of a run."""
 
@@ -82,16 +85,18 @@ def _put(cells: list[Part], tick: datetime, at: datetime, length: timedelta, par
 
 
 def ruler_axis(at: datetime, length: timedelta, width: int, zone: tzinfo) -> list[Part]:
-    """The axis of the rulers, which begins now."""
+    """The axis of the rulers, which begins now; a label at the end moves to the left as far as its tick allows."""
     cells: list[Part] = [("─", "line")] * width
-    for label, text in [(at, "now"), *time_labels(Span(at, at + length, zone), width)]:
-        begin = max(0, int((label - at) / length * width) - len(text) // 2)
-        free = all(cell[0] == "─" for cell in cells[max(0, begin - 1) : begin + len(text) + 1])
-        if free and begin + len(text) + 1 <= width:
+    room = LABEL_ROOM if width >= 3 * LABEL_ROOM else LEAST_LABEL_ROOM
+    for label, text in [(at, "now"), *time_labels(Span(at, at + length, zone), width, room)]:
+        column = int((label - at) / length * width)
+        begin = max(0, min(column - len(text) // 2, width - len(text)))
+        end = begin + len(text)
+        around = cells[max(0, begin - 1) : end + 1]
+        if column < end <= width and all(sign == "─" for sign, _ in around):
+            cells[max(0, begin - 1) : end + 1] = [(" ", "")] * len(around)
             role = "bold accent" if text == "now" else "faint"
-            cells[begin : begin + len(text) + 1] = [(character, role) for character in f"{text} "]
-            if begin:
-                cells[begin - 1] = (" ", "")
+            cells[begin:end] = [(character, role) for character in text]
     return joined(cells)
 
 

@@ -16,7 +16,7 @@ from runner.text.sanitize import count_noun
 from tasktui.data.overview import Overview
 from tasktui.render.plot import DENSITY, Span, area, framed, gauge, joined, nice, resampled, sparkline, time_axis
 from tasktui.render.render import brief, fitted, line
-from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, rule, width_of
+from tasktui.render.rows import BLANK, Part, Row, ends, faded, fit, handler, heading, rule, width_of
 from tasktui.render.theme import SHADES, current
 from tasktui.screens.overview_panels import AXIS, View
 
@@ -90,13 +90,11 @@ def _runner(runner: RunnerRow, data: Overview, colours: dict[str, int], width: i
     bar = max(8, width - name_width - 29)
     used = f"{runner.running_tasks}/{runner.capacity}"
     blocks = slots(data.slots.get(runner.id, {}), runner.capacity, bar, colours)
-    left: list[Part] = [
-        (" ", ""),
-        (sign, role),
-        (fitted(name, name_width), "text" if well else "bold lost"),
-        (" ", ""),
-    ]
-    return fit([*left, *blocks, (f" {used:>7}", "muted"), (fitted(f" {mark[0]}", 15, right=True), mark[1])], width - 1)
+    left: list[Part] = [(" ", ""), (sign, role), (fitted(name, name_width), "text" if well else "bold lost"), (" ", "")]
+    bar_parts = blocks if well else faded(blocks)
+    return fit(
+        [*left, *bar_parts, (f" {used:>7}", "muted"), (fitted(f" {mark[0]}", 15, right=True), mark[1])], width - 1
+    )
 
 
 def legend(colours: Mapping[str, int], width: int, per_block: int = 1) -> list[Row]:

@@ -110,6 +110,13 @@ def test_a_queue_that_fails_and_falls_behind_is_one_line_before_its_symptoms() -
     assert "◌ web-3:4117" in plain(side_panels.runners(view, 60, 3))
 
 
+@pytest.mark.parametrize(("age", "coloured"), [(1.0, True), (9.0, False)])
+def test_the_slots_of_a_silent_runner_have_no_colour(age: float, coloured: bool) -> None:
+    overview = overview_of(runners=(runner(heartbeat_age=age, lease=6.0),), slots={7: {"h": 3}})
+    _, row = side_panels.runners(View(overview, None, (), UTC, ("1 h", 60), False), 60, 3)
+    assert any(spec.startswith("handler") for _, spec in row) is coloured
+
+
 def test_lost_tasks_are_counted_and_said_to_come_back_or_not() -> None:
     queues = (queue("a", lost=Count(2)), queue("b", lost=Count(1)), queue("c"))
     assert sentences(overview_of(*queues)) == [

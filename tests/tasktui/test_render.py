@@ -41,6 +41,7 @@ from tasktui.render.rows import plain, width_of, wrapped
 from tasktui.screens.failure_panels import in_front, is_hot
 from tasktui.screens.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
 from tasktui.screens.runners import claimed_rows
+from tasktui.screens.schedule_panels import ruler_axis
 from tasktui.screens.side_panels import legend, slot_row, slots, slots_per_block
 from tasktui.screens.task import task_rows
 from tasktui.widgets.table import Table
@@ -91,6 +92,22 @@ def test_a_mark_fills_empty_cells_only_and_its_text_stands_to_the_left() -> None
         area([0, 0, 0, 0, 0, 0, 0, 8, 8, 8], 2, "done", top=8), span, 10, [Mark(AT + 6 * MINUTE, "new", "accent")]
     )
     assert plain(rows).splitlines() == ["  new ┊▄▄▄", "      ┊▄▄▄"]
+
+
+def test_a_text_without_room_in_its_row_takes_the_first_row_with_room() -> None:
+    span = Span(AT, AT + timedelta(minutes=12), UTC)
+    grown = area([0] * 8 + [4, 4, 0, 0], 2, "failed", top=8)
+    marks = [Mark(AT + 2 * MINUTE, "n", "accent"), Mark(AT + 11 * MINUTE, "opens", "retrying")]
+    assert plain(with_marks(grown, span, 12, marks)).splitlines() == ["n ┊  opens ┊", "  ┊     ▄▄ ┊"]
+
+
+@pytest.mark.parametrize(
+    ("width", "axis"),
+    [(14, "now ──── 22:00"), (27, "now ──── 21:30 ────── 22:00"), (60, "now ──────── 21:20 ───────────── 21:40")],
+)
+def test_a_short_ruler_has_the_times_of_its_hour(width: int, axis: str) -> None:
+    at = datetime(2026, 11, 25, 21, 4, 30, tzinfo=UTC)
+    assert plain([ruler_axis(at, timedelta(hours=1), width, UTC)]).startswith(axis)
 
 
 @pytest.mark.parametrize(("value", "top"), [(0, 1), (1, 1), (3, 3), (7, 8), (128, 200), (201, 300)])
