@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -16,7 +16,6 @@ from rich.segment import Segments
 from rich.text import Text
 from textual import on
 from textual.binding import Binding, BindingType
-from textual.command import Provider
 from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.widget import AwaitMount
@@ -56,12 +55,6 @@ MOST_NOTICES = 50
 """Notices that the console remembers."""
 
 
-def _palette() -> type[Provider]:
-    from tasktui.dialogs.help import PaletteProvider  # The first screen does not need it.
-
-    return PaletteProvider
-
-
 def theme_file(session: Session) -> Path:
     """The file of the themes that the operator chose, by profile."""
     return session.views.with_name("themes.json")
@@ -73,7 +66,6 @@ class Console(KeyBuffer):
     CSS_PATH = Path(__file__).with_name("console.tcss")
     TITLE = "tasktui"
     DEFAULT_MODE = "overview"
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_palette}
     BINDINGS: ClassVar[list[BindingType]] = [
         # With priority, the application handles the key before it dispatches the next one. The following keys are meant
         # for the new screen or command line, not for the widget that has the focus now.
@@ -265,7 +257,9 @@ class Console(KeyBuffer):
     def action_command_palette(self) -> None:
         """Open the palette."""
         if isinstance(self.screen, LiveScreen):
-            super().action_command_palette()
+            from tasktui.dialogs.help import PaletteScreen
+
+            self.push_screen(PaletteScreen())
 
     def views(self) -> dict[str, str]:
         """Return the saved filters by name; empty if the file is unreadable, which `:views` reports."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider, SearchIcon
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
@@ -201,6 +201,22 @@ class PaletteProvider(Provider):
             if command.name not in MODES:
                 text = f":{command.name} {command.arguments}".strip()
                 yield Choice(text, command.help, partial(console.action_command, command.name))
+
+
+class PaletteScreen(CommandPalette):
+    """The palette below the heading, which stays bright, with a sign of one cell before its input."""
+
+    def __init__(self) -> None:
+        super().__init__([PaletteProvider], id="--command-palette")
+
+    def compose(self) -> ComposeResult:
+        """Build the heading above the palette."""
+        yield Heading()
+        yield from super().compose()
+
+    def on_mount(self) -> None:
+        """Replace the sign of Textual, which some terminals draw as a picture of two cells."""
+        self.query_one(SearchIcon).icon = "▸"
 
 
 def _actions(screen: LiveScreen) -> Iterator[Choice]:

@@ -13,6 +13,7 @@ from runner.policy.breaker import Breaker
 from runner.policy.histogram import Histogram
 from runner.store.breaker import declare_breakers
 from tasktui.dialogs.ask import ConfirmScreen
+from tasktui.widgets.heading import Heading
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_runner, ahead
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
@@ -83,8 +84,9 @@ async def test_the_palette_finds_an_action_by_its_words(watch: Watch) -> None:
         await operator.press("ctrl+p")
         await operator.until(lambda: operator.screen.focused is not None)
         await operator.type("pause handler")
-        await operator.sees("Pause handler")
+        await operator.sees("Pause handler", "▸ pause handler")
         assert "Drain" not in operator.text
+        assert operator.screen.query(Heading), "the state of safety stays bright"
 
 
 @ON_ONE_DATABASE
