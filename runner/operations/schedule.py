@@ -27,12 +27,16 @@ from runner.operations.new_task import stored_signature
 from runner.operations.pause import PAUSE
 from runner.operations.results import Actor
 from runner.policy.schedule_ticks import check_spec
+from runner.text.redact import redact
 
 PLANNED = ("rule", "timezone")
 """The columns that the next tick depends on."""
 
 RESTORED = (*SPEC_COLUMNS, "declared", "module", "replaced", *PAUSE)
 """The columns that an undo of a deletion brings back."""
+
+LONGEST_SHOWN = 80
+"""Characters of a refused payload in an error."""
 
 CLOSE = 0.6
 """Similarity of a suggested id, from 0 to 1."""
@@ -61,7 +65,7 @@ async def add_schedule(
     """
     check_id(id)
     check_spec(spec, payload_limit)
-    await _check_arguments(tx, spec)
+    await check_arguments(tx, spec)
     table = tx.tables.schedule
     insert = tx.dialect.insert(table).values(id=id, **spec.values()).on_conflict_do_nothing().returning(table.c.id)
     if not (await tx.rows(insert)):
@@ -100,7 +104,7 @@ async def edit_schedule(
     spec = replace(ScheduleSpec.of(row), **changes)
     check_spec(spec, payload_limit)
     if {"handler", "payload"} & changes.keys():
-        await _check_arguments(tx, spec)
+        await check_arguments(tx, spec)
     after = {name: value for name, value in spec.values().items() if value != row[name]}
     if after:
         before = {name: row[name] for name in after}
@@ -110,11 +114,21 @@ async def edit_schedule(
     return after
 
 
-async def _check_arguments(tx: Transaction, spec: ScheduleSpec) -> None:
-    """Reject a payload that the handler would refuse, as far as its runners have stored its signature."""
+async def check_arguments(tx: Transaction, spec: ScheduleSpec) -> None:
+    """Reject a payload that the handler would refuse, as far as its runners have stored its signature.
+
+    Args:
+        tx: an open transaction.
+        spec: the schedule.
+
+    Raises:
+        InvalidSchedule: the handler would refuse the payload.
+    """
     signature = await stored_signature(tx, spec.handler)
-    if signature is not None and (why := signature.misfit(json.loads(spec.payload))):
-        raise InvalidSchedule(field="payload", value=spec.payload[:80], why=why)
+    arguments = json.loads(spec.payload)
+    if signature is not None and (why := signature.misfit(arguments)):
+        shown = json.dumps(redact(arguments), ensure_ascii=False)[:LONGEST_SHOWN]
+        raise InvalidSchedule(field="payload", value=shown, why=why)
 
 
 async def pause_schedule(

@@ -87,10 +87,12 @@ async def _confirm_add(action: Action, session: Session, typed: Mapping[str, str
         InvalidInput: an entry is refused.
     """
     from runner.operations.pause import handler_warning
+    from runner.operations.schedule import check_arguments
 
     if errors := _errors(typed):
         raise InvalidInput(why=f"mend first: {', '.join(errors)}")
     id, spec = _new(typed)
+    await session.read(check_arguments, spec)
     about = [content((f"Add schedule {line(id)}", "bold strong"))]
     payload = json.dumps(redact(json.loads(spec.payload)), ensure_ascii=False)
     about.append(content(f"  handler {line(spec.handler)}, rule {line(spec.rule)}"))

@@ -9,6 +9,8 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
+from runner.handlers.parameters import stored_signatures
+from runner.handlers.registry import Handler, Options
 from runner.model.schedule import ScheduleSpec
 from runner.operations.results import Actor
 from runner.operations.schedule import add_schedule
@@ -143,6 +145,23 @@ async def test_a_schedule_is_added_and_that_is_undone(database: Database, watch:
         await operator.sees("There are no schedules")
     *_, entry = await audited(database)
     assert (entry.verb, entry.reason) == ("add", "by phone")
+
+
+@ON_ONE_DATABASE
+async def test_a_payload_that_the_handler_refuses_stays_in_the_form(database: Database, watch: Watch) -> None:
+    def send(order: int) -> None: ...
+
+    signatures = stored_signatures({"send": Handler("send", send, Options())})
+    await database.write(register, Identity("web-1", 1, "1", ["send"], 4, signatures=signatures), 60.0)
+    async with watch("schedules", WIDE) as operator:
+        await operator.sees("There are no schedules")
+        await operator.press("A")
+        await fill(operator, Name="carts.remind", Handler="send", Rule="@hourly")
+        await operator.press("ctrl+s")
+        await operator.sees("order: the handler requires it", "New schedule")
+        await fill(operator, Payload='{"order": 1}')
+        await operator.press("ctrl+s")
+        await operator.sees("Add schedule carts.remind")
 
 
 def test_the_command_of_a_new_schedule_has_its_values() -> None:
