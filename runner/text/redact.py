@@ -234,11 +234,8 @@ def differences(
         zone: the time zone of times.
     """
     old, new = (decode_audit(text, reveal=reveal) for text in (before, after))
-    changed = [
-        name
-        for name in {**old, **new}
-        if name not in INTERNAL_FIELDS and (old.get(name), new.get(name)) != (None, None)
-    ]
+    was, now = (decode_audit(text, reveal=True) for text in (before, after))  # masks would hide a changed secret
+    changed = [name for name in {**was, **now} if name not in INTERNAL_FIELDS and was.get(name) != now.get(name)]
     names = sorted(changed, key=lambda name: name not in LEADING_FIELDS)  # a list shows only the beginning
     return [f"{name}: {_cut(_json(old, name, zone), most)} -> {_cut(_json(new, name, zone), most)}" for name in names]
 

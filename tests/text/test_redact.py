@@ -137,6 +137,11 @@ def test_a_payload_without_secrets_is_unchanged() -> None:
     assert decode(json.dumps(payload)) == payload
 
 
+def test_a_value_that_did_not_change_is_left_out_and_a_changed_secret_is_not() -> None:
+    before, after = '{"attempt": 2, "rescues": 0, "token": "a"}', '{"attempt": 0, "rescues": 0, "token": "b"}'
+    assert differences(before, after) == ["attempt: 2 -> 0", 'token: "***" -> "***"']
+
+
 def test_a_change_is_shown_by_its_main_field_and_in_whole_seconds() -> None:
     before = '{"run_at": "2026-11-20T13:00:00.5+00:00", "state": "dead", "fence": 3}'
     after = '{"run_at": "2026-11-20T14:10:00+01:00", "state": "waiting", "fence": 3}'
