@@ -92,6 +92,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         self._command = command
         self._now = now
         self._fresh_at = time.monotonic()
+        self._known_changes = ""
 
     def compose(self) -> ComposeResult:
         """Build the description and the inputs."""
@@ -302,12 +303,12 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
 
     @on(Compared)
     def _show_changes(self, message: Compared) -> None:
-        """Close if the rows are as the dialog shows them, and the answers as confirmed; otherwise ask again."""
+        """Close if the rows are as the dialog shows or reported them, and the answers as confirmed; else ask again."""
         message.stop()
-        if not message.changes and message.values == self._values():
+        if message.changes in ("", self._known_changes) and message.values == self._values():
             self.dismiss(self._confirmation(message.values))
             return
-        self._fresh_at = time.monotonic()
+        self._fresh_at, self._known_changes = time.monotonic(), message.changes
         text = "Nothing was changed yet: an answer has changed since. Enter again confirms the answers, escape cancels"
         if message.changes:
             text = f"Nothing was changed yet. Since this dialog opened: {line(message.changes, LONGEST)}."

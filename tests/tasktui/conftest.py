@@ -19,6 +19,7 @@ from runner.db.database import Database
 from runner.settings import Settings
 from runner.urls import parse_url
 from tasktui.app import Console
+from tasktui.dialogs import ask
 from tasktui.render import theme
 from tasktui.screens import live
 from tasktui.session.session import Session
@@ -148,6 +149,7 @@ def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(live, "SHARE", 5)
     monkeypatch.setattr(live, "TICK", 0.1)
     monkeypatch.setattr(keyboard, "BURST", 0.0)  # `press` types like an operator who reads the screen first
+    monkeypatch.setattr(ask, "FRESH", inf)  # on a slow machine too, the rows of a dialog are those it showed
 
     @asynccontextmanager
     async def watching(
