@@ -306,6 +306,8 @@ def _key(command: str, task_id: int) -> str:
                 return ACTIONS["pause --handler"].key
             case ["runner", "resume", _]:
                 return ACTIONS["pause"].key
+            case ["runner", "breaker", "close", _]:
+                return ACTIONS["breaker"].key
             case ["runner", "resize", *_]:
                 return f"5 {ACTIONS['resize'].key}"
     except ValueError:  # A sentence with an apostrophe is not a command line.

@@ -53,7 +53,7 @@ class AnswerScreen(ModalScreen[T]):
 
     def hint(self) -> str:
         """Return the keys to show below the answer."""
-        return "escape close"
+        return "escape closes"
 
     def answer_lines(self, answer: Any, width: int) -> Iterable[Content]:
         """Render the answer in lines of `width` cells."""
@@ -128,7 +128,7 @@ class AskScreen(ModalScreen[str | None]):
             field = TextLine(self._answer, compact=True, id="answer")
             field.on_submit = self._submitted
             yield field
-            yield Static(content(("\nenter submit, escape cancel", "muted")))
+            yield Static(content(("\nenter submits, escape cancels", "muted")))
 
     def action_cancel(self) -> None:
         """Close without an answer."""

@@ -57,7 +57,7 @@ class WhyScreen(AnswerScreen[RelatedView | None]):
     def hint(self) -> str:
         """Return the keys to show below the causes."""
         more = ", up/down select a cause" if len(self._views) > 1 else ""
-        return f"enter open ▸{more}, escape close" if self._views else "escape close"
+        return f"enter opens ▸{more}, escape closes" if self._views else "escape closes"
 
     def action_move(self, by: int) -> None:
         """Select another cause."""
@@ -176,6 +176,7 @@ def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> I
     yield head
     yield content("")
     yield content((line(answer.verdict), "bold strong"))
+    commands = {None, "", *(remedy.commands for remedy in answer.remedies)}  # listed below, each once
     for number, cause in enumerate(answer.causes, 1):
         here = selected is not None and cause.view is selected
         mark = "▸" if here else " "
@@ -184,7 +185,7 @@ def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> I
         sign = ("✗ ", "bold dead") if number == 1 else ("! ", "retrying")
         recorded = cause.kind != UNRECORDED
         yield content(sign if recorded else ("? ", "muted"), *_lines(wrapped, number * recorded))
-        if cause.advice:
+        if cause.advice not in commands:
             shown_key = shortcut(cause.advice, task.id)
             yield content((f"  {' ' * len(first)}→ {line(cause.advice)}", "muted"), (shown_key, "bold accent"))
     if answer.remedies:

@@ -1,5 +1,7 @@
 """The dialog that explains why a task is not running."""
 
+from datetime import UTC
+
 import pytest
 import sqlalchemy as sa
 
@@ -7,7 +9,9 @@ from runner.db.database import Database
 from runner.model.task import DependsOn, State
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
+from runner.queries.why.why import why
 from tasktui.actions.actions import keys_of
+from tasktui.dialogs.why import why_lines
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_past, add_runner, ahead
 from tests.store.table import change, put
@@ -43,6 +47,7 @@ async def test_w_explains_the_task_under_the_cursor(database: Database, watch: W
         ("runner resume mail", ("P",)),
         ("runner resume --handler 'smtp send' && runner retry 7", ("H", "R")),
         ("runner resize 3 --concurrency 20", ("5 S",)),
+        ("runner breaker close payments.charge", ("C",)),
         ("runner retry 8", ()),  # not the task under the cursor
         ("runner retry 7 && runner work -H package.module", ()),  # The second command has no key.
         ("look at the runner's log", ()),
@@ -62,6 +67,16 @@ async def test_the_explanation_is_refreshed(database: Database, watch: Watch) ->
         await operator.sees("no live runner")
         await add_runner(database, handlers='["smtp.send"]', capacity=2)
         await operator.sees("such tasks")
+
+
+async def test_a_remedy_is_listed_once(database: Database) -> None:
+    id = await add_live(database, "smtp.send", queue="mail")
+    await add_runner(database, handlers='["smtp.send"]', capacity=2)
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "mail"), BY)
+    answer = await database.read(why, id, UTC)
+    text = "\n".join(part.plain for part in why_lines(answer, 80))
+    assert text.count("runner resume mail") == 1
+    assert text.index("What helps") < text.index("runner resume mail")
 
 
 @pytest.mark.slow
