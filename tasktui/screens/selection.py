@@ -71,8 +71,8 @@ class Selection:
         self._pages.listing, self._range_start = self._pages.listing.cleared(), None
 
     def add(self, matches: MatchesFound) -> None:
-        """Mark all tasks that match a filter, loaded or not."""
-        listing = self._pages.listing
+        """Mark all tasks that match a filter, loaded or not, and no others: marks outside of the list are cleared."""
+        listing = self._pages.listing.cleared()
         if matches.rows is None:
             self._pages.listing = listing.with_all(matches.task_filter, matches.count)
         else:

@@ -189,9 +189,10 @@ async def test_an_invalid_filter_is_explained(database: Database, watch: Watch) 
 
 
 @ON_ONE_DATABASE
-async def test_marks_outlive_the_filter_and_are_counted(database: Database, watch: Watch) -> None:
-    first = await add_live(database, queue="mail")
-    await add_live(database, queue="other")
+async def test_marks_outlive_the_filter_and_are_counted_until_a_star_replaces_them(
+    database: Database, watch: Watch
+) -> None:
+    first, second = await add_live(database, queue="mail"), await add_live(database, queue="other")
     async with watch("tasks") as operator:
         await operator.until(lambda: len(operator.screen.pages.listing.ids) == 2)
         await operator.press("end", "space")
@@ -199,6 +200,9 @@ async def test_marks_outlive_the_filter_and_are_counted(database: Database, watc
         await operator.command("tasks queue:other")
         await operator.sees("1 marked (1 not in this list)")
         assert [task.id for task in operator.screen.selection.tasks()] == [first]
+        await operator.press("asterisk")
+        await operator.sees_notice("Marked 1 task")
+        assert [task.id for task in operator.screen.selection.tasks()] == [second]
         await operator.press("backslash")
         await operator.until(lambda: "marked" not in operator.text)
 
