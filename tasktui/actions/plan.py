@@ -151,6 +151,9 @@ def changed_matches(plan: ActionPlan, preview: "Preview") -> str:
 LABEL = 10
 """Cells of the labels of a plan."""
 
+ON_REQUEST = "end by request, at the next heartbeat of the runner"
+"""The remark on running tasks that an operator terminates, after their number."""
+
 FEW_SAMPLES = 2
 """Samples on a low screen."""
 
@@ -180,6 +183,8 @@ def plan_rows(plan: ActionPlan, database: str, width: int, _answer: str, *, low:
     for index, (why, number) in enumerate(plan.skipped.items()):
         label = "Skipped" if index == 0 else ""
         rows.append([(f"{label:{LABEL}}", "muted"), (f"{number:>8,}", "strong"), (f"  {line(why)}", "retrying")])
+    if plan.action.verb == "terminate" and (running := plan.states.get(Shown.RUNNING, 0)):
+        rows.append([(f"{'Running':{LABEL}}", "muted"), (f"{running:>8,}", "strong"), (f"  {ON_REQUEST}", "retrying")])
     if plan.last:
         rows.append([(f"{'Caution':{LABEL}}", "muted"), (f"{plan.last:>8,}", "strong"), (f"  {LAST}", "retrying")])
     return [*rows, *_gap(low=low), *_samples(plan, FEW_SAMPLES if low else SAMPLES)]

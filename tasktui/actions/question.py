@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, Union
 
 from textual.content import Content
 
+from runner.errors import InvalidDuration
 from runner.filter.parse import Filter
+from runner.model.duration import parse_duration
 from runner.operations.results import Result
 from runner.operations.targets import BLOCKED
+from runner.queries.counting import Count
+from runner.text import formatting
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import ConsentSql, plan_words
 from tasktui.actions.plan import ActionPlan, plan, plan_rows
@@ -185,17 +189,32 @@ def question(plan: ActionPlan, session: Session, details: Sequence[str] = ()) ->
         total = eligible if confirmation.limit is None else min(confirmation.limit, eligible or confirmation.limit)
         return BulkChange(plan.action.label, total, partial(perform.carry_out, session, plan, confirmation))
 
+    one = plan.eligible == Count(1)
     return Question(
-        plan.action,
+        plan.action.without_prompt() if one and plan.action.verb == "retry_now" else plan.action,  # nothing to spread
         [content((line(text), "bold")) for text in details],
         plan.weight,
         words=partial(plan_words, plan),
         change=change,
         sql=partial(perform.plan_sql, session, plan),
         many=plan.eligible.number > 1,
+        meaning=partial(_delay_meaning, session, plan) if plan.action.verb == "delay" else None,
         effect=partial(plan_rows, plan, session.name),
         title=f"{plan.action.label} {plan.eligible.of('task')}?",
         total=None if plan.eligible.more else plan.eligible.number,
         canary=plan.task_filter is not None and plan.action.verb == "retry_now",
         recheck=partial(perform.changes_since, session, plan),
     )
+
+
+def _delay_meaning(session: Session, plan: ActionPlan, typed: str) -> Part:
+    """The due time of a task after a delay, or the moment from which several are delayed, and its role."""
+    try:
+        delay = parse_duration(typed)
+    except InvalidDuration:
+        return "✗ a duration such as 10m", "dead"
+    if plan.eligible != Count(1):
+        return "✓ from their due times, or from now", "muted"
+    now = session.now()
+    end = max(plan.samples[0].run_at or now, now) + delay
+    return f"✓ until {formatting.clock(end, now, session.zone)}, {formatting.distance(end, now)}", "muted"

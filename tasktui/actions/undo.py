@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from runner.operations.undo.undo import UndoPreview
     from runner.queries.audit import AuditRecord
 
+LABEL = 15
+"""Cells of the name of a value."""
+
 
 def ask(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
     """Ask to undo the selected operation as a whole, or the latest change of the selected task."""
@@ -63,9 +66,11 @@ async def _ask_for_change(action: Action, session: Session, entry: "AuditRecord"
         return Notice(f"Change {entry.id} cannot be undone: {why}", bad=True)
     target = f"task {entry.task_id}" if entry.task_id is not None else entry.target
     about = [content((f"Undo {line(formatting.verb(entry.verb))} of {line(target)} by {line(entry.operator)}", "bold"))]
-    about += [
-        content(f"  restore {line(change)}") for change in differences(entry.after, entry.before, zone=session.zone)
-    ]
+    for change in differences(entry.after, entry.before, zone=session.zone):
+        name, _, values = change.partition(": ")
+        now, _, before = values.partition(" -> ")
+        label, value = line(name.replace("_", " ")), "none" if before in ("-", "null") else line(before)
+        about.append(content((f"  {label:<{LABEL}}", "muted"), (value, "strong"), (f", now {line(now)}", "muted")))
     return Question(
         action,
         about,

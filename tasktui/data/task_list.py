@@ -248,20 +248,23 @@ TITLES = {
 """The column of each sort order; priority has none."""
 
 
-def columns_for(sort: Sort, task_filter: Filter | None = None) -> dict[int, ListColumn]:
+def columns_for(sort: Sort, task_filter: Filter | None = None, *, keys: bool = True) -> dict[int, ListColumn]:
     """The columns by their position in a row, with an arrow at the sorted one. A list of one queue needs no QUEUE.
 
     Args:
         sort: the order of the list.
         task_filter: the filter of the list.
+        keys: False if no task has a key: the reasons then get the room of the column.
     """
     title, arrow = TITLES.get(sort.by), f" {sort.arrow}"
-    one_queue = _one_queue(task_filter)
-    return {
-        position: column._replace(title=column.title + arrow * (column.title == title))
-        for position, column in enumerate(TASK_HEADS)
-        if not (column.title == "QUEUE" and one_queue)
-    }
+    one_queue, columns = _one_queue(task_filter), dict[int, ListColumn]()
+    for position, head in enumerate(TASK_HEADS):
+        column = head._replace(title=head.title + arrow * (head.title == title))
+        if head.title == "KEY" and not keys:
+            column = column._replace(width=len(column.title), grow=0)
+        if not (head.title == "QUEUE" and one_queue):
+            columns[position] = column
+    return columns
 
 
 def _one_queue(task_filter: Filter | None) -> bool:

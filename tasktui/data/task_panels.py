@@ -78,8 +78,9 @@ def _ending(detail: TaskDetail, reason: str) -> list[Part]:
     took = f" in {formatting.duration(task.duration)}" if task.duration is not None else ""
     verb = {Shown.SUCCEEDED: "Succeeded", Shown.DEAD: "Died"}.get(task.shown, "Cancelled")
     attempt = formatting.attempts(task.attempt, task.max_attempts).replace("/", " of ")
-    text = f"{verb} {formatting.since(task.finished_at, detail.at)} ago{took}, attempt {attempt}."
-    return [(text, "strong"), (f" {reason}", "muted")]
+    text = f"{verb} {formatting.since(task.finished_at, detail.at)} ago{took}, attempt {attempt}"
+    sign = ":" if reason and task.shown is Shown.CANCELLED else "."  # An error is a text of its own.
+    return [(f"{text}{sign}", "strong"), (f" {reason}", "muted")]
 
 
 def _location(detail: TaskDetail) -> str:

@@ -197,7 +197,7 @@ def time_labels(span: Span, width: int, room: int = 16) -> list[tuple[datetime, 
 
 
 def with_marks(rows: Sequence[Row], span: Span, width: int, marks: Sequence[Mark]) -> list[Row]:
-    """Draw a line for each mark in the empty cells of a plot; its text is to the left, each one row lower, or higher."""
+    """Draw a line for each mark in the empty cells of a plot; its text is to the left, one row lower each or higher."""
     grid = [[(character, spec) for text, spec in row for character in text] for row in rows]
     for index, mark in enumerate(marks):
         column = span.column(mark.at, width)
@@ -208,9 +208,9 @@ def with_marks(rows: Sequence[Row], span: Span, width: int, marks: Sequence[Mark
                 cells[column] = ("┊", mark.role)
         begin, level = column - len(mark.text) - 1, min(index, len(grid) - 1)
         rows_in_order = [grid[level], *grid[:level], *grid[level + 1 :]]
-        free = (cells for cells in rows_in_order if all(cell[0] in " ┊" for cell in cells[begin : column - 1]))
-        if begin >= 0 and (cells := next(free, None)) is not None:
-            _write(cells, begin, mark.text, mark.role)
+        free = (cells for cells in rows_in_order if all(cell[0] in " ┊" for cell in cells[max(0, begin - 1) : column]))
+        if begin >= 0 and (row := next(free, None)) is not None:
+            _write(row, begin, mark.text, mark.role)
     return [joined(cells) for cells in grid]
 
 

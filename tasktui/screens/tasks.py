@@ -195,7 +195,8 @@ class TasksScreen(LiveScreen):
         """Show the current list."""
         listing = self.pages.listing
         width = self.size.width
-        columns = columns_for(self.pages.sort, self.pages.filter)
+        keys = width < NORMAL or not listing.ids or any(listing.tasks[id].key for id in listing.ids)
+        columns = columns_for(self.pages.sort, self.pages.filter, keys=keys)
         self.table.columns = tuple(columns.values())
         render = partial(list_line, listing, positions=tuple(columns))
         self.table.show(listing.ids, render, listing.marks)

@@ -184,6 +184,7 @@ async def test_an_edit_is_previewed_saved_and_undone(database: Database, watch: 
         await operator.sees("0/6")
         assert (await stored(database, id)).max_attempts == 6
         await operator.press("Z")
+        await operator.sees("Undo edit of task", "max attempts   4, now 6")
         await confirm(operator)
         await operator.sees_notice("Undo: 1 changed")
     assert (await stored(database, id)).max_attempts == 4
@@ -600,6 +601,38 @@ async def test_the_edit_form_keeps_its_version_and_its_keys_beside_a_scroll_bar(
         assert operator.screen.query_one(".dialog").show_vertical_scrollbar is production
 
 
+async def test_a_retry_of_one_task_has_no_spread(database: Database, watch: Watch) -> None:
+    for _ in range(2):
+        await add_live(database, run_at=ahead(60))
+    async with watch("tasks") as operator:
+        await operator.until(lambda: len(operator.screen.pages.listing.ids) == 2)
+        await operator.press("R")
+        await operator.sees("Retry 1 task?", "Type y")
+        assert "Spread over" not in operator.text
+        await confirm(operator)
+        await operator.sees_notice("Retry: 1 changed")
+        await operator.press("asterisk", "R")
+        await operator.sees("Retry 2 tasks?", "Spread over")
+
+
+async def test_a_delay_shows_the_new_due_time(database: Database, watch: Watch) -> None:
+    await add_live(database, run_at=ahead(3 * 3600))
+    async with watch("tasks") as operator:
+        await operator.sees("◔ scheduled")
+        await operator.press("D")
+        await operator.sees("Delay 1 task?", "✓ until ", ", in 3h")
+        operator.screen.query_one("#answer").value = "soon"
+        await operator.sees("✗ a duration such as 10m")
+
+
+async def test_a_termination_names_the_running_tasks_that_end_by_request(database: Database, watch: Watch) -> None:
+    await add_live(database, state="running", runner_id=await add_runner(database))
+    async with watch("tasks") as operator:
+        await operator.sees("► running")
+        await operator.press("T")
+        await operator.sees("1  end by request, at the next heartbeat of the runner")
+
+
 @pytest.fixture
 def stale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare the rows of every confirmation, however long it was open."""
@@ -623,7 +656,7 @@ async def test_a_confirmation_shows_that_its_task_has_changed_since(
 
 
 async def test_a_confirmation_of_several_tasks_counts_those_that_have_changed(
-    database: Database, watch: Watch, stale: None, monkeypatch: pytest.MonkeyPatch
+    database: Database, watch: Watch, stale: None
 ) -> None:
     ids = [await add_live(database, run_at=ahead(60)) for _ in range(3)]
     async with watch("tasks") as operator:
@@ -633,8 +666,7 @@ async def test_a_confirmation_of_several_tasks_counts_those_that_have_changed(
         await database.write(terminate, [Target(ids[0], None)], ANA)
         await confirm(operator)
         await operator.sees("1 of 3 tasks have changed and stay as they are:", "1 now cancelled")
-        monkeypatch.setattr(ask, "FRESH", 60)
-        await operator.press("enter")
+        await operator.press("enter")  # however long the operator reads
         await operator.sees_notice("2 changed, 1 conflict")
 
 

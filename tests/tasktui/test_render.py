@@ -449,6 +449,12 @@ def test_a_narrow_task_list_leaves_out_the_columns_that_can_be_dropped(room: int
     assert {column.title for column, width in zip(columns, widths(columns, room), strict=True) if not width} == hidden
 
 
+def test_without_keys_their_room_goes_to_the_reasons() -> None:
+    room = {keys: widths([*columns_for(NEWEST, keys=keys).values()], 120) for keys in (True, False)}
+    assert (room[False][4], sum(room[False])) == (3, sum(room[True]))
+    assert room[False][-1] > room[True][-1] + 10
+
+
 @pytest.mark.parametrize(
     ("text", "listed"), [("queue:mail", False), ("queue:mail,sms", True), ("-queue:mail", True), ("handler:h", True)]
 )
