@@ -333,8 +333,8 @@ class Console(KeyBuffer):
         note = f"\n{count_noun(ignored, 'key')} typed after it ignored; pause before the next key" if ignored else ""
         self.show_notice(f"{why}{note}", tone=Tone.ERROR)
 
-    def show_cancelled(self, text: str) -> None:
-        """Show that escape cancelled an action before its dialog opened."""
+    def show_waiting(self, text: str) -> None:
+        """Show that the dialog of an action waits for the database, or that escape cancelled it before it opened."""
         self.show_notice(text, tone=Tone.PARTIAL)
 
     def _fatal_error(self) -> None:

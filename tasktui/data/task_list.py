@@ -248,23 +248,30 @@ TITLES = {
 """The column of each sort order; priority has none."""
 
 
-def columns_for(sort: Sort, task_filter: Filter | None = None, *, keys: bool = True) -> dict[int, ListColumn]:
+def columns_for(sort: Sort, task_filter: Filter | None = None, empty: str = "") -> dict[int, ListColumn]:
     """The columns by their position in a row, with an arrow at the sorted one. A list of one queue needs no QUEUE.
 
     Args:
         sort: the order of the list.
         task_filter: the filter of the list.
-        keys: False if no task has a key: the reasons then get the room of the column.
+        empty: title of a column without texts, KEY or REASON, whose room goes to the other one.
     """
     title, arrow = TITLES.get(sort.by), f" {sort.arrow}"
     one_queue, columns = _one_queue(task_filter), dict[int, ListColumn]()
     for position, head in enumerate(TASK_HEADS):
         column = head._replace(title=head.title + arrow * (head.title == title))
-        if head.title == "KEY" and not keys:
+        if head.title == empty:
             column = column._replace(width=len(column.title), grow=0)
         if not (head.title == "QUEUE" and one_queue):
             columns[position] = column
     return columns
+
+
+def empty_column(tasks: Iterable[TaskRow]) -> str:
+    """The title of the column, KEY or REASON, in which no task has a text, if the other one has texts."""
+    texts = [(bool(task.key), bool(task.remark)) for task in tasks]
+    keys, reasons = any(key for key, _ in texts), any(reason for _, reason in texts)
+    return "" if keys is reasons else "REASON" if keys else "KEY"
 
 
 def _one_queue(task_filter: Filter | None) -> bool:

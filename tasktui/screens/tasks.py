@@ -14,7 +14,7 @@ from runner.filter.fields import NEWEST, Sort, SortField, parse_sort
 from runner.model.task import State
 from runner.text.sanitize import SIGNS
 from tasktui.actions.action import Targets
-from tasktui.data.task_list import TASK_HEADS, TITLES, Listing, columns_for, list_line
+from tasktui.data.task_list import TASK_HEADS, TITLES, Listing, columns_for, empty_column, list_line
 from tasktui.data.task_pages import MOST_NEWER, Loaded, TaskPages, matching
 from tasktui.messages import MatchesFound, Notice
 from tasktui.render.plot import gauge
@@ -195,8 +195,8 @@ class TasksScreen(LiveScreen):
         """Show the current list."""
         listing = self.pages.listing
         width = self.size.width
-        keys = width < NORMAL or not listing.ids or any(listing.tasks[id].key for id in listing.ids)
-        columns = columns_for(self.pages.sort, self.pages.filter, keys=keys)
+        empty = empty_column(listing.tasks[id] for id in listing.ids) if width >= NORMAL else ""
+        columns = columns_for(self.pages.sort, self.pages.filter, empty)
         self.table.columns = tuple(columns.values())
         render = partial(list_line, listing, positions=tuple(columns))
         self.table.show(listing.ids, render, listing.marks)

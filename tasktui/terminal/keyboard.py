@@ -113,6 +113,9 @@ MAX_KEYS = 1_000
 BURST = 0.8
 """Seconds without a key that end the keys typed ahead for the dialog of a refused key."""
 
+PATIENCE, REPORT_EVERY = 1.0, 5.0
+"""Seconds until the console shows that a dialog waits for the database, and between two such notices."""
+
 HELD_KEY = 3
 """Times that one key is typed in a row by holding it down; no text of a dialog repeats a letter as often."""
 
@@ -213,7 +216,14 @@ class TypedAhead:
         """
         self.hold()
         self._pending.append(dialog := PendingDialog(self, label))
+        self._app.set_timer(PATIENCE, lambda: self._report(dialog))
         return dialog
+
+    def _report(self, dialog: PendingDialog) -> None:
+        """Show that the keys wait for a dialog, as long as they do."""
+        if dialog in self._pending:
+            self._app.show_waiting(f"{dialog.label} waits for the database, and keys for its dialog; escape cancels")
+            self._app.set_timer(REPORT_EVERY, lambda: self._report(dialog))
 
     def settle(self, dialog: "PendingDialog") -> None:
         """Replay the keys to a dialog that was prepared, or drop them if no dialog opened."""
@@ -232,7 +242,7 @@ class TypedAhead:
             self.release()
         labels = ", ".join(dict.fromkeys(dialog.label for dialog in pending))
         note = f"; {count_noun(ahead, 'key')} typed after it ignored" if ahead else ""
-        self._app.show_cancelled(f"{labels} cancelled before its dialog opened{note}")
+        self._app.show_waiting(f"{labels} cancelled before its dialog opened{note}")
 
     def release(self) -> None:
         """Replay the keys to the screen in front, once it is drawn."""
@@ -309,8 +319,8 @@ class KeyBuffer(App[None]):
         """
         raise NotImplementedError
 
-    def show_cancelled(self, text: str) -> None:
-        """Show that escape cancelled an action before its dialog opened.
+    def show_waiting(self, text: str) -> None:
+        """Show that the dialog of an action waits for the database, or that escape cancelled it before it opened.
 
         Args:
             text: the notice, not sanitized.

@@ -232,6 +232,7 @@ async def test_escape_cancels_a_dialog_that_the_database_delays(
     async with watch("tasks") as operator:
         await operator.sees("order-1")
         burst(operator, "E8q")
+        await operator.sees("Edit waits for the database, and keys for its dialog; escape cancels")
         await operator.press("escape")
         await operator.sees_notice("Edit cancelled before its dialog opened; 2 keys typed after it ignored")
         answers.set()

@@ -19,7 +19,7 @@ from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
 from tasktui.data import task_panels
 from tasktui.data.background import Workforce, busy_per_minute
-from tasktui.data.task_list import Listing, columns_for, task_line
+from tasktui.data.task_list import Listing, columns_for, empty_column, task_line
 from tasktui.render import theme
 from tasktui.render.code import error_rows, payload_rows
 from tasktui.render.plot import (
@@ -449,10 +449,15 @@ def test_a_narrow_task_list_leaves_out_the_columns_that_can_be_dropped(room: int
     assert {column.title for column, width in zip(columns, widths(columns, room), strict=True) if not width} == hidden
 
 
-def test_without_keys_their_room_goes_to_the_reasons() -> None:
-    room = {keys: widths([*columns_for(NEWEST, keys=keys).values()], 120) for keys in (True, False)}
-    assert (room[False][4], sum(room[False])) == (3, sum(room[True]))
-    assert room[False][-1] > room[True][-1] + 10
+def test_the_room_of_a_column_without_texts_goes_to_the_other_one() -> None:
+    key, reason = 4, 8
+    room = {empty: widths([*columns_for(NEWEST, None, empty).values()], 120) for empty in ("", "KEY", "REASON")}
+    assert len({sum(each) for each in room.values()}) == 1
+    assert (room["KEY"][key], room["REASON"][reason]) == (3, 6)
+    assert room["KEY"][reason] > room[""][reason] + 10
+    assert room["REASON"][key] > room[""][key] + 10
+    keyed, failed = row(1, key="order-1"), row(2, error="OSError: no route")
+    assert [empty_column(tasks) for tasks in ([], [keyed], [failed], [keyed, failed])] == ["", "REASON", "KEY", ""]
 
 
 @pytest.mark.parametrize(
