@@ -1,13 +1,12 @@
 """Alerts: problems with causes before symptoms, each in one sentence with figures."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, tzinfo
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple, TypeAlias
 
 from runner.errors import RunnerError
-from runner.policy.breaker import OpenBreaker
 from runner.queries.counting import Count
 from runner.queries.queues import QueueCounts
 from runner.queries.registries import Pause
@@ -20,13 +19,10 @@ from tasktui.render.render import brief, line
 from tasktui.session.session import Alarm, Session
 
 MAX_KINDS = 3
-"""Error types listed in an alert."""
+"""Error types, queues and runners listed in an alert."""
 
-MAX_TEXT = 60
-"""Maximum characters of a text from the database."""
-
-MAX_ERROR = 300
-"""The same for an error of a database, whose text has the advice at its end."""
+MAX_TEXT, MAX_ERROR = 60, 300
+"""Maximum characters of a text from the database, and of an error of it, which has the advice at its end."""
 
 HELD = 0.8
 """Share of the slots of a pool from which one handler holds the pool."""
@@ -97,8 +93,8 @@ def alerts(
             text += f"; falls behind: {_rates(queue)}"
         shown = line(name, MAX_TEXT)
         yield Alert("dead", f"{shown} is failing", text, "4", "failures", shown)
-    for runner in overview.runners if not outage else ():  # The outage has named the last one.
-        yield from _silent(runner)
+    silent = [runner for runner in overview.runners if runner.silent or not runner.alive]
+    yield from _silent_runners(silent if not outage else ())  # The outage has named the last one.
     for name, queue in behind.items():
         text = _behind(queue, overview.diagnoses.slow.get(name))
         shown = line(name, MAX_TEXT)
@@ -143,17 +139,14 @@ def _hidden(overview: Overview) -> Iterator[Alert]:
 
 def _breakers(overview: Overview) -> Iterator[Alert]:
     """The breaker of a handler is open: its tasks wait for a probe to succeed."""
-    for row in overview.breakers:
-        if row.state is not None:
-            yield _breaker(row.handler, row.state)
-
-
-def _breaker(handler: str, state: OpenBreaker) -> Alert:
-    probe = f"next probe in {formatting.age(state.next_in)}" if state.next_in > 0 else "probes now"
-    by = f" by {line(state.by, MAX_TEXT)}" if state.by else ""
-    why = f": {line(state.why, MAX_TEXT)}" if state.why else ""
-    title = f"the breaker of {line(handler, MAX_TEXT)} is open"
-    return Alert("dead", title, f"opened {state.since} ago{by}{why}; {probe}", "4", "failures")
+    for handler, state in ((row.handler, row.state) for row in overview.breakers):
+        if state is None:
+            continue
+        probe = f"next probe in {formatting.age(state.next_in)}" if state.next_in > 0 else "probes now"
+        by = f" by {line(state.by, MAX_TEXT)}" if state.by else ""
+        why = f": {line(state.why, MAX_TEXT)}" if state.why else ""
+        text = f"opened {state.since} ago{by}{why}; {probe}"
+        yield Alert("dead", f"the breaker of {line(handler, MAX_TEXT)} is open", text, "4", "failures")
 
 
 def _no_runner(overview: Overview) -> Iterator[Alert]:
@@ -211,8 +204,8 @@ def _held_pools(overview: Overview) -> Iterator[Alert]:
             behind = (
                 f"{waiting:,} ready {'task waits' if waiting == 1 else 'tasks wait'} in {', '.join(queues[:MAX_KINDS])}"
             )
-            held = min(number, slots)  # A runner claims some tasks ahead, which wait for one of these slots.
-            title = f"{line(handler, MAX_TEXT)} holds {held} of {slots} {name} slots"
+            share = min(number, slots)  # A runner claims some tasks ahead, which wait for one of these slots.
+            title = f"{line(handler, MAX_TEXT)} holds {share} of {slots} {name} slots"
             yield Alert("dead", title, behind, "5", "runners", line(handler, MAX_TEXT))
 
 
@@ -311,6 +304,17 @@ def _dead(overview: Overview, zone: tzinfo) -> Iterator[Alert]:
     dead = Count(sum(queue.dead.number for queue in overview.queues), any(queue.dead.more for queue in overview.queues))
     still = [] if dead == Count(total) else [f"{dead} still dead"]
     yield Alert("dead", f"{total:,} dead since {since}", "; ".join([*still, *errors]), "4", "failures")
+
+
+def _silent_runners(runners: Sequence[RunnerRow]) -> Iterator[Alert]:
+    """Silent and lost runners; many, as after a failure of a network, in one line."""
+    if len(runners) <= MAX_KINDS:
+        yield from chain.from_iterable(map(_silent, runners))
+        return
+    lost, tasks = sum(not runner.alive for runner in runners), sum(runner.running_tasks for runner in runners)
+    names = ", ".join(f"{line(runner.host, MAX_TEXT)}:{runner.pid}" for runner in runners[:MAX_KINDS])
+    text = f"{lost:,} lost, {count_noun(tasks, 'task')} held: {names}, {len(runners) - MAX_KINDS:,} more"
+    yield Alert("lost", f"{len(runners):,} runners are silent", text, "5", "runners")
 
 
 def _silent(runner: RunnerRow) -> Iterator[Alert]:

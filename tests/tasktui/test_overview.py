@@ -310,6 +310,13 @@ def test_a_silent_runner_is_told_before_it_is_lost() -> None:
     ]
 
 
+def test_many_silent_runners_are_one_line() -> None:
+    silent = [runner(id=number, pid=number, heartbeat_age=9.0, lease=6.0) for number in range(1, 5)]
+    lost = runner(id=5, pid=5, heartbeat_age=41.0, lease=-1.0)
+    (text,) = sentences(overview_of(runners=(runner(), *silent, lost)))
+    assert text == "5 runners are silent: 1 lost, 15 tasks held: web-3:1, web-3:2, web-3:3, 2 more"
+
+
 def test_an_open_breaker_names_its_reason_before_the_next_probe() -> None:
     state = OpenBreaker(1, 18.0, 60.0, since="22m", why="12 failures in 1m")
     overview = overview_of(runners=(runner(),), breakers=(BreakerRow("pay", None, state, AT),))
