@@ -46,10 +46,11 @@ class Conflict(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A skipped task: the operation does not apply to it."""
+    """A skipped task, or a skipped change of an undo: the operation does not apply to it."""
 
     id: int
     why: str
+    subject: str = "task"
 
 
 @dataclass(slots=True)
@@ -88,12 +89,12 @@ class Result:
         return ", ".join(counts)
 
     def reasons(self) -> list[str]:
-        """One sentence per conflict and skipped task."""
+        """One sentence per conflict and skipped task or change."""
         conflicts = [
             f"task {conflict.id} has changed: it is now {conflict.state}, version {conflict.version}"
             for conflict in self.conflicts
         ]
-        return [f"task {skipped.id}: {skipped.why}" for skipped in self.skipped] + conflicts
+        return [f"{skipped.subject} {skipped.id}: {skipped.why}" for skipped in self.skipped] + conflicts
 
 
 def local_actor(reason: str | None) -> Actor:

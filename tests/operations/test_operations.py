@@ -98,7 +98,7 @@ class TestRetryNow:
 
     async def test_a_task_without_attempts_left_is_refused_with_the_remedy(self, database: Database) -> None:
         id = await add_live(database, attempt=4, max_attempts=4)
-        ((refused, why),) = (await database.write(retry_now, [Target(id)], ANA)).skipped
+        ((refused, why, _),) = (await database.write(retry_now, [Target(id)], ANA)).skipped
         assert refused == id
         assert "4 of 4" in why
         assert "max_attempts" in why
@@ -135,7 +135,7 @@ class TestGuard:
 
     async def test_an_unknown_task_is_skipped(self, database: Database) -> None:
         for verb in (retry_now, requeue, terminate):
-            ((id, why),) = (await database.write(verb, [Target(77, 0)], ANA)).skipped
+            ((id, why, _),) = (await database.write(verb, [Target(77, 0)], ANA)).skipped
             assert id == 77
             assert "pruned" in why
 
@@ -319,7 +319,7 @@ class TestEdit:
 
     async def test_a_finished_task_is_not_edited(self, database: Database) -> None:
         await add_past(database, 5, State.DEAD)
-        ((id, why),) = (await database.write(edit, 5, None, Changes(priority=5), ANA)).skipped
+        ((id, why, _),) = (await database.write(edit, 5, None, Changes(priority=5), ANA)).skipped
         assert id == 5
         assert State.DEAD in why
 
@@ -417,7 +417,7 @@ class TestTerminate:
         await take(database)
         assert (await database.write(terminate, [Target(id, 1)], ANA)).changed == [id]
         assert (await database.write_single(heartbeat, await holder_of(database, id), 60.0, 1)).cancelled == {id}
-        ((_, why),) = (await database.write(terminate, [Target(id)], ANA)).skipped
+        ((_, why, _),) = (await database.write(terminate, [Target(id)], ANA)).skipped
         assert "already" in why
 
     async def test_a_failure_after_the_request_cancels_the_task_instead_of_retrying_it(

@@ -127,7 +127,7 @@ async def test_an_undo_is_refused_when_a_later_change_would_be_lost(database: Da
     (entry, *_) = await log(database)
     await database.write(edit_schedule, nightly, {"rule": "every 3h"}, BY)
     result = await database.write(undo, [entry.id], BY)
-    assert [skipped.why for skipped in result.skipped] == ["the schedule has changed since"]
+    assert result.reasons() == [f"change {entry.id}: the schedule has changed since"]
     assert (await row(database)).spec.rule == "every 3h"
 
 

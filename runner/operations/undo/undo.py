@@ -37,7 +37,7 @@ async def undo(tx: Transaction, entries: Iterable[int], by: Actor) -> Result:
     entry_ids = list(dict.fromkeys(entries))
     changes = await changes_of(tx, entry_ids)
     existing = {change.id for change in changes}
-    result = Result(skipped=[Skipped(entry, NO_ENTRY) for entry in entry_ids if entry not in existing])
+    result = Result(skipped=[Skipped(entry, NO_ENTRY, "change") for entry in entry_ids if entry not in existing])
     for change in changes:
         if change.task_id is None:
             result.add(await _object(tx, change, by))
@@ -48,10 +48,10 @@ async def undo(tx: Transaction, entries: Iterable[int], by: Actor) -> Result:
 async def _object(tx: Transaction, change: UndoableChange, by: Actor) -> Result:
     kind = kind_of(change)
     if kind is None or kind.undo_object is None:
-        return Result(skipped=[Skipped(change.id, unsupported(change))])
+        return Result(skipped=[Skipped(change.id, unsupported(change), "change")])
     entry = await kind.undo_object(tx, change)
     if isinstance(entry, str):
-        return Result(skipped=[Skipped(change.id, entry)])
+        return Result(skipped=[Skipped(change.id, entry, "change")])
     await record(tx, by, [entry._replace(target=change.target, undo_of=change.id)])
     return Result([change.id])
 
