@@ -10,7 +10,7 @@ from enum import IntEnum
 from types import TracebackType
 from typing import Self, TextIO
 
-from cyclopts import CycloptsError
+from cyclopts import CycloptsError, UnusedCliTokensError
 
 from runner.errors import RunnerError
 from runner.filter.fields import FIELDS
@@ -111,11 +111,21 @@ def _exit_code(error: BaseException) -> int:
             return _print_error(str(error), error.exit_code)
         case CycloptsError():
             command = " ".join(["runner", *(error.command_chain or ())])
-            return _print_error(f"{error} {_negation_hint(str(error))}See {command} --help.", Exit.BAD_INPUT)
+            text = _unused(error) or f"{error} {_negation_hint(str(error))}"
+            return _print_error(f"{text}See {command} --help.", Exit.BAD_INPUT)
         case OSError():
             _discard(sys.stdout)
             return _print_error(_os_message(error), Exit.ERROR)
     return _print_unexpected(error)
+
+
+def _unused(error: CycloptsError) -> str:
+    """Name the first argument that a command has no use for; empty for another error."""
+    if not isinstance(error, UnusedCliTokensError) or not error.unused_tokens:
+        return ""
+    is_payload = "--payload" in (error.root_input_tokens or ())
+    hint = "Write the payload without --payload. " if is_payload else ""
+    return f"Unexpected argument {error.unused_tokens[0]!r}. {hint}"
 
 
 def _negation_hint(message: str) -> str:

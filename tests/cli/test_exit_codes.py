@@ -65,6 +65,19 @@ def test_an_interrupt_has_its_own_exit_code() -> None:
     assert exit_code_of(interrupted) == Exit.INTERRUPTED
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("stats", "mail"), "Unexpected argument 'mail'. See runner stats --help."),
+        (("submit", "a.b", "--payload", "{}"), "Unexpected argument '{}'. Write the payload without --payload. See"),
+    ],
+)
+def test_an_unexpected_argument_is_named(call: Call, words: tuple[str, ...], text: str) -> None:
+    result = call(*words)
+    assert result.code == Exit.BAD_INPUT
+    assert text in result.err
+
+
 def test_ctrl_c_during_the_imports_prints_nothing(tmp_path: Path) -> None:
     stop = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)"
     (tmp_path / "typing.py").write_text(stop)  # in the place of a module that the package imports first
