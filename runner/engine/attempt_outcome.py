@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
 from runner.engine.slots import Running
 from runner.errors import InvalidCheckpoint, TransactionUnavailable
@@ -41,6 +41,8 @@ log = logging.getLogger("runner.task")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """The escape of the character NUL in JSON. After an escaped backslash, `u0000` is text."""
 
+
+_UNKNOWN_TYPE = re.compile(r"Unable to serialize unknown type: <class '([^']+)'>")
 
 PACKAGE = str(Path(__file__).parent.parent) + os.sep
 """The folder of this package, whose frames precede those of a handler."""
@@ -92,8 +94,8 @@ def json_text(value: Any, limit: int, setting: str) -> str:
         if "NaN" in text or "Infinity" in text:
             json.loads(text, parse_constant=_reject_constant)
         hidden = HIDDEN in text and _hides(value)
-    except BaseException:  # methods of the value may raise anything, even SystemExit
-        raise ValueError("it cannot be serialized as JSON") from None
+    except BaseException as error:  # methods of the value may raise anything, even SystemExit
+        raise ValueError(_not_json(error)) from None
     if hidden:
         raise ValueError("it contains a secret, of which JSON would hold asterisks")
     if "\\u0000" in text and _NUL.search(text):
@@ -132,8 +134,22 @@ def _not_kept(why: str) -> Done:
     return Done(why=f"{RESULT_NOT_KEPT}: {why}")
 
 
+def _not_json(error: BaseException) -> str:
+    """The reason why a value is not JSON, without the value."""
+    match error:
+        case NotFinite():
+            return f"it contains {error}, which is not JSON"
+        case PydanticSerializationError() if unknown := _UNKNOWN_TYPE.search(str(error)):
+            return f"it contains an object of type {unknown[1]}, which cannot be serialized as JSON"
+    return "it cannot be serialized as JSON"
+
+
+class NotFinite(ValueError):
+    """A constant that `json` reads although JSON has no such number."""
+
+
 def _reject_constant(constant: str) -> None:
-    raise ValueError(constant)
+    raise NotFinite(constant)
 
 
 def redact_outcome(outcome: Outcome, payload: str) -> Outcome:

@@ -207,7 +207,8 @@ async def test_a_state_that_cannot_be_stored_is_refused_and_the_last_one_stays(h
     await harness.work(checkpoint_limit="100")
     assert await harness.state(task) == "succeeded"
     assert len(refusals) == 4
-    assert refusals[0] == f"Task {task} cannot store a checkpoint of type object: it cannot be serialized as JSON."
+    reason = "it contains an object of type object, which cannot be serialized as JSON"
+    assert refusals[0] == f"Task {task} cannot store a checkpoint of type object: {reason}."
     assert "202 bytes exceed the checkpoint_limit of 100" in refusals[1]
 
 

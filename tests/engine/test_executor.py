@@ -135,6 +135,9 @@ NO_JSON = "it cannot be serialized as JSON"
 NOT_KEPT = {
     "huge": f"{RESULT_LIMIT + 3:,} bytes exceed the result_limit of {RESULT_LIMIT:,}",
     "NUL": "it contains the character NUL, which PostgreSQL cannot store",
+    "not JSON": "it contains an object of type object, which cannot be serialized as JSON",
+    "not a number": "it contains NaN, which is not JSON",
+    "infinite": "it contains Infinity, which is not JSON",
 }
 
 
