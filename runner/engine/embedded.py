@@ -87,22 +87,22 @@ class Runner:
             StoreError: the database refuses this runner permanently, e.g. because its schema is too new.
             ConfigurationError: it runs, or has run before.
         """
-        if self._engine is not None:
-            runs = (self._run is not None and not self._run.done()) or (
-                self._thread is not None and self._thread.is_alive()
-            )
-            used = "runs in its own block" if runs else "has run before"
-            raise ConfigurationError(why=f"this Runner {used}; make a new one for `run`")
+        self._require_new()
         self._loop = asyncio.get_running_loop()
         from runner.engine.runner import Engine  # loads SQLAlchemy and APScheduler
 
         self._engine = Engine(self.settings, self._handlers, self._replacements)
         if self._stopping:
             return True
-        try:
-            return await self._engine.run(until_idle=until_idle)
-        finally:
-            self._tried.set()
+        return await self._engine.run(until_idle=until_idle)
+
+    def _require_new(self) -> None:
+        if self._engine is not None:
+            runs = (self._run is not None and not self._run.done()) or (
+                self._thread is not None and self._thread.is_alive()
+            )
+            used = "runs in its own block" if runs else "has run before"
+            raise ConfigurationError(why=f"this Runner {used}; make a new one")
 
     def stop(self) -> None:
         """Drain: claim nothing more, let running tasks finish, and end. From any thread."""
@@ -111,6 +111,7 @@ class Runner:
             self._loop.call_soon_threadsafe(self._engine.stop)
 
     async def __aenter__(self) -> Self:
+        self._require_new()
         self._run = asyncio.ensure_future(self.run())
         await asyncio.sleep(0)  # `run` makes the engine
         if self._engine is not None:
@@ -130,6 +131,7 @@ class Runner:
             await asyncio.shield(self._run)
 
     def __enter__(self) -> Self:
+        self._require_new()
         self._thread = threading.Thread(target=self._run_in_thread, name="runner", daemon=True)
         self._thread.start()
         self._tried.wait()

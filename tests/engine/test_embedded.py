@@ -61,7 +61,7 @@ async def test_it_runs_on_the_event_loop_of_the_application(handlers: Handlers, 
         await work.submit_async(queue="second")
         await until(lambda: len(handlers.ran) == 2)
         assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == signals
-        with pytest.raises(ConfigurationError, match="this Runner runs in its own block; make a new one for `run`"):
+        with pytest.raises(ConfigurationError, match="this Runner runs in its own block; make a new one"):
             await runner.run(until_idle=True)
     assert handlers.ran == [("first", "MainThread"), ("second", "MainThread")]
     assert {task.state for task in store.tasks()} == {"succeeded"}
@@ -128,13 +128,29 @@ async def test_a_runner_without_handlers_is_refused(handlers: Handlers, store: T
 
 
 @on_postgresql
-async def test_a_database_without_tables_is_reported_at_the_start(handlers: Handlers, database_url: str) -> None:
+async def test_a_database_without_tables_is_reported_at_the_start(
+    handlers: Handlers, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     work = handlers.make("test.schema")
     with pytest.raises(SchemaMissing):
         async with Runner([work], url=database_url):
             raise AssertionError
     with pytest.raises(SchemaMissing):
         await asyncio.to_thread(_enter_and_leave, Runner([work], url=database_url))
+    assert caplog.messages == []
+
+
+@on_sqlite
+async def test_a_second_block_of_a_runner_is_refused_once(
+    handlers: Handlers, store: TaskStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = Runner([handlers.make("test.again")], settings=store.settings)
+    await asyncio.to_thread(_enter_and_leave, runner)
+    with pytest.raises(ConfigurationError, match="this Runner has run before; make a new one"):
+        await asyncio.to_thread(_enter_and_leave, runner)
+    with pytest.raises(ConfigurationError, match="this Runner has run before; make a new one"):
+        await runner.__aenter__()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def _enter_and_leave(runner: Runner) -> None:
