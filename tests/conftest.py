@@ -230,6 +230,14 @@ class PostgresDatabases:
         return url
 
 
+@pytest.fixture(autouse=True)
+def _no_connection_of_another_test() -> Iterator[None]:
+    """Submits after a test go to the database of their settings, not to that of its `connect`."""
+    yield
+    if client := sys.modules.get("runner.client.client"):
+        vars(client)["_connected"] = None
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Cluster]:
     """A PostgreSQL to make databases in: the one that the environment names, or our own."""

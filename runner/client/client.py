@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from runner.queries.task.results import TaskResult
 
 T = TypeVar("T")
-
 log = logging.getLogger("runner")
 
 CLOSE_TIMEOUT = 10.0
@@ -47,8 +46,7 @@ class Client:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.payload_limit = int(settings.payload_limit)
-        self.pid = os.getpid()
+        self.payload_limit, self.pid = int(settings.payload_limit), os.getpid()
         self._loop = asyncio.new_event_loop()
         self.waiting = ResultPoller(self._look, self._loop)
         """Callers that wait for tasks to finish."""
@@ -281,6 +279,7 @@ def load_packages(settings: Settings) -> "StatementFrame":
 
 _lock = InterruptibleLock()
 _client: Client | None = None
+_connected: Settings | None = None  # of the last `connect`, also after `disconnect`
 _kind: type[Client] = Client
 
 
@@ -299,7 +298,7 @@ def get_client() -> Client:
 def _open() -> Client:
     global _client  # noqa: PLW0603 - one client per process
     if _client is None or _client.pid != os.getpid():
-        _client = _kind(_client.settings if _client is not None else load())
+        _client = _kind(_client.settings if _client is not None else _connected or load())
     return _client
 
 
@@ -314,11 +313,12 @@ def connect(settings: Settings | None = None, **overrides: Any) -> None:
         InvalidSettings: a value is not valid.
         DriverMissing: the driver of the database is not installed.
     """
+    global _connected
     settings = settings or load(**overrides)
     frame = load_packages(settings)
     client = _kind(settings)
     client.frame = frame
-    old = replace(client)
+    old, _connected = replace(client), settings
     if old is not None:
         old.close()
 
@@ -326,11 +326,11 @@ def connect(settings: Settings | None = None, **overrides: Any) -> None:
 def connected_settings() -> Settings | None:
     """The settings that this process submits with, or None before `connect` and before the first submit."""
     client = _client
-    return client.settings if client is not None else None
+    return client.settings if client is not None else _connected
 
 
 def disconnect() -> None:
-    """Close the client of this process; the next submit opens it again."""
+    """Close the connections of this process; the next submit opens them again, to the database of `connect`."""
     old = replace(None)
     if old is not None:
         old.close()

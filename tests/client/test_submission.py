@@ -195,6 +195,17 @@ async def test_closing_the_client_waits_for_running_submits(
     assert len(set(await asyncio.gather(*submits))) == 5
 
 
+def test_a_submit_after_closing_the_client_goes_to_the_same_database(
+    send_coupon: TaskHandler[Any, Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNER_URL", f"sqlite:///{tmp_path}/other.db")
+    ids = [send_coupon.submit(user_id=1)]
+    disconnect()
+    ids.append(send_coupon.submit(user_id=2))
+    assert ids[1] > ids[0]
+    assert not (tmp_path / "other.db").exists()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_opens_its_own_client(send_coupon: TaskHandler[Any, Any, Any]) -> None:
