@@ -213,8 +213,10 @@ def connection(status: Status) -> tuple[str, str, str]:
     Returns:
         A sign, a text, and a role.
     """
-    if status.trouble or status.lost:
+    if status.lost:
         return "◌", "lost", "lost"
+    if status.trouble:  # The database answers, but not for this screen: a missing task, a lock of another program.
+        return "!", "not read", "retrying"
     if status.ping is None:
         return "◌", "connecting", "muted"
     skew = abs(status.ping.skew.total_seconds())

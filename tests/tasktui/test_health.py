@@ -127,7 +127,7 @@ async def test_the_tabs_show_where_something_needs_attention(watch: Watch, datab
         (Ping(0.48, timedelta(0)), "", "! slow 480 ms"),
         (Ping(0.48, timedelta(minutes=5)), "", "! clock 5m ahead"),
         (Ping(0.002, timedelta(seconds=-4)), "", "! clock 4s behind"),
-        (Ping(0.002, timedelta(0)), "The database is away.", "◌ lost"),
+        (Ping(0.002, timedelta(0)), "Task 9 does not exist.", "! not read"),
     ],
 )
 def test_a_connection_has_a_figure_only_if_the_figure_matters(ping: Ping | None, trouble: str, shown: str) -> None:
