@@ -294,7 +294,7 @@ def runner_line(
 
 
 def liveness(runner: RunnerRow) -> Cell:
-    """The last heartbeat of a runner, or the reason why there is none; else its remarks."""
+    """The last heartbeat of a runner, the reason why there is none, or its command and its abandoned threads."""
     age = formatting.age(runner.heartbeat_age)
     if not runner.alive:
         return Cell(f"lost, silent {age}", "bold lost")
@@ -302,9 +302,8 @@ def liveness(runner: RunnerRow) -> Cell:
         return Cell(line(runner.obstruction), "bold dead")
     if runner.silent:
         return Cell(f"silent {age}, lease {formatting.age(runner.lease)}", "bold lost")
-    if runner.remarks:
-        trouble = runner.command or runner.abandoned
-        return Cell(", ".join(map(line, runner.remarks)), "bold retrying" if trouble else "faint")
+    if trouble := [line(text) for text in (runner.command, runner.threads_lost) if text]:
+        return Cell(", ".join(trouble), "bold retrying")
     return Cell(f"{age} ago", "faint")
 
 

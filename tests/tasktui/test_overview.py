@@ -46,6 +46,7 @@ from tasktui.render.rows import Row, plain, width_of
 from tasktui.screens import overview_panels, side_panels
 from tasktui.screens.overview import OverviewScreen, empty_in, queue_line
 from tasktui.screens.overview_panels import View
+from tasktui.screens.runners import liveness
 from tasktui.session.cache import TtlCache
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
@@ -115,6 +116,11 @@ def test_the_slots_of_a_silent_runner_have_no_colour(age: float, coloured: bool)
     overview = overview_of(runners=(runner(heartbeat_age=age, lease=6.0),), slots={7: {"h": 3}})
     _, row = side_panels.runners(View(overview, None, (), UTC, ("1 h", 60), False), 60, 3)
     assert any(spec.startswith("handler") for _, spec in row) is coloured
+
+
+def test_a_runner_with_a_poll_mode_of_its_own_shows_its_heartbeat() -> None:
+    assert liveness(runner(polling="fixed-rate 2s")).text.endswith("s ago")
+    assert liveness(runner(polling="fixed-rate 2s", command="drain")).text == "drain"
 
 
 def test_lost_tasks_are_counted_and_said_to_come_back_or_not() -> None:
