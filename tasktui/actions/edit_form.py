@@ -105,9 +105,10 @@ def edit_conflict(before: TaskDetail, after: TaskDetail, zone: tzinfo) -> EditCo
     differences = [
         f"  {label}: {line(was)} -> {line(is_now)}" for label, (was, is_now) in values.items() if was != is_now
     ]
-    title = "Nothing was saved: the task has changed. Press ctrl+s again to save your values:"
+    title, after_them = "Nothing was saved: the task has changed since", "Press ctrl+s again to save your values."
     return EditConflict(
-        [title, *(differences or ["  no difference in this form"])], {name: new[name].value for name in new}
+        [f"{title}:", *(differences or ["  no difference in this form"]), after_them],
+        {name: new[name].value for name in new},
     )
 
 

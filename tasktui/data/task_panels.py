@@ -251,7 +251,7 @@ def error(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> list
     if not rows:
         return []
     number = f" OF ATTEMPT {detail.attempts[-1].attempt}" if detail.attempts else ""
-    group: list[Part] = [("4", "bold accent"), (" its group", "muted")] if detail.attempts else []
+    group: list[Part] = [("4", "bold accent"), (" opens its failure group", "muted")] if detail.attempts else []
     return [rule([heading(f"ERROR{number}")], width, group), *inset(rows)]
 
 

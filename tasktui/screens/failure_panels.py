@@ -89,6 +89,8 @@ def finding(group: Failures, shares: Shares | None, data: FailureGroups) -> list
     for counts, word in ((shares.versions, "version"), (shares.hosts, "host")) if shares is not None else ():
         name, number = max(counts.items(), key=lambda item: item[1], default=("", 0))
         named, share = line(name, 40), number / max(1, sum(counts.values()))
+        if len(counts) == 1 and word == "version" and counts.keys() == data.versions.keys():
+            continue  # All runners have this version.
         if len(counts) == 1:
             after = _after_deploy(group, name, data) if word == "version" else ""
             parts.append((f"Only {word} {named}{after}. ", "bold strong" if after else "text"))

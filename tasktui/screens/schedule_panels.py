@@ -212,7 +212,7 @@ def _reason(row: ScheduleRow, waits: Sequence[ScheduleRun], at: datetime, zone: 
         return f"the run of {formatting.weekday_clock(earlier.due, at, zone)} is {state}, and runs do not overlap."
     if waits:
         return "its task waits; w explains why."
-    return "no runner has handled the tick; is one alive?"
+    return "no runner has handled the tick; 5 lists the runners."
 
 
 def _seconds(run: ScheduleRun, at: datetime) -> float | None:

@@ -12,13 +12,14 @@ from runner.model.task import Shown
 from runner.policy.breaker import OpenBreaker
 from runner.policy.histogram import Histogram, Times
 from runner.queries.counting import Count
+from runner.queries.failures import Failures, Shares
 from runner.queries.runners import RunnerRow
 from runner.queries.task.attempts import Attempt, LogRow
 from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
 from tasktui.data import task_panels
-from tasktui.data.background import Workforce, busy_per_minute
+from tasktui.data.background import FailureGroups, Workforce, busy_per_minute
 from tasktui.data.task_list import Listing, columns_for, empty_column, task_line
 from tasktui.render import theme
 from tasktui.render.code import error_rows, payload_rows
@@ -38,7 +39,7 @@ from tasktui.render.plot import (
 )
 from tasktui.render.render import ListColumn, brief, fitted, widths
 from tasktui.render.rows import plain, width_of, wrapped
-from tasktui.screens.failure_panels import in_front, is_hot
+from tasktui.screens.failure_panels import finding, in_front, is_hot
 from tasktui.screens.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
 from tasktui.screens.runners import claimed_rows
 from tasktui.screens.schedule_panels import ruler_axis
@@ -197,6 +198,15 @@ def test_attempts_are_busy_slots_in_the_minutes_in_which_they_ran() -> None:
 )
 def test_a_failure_group_is_bright_while_it_is_worse_than_before(rate: float, trend: list[int], hot: bool) -> None:
     assert is_hot(rate, trend) is hot
+
+
+@pytest.mark.parametrize(("versions", "named"), [(["1"], False), (["1", "2"], True), ([], True)])
+def test_a_version_of_all_runners_is_no_finding(versions: list[str], named: bool) -> None:
+    group = Failures("f", Count(3), 0, 3, 3, AT, AT, "h", "OSError", "no route", None, 1)
+    data = FailureGroups(AT, AT, (group,), {}, (), dict.fromkeys(versions, AT), {}, ())
+    text = plain([finding(group, Shares({"1": 3}, {"web-1": 3}, {}), data)])
+    assert ("Only version 1" in text) is named
+    assert "Only host web-1. 3 attempts of 3 tasks" in text
 
 
 def test_every_slot_of_a_runner_has_its_place() -> None:
