@@ -276,7 +276,7 @@ def marks(deploys: Mapping[str, datetime], paused: Mapping[str, Pause], breakers
     for handler, at in opened:
         name = "breaker opens" if len(opened) == 1 else f"{line(handler, 20)} breaker"
         events += [Mark(at, name, "retrying")] if at is not None else []
-    return sorted(events, key=lambda mark: mark.at)
+    return sorted(events, key=lambda mark: (mark.role == "paused", mark.at))  # The others have the first rows.
 
 
 def run_time(view: View, width: int, height: int) -> list[Row]:

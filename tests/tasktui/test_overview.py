@@ -316,6 +316,14 @@ def test_a_silent_runner_is_told_before_it_is_lost() -> None:
     ]
 
 
+def test_the_texts_of_deploys_and_breakers_come_before_those_of_pauses() -> None:
+    deploys = {"4.11": AT - timedelta(days=3), "4.12": AT - 20 * MINUTE}
+    pauses = {"reports": Pause(AT - 15 * MINUTE, None, "ana", None)}
+    state = OpenBreaker(1, 18.0, 60.0, opened_at=AT - 14 * MINUTE)
+    events = overview_panels.marks(deploys, pauses, [BreakerRow("pay", None, state, AT)])
+    assert [mark.text for mark in events] == ["deploy 4.12", "breaker opens", "reports paused"]
+
+
 def test_many_silent_runners_are_one_line() -> None:
     silent = [runner(id=number, pid=number, heartbeat_age=9.0, lease=6.0) for number in range(1, 5)]
     lost = runner(id=5, pid=5, heartbeat_age=41.0, lease=-1.0)
