@@ -61,6 +61,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         required: the word to type, and whether a reason is required.
         command: returns the equivalent command line for the answers so far; None if there is none.
         now: the time of day, for the end of a spread.
+        production: True if the database is marked as production.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -84,13 +85,20 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
             super().__init__()
 
     def __init__(
-        self, question: Question, required: RequiredConfirmation, command: CommandSource, now: datetime
+        self,
+        question: Question,
+        required: RequiredConfirmation,
+        command: CommandSource,
+        now: datetime,
+        *,
+        production: bool = False,
     ) -> None:
         super().__init__()
         self._question = question
         self._required = required
         self._command = command
         self._now = now
+        self._safety = "Production" if production else "Confirm"
         self._fresh_at = time.monotonic()
         self._known_changes = ""
 
@@ -143,7 +151,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         values = self._values()
         if self._question.effect is not None:
             self.query_one("#effect", Canvas).draw(self._question.effect(width, values.get("answer", ""), low=low))
-        for name, title in (("how", "How"), ("safety", "Production" if self._required.reason else "Confirm")):
+        for name, title in (("how", "How"), ("safety", self._safety)):
             for canvas in self.query(f"#{name}").results(Canvas):
                 canvas.draw([*([] if low else [BLANK]), rule([heading(title)], width)])
         meanings = self._meanings(values)

@@ -208,8 +208,8 @@ class Actions:
         from runner.operations.targets import required_confirmation
         from tasktui.dialogs.ask import ConfirmScreen
 
-        session = self._screen.session
-        required = required_confirmation(question.count, production=session.settings.production, name=session.name)
+        session, production = self._screen.session, self._screen.session.settings.production
+        required = required_confirmation(question.count, production=production, name=session.name)
 
         def on_close(confirmation: Confirmation | None) -> None:
             if confirmation is not None:
@@ -218,9 +218,8 @@ class Actions:
         def command(confirmation: Confirmation) -> str | None:
             return command_line(question.words(confirmation), session.settings)
 
-        self._screen.app.push_screen(
-            ConfirmScreen(question, required, command, session.now().astimezone(session.zone)), on_close
-        )
+        now = session.now().astimezone(session.zone)
+        self._screen.app.push_screen(ConfirmScreen(question, required, command, now, production=production), on_close)
 
     def _edit(self, detail: "TaskDetail") -> None:
         from tasktui.actions.question import result_notice

@@ -500,6 +500,7 @@ async def test_production_requires_its_name_and_a_reason(database: Database, wat
     async with watch("tasks", production=True, profile="orders") as operator:
         await operator.sees("PRODUCTION", "○ ready")
         await operator.press("T")
+        await operator.sees("─ Production ─")
         await confirm(operator, "y")
         await operator.sees("type orders to confirm")
         await confirm(operator, "orders")
@@ -599,6 +600,17 @@ async def test_the_edit_form_keeps_its_version_and_its_keys_beside_a_scroll_bar(
             operator.screen.query_one(f"#{field}").value = text
         await operator.sees("was 4; 1 used, 5 left", f"version {version} ", "ctrl+s  save", "What will happen")
         assert operator.screen.query_one(".dialog").show_vertical_scrollbar is production
+
+
+async def test_more_than_a_thousand_tasks_are_not_production(database: Database, watch: Watch) -> None:
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.task), [{"handler": "h"}] * 1_001)
+    async with watch("tasks", profile="orders") as operator:
+        await operator.press("asterisk")
+        await operator.sees_notice("Marked 1,001 tasks")
+        await operator.press("T")
+        await operator.sees("Terminate 1,001 tasks?", "─ Confirm ─", "required", "Type orders")
+        assert "Production" not in operator.text
 
 
 async def test_a_retry_of_one_task_has_no_spread(database: Database, watch: Watch) -> None:
