@@ -15,6 +15,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from runner.logs import CURRENT_TASK
 from runner.model.outcome import Outcome
 from runner.model.task import Claimed
 from runner.settings import Settings
@@ -210,7 +211,9 @@ def forward(values: dict[str, Any]) -> None:
     record = logging.makeLogRecord(values)
     logger = logging.getLogger(record.name)
     if logger.isEnabledFor(record.levelno):
+        token = CURRENT_TASK.set(None)  # the pool reads messages in the context of the task that started the process
         logger.handle(record)
+        CURRENT_TASK.reset(token)
 
 
 def end_text(code: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from runner.engine.attempt_outcome import checkpoint_text
 from runner.engine.process_messages import Channel, ProcessCall
 from runner.handlers.context import require_progress
+from runner.logs import TaskFilter
 
 PROGRESS_EVERY = 0.2
 """Seconds between two messages with the progress."""
@@ -136,6 +137,7 @@ class ForwardRecords(logging.Handler):
 
     def __init__(self, channel: Channel) -> None:
         super().__init__()
+        self.addFilter(TaskFilter())  # only this process knows the task of a record
         self._channel = channel
 
     def emit(self, record: logging.LogRecord) -> None:

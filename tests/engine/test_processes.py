@@ -24,6 +24,7 @@ from runner.errors import InvalidHandler
 from runner.handlers import registry
 from runner.handlers.hooks import LIFE_CYCLE
 from runner.handlers.registry import REGISTRY, Handler, Options
+from runner.logs import TaskFilter
 from runner.model.task import DependsOn
 from runner.operations.results import Actor, Target
 from runner.operations.runner_command import send_command
@@ -247,6 +248,29 @@ async def test_notes_cross_and_survive_a_kill(harness: Harness, caplog: pytest.L
     progress = (await harness.rows(sa.select(harness.database.tables.progress)))[0]
     assert (progress.done, progress.total) == (2.0, 4.0)
     assert any(record.name == "shop" and record.getMessage() == "a line of a library" for record in caplog.records)
+
+
+@on_sqlite
+async def test_a_record_of_a_library_carries_the_task_that_runs_in_the_process(
+    harness: Harness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caplog.handler, "filters", [TaskFilter()])
+    first = await harness.submit("process.pid", priority=9)
+    task = await harness.submit("process.notes", {"secret": "-"})
+    await harness.work(processes=1)
+    assert await result(harness, first) > 0
+    tasks = [vars(record)["task"] for record in caplog.records if record.getMessage() == "a line of a library"]
+    assert tasks == [task, task]
+
+
+@sqlite_first
+async def test_a_timeout_in_a_process_abandons_no_thread(
+    harness: Harness, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = await harness.submit("process.wait", {"folder": str(tmp_path)}, max_attempts=1, timeout=0.2)
+    await harness.work(processes=1)
+    assert [attempt.error_type for attempt in await harness.attempts(task)] == ["Timeout"]
+    assert "abandon" not in caplog.text
 
 
 @pytest.mark.slow
