@@ -80,8 +80,7 @@ class Executor:
         self._parents, self._resources = parents, resources
         self._middleware = middleware
         self._notes = notes
-        self._deadlines = Deadlines()
-        self._open_processes = open_processes
+        self._deadlines, self._open_processes = Deadlines(), open_processes
         self._processes: ProcessAttempts | None = None
         self.stuck = 0
         """Threads that still run the function of an abandoned task."""
@@ -262,6 +261,8 @@ class Executor:
         if body is None or body.done():
             return outcome
         self.stuck += 1
+        if running.handler.in_process:  # its process is killed
+            return outcome
         if self.replaced < self._limits.spare_threads and not isinstance(outcome, Interrupted):
             running.replaced = True
             self.replaced += 1
@@ -285,8 +286,7 @@ class Executor:
         """Distinguish a cancellation by the runner from a CancelledError of the handler itself."""
         if running.cancel_requested:
             return Cancelled()
-        job = asyncio.current_task()
-        by_runner = job is not None and job.cancelling() > 0
+        by_runner = (job := asyncio.current_task()) is not None and job.cancelling() > 0
         return interrupted(running, self._limits.interruptions) if by_runner else failed(running, error, self._rules)
 
     def limit(self, running: Running) -> float | None:
