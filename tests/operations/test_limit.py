@@ -52,7 +52,7 @@ async def test_an_undo_restores_the_limits_before(used: Database) -> None:
     await limit(used, BEN, concurrency="9", per_tenant="2")
     second, first = await used.read(audit)
     assert await used.write(undo, [first.id], BEN) == Result(
-        skipped=[Skipped(first.id, "its limits have been changed again since")]
+        skipped=[Skipped(first.id, "its limits have been changed again since", "change")]
     )
     assert (await used.write(undo, [second.id], BEN)).changed == [second.id]
     assert await current(used) == SharedLimits(5)
