@@ -12,6 +12,7 @@ from runner.cli import options
 from runner.cli.exit_codes import Exit
 from runner.cli.options import LOCK_NOTICE, LockNotice
 from runner.db import connect
+from runner.handlers.registry import REGISTRY
 from tests.cli.conftest import Call, Store, answered
 from tests.conftest import on_sqlite
 
@@ -101,7 +102,10 @@ def test_a_path_as_module_is_rejected_with_the_name(call: Call, handlers: str, a
     assert advice in result.err
 
 
-def test_a_file_as_module_is_rejected_with_the_name(call: Call, tmp_path: Path) -> None:
+def test_a_file_as_module_is_rejected_with_the_name(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(REGISTRY, "_handlers", {})  # without the handlers of other tests
     (tmp_path / "no_tasks.py").touch()
     result = call("work", "-H", "no_tasks.py")
     assert result.code == Exit.CONFIGURATION
