@@ -196,7 +196,7 @@ def claim_statement(
         selection: the names of the conditions of the runner's selection.
     """
     scope = ClaimScope(tables, RUNNER_ID, selection=selection)
-    lane = open_lanes(dialect.rows("lane", LANE_COLUMNS), scope)
+    lane = open_lanes(dialect.rows("lane", LANE_COLUMNS), scope, several=among != "lane")
     match among:
         case "lane":
             tasks = first_of_lane(scope, lane, dialect)
@@ -264,11 +264,11 @@ def returned(task: sa.Table, dialect: Dialect, fields: Sequence[str] = Claimed._
     return [made[name] if name in made else task.c[name] for name in fields]
 
 
-def open_lanes(lane: sa.FromClause, scope: ClaimScope) -> sa.CTE:
-    """The requested lanes, except lanes that were paused or limited after the survey."""
-    # MATERIALIZED by being used more than once: the lanes are unpacked once.
+def open_lanes(lane: sa.FromClause, scope: ClaimScope, *, several: bool) -> sa.CTE:
+    """The requested lanes, except lanes that were paused or limited after the survey; several are unpacked once."""
     columns = [from_position(column).label("since") if column.name == "since" else column for column in lane.c]
-    return sa.select(*columns).where(*CLAIM_POLICY.of_lane(lane.c, scope)).cte("lane")
+    lanes = sa.select(*columns).where(*CLAIM_POLICY.of_lane(lane.c, scope)).cte("lane")
+    return lanes.prefix_with("MATERIALIZED", dialect="sqlite") if several else lanes  # PostgreSQL does so by itself
 
 
 def first_of_lane(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:

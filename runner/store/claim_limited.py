@@ -270,7 +270,8 @@ def _prepared(
     tables: Tables, driver: sa.Dialect, among: str, order: ClaimOrder = STRICT, selection: tuple[str, ...] = ()
 ) -> Prepared:
     dialect, scope = DIALECTS[driver.name], ClaimScope(tables, RUNNER_ID, HOLDS, selection)
-    lane = open_lanes(dialect.rows("lane", LIMITED_COLUMNS), scope)
+    several = among in ("lanes", "suspects")
+    lane = open_lanes(dialect.rows("lane", LIMITED_COLUMNS), scope, several=several)
     match among:
         case "lane":
             tasks = first_of_lane(scope, lane, dialect)
@@ -283,7 +284,7 @@ def _prepared(
         case _:
             tasks = first_suspect(scope, lane, dialect, dialect.rows("full", {"tenant": sa.Text}))
     # The claims of tenants have one lane as well.
-    statement = claim_update(tables, dialect, lane, tasks, one_lane=among not in ("lanes", "suspects"))
+    statement = claim_update(tables, dialect, lane, tasks, one_lane=not several)
     return Prepared(statement.returning(*returned(tables.task, dialect), tables.task.c.tenant), driver)
 
 

@@ -1,4 +1,4 @@
-WITH lane AS (
+WITH lane AS MATERIALIZED (
     SELECT
         lane.number AS number,
         lane.queue AS queue,
