@@ -167,8 +167,8 @@ class AsyncCoreConnection:
         await greenlet_spawn(self.sync_connection.invalidate)
 
     async def close(self) -> None:
-        """Roll back an open transaction and return the connection to the pool."""
-        await greenlet_spawn(self.sync_connection.close)
+        """Roll back an open transaction and return the connection to the pool, or discard a closed one."""
+        await greenlet_spawn(close_connection, self.sync_connection)
 
     def for_application(self) -> "AsyncConnection":
         """Return the same connection as SQLAlchemy's AsyncConnection, which handlers know; call `load` before."""
@@ -191,12 +191,26 @@ async def load() -> None:
 _loaded = False
 
 
-class AsyncCoreTransaction:
-    """A transaction or a savepoint, for `async with`: it commits, and rolls back on an exception.
+def close_connection(connection: sa.Connection) -> None:
+    """Return a connection to its pool.
 
-    Args:
-        begin: begins it.
+    SQLAlchemy resets the isolation level first. On a connection that the server closed that raises an error, and the
+    pool never gets its place back.
     """
+    invalidate_closed(connection)
+    connection.close()
+
+
+def invalidate_closed(connection: sa.Connection) -> None:
+    """Discard a connection that was closed beneath SQLAlchemy, whose rollback would hide the first error."""
+    if not (connection.closed or connection.invalidated):
+        driver = connection.connection.driver_connection
+        if driver is not None and getattr(driver, "closed", False):
+            connection.invalidate()
+
+
+class AsyncCoreTransaction:
+    """A transaction or a savepoint, for `async with`: it commits, and rolls back on an exception."""
 
     __slots__ = ("_begin", "_transaction")
 
@@ -211,6 +225,8 @@ class AsyncCoreTransaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            await greenlet_spawn(invalidate_closed, self._transaction.connection)
         await greenlet_spawn(self._transaction.__exit__, kind, error, trace)
 
     async def rollback(self) -> None:
@@ -227,7 +243,6 @@ class PooledConnection:
 
     Args:
         connection: checked out of SQLAlchemy's pool until it is closed.
-        driver: the driver's connection.
     """
 
     __slots__ = ("connection", "driver", "verb")
@@ -251,12 +266,14 @@ class StatementPool:
 
     Args:
         engine: with the execution options of a single statement.
-        dialect: the dialect of the database.
         prepares: True to prepare the statements where the session allows it.
+        limit: maximum seconds of a statement on a server; None for that of the connection.
     """
 
-    def __init__(self, engine: AsyncCoreEngine, dialect: Dialect, *, prepares: bool) -> None:
-        self._engine = engine
+    def __init__(
+        self, engine: AsyncCoreEngine, dialect: Dialect, *, prepares: bool, limit: float | None = None
+    ) -> None:
+        self._engine, self._answer_limit = engine, limit
         self._dialect = dialect
         self._prepares = prepares
         self._idle: list[PooledConnection] = []
@@ -333,6 +350,8 @@ class StatementPool:
             driver: Any = raw.driver_connection
             if raw.info.pop("query_only", False):
                 await driver.execute("PRAGMA query_only = OFF")  # set by an earlier reader
+            if self._dialect.is_server:
+                driver.own_limit = self._answer_limit
             if self._prepares:
                 self._prepares = await self._dialect.keep_plans(driver)
         except BaseException:

@@ -13,9 +13,12 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.util import await_only
 
+from runner.db import server_encoding
+from runner.db.connector import DEFAULT_CONNECTOR, Connector
 from runner.db.dialects.sqlite import ignore_statistics
 from runner.db.errors import is_locked
-from runner.db.filesystem import create_private, follow_file
+from runner.db.file_identity import check_first, follow_file
+from runner.db.filesystem import create_private
 from runner.errors import DriverMissing, PackageMissing
 
 T = TypeVar("T")
@@ -55,7 +58,6 @@ LOCK_OBSERVERS: list[Callable[[float], object]] = []
 """Called before each such pause with the seconds of the wait so far, in the thread of the connection."""
 
 POSTGRESQL_OPTIONS: dict[str, Any] = {
-    "connect_timeout": 5,
     "application_name": "runner",
     # Independent of the database and login settings: with some encodings psycopg would return bytes for text.
     "client_encoding": "utf8",
@@ -83,19 +85,17 @@ LOOP_CONNECTIONS = 6
 
 def options(url: sa.URL) -> dict[str, Any]:
     """Return the engine options for a URL."""
+    # The connection that was used last comes first: each has caches and buffers that grow with its use.
+    pool = {"pool_size": POOL_SIZE, "max_overflow": POOL_OVERFLOW, "pool_use_lifo": True}
     if url.get_backend_name() == "sqlite":
-        return {"connect_args": {"timeout": BUSY_SECONDS}, "pool_size": POOL_SIZE, "max_overflow": POOL_OVERFLOW}
+        return {"connect_args": {"timeout": BUSY_SECONDS}, **pool}
     connect_args = {name: value for name, value in POSTGRESQL_OPTIONS.items() if name not in url.query}
     # No column is an hstore: without the option, the first connection looks up the type in three statements.
-    shape = {"pool_size": POOL_SIZE, "max_overflow": POOL_OVERFLOW, "pool_use_lifo": True, "use_native_hstore": False}
-    return {"connect_args": connect_args, **shape}
+    return {"connect_args": connect_args, **pool, "use_native_hstore": False}
 
 
 def require_driver(kind: str) -> None:
     """Import the driver of a database, which is an optional package for PostgreSQL.
-
-    Args:
-        kind: kind of the database.
 
     Raises:
         DriverMissing: psycopg is not installed, or it finds no libpq.
@@ -125,7 +125,6 @@ def most_connections(transactions: int, *, notify: bool) -> int:
     """Return the maximum number of PostgreSQL connections of one runner.
 
     Args:
-        transactions: the setting transaction_connections.
         notify: True if the runner listens.
     """
     pool = POOL_SIZE + POOL_OVERFLOW  # one pool for the runner, one for results that its handlers read
@@ -143,16 +142,22 @@ def read_only(url: sa.URL) -> sa.URL:
     return url.set(database=f"file:{quote(url.database or '')}", query={**url.query, "mode": "ro", "uri": "true"})
 
 
-def prepare(engine: sa.Engine, synchronous: str) -> None:
-    """Register the set-up of connections and transactions on an engine."""
+def prepare(engine: sa.Engine, synchronous: str, connector: Connector = DEFAULT_CONNECTOR) -> None:
+    """Register the set-up of connections and transactions on an engine.
+
+    Args:
+        synchronous: SQLite's durability, see Database.open.
+    """
     if engine.dialect.name == "sqlite":
         writes = "mode" not in engine.url.query
         if writes:
             sa.event.listen(engine, "do_connect", lambda _dialect, _record, args, _options: create_private(args[0]))
-        follow_file(engine)  # before the first statement of a connection
+        check_first(engine)
         sa.event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, synchronous, writes))
+        follow_file(engine)  # after the first statement, which opens the log
         sa.event.listen(engine, "begin", _begin_sqlite)
     else:
+        connector.prepare(engine)
         sa.event.listen(engine, "connect", _prepare_postgresql)
 
 
@@ -273,6 +278,7 @@ def _prepare_postgresql(connection: Any, _: Any) -> None:
 
     driver = getattr(connection, "driver_connection", connection)
     driver.adapters.register_loader("json", TextLoader)  # payloads stay text and are not parsed here
+    server_encoding.adapt(driver)
     if driver.info.parameter_status("server_encoding") == "SQL_ASCII":
         tolerant = type("TolerantTextLoader", (Loader,), {"load": lambda _, data: READABLE(bytes(data))})
         for kind in ("json", "text", "varchar", "bpchar", "name"):

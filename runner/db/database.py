@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
@@ -12,16 +12,19 @@ import sqlalchemy as sa
 
 from runner.db import connect, semaphore
 from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, StatementPool, T, shielded
+from runner.db.connector import DEFAULT_CONNECTOR, Connector
 from runner.db.dialects import DIALECTS, Dialect
-from runner.db.errors import retries, retry_pause, translate
+from runner.db.errors import fact_of, is_lock_timeout, retries, retry_pause, translate
 from runner.db.file_writer import FileWriter
-from runner.db.filesystem import refuse_remote
+from runner.db.filesystem import refuse_unsafe
 from runner.db.handler_transactions import HandlerTransactions, Wait
+from runner.db.row_locks import lock_of
 from runner.db.schema import tables
 from runner.db.thread_connections import ThreadConnections
 from runner.db.transaction import BlockingTransaction, Transaction, TransactionStage, interruptible, within_deadline
-from runner.errors import DatabaseUnavailable
+from runner.errors import DatabaseRefused, DatabaseUnavailable, LockNotReleased, RowLocked, StoreError
 from runner.settings import Settings
+from runner.text.stuck_row import lock_advice, lock_text
 from runner.urls import DatabaseUrl, async_url, redacted, sync_url
 
 if TYPE_CHECKING:
@@ -37,7 +40,6 @@ class Database:
 
     Args:
         create_engine: creates the engine of the pooled connections. A process that only submits never needs one.
-        dialect: the dialect of the database.
         handlers: the transactions of handlers, on separate connections.
         threads: the transactions of threads without an event loop, on separate connections.
         writer_lock: serializes the writers of this process; None if the database allows concurrent writers.
@@ -63,7 +65,10 @@ class Database:
         read_only: bool = False,
         deadline: float | None = None,
         prepares: bool = True,
+        connector: Connector = DEFAULT_CONNECTOR,
     ) -> None:
+        self.connector = connector
+        """Connects to a server."""
         self._create_engine = create_engine
         self._handlers = handlers
         self.threads = threads
@@ -101,7 +106,7 @@ class Database:
     @cached_property
     def _statements(self) -> StatementPool:
         single = self.engine.execution_options(**connect.SINGLE[self.dialect.name])
-        return StatementPool(single, self.dialect, prepares=self._prepares)
+        return StatementPool(single, self.dialect, prepares=self._prepares, limit=self.connector.limits.statement)
 
     @cached_property
     def _file_writer(self) -> FileWriter | None:
@@ -111,7 +116,7 @@ class Database:
         return FileWriter(self._statements, self._writer_lock, self.tables, self.dialect)
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913 - the parts of a database
         cls,
         url: str | DatabaseUrl,
         *,
@@ -122,6 +127,7 @@ class Database:
         deadline: float | None = None,
         transactions: int = 1,
         prepares: bool = True,
+        connector: Connector = DEFAULT_CONNECTOR,
     ) -> Self:
         """Create a Database without connecting.
 
@@ -130,7 +136,6 @@ class Database:
             prefix: prefix of every table name.
             schema: PostgreSQL schema of the tables; None for the search path.
             synchronous: SQLite's durability: FULL survives a power cut, NORMAL is faster and may lose the last commits.
-            read_only: refuse all changes.
             deadline: maximum seconds of a statement in a writing transaction; None for no limit.
             transactions: maximum number of concurrent transactions of handlers; always 1 on SQLite.
             prepares: prepare frequent statements, unless a pooler is in between.
@@ -139,25 +144,34 @@ class Database:
             InvalidUrl: the URL is malformed, or its database is not supported.
             DriverMissing: the driver of the database is not installed.
             UnsafeFile: the SQLite file is on a network file system.
+            FileHasOtherName: the SQLite file is mounted without its folder.
         """
         target = async_url(url)
         connect.require_driver(target.get_backend_name())
         if target.get_backend_name() == "sqlite":
-            refuse_remote(target.database or "")
+            refuse_unsafe(target.database or "")
         if read_only:
             target = connect.read_only(target)
         name = redacted(url)
         writer_lock = semaphore.FairSemaphore(1) if target.get_backend_name() == "sqlite" else None
-        handlers = HandlerTransactions(target, sync_url(url), synchronous, transactions, writer_lock, name)
+        handlers = HandlerTransactions(target, sync_url(url), synchronous, transactions, writer_lock, name, connector)
         named = tables(prefix, schema if writer_lock is None else None)
-        threads = ThreadConnections(sync_url(url), name, synchronous, named, writer_lock, prepares=prepares)
-        options: dict[str, Any] = {"read_only": read_only, "deadline": deadline, "prepares": prepares}
-        create_engine = partial(_create_engine, target, synchronous)
+        shared: dict[str, Any] = {"prepares": prepares, "connector": connector}
+        threads = ThreadConnections(sync_url(url), name, synchronous, named, writer_lock, **shared)
+        options = shared | {"read_only": read_only, "deadline": deadline}
+        create_engine = partial(_create_engine, target, synchronous, connector)
         dialect = DIALECTS[target.get_backend_name()]
         return cls(create_engine, dialect, handlers, threads, writer_lock, name, prefix, schema, **options)
 
     @classmethod
-    def of(cls, settings: Settings, *, read_only: bool = False, deadline: float | None = None) -> Self:
+    def of(
+        cls,
+        settings: Settings,
+        *,
+        read_only: bool = False,
+        deadline: float | None = None,
+        connector: Connector = DEFAULT_CONNECTOR,
+    ) -> Self:
         """Create a Database from the settings; see `open`."""
         return cls.open(
             settings.url,
@@ -168,6 +182,7 @@ class Database:
             deadline=deadline,
             transactions=settings.transaction_connections,
             prepares=settings.prepared_statements,
+            connector=connector,
         )
 
     @asynccontextmanager
@@ -251,8 +266,29 @@ class Database:
         return await shielded(transaction())
 
     async def write(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a verb of the store in its own writing transaction; retry if a concurrent one made it fail."""
-        return await shielded(_retried(partial(_in_block, self.writing, lambda tx: verb(tx, *args, **kwargs))))
+        """Run a verb of the store in its own writing transaction; retry if a concurrent one made it fail.
+
+        Raises:
+            LockNotReleased: another transaction holds a lock for which the last attempt waited in vain.
+        """
+        try:
+            return await shielded(_retried(partial(_in_block, self.writing, lambda tx: verb(tx, *args, **kwargs))))
+        except DatabaseRefused as error:
+            if isinstance(error, RowLocked) or not is_lock_timeout(error):
+                raise
+            raise await self._with_holder(error) from error.__cause__
+
+    async def _with_holder(self, error: DatabaseRefused) -> DatabaseRefused:
+        """The error with the lock and the session that holds it; unchanged if it is released."""
+        lock = None
+        with suppress(StoreError):
+            lock = await self.read(lock_of, error)
+        if lock is None:
+            return error
+        advice = lock_advice(lock.session)
+        return LockNotReleased(
+            why=f"{fact_of(error.__cause__ or error)}: {lock_text(lock)}", remedy=f"{advice[:1].upper()}{advice[1:]}"
+        )
 
     async def write_single(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of prepared statements only; like `write` with fewer round trips.
@@ -342,9 +378,9 @@ async def _retried(transaction: Callable[[TransactionStage], Awaitable[T]]) -> T
         attempt += 1
 
 
-def _create_engine(url: sa.URL, synchronous: str) -> AsyncCoreEngine:
+def _create_engine(url: sa.URL, synchronous: str, connector: Connector) -> AsyncCoreEngine:
     with connect.requires_packages():
         import_module("greenlet")  # SQLAlchemy would report a ValueError at the first statement
         engine = AsyncCoreEngine.create(url, hide_parameters=True, **connect.options(url))
-    connect.prepare(engine.sync_engine, synchronous)
+    connect.prepare(engine.sync_engine, synchronous, connector)
     return engine

@@ -1,13 +1,33 @@
-"""Translation of driver errors: unavailable, refused, or transient."""
+"""Translation of driver errors: unavailable, locked, refused, or transient."""
 
 import random
+import re
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, NoReturn
 
 import sqlalchemy as sa
 
-from runner.errors import DatabaseLocked, DatabaseRefused, DatabaseUnavailable, DiskFull, StoreError, ValueRejected
+from runner.db.diagnosis import GRANT_WRITE, file_problem, full_disk
+from runner.db.file_identity import writer_of
+from runner.errors import (
+    DatabaseLocked,
+    DatabaseNotOpened,
+    DatabaseRefused,
+    DatabaseUnavailable,
+    DatabaseUnusable,
+    DiskFull,
+    ReadOnlyDatabase,
+    ResourceLimitReached,
+    RowLocked,
+    StatementTimeout,
+    StoreError,
+    ValueRejected,
+)
+from runner.model.stuck_row import RowFault, RowPlace, StuckCause
+from runner.resource_limits import few_descriptors, reached_limit
 
 MAX_ATTEMPTS = 8
 """Attempts of a transaction that fails because of a concurrent one: lock, deadlock, serialization."""
@@ -16,11 +36,55 @@ AWAY_STATES = ("08", "25006", "25P03", "53", "57P", "58", "XX")
 """SQLSTATE classes of an unavailable server: connection, read-only standby, end of a transaction that paused,
 resources, shutdown, system, internal."""
 
+UNAVAILABLE = {"25006": ReadOnlyDatabase, "57014": StatementTimeout}
+"""Errors of their own among the states of an unavailable server; the rest is DatabaseUnavailable."""
+
+PAUSED_STATE = "25P03"
+"""The server ended a transaction that paused."""
+
+OUTAGE_STATES = ("08", "25006", "53100", "53300", "57P", "58")
+"""SQLSTATE classes of an outage that no statement of a handler causes, even if the connection continues."""
+
 CONTENT_STATES = ("22", "23")
 """SQLSTATE classes of rejected values: data, integrity."""
 
 UNKNOWN_STATES = ("08", "40003")
 """SQLSTATE classes of a statement that may have been executed: broken connection, completion unknown."""
+
+STATEMENT_STATES = "42"
+"""SQLSTATE class of a statement that probably fails whatever the rows are, such as a missing table or right. With a
+context, a trigger raised it for a row."""
+
+ROW_POLICY = "ExecWithCheckOptions"
+"""The function of PostgreSQL that checks a row against the policies of row-level security, also of class 42."""
+
+RAISERS = frozenset(
+    {
+        "exec_stmt_raise",
+        "exec_stmt_assert",
+        "throw_tcl_error",
+        "plperl_croak",
+        "PLy_elog",
+        "PLy_elog_impl",
+        "dblink_res_error",
+        "dblink_get_conn",
+        "dblink_connstr_check",
+        "connect_pg_server",
+        "pgfdw_report_error",
+        "pgfdw_report_internal",
+    }
+)
+"""The functions of PostgreSQL and its extensions that raise an error with an SQLSTATE of a user or of another server.
+It may be any SQLSTATE, such as that of a lost connection."""
+
+SESSION_STATES = ("08", "57P")
+"""SQLSTATE classes with which a server ends a session. In a session that continues, a function raised them."""
+
+MACHINE_STATES = ("53", "58", "XX")
+"""SQLSTATE classes of a server whose machine is short of something, also if a function passes them on."""
+
+RAISED_ATTEMPTS = 2
+"""Attempts of a transaction that fails with the state of a concurrent one because a function raised it."""
 
 LOCK_TIMEOUT = "55P03"
 
@@ -39,6 +103,9 @@ not see the one that won; the next one does."""
 SQLITE_AGAIN = ("database is locked", "database table is locked")
 FULL_STATE = "53100"
 FULL = ("disk is full", "No space left on device")
+
+SQLITE = "sqlite:///"
+"""Start of the URL of a SQLite file."""
 
 SQLITE_AWAY = ("disk", "unable to open", "readonly database")
 
@@ -70,11 +137,10 @@ ADVICE = {
     "root certificate file": _NO_CERTIFICATE,
     "certificate verify failed": _NO_CERTIFICATE,
     "due to statement timeout": "Another transaction may hold a lock, or the query reads too much: retry or narrow it",
+    "due to lock timeout": "Another transaction holds the lock of a row: end it, and retry",
     "permission denied for": "Run `runner migrate --roles` for the required roles",
     "database disk image is malformed": _DAMAGED,
     "file is not a database": _DAMAGED,
-    "readonly database": "Give this user the right to write the file and its folder",
-    "unable to open database file": "Its folder must exist, and this user needs the right to write the file and folder",
     "no such table": INCOMPLETE,
     "disk I/O error": "Check its disk, the permissions of its folder and the quota of the user",
 }
@@ -85,9 +151,11 @@ def is_transient(error: BaseException) -> bool:
     """Return True if the transaction lost against another one and a retry may succeed."""
     original = _original(error)
     state = _sqlstate(original)
+    if state in LOST_STATES:
+        return lost_prepared(error)
     if state == UNIQUE_VIOLATION:
         return (getattr(getattr(original, "diag", None), "constraint_name", None) or "").endswith(ONE_RUNS)
-    return state in AGAIN_STATES + LOST_STATES if state else any(sign in str(original) for sign in SQLITE_AGAIN)
+    return state in AGAIN_STATES if state else any(sign in str(original) for sign in SQLITE_AGAIN)
 
 
 def is_locked(error: sqlite3.OperationalError) -> bool:
@@ -95,20 +163,158 @@ def is_locked(error: sqlite3.OperationalError) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
+def is_concurrent(error: BaseException) -> bool:
+    """Return True if another transaction is the reason: a lock, a deadlock, or a change of the same rows."""
+    return _sqlstate(_original(error)) in AGAIN_STATES
+
+
+@contextmanager
+def locks_refused() -> Iterator[None]:
+    """Raise RowLocked for the error of a statement that lost against another transaction, so that it is not repeated.
+
+    Raises:
+        RowLocked: a lock was not available.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_concurrent(error) or is_raised(_original(error)):
+            raise
+        raise RowLocked(why=fact_of(error)) from error
+
+
+def row_fault(error: BaseException) -> RowFault | None:
+    """Return why the database did not change a row; None if it did not answer, so that no row is the reason.
+
+    Args:
+        error: the error of a driver or of SQLAlchemy, or its translation.
+    """
+    original = _driver_error(error)
+    state = _sqlstate(original)
+    if isinstance(error, RowLocked) or (state in AGAIN_STATES and not is_raised(original)):
+        return RowFault(StuckCause.LOCKED, fact_of(original), place=place_of(original))
+    if getattr(original, "unavailable", False):
+        return None  # this program cancelled the statement: another one locks a table, or the server hangs
+    if state:
+        if not _is_reported(original) or getattr(error.__cause__ or error, "connection_invalidated", False):
+            return None
+        diag = getattr(original, "diag", None)
+        of_row = getattr(diag, "context", None) or getattr(diag, "source_function", None) in RAISERS | {ROW_POLICY}
+        of_statement = state.startswith(STATEMENT_STATES) and not of_row
+        is_value = _is_content(original)
+        return RowFault(StuckCause.REFUSED, fact_of(original), of_value=is_value, of_statement=of_statement)
+    is_row = _is_row_error(original) if isinstance(original, sqlite3.Error) else isinstance(error, DatabaseRefused)
+    refused = RowFault(StuckCause.REFUSED, fact_of(original), of_value=_is_content(original))
+    return refused if is_row or refused.of_value else None
+
+
+OUTAGES: dict[type[StoreError], str] = {
+    DatabaseLocked: "database locked",
+    DiskFull: "disk full",
+    ResourceLimitReached: "resource limit reached",
+    StatementTimeout: "statement cancelled",
+    ReadOnlyDatabase: "database read-only",
+}
+"""The observed facts of errors that end by themselves."""
+
+
+def outage(error: StoreError) -> str:
+    """Return the observed fact of an error that ends by itself, in a few words."""
+    if fact := OUTAGES.get(type(error)):
+        return fact
+    is_silent = isinstance(error, DatabaseUnavailable) and row_fault(error) is None
+    return "database unavailable" if is_silent else "database error"
+
+
+def is_server_fault(error: BaseException) -> bool:
+    """Return True if the SQLSTATE is one of the whole server, although a trigger can raise it too."""
+    original = _driver_error(error)
+    return _sqlstate(original).startswith(AWAY_STATES) and not is_raised(original)
+
+
+def is_raised(error: BaseException) -> bool:
+    """Return True if a function raised the error while the session continues, such as a trigger of a user.
+
+    Args:
+        error: the error of a driver.
+    """
+    if not _is_reported(error):
+        return False
+    source = getattr(getattr(error, "diag", None), "source_function", None)
+    return source in RAISERS or (source is not None and _sqlstate(error).startswith(SESSION_STATES))
+
+
+def _is_reported(error: BaseException) -> bool:
+    """True if a server reported the error of a statement and the session continues; FATAL ends a session."""
+    state, diag = _sqlstate(error), getattr(error, "diag", None)
+    severity = getattr(diag, "severity_nonlocalized", None) or getattr(diag, "severity", None)
+    of_server = bool(getattr(diag, "source_function", None)) or not state.startswith(UNKNOWN_STATES)
+    return severity == "ERROR" and of_server
+
+
+def _is_row_error(error: sqlite3.Error) -> bool:
+    """True for a constraint, a trigger that raises, or a function that fails; not for locks, disks and damage."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return isinstance(error, (sqlite3.IntegrityError, sqlite3.DataError))
+    return code & 0xFF in (
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_ERROR,
+        sqlite3.SQLITE_TOOBIG,
+        sqlite3.SQLITE_MISMATCH,
+    )
+
+
+def fact_of(error: BaseException) -> str:
+    """Return the SQLSTATE or the name of the SQLite error, and the message without values of the row."""
+    if isinstance(error, DatabaseRefused):
+        return str(error.fields["why"])
+    original = _original(error)
+    code = _sqlstate(original) or getattr(original, "sqlite_errorname", None) or type(original).__name__
+    diag = getattr(original, "diag", None)
+    text = f"{code} {_sentences(getattr(diag, 'message_primary', None) or _text(original)).rstrip(' .')}"
+    if constraint := getattr(diag, "constraint_name", None):
+        return f"{text} (constraint {constraint})"
+    place = _FUNCTION.search(getattr(diag, "context", None) or "")
+    return f"{text} (function {place[1]})" if place else text
+
+
+def place_of(error: BaseException) -> RowPlace | None:
+    """Return the row for whose lock a statement waited in vain; None if the server did not name it.
+
+    Args:
+        error: the error of a driver or of SQLAlchemy, or its translation.
+    """
+    original = _original(error.__cause__ or error if isinstance(error, StoreError) else error)
+    match = _TUPLE.search(getattr(getattr(original, "diag", None), "context", None) or "")
+    return RowPlace(match[2], match[1]) if match else None
+
+
 def is_lock_timeout(error: BaseException) -> bool:
-    """Return True if another transaction held a row for longer than the statement may wait."""
-    return _sqlstate(_original(error)) == LOCK_TIMEOUT
+    """Return True if a statement waited for a lock in vain."""
+    original = _original(error.__cause__ or error if isinstance(error, StoreError) else error)
+    return _sqlstate(original) == LOCK_TIMEOUT
+
+
+_TUPLE = re.compile(r"""(\(\d+,\d+\))[^()]*?["»«„“]\s?([^"»«„“”]+)""")
+"""The address of a row and the name of its table in the context of an error, in any language of the server."""
+
+_FUNCTION = re.compile(r"PL/pgSQL function (\S+?)\(")
+"""The function of a trigger in the context of its error; the rest may contain values."""
 
 
 def retries(error: BaseException, attempt: int, end: float) -> bool:
     """Return True if a transaction that failed because of a concurrent one is repeated.
 
     Args:
-        error: the error of the transaction.
         attempt: number of the attempt that failed, from 1.
         end: value of `time.monotonic()` after which the error goes to the caller.
     """
-    return attempt < MAX_ATTEMPTS and time.monotonic() <= end and is_transient(error.__cause__ or error)
+    if isinstance(error, RowLocked):
+        return False  # its caller goes on with the other rows
+    cause = error.__cause__ or error
+    most = RAISED_ATTEMPTS if is_raised(_original(cause)) else MAX_ATTEMPTS
+    return attempt < most and time.monotonic() <= end and is_transient(cause)
 
 
 def retry_pause(attempt: int) -> float:
@@ -121,8 +327,12 @@ def retry_pause(attempt: int) -> float:
 
 
 def lost_prepared(error: BaseException) -> bool:
-    """Return True if the session does not have the prepared statements of its connection; nothing was executed."""
-    return _sqlstate(_original(error)) in LOST_STATES
+    """Return True if the session does not have the prepared statements of its connection; nothing was executed.
+
+    With a context, a function raised the error.
+    """
+    original = _original(error)
+    return _sqlstate(original) in LOST_STATES and not getattr(getattr(original, "diag", None), "context", None)
 
 
 def is_answered(error: BaseException | None) -> bool:
@@ -136,8 +346,12 @@ def is_answered(error: BaseException | None) -> bool:
         # After an error of the disk a commit may be in the log, or not; it is not if its last write has failed.
         code = getattr(original, "sqlite_errorcode", sqlite3.SQLITE_IOERR)
         return code == sqlite3.SQLITE_IOERR_WRITE or code & 0xFF != sqlite3.SQLITE_IOERR
-    state = _sqlstate(original) if original is not None else ""
-    return bool(state) and not state.startswith(UNKNOWN_STATES)
+    return original is not None and (_is_reported(original) or _has_ended_session(original))
+
+
+def _has_ended_session(error: BaseException) -> bool:
+    """True if a server reported the error with which it ended the session, unless a commit may have succeeded."""
+    return bool(_sqlstate(error)) and not _sqlstate(error).startswith(UNKNOWN_STATES)
 
 
 def translate(error: BaseException, url: str) -> StoreError | None:
@@ -151,44 +365,100 @@ def translate(error: BaseException, url: str) -> StoreError | None:
         DatabaseUnavailable, DatabaseLocked or DiskFull if waiting may help; ValueRejected if a value is the cause;
         DatabaseRefused for other causes (permissions, a missing table); None if the database did not raise the error.
     """
+    if isinstance(error, (RuntimeError, OSError)) and (limit := reached_limit(error)):
+        return ResourceLimitReached(url=url, why=limit)
     if not isinstance(error, (sa.exc.SQLAlchemyError, OSError, TimeoutError)) and not _from_driver(error):
         return None
     original = _original(error)
     why = _sentences(_text(original)).rstrip(" .?!") or type(original).__name__  # the message continues after it
     if any(sign in why for sign in SQLITE_AGAIN) and _kinds(original) & {"OperationalError"}:
-        return DatabaseLocked(url=url, why=why)
+        holder = writer_of(url.removeprefix(SQLITE))
+        return DatabaseLocked(url=url, why=f"{why}, held by {holder}" if holder else why)
     if _sqlstate(original) == FULL_STATE or (_is_away(error, original) and any(sign in why for sign in FULL)):
         return DiskFull(url=url, why=why)
     if _is_away(error, original):
-        return DatabaseUnavailable(url=url, why=why)
-    return ValueRejected(why=why) if _is_content(original) else DatabaseRefused(why=why)
+        return _unavailable(original, url, why)
+    return ValueRejected(why=why) if _is_content(original) and NOT_INSERTED not in why else DatabaseRefused(why=why)
+
+
+def outage_of_statement(error: BaseException, url: str, *, is_broken: bool = False) -> DatabaseUnavailable | None:
+    """Translate the error of a handler's statement if the database is the cause, and not the statement.
+
+    Args:
+        error: an exception from SQLAlchemy or a driver.
+        url: the database URL without its password.
+        is_broken: True if the connection is lost.
+
+    Returns:
+        None if the statement or the handler is the cause: a transaction that paused for too long, or an internal error
+        of an extension after which the connection continues.
+    """
+    translated = translate(error, url)
+    if not isinstance(translated, DatabaseUnavailable):
+        return None
+    original = _original(error)
+    state, is_interface = _sqlstate(original), "InterfaceError" in _kinds(original)
+    if type(original).__module__.startswith(("sqlite", "aiosqlite")):
+        return translated
+    if state.startswith(PAUSED_STATE) or not (is_broken or state.startswith(OUTAGE_STATES) or not state):
+        return None
+    return None if is_interface and not (is_broken or state) else translated
+
+
+def _unavailable(original: BaseException, url: str, why: str) -> DatabaseUnavailable:
+    state = _sqlstate(original)
+    # SQLite reports a full disk as an error of the disk when it cannot extend the index of its log.
+    if "disk I/O error" in why and url.startswith(SQLITE) and (fact := full_disk(url.removeprefix(SQLITE))):
+        return DiskFull(url=url, why=f"disk I/O error, {fact}")
+    if diagnosis := _diagnosis(original, url):
+        return DatabaseNotOpened(url=url, why=f"{str(original).rstrip(' .')}: {diagnosis}")
+    if not state and (limit := few_descriptors()):  # the drivers hide errno
+        return ResourceLimitReached(url=url, why=f"{why}. {limit}")
+    return UNAVAILABLE.get(state, DatabaseUnavailable)(url=url, why=why)
+
+
+NOT_OPENED = ("unable to open database file", "readonly database")
+"""SQLite's messages for a file that it may not open or write, with one cause of many."""
+
+UNKNOWN_CAUSE = f"no cause was found. Probably a right is missing. {GRANT_WRITE}"
+
+
+def _diagnosis(original: BaseException, url: str) -> str:
+    """Return the cause of an error of a SQLite file that its message does not name; empty for others."""
+    text, path = str(original), url.removeprefix(SQLITE)
+    if path == url or not _from_driver(original) or not any(sign in text for sign in NOT_OPENED) or few_descriptors():
+        return ""
+    moved = getattr(original, "sqlite_errorcode", 0) == sqlite3.SQLITE_READONLY_DBMOVED
+    return "" if moved else file_problem(path) or UNKNOWN_CAUSE
 
 
 def raise_if_final(error: StoreError) -> None:
-    """Reject a SQLite file that this user cannot write, or that is damaged, or whose disk is gone: waiting is in vain.
+    """Reject a SQLite file that cannot be opened or written, or is damaged, or whose disk is gone: waiting is in vain.
 
-    Other errors of a disk may pass: a quota is raised, or space becomes free.
+    A file that cannot be opened for no known reason may be usable soon. Other errors of a disk may pass: a quota is
+    raised, or space becomes free.
 
     Args:
         error: a translated error, raised from that of the driver.
 
     Raises:
-        DatabaseRefused: the file cannot be used.
+        DatabaseUnusable: the file cannot be read or written.
     """
     original = _original(error.__cause__) if error.__cause__ is not None else None
     code = getattr(original, "sqlite_errorcode", sqlite3.SQLITE_OK)
     # A file that was moved away counts as read-only as well; its programs open the new one.
-    if code in (IOERR_CORRUPTFS, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or (
-        code & 0xFF == sqlite3.SQLITE_READONLY and code != sqlite3.SQLITE_READONLY_DBMOVED
-    ):
-        raise DatabaseRefused(why=_GONE if code == IOERR_CORRUPTFS else error.fields["why"]) from error
+    is_moved = code == sqlite3.SQLITE_READONLY_DBMOVED
+    is_read_only = code & 0xFF == sqlite3.SQLITE_READONLY and not is_moved
+    is_closed = isinstance(error, DatabaseNotOpened) and UNKNOWN_CAUSE not in error.fields["why"]
+    if is_read_only or is_closed or code in (IOERR_CORRUPTFS, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        why = _GONE if code == IOERR_CORRUPTFS else error.fields["why"]
+        raise DatabaseUnusable(url=error.fields.get("url", "file"), why=why) from error
 
 
 def raise_translated(error: Exception, url: str, stage: Literal["connect", "statement", "commit"]) -> NoReturn:
     """Raise the translation of a driver's error, or any other error as it is.
 
     Args:
-        error: the error.
         url: the database URL without its password.
         stage: the last step that the transaction began.
     """
@@ -198,6 +468,16 @@ def raise_translated(error: Exception, url: str, stage: Literal["connect", "stat
     if translated is None:
         raise error
     raise translated from error
+
+
+NOT_INSERTED = (
+    " submitted tasks not inserted, without an error: a trigger BEFORE INSERT on the table of tasks probably skips "
+    "them (RETURN NULL, or RAISE(IGNORE) on SQLite). No task of this submit exists. Change the trigger or the task"
+)
+"""The reason of a submit that a trigger has skipped, after the numbers of tasks."""
+
+_SKIPPED = re.compile(rf'"(\d+ of \d+{re.escape(NOT_INSERTED)})"')
+"""The reason in the error of a statement that inserts all tasks or none."""
 
 
 def _sentences(text: str) -> str:
@@ -211,6 +491,8 @@ def _sentences(text: str) -> str:
 
 def _text(original: BaseException) -> str:
     """Return the message of the database without the rejected row or value, which may contain secrets."""
+    if skipped := _SKIPPED.search(str(original)):
+        return skipped[1]
     primary = getattr(getattr(original, "diag", None), "message_primary", None)
     text = primary if primary and _is_content(original) else str(original)
     if _sqlstate(original) == MISSING_TABLE:
@@ -225,21 +507,31 @@ def _is_away(error: BaseException, original: BaseException) -> bool:
         return True
     if isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
         return True
+    if getattr(original, "unavailable", False):
+        return True
     state = _sqlstate(original)
     if state:
-        return state.startswith(AWAY_STATES)
+        return state.startswith(AWAY_STATES) and (state.startswith(MACHINE_STATES) or not is_raised(original))
     if not _kinds(original) & {"OperationalError", "InterfaceError"}:
         return False
     return not type(original).__module__.startswith("sqlite") or any(sign in str(original) for sign in SQLITE_AWAY)
 
 
 def _is_content(original: BaseException) -> bool:
-    state = _sqlstate(original)
-    return state.startswith(CONTENT_STATES) if state else type(original).__name__ in ("IntegrityError", "DataError")
+    if state := _sqlstate(original):
+        return state.startswith(CONTENT_STATES)
+    if getattr(original, "sqlite_errorcode", None) == sqlite3.SQLITE_CONSTRAINT_TRIGGER:
+        return False  # RAISE in a trigger, as P0001 of a server: it may accept the same values later
+    return type(original).__name__ in ("IntegrityError", "DataError")
 
 
 def _original(error: BaseException) -> BaseException:
     return getattr(error, "orig", None) or error
+
+
+def _driver_error(error: BaseException) -> BaseException:
+    """Return the error of the driver beneath one of SQLAlchemy or its translation."""
+    return _original(error.__cause__ or error if isinstance(error, StoreError) else error)
 
 
 def _sqlstate(error: BaseException) -> str:
@@ -252,4 +544,5 @@ def _kinds(error: BaseException) -> set[str]:
 
 
 def _from_driver(error: Any) -> bool:
-    return type(error).__module__.split(".")[0] in ("psycopg", "sqlite3", "aiosqlite")
+    kinds = type(error).__mro__  # runner.db.server_connection has errors of its own
+    return any(kind.__module__.split(".")[0] in ("psycopg", "sqlite3", "aiosqlite") for kind in kinds)

@@ -21,8 +21,6 @@ class FileWriter:
     Args:
         connections: lends the connection whose thread executes the statements.
         lock: serializes the writers of this process.
-        tables: the tables of the installation.
-        dialect: the dialect of the database.
     """
 
     def __init__(self, connections: StatementPool, lock: FairSemaphore, tables: Tables, dialect: Dialect) -> None:
@@ -37,7 +35,6 @@ class FileWriter:
 
         Args:
             verb: executes prepared statements only.
-            progress: receives the stage of the transaction.
 
         Raises:
             RuntimeError: the verb awaits something else than a prepared statement.
@@ -77,7 +74,6 @@ class FileStatement(NamedTuple):
     """A statement that waits for the thread of a SQLite connection; awaiting it returns its rows.
 
     Args:
-        sql: the statement.
         arguments: its parameters by position.
     """
 
@@ -92,13 +88,7 @@ COMMIT = FileStatement("COMMIT")
 
 
 class FileTransaction(Transaction):
-    """A writing transaction of SQLite whose statements a FileRun executes.
-
-    Args:
-        connection: a connection to the file, for its dialect.
-        tables: the tables of the installation.
-        dialect: the dialect of the database.
-    """
+    """A writing transaction of SQLite whose statements a FileRun executes."""
 
     __slots__ = ("_completed",)
 
@@ -210,7 +200,6 @@ def _with_fast_text(file: Any, statements: Callable[[], T]) -> T:
 
     Args:
         file: a `sqlite3.Connection` in autocommit mode.
-        statements: executes the statements in a transaction and returns their result.
     """
     file.text_factory = str
     try:

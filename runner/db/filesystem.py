@@ -1,18 +1,13 @@
-"""filesystem: where a SQLite file may lie, which users may read it, and whether it was replaced."""
+"""filesystem: where a SQLite file may lie, and which users may read it."""
 
 import os
 import re
-import sqlite3
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote
 
-import sqlalchemy as sa
-
-from runner.errors import UnsafeFile
+from runner.errors import FileHasOtherName, UnsafeFile
 
 MOUNTS = Path("/proc/self/mountinfo")
 MOUNT_POINT = 4
@@ -69,18 +64,30 @@ def is_remote(filesystem: str) -> bool:
     return filesystem in NETWORK or (kind == "fuse" and program in NETWORK_FUSE)
 
 
-def refuse_remote(file: str) -> None:
-    """Reject a file on a network mount. Without /proc no file is rejected.
+def refuse_unsafe(file: str) -> None:
+    """Reject a file on a network mount, and one that is mounted without its folder. Without /proc none is rejected.
 
     Args:
         file: path of the file, which need not exist.
 
     Raises:
         UnsafeFile: the file is on a network mount.
+        FileHasOtherName: the file is a mount point: its log lies in another folder than that of its other name.
     """
-    filesystem = filesystem_of(os.path.realpath(file), read_mounts())
+    path, mounts = os.path.realpath(file), read_mounts()
+    filesystem = filesystem_of(path, mounts)
     if filesystem is not None and is_remote(filesystem):
         raise UnsafeFile(path=file, filesystem=filesystem)
+    if is_mount_point(path, mounts) and Path(path).is_file():
+        why = "is a mount point of its own, without its folder, as in a container that mounts one file"
+        remedy = f"Mount the folder of the file, so that {path}-wal is the same file for all programs"
+        raise FileHasOtherName(path=file, inode=Path(path).stat().st_ino, why=why, remedy=remedy)
+
+
+def is_mount_point(path: str, mountinfo: str) -> bool:
+    """Return True if something is mounted on exactly this path; see `filesystem_of`."""
+    lines = (line.partition(" - ")[0].split(" ") for line in mountinfo.split("\n"))
+    return any(len(fields) > MOUNT_POINT and _unescaped(fields[MOUNT_POINT]) == path for fields in lines)
 
 
 def read_mounts() -> str:
@@ -97,43 +104,6 @@ def _unescaped(field: str) -> str:
 
 def _is_below(path: str, point: str) -> bool:
     return path == point or path.startswith(point.rstrip("/") + "/")
-
-
-def identity(path: str | Path) -> tuple[int, int]:
-    """Return the identity of the file at a path; a replaced file has another identity.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-    """
-    status = Path(path).stat()
-    return status.st_dev, status.st_ino
-
-
-MAPPINGS = Path("/proc/self/maps")
-_IDENTITIES: dict[str, tuple[int, int]] = {}
-"""The identities of the files that this process has opened last, by path."""
-
-
-def refuse_mixed(path: str | Path) -> None:
-    """Reject a file that has replaced the one that this process has open, beside the logs of the old one.
-
-    SQLite would empty the index of the log under the open connections, which ends the process with SIGBUS, and would
-    write changes of the old file into the new one. Systems without /proc reject nothing.
-
-    Args:
-        path: path of the file, before the first statement of a new connection to it.
-
-    Raises:
-        sqlite3.OperationalError: the file was replaced, and its logs were not.
-    """
-    file = os.path.realpath(path)
-    with suppress(OSError):
-        current = identity(file)
-        replaced = _IDENTITIES.get(file, current) != current
-        if replaced and f" {file}-shm\n" in MAPPINGS.read_text(errors="surrogateescape"):
-            remedy = f"delete {file}-wal and {file}-shm as well, and restart this program"
-            raise sqlite3.OperationalError(f"unable to open a file that replaced the open one: {remedy}")
-        _IDENTITIES[file] = current
 
 
 PRIVATE = 0o600
@@ -155,20 +125,13 @@ def create_private(file: str) -> None:
 
 
 def may_write(file: str) -> bool:
-    """True if this user may write a SQLite file and its folder, in which SQLite creates other files.
-
-    Args:
-        file: path of the database file.
-    """
+    """True if this user may write a SQLite file and its folder, in which SQLite creates other files."""
     path, effective = Path(file).resolve(), os.access in os.supports_effective_ids
     return all(os.access(each, os.W_OK, effective_ids=effective) for each in (path, path.parent))
 
 
 def open_to_others(file: str) -> Iterator[Path]:
     """Find the files of a SQLite database that every user of this machine may read or write.
-
-    Args:
-        file: path of the database file.
 
     Returns:
         The files; none if a folder above them keeps other users out.
@@ -182,24 +145,3 @@ def open_to_others(file: str) -> Iterator[Path]:
             companion = path.with_name(path.name + suffix)
             if companion.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
                 yield companion
-
-
-def follow_file(engine: sa.Engine) -> None:
-    """Discard connections whose file was replaced: SQLite can still read and write a deleted file."""
-    # Absolute, since the process may change its directory.
-    path = Path(unquote((engine.url.database or "").removeprefix("file:"))).absolute()
-
-    def on_connect(connection: Any, record: sa.pool.ConnectionPoolEntry) -> None:
-        try:
-            refuse_mixed(path)
-        except sqlite3.OperationalError:
-            connection.close()
-            raise
-        record.info["file"] = identity(path)
-
-    def on_checkout(_: Any, record: sa.pool.ConnectionPoolEntry, __: Any) -> None:
-        if record.info["file"] != identity(path):
-            raise sa.exc.DisconnectionError("the file was replaced")  # the pool then opens the new one
-
-    sa.event.listen(engine, "connect", on_connect)
-    sa.event.listen(engine, "checkout", on_checkout)

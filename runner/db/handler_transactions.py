@@ -12,8 +12,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db import connect
-from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, shielded
-from runner.db.errors import is_transient, translate
+from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, close_connection, shielded
+from runner.db.connector import DEFAULT_CONNECTOR, Connector
+from runner.db.errors import is_transient, outage_of_statement, translate
 from runner.db.semaphore import FairSemaphore, InterruptibleLock, SemaphoreRequest, granted, granted_in_thread
 from runner.errors import DatabaseUnavailable, TransactionUnavailable
 from runner.model.duration import format_duration
@@ -35,6 +36,9 @@ LOG_INTERVAL = 30.0
 STOP_CHECK_INTERVAL = 0.5
 """Seconds between two checks of a waiting thread whether its task must end."""
 
+WAIT = "runner_wait"
+"""The execution option of a connection with the wait that it ended."""
+
 CONNECT_PAUSE = 0.25
 """Seconds between two attempts to connect."""
 
@@ -46,13 +50,19 @@ class Wait:
     """The wait of one handler for its transaction.
 
     Args:
-        task: id of the task.
         seconds: seconds until the task times out; None without a timeout.
         stopped: returns True once the task must end.
+        on_outage: called with each error of the connection, and with its translation, before the handler receives it.
     """
 
-    def __init__(self, task: int, seconds: float | None = None, stopped: Callable[[], bool] = lambda: False) -> None:
-        self.task = task
+    def __init__(
+        self,
+        task: int,
+        seconds: float | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+        on_outage: Callable[[BaseException, DatabaseUnavailable], None] = lambda _error, _outage: None,
+    ) -> None:
+        self.task, self.on_outage = task, on_outage
         self.started = time.monotonic()
         self.end = self.started + (MAX_WAIT if seconds is None else min(MAX_WAIT, seconds))
         self.stopped = stopped
@@ -87,11 +97,20 @@ class HandlerTransactions:
         limit: maximum number of concurrent transactions.
         writer_lock: serializes the writers of this process; None if the database allows concurrent writers.
         name: the URL without its password, for messages.
+        connector: connects to a server. The statements are those of users, and may take any time.
     """
 
     def __init__(
-        self, url: sa.URL, sync_url: sa.URL, synchronous: str, limit: int, writer_lock: FairSemaphore | None, name: str
+        self,
+        url: sa.URL,
+        sync_url: sa.URL,
+        synchronous: str,
+        limit: int,
+        writer_lock: FairSemaphore | None,
+        name: str,
+        connector: Connector = DEFAULT_CONNECTOR,
     ) -> None:
+        self._connector = connector._replace(limits=connector.limits._replace(transaction=None))
         self._url, self._sync_url, self._name = url, sync_url, name
         self._synchronous = synchronous
         self._writer_lock = writer_lock
@@ -165,15 +184,16 @@ class HandlerTransactions:
             while not await granted(request, wait.until_log):
                 self._check_wait(wait)
             try:
-                return await shielded(self._connect(stack))
+                return await shielded(self._connect(stack, wait))
             except Exception as error:
                 await stack.aclose()
                 self._require_retry(error, wait)
             await asyncio.sleep(CONNECT_PAUSE)
 
-    async def _connect(self, stack: AsyncExitStack) -> AsyncCoreConnection:
+    async def _connect(self, stack: AsyncExitStack, wait: Wait) -> AsyncCoreConnection:
         connection = await stack.enter_async_context(await self._asyncio_engine().connect())
         await stack.enter_async_context(connection.begin())
+        connection.sync_connection.execution_options(**{WAIT: wait})
         return connection
 
     def _begin_in_thread(self, stack: ExitStack, wait: Wait) -> sa.Connection:
@@ -182,8 +202,10 @@ class HandlerTransactions:
             while not granted_in_thread(request, min(wait.until_log, STOP_CHECK_INTERVAL)):
                 self._check_wait(wait)
             try:
-                connection = stack.enter_context(self._blocking_engine().connect())
+                connection = self._blocking_engine().connect()
+                stack.callback(close_connection, connection)
                 stack.enter_context(connection.begin())
+                connection.execution_options(**{WAIT: wait})
             except Exception as error:
                 stack.close()
                 self._require_retry(error, wait)
@@ -228,7 +250,8 @@ class HandlerTransactions:
     def _create_asyncio_engine(self) -> AsyncCoreEngine:
         if self._async_engine is None:
             engine = AsyncCoreEngine.create(self._url, hide_parameters=True, **self._options(self._url))
-            connect.prepare(engine.sync_engine, self._synchronous)
+            connect.prepare(engine.sync_engine, self._synchronous, self._connector)
+            sa.event.listen(engine.sync_engine, "handle_error", self._report_outage)
             self._async_engine = engine.execution_options(**self._execution_options(engine.dialect.name))
         return self._async_engine
 
@@ -238,9 +261,19 @@ class HandlerTransactions:
     def _create_blocking_engine(self) -> sa.Engine:
         if self._sync_engine is None:
             engine = sa.create_engine(self._sync_url, hide_parameters=True, **self._options(self._sync_url))
-            connect.prepare(engine, self._synchronous)
+            connect.prepare(engine, self._synchronous, self._connector)
+            sa.event.listen(engine, "handle_error", self._report_outage)
             self._sync_engine = engine.execution_options(**self._execution_options(engine.dialect.name))
         return self._sync_engine
+
+    def _report_outage(self, context: sa.engine.ExceptionContext) -> None:
+        """Report an error of the connection in a transaction to its handler's attempt."""
+        wait = None if context.connection is None else context.connection.get_execution_options().get(WAIT)
+        if wait is not None:
+            error = context.original_exception
+            outage = outage_of_statement(error, self._name, is_broken=context.is_disconnect)
+            if outage is not None:
+                wait.on_outage(error, outage)
 
     def _options(self, url: sa.URL) -> dict[str, object]:
         return connect.options(url) | {"pool_size": self._semaphore.size, "max_overflow": 0}

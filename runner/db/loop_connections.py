@@ -14,8 +14,10 @@ from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
 
 from runner.db import connect
 from runner.db.dialects.postgresql import PREPARE_AFTER
-from runner.db.errors import lost_prepared, raise_translated, retries, retry_pause
-from runner.db.statement import SingleInsert
+from runner.db.errors import is_answered, lost_prepared, raise_translated, retries, retry_pause
+from runner.db.server_connection import ReadOnlyServer
+from runner.db.server_encoding import codec_of, escaped
+from runner.db.statement import SingleInsert, require_inserted
 from runner.db.thread_connections import ThreadConnection, ThreadConnections
 
 CLOSE_TIMEOUT = 5.0
@@ -35,10 +37,12 @@ class LoopConnection:
 
     def __init__(self, connection: ThreadConnection, pool: "LoopPool", *, prepares: bool) -> None:
         self._connection = connection
+        self._driver = connection.driver
         self._server = connection.driver.pgconn
         self._socket: int = self._server.socket
         self._pool = pool
         self._prepares = prepares
+        self._codec = codec_of(connection.driver.info.parameter_status("server_encoding") or "UTF8")
         self._uses: dict[str, int] = {}
         self._names: dict[str, bytes] = {}
         """The names of the prepared statements."""
@@ -60,7 +64,10 @@ class LoopConnection:
             The id when it is durable. Cancelling it does not stop the statement.
         """
         self._answer = answer = self._pool.loop.create_future()
+        self._driver.start()
         values = (*insert.before, payload, *insert.after)
+        if (codec := self._codec) is not None:
+            values = tuple(value if value is None else escaped(str(value), codec) for value in values)
         parameters = [None if value is None else str(value).encode() for value in values]
         try:
             if (name := self._names.get(insert.sql)) is not None:
@@ -117,9 +124,11 @@ class LoopConnection:
             self._server.send_query_prepared(name, parameters)
             self._write()
         elif result.status == ExecStatus.TUPLES_OK:
+            self._driver.end()
+            (id,) = require_inserted([int(result.get_value(row, 0)) for row in range(result.ntuples)])
             answer, self._answer = self._answer, None
             if answer is not None and not answer.done():
-                answer.set_result(int(result.get_value(0, 0)))
+                answer.set_result(id)
             self._pool.put(self)
         elif self._server.status != ConnStatus.OK or not result.error_field(DiagnosticField.SQLSTATE):
             raise OperationalError(result.error_message.decode(errors="replace").strip())
@@ -128,6 +137,10 @@ class LoopConnection:
 
     def _fail(self, error: Exception) -> None:
         """Close the connection, on which something failed."""
+        try:
+            self._driver.raise_fault(error)
+        except Exception as cause:
+            error = cause
         answer, self._answer = self._answer, None
         if answer is not None and not answer.done():
             answer.set_exception(error)
@@ -199,6 +212,9 @@ class LoopPool:
             self._idle.remove(connection)
         if lost_prepared(error):
             self._threads.prepares = False
+        if not is_answered(error) or isinstance(error, ReadOnlyServer):
+            while self._idle:  # they go to the same server
+                self._close(self._idle.pop())
         if self._requests:
             self._open()
 
@@ -250,7 +266,6 @@ class LoopConnections:
     """Submits single tasks of coroutines on connections of their own event loops.
 
     Args:
-        threads: opens the connections.
         name: the URL without its password, for messages.
     """
 

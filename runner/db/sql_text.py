@@ -37,11 +37,7 @@ class BoundStatement(NamedTuple):
     values: Mapping[str, Any]
 
     def text(self, dialect: str) -> str:
-        """Return the statement with all its values as literals.
-
-        Args:
-            dialect: name of the dialect.
-        """
+        """Return the statement with all its values as literals."""
         compiled, values = self._compiled(DIALECTS[dialect])
         literals = {name: _literal(compiled, name, value) for name, value in values.items()}
         text = _PARAMETER.sub(lambda match: literals.get(match[1], match[0]), compiled.string)
@@ -79,7 +75,6 @@ def in_psql(guard: sa.Select[Any], statements: Sequence[BoundStatement], locks: 
 
     Args:
         guard: selects the expected row and locks it.
-        statements: the statements in order.
         locks: inserts into this table at the start only lock its rows. They precede the guard, which must see the
             changes of earlier lock owners.
         why: message if the guard finds no row.
@@ -103,8 +98,6 @@ def in_sqlite(guard: sa.Select[Any], statements: Sequence[BoundStatement], why: 
     """Return a transaction for sqlite3 whose statements do nothing if the guard finds no row.
 
     Args:
-        guard: selects the expected row.
-        statements: the statements in order.
         why: message if the guard finds no row.
     """
     return [
@@ -150,7 +143,6 @@ class Executed(NamedTuple):
     """An executed statement.
 
     Args:
-        statement: the statement.
         parameters: its parameters; a list if it was executed several times.
     """
 

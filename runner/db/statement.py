@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect
+from runner.db.errors import NOT_INSERTED
 from runner.db.schema import Tables, tables
+from runner.errors import DatabaseRefused
 from runner.model.task import NewTask
 from runner.settings import Settings
 
@@ -59,15 +61,25 @@ T = TypeVar("T")
 
 
 class Step(NamedTuple):
-    """One statement to execute.
-
-    Args:
-        prepared: the statement.
-        parameters: parameters by name.
-    """
+    """One statement to execute."""
 
     prepared: Prepared
     parameters: dict[str, Any]
+
+
+def require_inserted(ids: list[int], number: int = 1) -> list[int]:
+    """Return the ids of inserted tasks, if the database has inserted all of them.
+
+    Args:
+        ids: the ids that the statement returned.
+        number: the number of submitted tasks.
+
+    Raises:
+        DatabaseRefused: a trigger skipped a task; the transaction must not commit.
+    """
+    if len(ids) < number:
+        raise DatabaseRefused(why=f"{number - len(ids)} of {number}{NOT_INSERTED}")
+    return ids
 
 
 class SingleInsert(NamedTuple):
@@ -113,7 +125,6 @@ class StatementFrame(NamedTuple):
     """The frame of statements on a connection of the driver, or of the application.
 
     Args:
-        tables: tables of the installation.
         dialect: our dialect of the database.
         driver: SQLAlchemy dialect that compiles the statements.
     """
@@ -134,56 +145,27 @@ StepsBuilder: TypeAlias = Callable[[sa.Dialect], Steps[T]]
 """Returns the steps of a store verb, compiled for a dialect."""
 
 
-class VerbRun(Generic[T]):
-    """One execution of a verb: iterates over its statements, which the caller executes on any kind of connection.
-
-    Args:
-        steps: the steps of the verb.
-
-    Example:
-        >>> run = VerbRun(steps)
-        ... for step in run:
-        ...     run.rows = execute(step)
-        ... return run.result
-    """
-
-    __slots__ = ("_steps", "result", "rows")
-
-    result: T
-    """The result, after the last statement."""
-
-    def __init__(self, steps: Steps[T]) -> None:
-        self._steps = steps
-        self.rows: list[Any] | None = None
-        """The rows of the statement that was executed last."""
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Step:
-        try:
-            return next(self._steps) if self.rows is None else self._steps.send(self.rows)
-        except StopIteration as end:
-            self.result = end.value
-            raise StopIteration from None
-
-
 def follow(steps: Steps[T], execute: Callable[[Step], list[Any]]) -> T:
     """Execute the steps of a verb and return its result.
 
     Args:
-        steps: the steps.
         execute: executes one statement and returns its rows; its exceptions end the verb.
     """
-    run = VerbRun(steps)
-    for step in run:
-        run.rows = execute(step)
-    return run.result
+    rows: Any = None
+    try:
+        while True:
+            rows = execute(steps.send(rows))
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 async def follow_async(steps: Steps[T], execute: Callable[[Step], Awaitable[list[Any]]]) -> T:
     """Execute the steps of a verb on an asynchronous connection; see `follow`."""
-    run = VerbRun(steps)
-    for step in run:
-        run.rows = await execute(step)
-    return run.result
+    rows: Any = None
+    try:
+        while True:
+            rows = await execute(steps.send(rows))
+    except StopIteration as end:
+        result: T = end.value
+        return result

@@ -1,6 +1,5 @@
 """Connections of the blocking driver: short transactions in any thread."""
 
-import os
 import select
 import sqlite3
 import time
@@ -13,11 +12,13 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from runner.db import connect
+from runner.db.connector import DEFAULT_CONNECTOR, Connector
 from runner.db.dialects import DIALECTS
 from runner.db.errors import is_locked, lost_prepared, raise_translated, retries, retry_pause
+from runner.db.file_identity import OpenFiles
 from runner.db.schema import Tables
 from runner.db.semaphore import FairSemaphore, InterruptibleLock, SemaphoreRequest, granted_in_thread
-from runner.db.statement import SingleInsert, StatementFrame, Steps, VerbRun, compiled_for
+from runner.db.statement import SingleInsert, StatementFrame, Steps, compiled_for, require_inserted
 
 T = TypeVar("T")
 
@@ -29,14 +30,14 @@ class ThreadConnection(NamedTuple):
         driver: a `psycopg.Connection` or `sqlite3.Connection`.
         cursor: its cursor for all statements; a new one for each would cost a third of the CPU of a single submit.
         by_position: its cursor for statements with parameters by position.
-        file: identity of the SQLite file; None for a server.
+        files: the SQLite files that it has open; None for a server.
         poll: shows whether the server has sent anything; None for a file.
     """
 
     driver: Any
     cursor: Any
     by_position: Any
-    file: os.stat_result | None
+    files: OpenFiles | None
     poll: Any
 
     def close(self) -> None:
@@ -53,10 +54,8 @@ class ThreadConnections:
     belong to no pool of SQLAlchemy, which would close the connections of the parent in a forked child.
 
     Args:
-        url: URL for blocking connections.
         name: the URL without its password, for messages.
         synchronous: SQLite's durability, see Database.open.
-        tables: tables of the installation.
         writer_lock: serializes the writers of this process; None if the database allows concurrent writers.
         prepares: prepare frequent statements, unless a pooler is in between.
     """
@@ -70,7 +69,10 @@ class ThreadConnections:
         writer_lock: FairSemaphore | None,
         *,
         prepares: bool,
+        connector: Connector = DEFAULT_CONNECTOR,
     ) -> None:
+        limits = connector.limits
+        self._connector = connector._replace(limits=limits._replace(transaction=limits.statement))
         self._url, self._name, self._synchronous, self._tables = url, name, synchronous, tables
         self._dialect = DIALECTS[url.get_backend_name()]
         self._path = str(Path(url.database or "").absolute()) if writer_lock is not None else ""
@@ -80,6 +82,7 @@ class ThreadConnections:
         """True while statements may be prepared: False behind a pooler."""
         self._creation = InterruptibleLock()
         self._engine: sa.Engine | None = None
+        self._frame: StatementFrame | None = None
         self._idle: list[ThreadConnection] = []  # appending and removing are safe in threads
         self._closed = False
 
@@ -134,7 +137,7 @@ class ThreadConnections:
         if begin is None:
             return
         if self._path:
-            connect.when_unlocked(lambda: connection.cursor.execute(begin))
+            connect.when_unlocked(partial(connection.cursor.execute, begin))
         else:
             connection.cursor.execute(begin, **self._dialect.unprepared)
 
@@ -150,33 +153,49 @@ class ThreadConnections:
             raise error
         return connect.when_unlocked(partial(work, connection))[0]
 
-    def following(
-        self, verb: Callable[[StatementFrame], Steps[T]], *, single: bool = False
-    ) -> Callable[[ThreadConnection], T]:
-        """Return a function for `run` that executes the steps of a verb and returns its result.
+    def follow(
+        self,
+        verb: Callable[..., Steps[T]],
+        *args: Any,
+        begins: bool,
+        prepares: bool,
+        writes: bool = True,
+    ) -> T:
+        """Execute the steps of a verb in `run` and return its result.
 
         Args:
-            verb: returns the steps.
-            single: True for one statement, or statements that read.
+            verb: takes the frame of its statements and `args`, and returns its steps.
+            prepares: True for one statement, or statements that read.
         """
-        options = {} if single else self._dialect.unprepared
+        options = {} if prepares else self._dialect.unprepared
 
-        def follow(connection: ThreadConnection) -> T:
-            run = VerbRun(verb(StatementFrame(self._tables, self._dialect, compiled_for(self._get_engine().dialect))))
-            cursor = connection.cursor
-            for step in run:
-                cursor.execute(step.prepared.sql, step.prepared.arguments(step.parameters), **options)
-                run.rows = list(cursor.fetchall()) if cursor.description else []
-            return run.result
+        def work(connection: ThreadConnection) -> T:
+            # The driver reads the server's version, on which the statements depend, as it connects.
+            frame = self._frame = self._frame or self._new_frame()
+            cursor, steps = connection.cursor, verb(frame, *args)
+            rows: Any = None
+            try:
+                while True:
+                    step = steps.send(rows)
+                    cursor.execute(step.prepared.sql, step.prepared.arguments(step.parameters), **options)
+                    rows = list(cursor.fetchall()) if cursor.description else []
+            except StopIteration as end:
+                result: T = end.value
+                return result
 
-        return follow
+        return self.run(work, begins=begins, writes=writes)
+
+    def _new_frame(self) -> StatementFrame:
+        return StatementFrame(self._tables, self._dialect, compiled_for(self._get_engine().dialect))
 
     @staticmethod
     def insert(insert: SingleInsert, payload: str, connection: ThreadConnection) -> int:
         """Submit one task and return its id, in `run`."""
         cursor = connection.by_position
         cursor.execute(insert.sql, (*insert.before, payload, *insert.after))
-        return int(cursor.fetchone()[0] if cursor.description else cursor.lastrowid)
+        if not cursor.description:  # SQLite has the id of an earlier row if this one was skipped
+            return require_inserted([cursor.lastrowid][: cursor.rowcount])[0]
+        return require_inserted([row[0] for row in cursor.fetchall()])[0]
 
     def inspect(self, function: Callable[[sa.Connection, Tables], T]) -> T:
         """Call a function with a connection that is opened for it.
@@ -200,14 +219,30 @@ class ThreadConnections:
         with suppress(IndexError):
             while True:
                 connection = self._idle.pop()
-                if connection.file is not None:
-                    works = os.path.samestat(connection.file, os.stat(self._path))  # noqa: PTH116 - once per submit
+                if connection.files is not None:
+                    works = self._has_files(connection, connection.files)
                 else:  # an idle server sends nothing until it closes the connection
                     works = not connection.driver.closed and not connection.poll.poll(0)
+                    works = works and connection.driver.expires > time.monotonic()
                 if works:
                     return connection
                 connection.close()
         return None
+
+    def _has_files(self, connection: ThreadConnection, files: OpenFiles) -> bool:
+        """False if another file has replaced that of a connection.
+
+        Raises:
+            DatabaseFileReplaced: the file was deleted, or its log is not the one of the connection.
+        """
+        if files.are_current():
+            return True
+        change = files.change()
+        if change is not None and (change.name != self._path or change.current is None):
+            connection.close()
+            self._close_idle()  # the last connection writes its log into the file
+            raise change.error
+        return change is None
 
     def open(self) -> ThreadConnection:
         """Open a connection, which the caller closes."""
@@ -220,7 +255,7 @@ class ThreadConnections:
             cursor, by_position = driver.cursor(), self._dialect.cursor_by_position(driver)
             if self._path:
                 connect.prepare_submits(cursor)
-                return ThreadConnection(driver, cursor, by_position, os.stat(self._path), None)  # noqa: PTH116 - as above
+                return ThreadConnection(driver, cursor, by_position, OpenFiles(self._path), None)
             poll = select.poll()
             poll.register(driver.fileno(), select.POLLIN)
             return ThreadConnection(driver, cursor, by_position, None, poll)
@@ -229,9 +264,11 @@ class ThreadConnections:
             raise
 
     def discard(self, connection: ThreadConnection, error: BaseException) -> None:
-        """Close a connection on which something failed, and the others if the session is not their own."""
+        """Close a connection on which something failed, and the others if they fail too: another session, no answer."""
         if lost_prepared(error):  # a pooler that passed for a server
             self.prepares = False
+            self._close_idle()
+        elif getattr(connection.driver, "closed", False):
             self._close_idle()
         connection.close()
 
@@ -248,6 +285,6 @@ class ThreadConnections:
             arguments = connect.options(self._url)["connect_args"]
             options = {"connect_args": arguments, "poolclass": sa.NullPool, "isolation_level": "AUTOCOMMIT"}
             engine = sa.create_engine(self._url, hide_parameters=True, **options)
-            connect.prepare(engine, self._synchronous)
+            connect.prepare(engine, self._synchronous, self._connector)
             self._engine = engine
         return self._engine

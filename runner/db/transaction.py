@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from runner.db.async_core import AsyncCoreConnection
 from runner.db.dialects import Dialect
 from runner.db.schema import Tables
+from runner.db.server_watch import answer_within
 from runner.db.statement import Prepared, Step, Steps, compiled_for, follow, follow_async
 from runner.db.types import db_now
 
@@ -25,8 +26,6 @@ class BlockingTransaction:
 
     Args:
         connection: a connection with an open transaction, which the caller ends.
-        tables: the tables of the installation.
-        dialect: the dialect of the database.
         number: number among the open transactions of handlers in this process, from 1; 0 for other transactions.
     """
 
@@ -59,8 +58,6 @@ class Transaction:
 
     Args:
         connection: a connection with an open transaction, which the caller ends.
-        tables: the tables of the installation.
-        dialect: the dialect of the database.
         driver: the driver's own connection, if known.
         number: number among the open transactions of handlers in this process, from 1; 0 for other transactions.
     """
@@ -80,6 +77,12 @@ class Transaction:
     def driver(self) -> sa.Dialect:
         """The dialect for compiling statements."""
         return compiled_for(self.connection.dialect)
+
+    @property
+    def server(self) -> str:
+        """The host and the port of the server; empty for a file."""
+        connection: Any = self.connection.sync_connection
+        return str(getattr(connection.connection.driver_connection, "host", ""))
 
     async def execute(self, statement: sa.Executable, parameters: Parameters | None = None) -> sa.CursorResult[Any]:
         """Execute a statement and buffer its rows."""
@@ -148,6 +151,9 @@ class TransactionStage:
     stage: Literal["connect", "statement", "commit"] = "connect"
 
 
+ANSWER_MARGIN = 2.0
+"""Seconds after its deadline by which a server must have reported the end of a statement."""
+
 INTERRUPT_INTERVAL = 0.05
 """Seconds between two interrupts of a SQLite connection whose deadline has passed."""
 
@@ -159,8 +165,9 @@ async def within_deadline(connection: AsyncCoreConnection, seconds: float | None
         yield
     elif connection.dialect.name == "postgresql":
         limit = sa.func.set_config("statement_timeout", str(int(seconds * 1000)), True)
-        await connection.execute(sa.select(limit))
-        yield
+        with answer_within(seconds + ANSWER_MARGIN):
+            await connection.execute(sa.select(limit))
+            yield
     else:
         raw: Any = (await connection.get_raw_connection()).driver_connection
         interrupts = asyncio.ensure_future(_interrupt_after(seconds, raw))

@@ -108,7 +108,6 @@ def portable(
     """Make an expression of a function that returns its operands.
 
     Args:
-        result: the type of the expression.
         postgresql: its SQL on PostgreSQL, with {} for each operand.
         sqlite: the same on SQLite.
     """
@@ -125,6 +124,16 @@ def portable(
 def db_now() -> tuple[Any, ...]:
     """The database's clock, constant within a statement so that it can search an index."""
     return ()
+
+
+@portable(
+    sa.Boolean(),
+    postgresql=f"({{}} BETWEEN '{EARLIEST}' AND '{LATEST}')",
+    sqlite=f"({{}} BETWEEN '{instant_to_text(EARLIEST)}' AND '{instant_to_text(LATEST)}')",
+)
+def is_readable(moment: Any) -> tuple[Any, ...]:
+    """The condition that Python can read a time. Its bounds are literals, so that it can be prepared."""
+    return (moment,)
 
 
 @portable(sa.Text(), postgresql="session_user", sqlite="NULL")
@@ -201,6 +210,27 @@ def random_below(limit: int) -> tuple[Any, ...]:
 def byte_count(column: Any) -> tuple[Any, ...]:
     """The size of a JSON text in bytes. PostgreSQL does not load the text for it."""
     return (column,)
+
+
+@portable(
+    sa.BigInteger(),
+    postgresql="(SELECT unnest(string_to_array({}, ',')::BIGINT[]))",
+    sqlite="(SELECT value FROM json_each('[' || {} || ']'))",
+)
+def _ids(text: Any) -> tuple[Any, ...]:
+    return (text,)
+
+
+def is_listed(id: Any, ids: Any) -> sa.ColumnElement[bool]:
+    """True if an id is one of some ids, which are a text with commas between them."""
+    listed: sa.ColumnElement[bool] = id.op("IN", is_comparison=True)(_ids(ids))
+    return listed
+
+
+def is_unlisted(id: Any, ids: Any) -> sa.ColumnElement[bool]:
+    """True if an id is none of some ids; see `is_listed`. The database makes a set of them, and looks each row up."""
+    unlisted: sa.ColumnElement[bool] = id.op("NOT IN", is_comparison=True)(_ids(ids))
+    return unlisted
 
 
 def epoch_seconds() -> sa.ColumnElement[float]:

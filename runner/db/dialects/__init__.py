@@ -114,6 +114,10 @@ class Dialect(Protocol):
         """Make a statement that returns ids also wake the listening runners, once."""
         ...
 
+    def inserting_all(self, insert: Any, tables: Tables, *, notify: bool) -> Any:
+        """Make an insert that commits by itself fail if a trigger skips a row; `expected` is the number of rows."""
+        ...
+
     def announcement(self, table: sa.Table) -> sa.Update | None:
         """Return a statement that wakes runners after an update of rows; None if `announcing` does it.
 
@@ -140,6 +144,10 @@ class Dialect(Protocol):
 
     def member(self, payload: sa.ColumnElement[Any], path: Sequence[str]) -> sa.ColumnElement[str]:
         """A member of a JSON object as text: strings without quotes; NULL if it does not exist or is unreadable."""
+        ...
+
+    def encoding(self) -> sa.ColumnElement[str]:
+        """The encoding of the database, by PostgreSQL's name."""
         ...
 
     def permissions(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:
@@ -187,13 +195,20 @@ class Dialect(Protocol):
         """
         ...
 
+    def lock_limit(self, limit: str) -> sa.ColumnElement[bool]:
+        """A condition that is true, and limits the wait for each lock until the transaction ends.
+
+        It needs no statement of its own, and no session, which a pooler may share. A wait that exceeds the limit fails.
+
+        Args:
+            limit: such as 100ms.
+        """
+        ...
+
     def order_lock(self, table: sa.Table) -> sa.Executable | None:
         """Return a statement that waits for the commits of tasks with an order key, and holds up others until the end.
 
         Statements that begin later see these tasks. None if there is only one writer at a time.
-
-        Args:
-            table: the live table.
         """
         ...
 
@@ -219,7 +234,6 @@ def row_address(table: sa.FromClause, dialect: Dialect) -> sa.ColumnElement[Any]
 
     Args:
         table: table of the row, or its alias.
-        dialect: the dialect of the database.
     """
     address: sa.ColumnElement[Any] = ctid(table) if dialect.row_addresses else table.c.id
     return address

@@ -8,15 +8,20 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.errors import is_transient
+from runner.db.errors import NOT_INSERTED, is_transient
 from runner.db.schema import Tables
-from runner.db.schema.partitions import ORDER_SPACE, full_name
+from runner.db.schema.partitions import ORDER_SPACE, full_name, name_literal
+from runner.db.server_encoding import ArrayText
 from runner.db.types import EARLIEST, LATEST, NO_JOIN, ctid
+
+MAX_NAME = 63
+"""Maximum bytes of a name in PostgreSQL."""
 
 PREPARE_AFTER = 5
 """Executions of a statement on a connection before it is prepared: a short command prepares nothing."""
@@ -140,7 +145,20 @@ class PostgreSQL:
 
     def announcing(self, insert: Any, tables: Tables) -> Any:
         """NOTIFY in the same statement, in a CTE that runs once instead of once per row."""
+        return self._with_notice(insert.cte("inserted"), tables)
+
+    def inserting_all(self, insert: Any, tables: Tables, *, notify: bool) -> Any:
+        """Compare the number of the inserted rows in the same statement."""
         new = insert.cte("inserted")
+        ids = self._with_notice(new, tables) if notify else sa.select(new.c.id)
+        expected = sa.bindparam("expected", type_=sa.Integer)
+        counted = sa.select(sa.func.count().label("number")).select_from(new).cte("counted")
+        missing, all_ = (sa.cast(number, sa.Text) for number in (expected - counted.c.number, expected))
+        failure = sa.cast(missing + " of " + all_ + NOT_INSERTED, sa.BigInteger)  # no constant, which always fails
+        return sa.union_all(ids, sa.select(failure).where(counted.c.number < expected))
+
+    @staticmethod
+    def _with_notice(new: sa.CTE, tables: Tables) -> sa.Select[Any]:
         notice = (
             sa.select(sa.func.pg_notify(channel(tables), "").label("sent")).cte("notice").prefix_with("MATERIALIZED")
         )
@@ -175,7 +193,16 @@ class PostgreSQL:
         text = sa.cast(payload, sa.Text)
         names = sa.cast(sa.literal(list(path), _array(sa.Text)), _array(sa.Text))
         value = sa.type_coerce(payload.op("#>>")(names), sa.Text)
-        return sa.case((sa.func.strpos(text, sa.literal_column(r"'\u0000'")) == 0, value), else_=sa.null())
+        has_no_nul = sa.func.strpos(text, sa.literal_column(r"'\u0000'")) == 0
+        # Such a database cannot convert the escapes of characters that it does not hold.
+        is_readable = (self.encoding() == sa.literal_column("'UTF8'")) | (
+            sa.func.strpos(text, sa.literal_column(r"'\u'")) == 0
+        )
+        return sa.case((has_no_nul & is_readable, value), else_=sa.null())
+
+    def encoding(self) -> sa.ColumnElement[str]:
+        """The encoding of the database."""
+        return sa.literal_column("current_setting('server_encoding')", sa.Text)
 
     def permissions(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:
         """The privileges of the login (column privileges suffice), the role of the server, and read-only settings.
@@ -236,7 +263,9 @@ class PostgreSQL:
         numbered, names, returns = _numbered(sql)
         values = (arguments[name] for name in names)
         cursor = AsyncRawCursor(connection)
-        await cursor.execute(numbered, [array_text(value) if type(value) is list else value for value in values])
+        await cursor.execute(
+            numbered, [ArrayText(array_text(value)) if type(value) is list else value for value in values]
+        )
         return cursor, returns
 
     @asynccontextmanager
@@ -285,6 +314,11 @@ class PostgreSQL:
         limit = f"'{PAUSE_SECONDS * 1000:.0f}ms'"
         return sa.literal_column(f"set_config('idle_in_transaction_session_timeout', {limit}, true)", sa.Text)
 
+    def lock_limit(self, limit: str) -> sa.ColumnElement[bool]:
+        """A subquery without columns of the statement runs once, before its first row."""
+        setting = sa.select(sa.func.set_config("lock_timeout", sa.literal_column(f"'{limit}'"), sa.true()))
+        return setting.scalar_subquery().is_not(None)
+
     def readers_ended(self, table: sa.Table, seconds: float) -> sa.Executable | None:
         """A lock against readers: a statement locks its tables before it takes its snapshot."""
         statement = f"""
@@ -298,7 +332,7 @@ class PostgreSQL:
 
     def order_lock(self, table: sa.Table) -> sa.Executable | None:
         """The lock that waits for the commits of tasks with an order key; see runner.db.schema.partitions."""
-        oid = f"CAST(CAST('{full_name(table)}' AS regclass) AS oid)::integer"
+        oid = f"CAST(CAST({name_literal(table)} AS regclass) AS oid)::integer"
         return sa.select(sa.literal_column(f"pg_advisory_xact_lock({ORDER_SPACE}, {oid})"))
 
     def readable_time(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
@@ -346,5 +380,11 @@ def _array(kind: Any) -> Any:
 
 
 def channel(tables: Tables) -> str:
-    """Return the name of the NOTIFY channel of an installation."""
-    return f"{tables.metadata.schema or ''}{tables.prefix}task"
+    """Return the name of the NOTIFY channel of an installation; a name that is too long for a channel is hashed."""
+    name = f"{tables.metadata.schema or ''}{tables.prefix}task"
+    return name if len(name.encode()) < MAX_NAME else f"task_{sha256(name.encode()).hexdigest()[:32]}"
+
+
+def quoted(name: str) -> str:
+    """Return an identifier in quotes."""
+    return '"' + name.replace('"', '""') + '"'

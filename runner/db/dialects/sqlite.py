@@ -30,6 +30,9 @@ class SQLite:
     name = "sqlite"
     is_server = row_locks = row_addresses = writing_ctes = laterals = schemas = partitions = False
     last_row_id = True
+    # A deferred transaction takes the write lock at its first write. If another program has committed since its first
+    # read, it fails at once (SQLITE_BUSY_SNAPSHOT), whatever the busy timeout; with the driver's own BEGIN, which comes
+    # after the reads, the update of the other program is lost.
     begin = "BEGIN IMMEDIATE"
     unprepared: Mapping[str, Any] = MappingProxyType({})
 
@@ -96,6 +99,10 @@ class SQLite:
         """No change: a new row moves the sequence of the tasks, which runners compare."""
         return insert
 
+    def inserting_all(self, insert: Any, tables: Tables, *, notify: bool) -> Any:  # noqa: ARG002
+        """No change: the caller compares the ids before it commits."""
+        return insert
+
     def announcement(self, table: sa.Table) -> sa.Update | None:
         """Skip an id of the table: runners compare its sequence, which an update does not move."""
         sequence = sa.table("sqlite_sequence", sa.column("name", sa.Text), sa.column("seq", sa.BigInteger))
@@ -128,6 +135,10 @@ class SQLite:
         text = sa.case((kind.in_(("true", "false")), kind), else_=value)
         return sa.case((sa.func.json_valid(payload) == 1, text), else_=sa.null())
 
+    def encoding(self) -> sa.ColumnElement[str]:
+        """Always UTF-8: the driver converts the others that SQLite has."""
+        return sa.literal_column("'UTF8'", sa.Text)
+
     def permissions(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:  # noqa: ARG002 - the other database needs them
         """SQLite has no logins and no standbys: write access to the file permits everything."""
         return {"intervenes": sa.true(), "follows": sa.false(), "closed": sa.false(), "reads_audit": sa.true()}
@@ -159,6 +170,10 @@ class SQLite:
     def pause_limit(self) -> sa.ColumnElement[Any]:
         """Not possible: the lock belongs to the process, and ends with it."""
         return sa.null()
+
+    def lock_limit(self, limit: str) -> sa.ColumnElement[bool]:  # noqa: ARG002 - the other database needs it
+        """Not needed: a transaction that writes has the lock of the file."""
+        return sa.true()
 
     def readers_ended(self, table: sa.Table, seconds: float) -> sa.Executable | None:  # noqa: ARG002 - the other database needs them
         """Not needed: no claim runs beside this transaction."""

@@ -36,7 +36,7 @@ def role(name: str, prefix: str = "", schema: str | None = None) -> str:
         InvalidInput: the name exceeds the server's limit, so it would be truncated.
     """
     full = f"{f'{schema}_' if schema else ''}{prefix}task_{name}"
-    if len(full) > LONGEST_NAME:
+    if len(full.encode()) > LONGEST_NAME:
         raise InvalidInput(why=f"the role name {full} is longer than PostgreSQL's limit of {LONGEST_NAME} bytes")
     return full
 
@@ -60,18 +60,39 @@ def roles(url: DatabaseUrl, prefix: str = "", schema: str | None = None) -> str:
     return SCRIPT.read_text(encoding="utf-8").format(**_names(prefix, schema))
 
 
+class SqlText(str):
+    """A value of a placeholder: `{name}` is a part of a statement, and `{name:inner}` a part of a literal."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        return self.replace("'", "''") if spec == "inner" else str(self)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _plain_or_quoted(name: str) -> str:
+    return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else _quoted(name)
+
+
 def _names(prefix: str, schema: str | None) -> dict[str, str]:
-    """The values of the script's placeholders. The settings reject table names that would need quoting."""
-    qualifier = f'"{schema}".' if schema else ""
+    """The values of the script's placeholders."""
+    qualifier = f"{_quoted(schema)}." if schema else ""
     table_names = [table.name.removeprefix(prefix) for table in tables(prefix, schema).metadata.sorted_tables]
-    quoted = {name: f'{qualifier}"{prefix}{name}"' for name in (*table_names, version_table(""))}
-    role_names = {name: role(name, prefix, schema) for name in ROLES}
-    usage = f'GRANT USAGE ON SCHEMA "{schema}" TO {", ".join(role_names.values())};\n' if schema else ""
+    quoted = {name: SqlText(f"{qualifier}{_quoted(f'{prefix}{name}')}") for name in (*table_names, version_table(""))}
+    role_names = {name: SqlText(_plain_or_quoted(role(name, prefix, schema))) for name in ROLES}
+    usage = f"GRANT USAGE ON SCHEMA {_quoted(schema)} TO {', '.join(role_names.values())};\n" if schema else ""
     names = {
-        "audit_function": f'{qualifier}"{prefix}task_audited"',
-        "guard_function": f'{qualifier}"{prefix}task_key_guard"',
-        "audit_name": f"{prefix}task_audit",
-        "task_name": f"{prefix}task",
+        "audit_function": SqlText(f"{qualifier}{_quoted(f'{prefix}task_audited')}"),
+        "guard_function": SqlText(f"{qualifier}{_quoted(f'{prefix}task_key_guard')}"),
+        "dependency_function": SqlText(f"{qualifier}{_quoted(f'{prefix}task_dependency_guard')}"),
+        "new_row_function": SqlText(f"{qualifier}{_quoted(f'{prefix}task_is_new')}"),
+        "new_row_name": SqlText(_quoted(f"{prefix}task_is_new")),
+        "audit_name": SqlText(f"{prefix}task_audit"),
+        "task_name": SqlText(f"{prefix}task"),
+        "role_list": ", ".join("'" + role(name, prefix, schema).replace("'", "''") + "'" for name in ROLES),
     }
     names["limit_columns"] = ", ".join(LIMIT_COLUMNS)
     names["option_columns"] = ", ".join(option.column for option in TASK_OPTIONS if option.column)
@@ -81,8 +102,11 @@ def _names(prefix: str, schema: str | None) -> dict[str, str]:
 TRIGGER = "audited"
 """Name of the trigger that roles.sql creates on each audited table."""
 
-KEY_TRIGGER = "key_guard"
-"""Name of the trigger that roles.sql creates on the unique keys."""
+GUARDS = {
+    "key_guard": ("task_unique", "take unique keys from other tasks"),
+    "dependency_guard": ("task_dependency", "block or cancel tasks of other applications"),
+}
+"""The triggers of roles.sql that guard against producers: the table of each, and the harm without it."""
 
 OWN_BY_DATABASE = ("login", "at")
 """Audit columns that the database fills and no client may write."""
@@ -109,7 +133,7 @@ async def missing_guards(tx: MigrationTransaction) -> list[str] | None:
     """Find the triggers and grants of roles.sql that are missing.
 
     Args:
-        tx: open transaction. It executes one or five statements on PostgreSQL, none on SQLite.
+        tx: open transaction. It executes one or six statements on PostgreSQL, none on SQLite.
 
     Returns:
         One short sentence per finding. None if the database does not use the roles: the operator role does not exist or
@@ -126,7 +150,7 @@ async def missing_guards(tx: MigrationTransaction) -> list[str] | None:
         return None
     return [
         *(await _trigger_findings(tx, oid_of, names)),
-        *(await _key_findings(tx, oid_of, names)),
+        *(await _guard_findings(tx, oid_of, names)),
         *(await _column_findings(tx, list(names.values()))),
     ]
 
@@ -158,14 +182,20 @@ def _has_role(definition: str, oid: str | None) -> bool:
     return oid is not None and re.search(rf"\b{oid}['\)]*::oid", definition) is not None
 
 
-async def _key_findings(tx: MigrationTransaction, oid_of: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
-    parameters = {"trigger": KEY_TRIGGER, "tables": [full_name(tx.tables.unique)]}
-    definitions = [row[1] for row in (await tx.connection.execute(_TRIGGERS, parameters)).all()]
+async def _guard_findings(tx: MigrationTransaction, oid_of: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
     role_oids = [oid_of.get(names[name]) for name in ("runner", "operator", "producer")]
-    if any(all(_has_role(definition, oid) for oid in role_oids) for definition in definitions):
-        return []
-    problem = "names the roles of another server" if definitions else "is missing or disabled"
-    return [f"{names['producer']} may take unique keys from other tasks: the trigger {KEY_TRIGGER} {problem}"]
+    findings = []
+    for trigger, (table, harm) in GUARDS.items():
+        parameters = {"trigger": trigger, "tables": [full_name(_table(tx.tables, table))]}
+        definitions = [row[1] for row in (await tx.connection.execute(_TRIGGERS, parameters)).all()]
+        if not any(all(_has_role(definition, oid) for oid in role_oids) for definition in definitions):
+            problem = "names the roles of another server" if definitions else "is missing or disabled"
+            findings.append(f"{names['producer']} may {harm}: the trigger {trigger} {problem}")
+    return findings
+
+
+def _table(tables: Tables, name: str) -> sa.Table:
+    return next(table for table in watched_tables(tables) if table.name == f"{tables.prefix}{name}")
 
 
 async def _column_findings(tx: MigrationTransaction, names: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ DO $$
 DECLARE
     role_name name;
 BEGIN
-    FOREACH role_name IN ARRAY ARRAY['{producer}', '{runner}', '{operator}', '{reader}'] LOOP
+    FOREACH role_name IN ARRAY ARRAY[{role_list}] LOOP
         IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role_name) THEN
             EXECUTE format('CREATE ROLE %I NOLOGIN', role_name);
         END IF;
@@ -20,10 +20,19 @@ END
 $$;
 
 {schema_usage}
+-- The functions below belong beside the tables, which may be in any schema of the search path.
+DO $$
+BEGIN
+    PERFORM set_config('search_path', concat_ws(', ', relnamespace::regnamespace, current_setting('search_path')), true)
+    FROM pg_class WHERE oid = '{task:inner}'::regclass;
+END
+$$;
+
 REVOKE ALL ON {every_table} FROM {producer}, {runner}, {operator}, {reader};
 
 -- The producer submits tasks, and reads the states of the tasks that hold a key or that a new task depends on.
--- It cannot read payloads or change tasks.
+-- It cannot read payloads or change tasks. The trigger dependency_guard refuses a dependency of a task that the same
+-- transaction did not submit: such a row could block or cancel the task of another application.
 GRANT SELECT ON {task_schema}, {task_dependency} TO {producer};
 GRANT SELECT (id, handler, key, order_key, state) ON {task}, {task_history} TO {producer};
 GRANT INSERT ON {task_dependency} TO {producer};
@@ -47,10 +56,17 @@ GRANT INSERT, UPDATE, DELETE ON
     {task_runner}, {task_lost_runner}, {task_minute}, {task_schedule}, {task_tick}, {task_checkpoint}, {task_progress}, {task_log}
 TO {runner};
 GRANT DELETE ON {task_audit} TO {runner};
--- With retention_succeeded = "0s" it reads the last id of a dependency.
+-- All but producers compare the sequences of ids with the rows. With retention_succeeded = "0s" a runner reads the last
+-- id of a dependency.
 DO $$
+DECLARE
+    numbered text;
 BEGIN
-    EXECUTE format('GRANT SELECT ON SEQUENCE %s TO {runner}', pg_get_serial_sequence('{task_dependency}', 'id'));
+    FOREACH numbered IN ARRAY ARRAY['{task:inner}', '{task_dependency:inner}', '{task_runner:inner}', '{task_audit:inner}'] LOOP
+        EXECUTE format(
+            'GRANT SELECT ON SEQUENCE %s TO {runner:inner}, {operator:inner}, {reader:inner}', pg_get_serial_sequence(numbered, 'id')
+        );
+    END LOOP;
 END
 $$;
 
@@ -94,10 +110,24 @@ GRANT SELECT ON {every_table} TO {reader};
 SET LOCAL client_min_messages = warning;
 SET LOCAL lock_timeout = '10s'; -- creating a trigger waits for writers and blocks new ones: fail instead
 
+CREATE OR REPLACE FUNCTION {new_row_function}(row_xmin xid) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- True if a visible row with this xmin is new in the current transaction or in one of its savepoints, whose ids follow
+-- that of the transaction. An xmin has no epoch: that of a frozen row may seem to lie in the future.
+DECLARE
+    own CONSTANT bigint := pg_current_xact_id()::text::bigint;
+    inserted CONSTANT bigint := own + (row_xmin::text::bigint - own & 4294967295);
+BEGIN
+    RETURN inserted = own OR inserted < own + 2147483648 AND pg_xact_status(inserted::text::xid8) = 'in progress';
+EXCEPTION WHEN invalid_parameter_value THEN
+    RETURN false;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION {audit_function}() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 -- Arguments: audit table, task table, column with the task id or '', kind of another target (such as "queue"), column
--- with its name, and columns to ignore.
+-- with its name, columns to ignore, and the statement with which a submit changes the table or ''.
 DECLARE
     own_xid CONSTANT xid := pg_current_xact_id()::xid;
     old_row CONSTANT jsonb := to_jsonb(OLD) - string_to_array(TG_ARGV[5], ' ');
@@ -122,12 +152,12 @@ BEGIN
             'WHERE xmin = $1 AND target = $2 AND verb NOT LIKE ''SQL %%'')', TG_TABLE_SCHEMA, TG_ARGV[0]
         ) INTO is_audited USING own_xid, target_name;
     ELSE
-        -- A submit that takes a free unique key is not an operation.
+        -- A submit that takes a free unique key, or adds the dependencies of its task, is not an operation.
         EXECUTE format(
             'SELECT EXISTS (SELECT FROM %1$I.%2$I WHERE task_id = $2 AND xmin = $1 AND verb NOT LIKE ''SQL %%'') '
-            'OR $3 AND EXISTS (SELECT FROM %1$I.%3$I WHERE id = $2 AND xmin = $1)',
+            'OR $3 AND EXISTS (SELECT FROM %1$I.%3$I WHERE id = $2 AND %1$I.{new_row_name:inner}(xmin))',
             TG_TABLE_SCHEMA, TG_ARGV[0], TG_ARGV[1]
-        ) INTO is_audited USING own_xid, target_id, TG_ARGV[5] <> '' AND TG_OP = 'UPDATE';
+        ) INTO is_audited USING own_xid, target_id, TG_ARGV[2] = 'task_id' AND TG_OP = TG_ARGV[6];
     END IF;
     IF NOT is_audited THEN
         EXECUTE format(
@@ -168,18 +198,46 @@ END
 $$;
 REVOKE ALL ON FUNCTION {guard_function}() FROM PUBLIC;
 
-DO $$
+CREATE OR REPLACE FUNCTION {dependency_function}() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- Argument: task table.
+DECLARE
+    is_new boolean;
 BEGIN
-    DROP TRIGGER IF EXISTS key_guard ON {task_unique};
-    -- After the statement, which may insert the task and take the key together.
-    EXECUTE format(
-        'CREATE TRIGGER key_guard AFTER UPDATE ON {task_unique} FOR EACH ROW '
-        'WHEN ((OLD.task_id, OLD.scope, OLD.expires_at) IS DISTINCT FROM (NEW.task_id, NEW.scope, NEW.expires_at) '
-        'AND NOT pg_has_role(session_user, %s::oid, ''MEMBER'') '
-        'AND NOT pg_has_role(session_user, %s::oid, ''MEMBER'') '
-        'AND pg_has_role(session_user, %s::oid, ''MEMBER'')) EXECUTE FUNCTION {guard_function}(%L)',
-        '{runner}'::regrole::oid, '{operator}'::regrole::oid, '{producer}'::regrole::oid, '{task_name}'
-    );
+    EXECUTE format('SELECT EXISTS (SELECT FROM %1$I.%2$I WHERE id = $1 AND %1$I.{new_row_name:inner}(xmin))', TG_TABLE_SCHEMA, TG_ARGV[0])
+    INTO is_new USING NEW.task_id;
+    IF NOT is_new THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = format('permission denied: this transaction did not submit task %s', NEW.task_id),
+            HINT = 'A producer may only add dependencies to a task that it submits in the same transaction.';
+    END IF;
+    RETURN NULL;
+END
+$$;
+REVOKE ALL ON FUNCTION {dependency_function}() FROM PUBLIC;
+
+DO $$
+DECLARE
+    guard text[];
+BEGIN
+    FOREACH guard SLICE 1 IN ARRAY ARRAY[
+        -- trigger, table, statement, condition, function
+        ['key_guard', '{task_unique:inner}', 'UPDATE',
+         '(OLD.task_id, OLD.scope, OLD.expires_at) IS DISTINCT FROM (NEW.task_id, NEW.scope, NEW.expires_at)',
+         '{guard_function:inner}'],
+        ['dependency_guard', '{task_dependency:inner}', 'INSERT', 'true', '{dependency_function:inner}']
+    ] LOOP
+        EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', guard[1], guard[2]);
+        -- After the statement, which may insert the task and take the key, or add the dependency, together.
+        EXECUTE format(
+            'CREATE TRIGGER %I AFTER %s ON %s FOR EACH ROW WHEN (%s '
+            'AND NOT pg_has_role(session_user, %s::oid, ''MEMBER'') '
+            'AND NOT pg_has_role(session_user, %s::oid, ''MEMBER'') '
+            'AND pg_has_role(session_user, %s::oid, ''MEMBER'')) EXECUTE FUNCTION %s(%L)',
+            guard[1], guard[3], guard[2], guard[4],
+            '{runner:inner}'::regrole::oid, '{operator:inner}'::regrole::oid, '{producer:inner}'::regrole::oid, guard[5], '{task_name:inner}'
+        );
+    END LOOP;
 END
 $$;
 
@@ -188,15 +246,16 @@ DECLARE
     audited text[];
 BEGIN
     FOREACH audited SLICE 1 IN ARRAY ARRAY[
-        -- table, statements, condition, task id column, kind of another target, its name column, columns to ignore
-        ['{task}', 'UPDATE OR DELETE', 'true', 'id', '', '', ''],
-        ['{task_history}', 'INSERT OR UPDATE OR DELETE', 'true', 'id', '', '', ''],
-        ['{task_dependency}', 'UPDATE OR DELETE', 'true', 'task_id', '', '', ''],
-        ['{task_unique}', 'UPDATE OR DELETE', 'OLD.task_id <> 0', 'task_id', '', '', 'duplicates duplicate_at'],
-        ['{task_queue}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'queue', 'name', ''],
-        ['{task_handler}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'handler', 'name', ''],
-        ['{task_runner}', 'UPDATE OR DELETE', 'true', '', 'runner', 'id', ''],
-        ['{task_schedule}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'schedule', 'id', 'next_at version']
+        -- table, statements, condition, task id column, kind of another target, its name column, columns to ignore,
+        -- statement of a submit
+        ['{task:inner}', 'UPDATE OR DELETE', 'true', 'id', '', '', '', ''],
+        ['{task_history:inner}', 'INSERT OR UPDATE OR DELETE', 'true', 'id', '', '', '', ''],
+        ['{task_dependency:inner}', 'INSERT OR UPDATE OR DELETE', 'true', 'task_id', '', '', '', 'INSERT'],
+        ['{task_unique:inner}', 'UPDATE OR DELETE', 'OLD.task_id <> 0', 'task_id', '', '', 'duplicates duplicate_at', 'UPDATE'],
+        ['{task_queue:inner}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'queue', 'name', '', ''],
+        ['{task_handler:inner}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'handler', 'name', '', ''],
+        ['{task_runner:inner}', 'UPDATE OR DELETE', 'true', '', 'runner', 'id', '', ''],
+        ['{task_schedule:inner}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'schedule', 'id', 'next_at version', '']
     ] LOOP
         EXECUTE format('DROP TRIGGER IF EXISTS audited ON %s', audited[1]);
         -- Oids instead of names: checking them costs runners almost nothing, and dropping a role breaks nothing. Another
@@ -205,9 +264,10 @@ BEGIN
             'CREATE CONSTRAINT TRIGGER audited AFTER %s ON %s DEFERRABLE INITIALLY DEFERRED FOR EACH ROW '
             'WHEN (NOT pg_has_role(session_user, %s::oid, ''MEMBER'') '
             'AND pg_has_role(session_user, %s::oid, ''MEMBER'') AND %s) '
-            'EXECUTE FUNCTION {audit_function}(%L, %L, %L, %L, %L, %L)',
-            audited[2], audited[1], '{runner}'::regrole::oid, '{operator}'::regrole::oid, audited[3],
-            '{audit_name}', '{task_name}', audited[4], audited[5], audited[6], audited[7]
+            'EXECUTE FUNCTION {audit_function:inner}(%L, %L, %L, %L, %L, %L, %L)',
+            audited[2], audited[1], '{runner:inner}'::regrole::oid, '{operator:inner}'::regrole::oid, audited[3],
+            '{audit_name:inner}', '{task_name:inner}', audited[4], audited[5], audited[6], audited[7],
+            audited[8]
         );
     END LOOP;
 END

@@ -40,6 +40,11 @@ def full_name(table: sa.Table, part: str = "") -> str:
     return str(preparer.format_table(sa.table(name, schema=table.schema)))
 
 
+def name_literal(table: sa.Table, part: str = "") -> str:
+    """Return the name of a table as a SQL literal, as a cast to regclass needs it."""
+    return "'" + full_name(table, part).replace("'", "''") + "'"
+
+
 def creation(history: sa.Table) -> list[str]:
     """Return the statements that create the partitions of a new history."""
     whole, succeeded, others, beyond, first = (
@@ -96,7 +101,7 @@ and a settle or a pruning that sees the lock keeps the rows. No settle waits for
 """
 
 ROW_TIMEOUT = "100ms"
-"""Wait for a locked row with the lock of settles; less than the deadlock timeout of servers, which is 1 s."""
+"""Wait of a settle for a locked row, also with the lock of settles; less than the deadlock timeout of servers, 1 s."""
 
 
 def mark_submit(table: sa.Table) -> sa.ClauseElement:
@@ -105,13 +110,10 @@ def mark_submit(table: sa.Table) -> sa.ClauseElement:
     Statements that begin later see the end of each parent, or its settle sees the mark and leaves a row. The wait takes
     the milliseconds of a settle, and no settle waits for the application. The statement returns true if its snapshot
     may be older than the mark, and the login may lock tasks.
-
-    Args:
-        table: the live table.
     """
     oid = _oid(table)
     minute = "floor(extract(epoch FROM clock_timestamp()) / 60)::integer"
-    locks = f"has_any_column_privilege('{full_name(table)}', 'UPDATE')"
+    locks = f"has_any_column_privilege({name_literal(table)}, 'UPDATE')"
     columns = (
         f"current_setting('transaction_isolation') <> 'read committed' AND {locks}",
         *(f"pg_advisory_xact_lock_shared({keys})" for keys in (f"{SUBMITS}, {oid}", f"{oid}, {minute}")),
@@ -130,13 +132,12 @@ def submit_watch(task: sa.Table, dependency: sa.Table) -> sa.CTE:
 
     Args:
         task: the live table; `last_dependency` is a parameter, see SubmitWatch.
-        dependency: the table of dependencies.
 
     Returns:
         `alone`: true if the snapshot shows every submit with parents that has read tasks, and later ones wait until the
         end of the transaction; `last_dependency` for the next statement.
     """
-    oid, sequence = _oid(task), f"pg_get_serial_sequence('{full_name(dependency)}', 'id')"
+    oid, sequence = _oid(task), f"pg_get_serial_sequence({name_literal(dependency)}, 'id')"
     keys = f"{SUBMITS}, {oid}"
     last = f"CASE WHEN has_sequence_privilege({sequence}, 'SELECT')"
     last += f" THEN coalesce(pg_sequence_last_value(CAST({sequence} AS regclass)), 0) END"
@@ -155,7 +156,7 @@ def submit_watch(task: sa.Table, dependency: sa.Table) -> sa.CTE:
 
 
 def _oid(table: sa.Table) -> str:
-    return f"CAST(CAST('{full_name(table)}' AS regclass) AS oid)::integer"
+    return f"CAST(CAST({name_literal(table)} AS regclass) AS oid)::integer"
 
 
 OLDEST_SUBMIT = """

@@ -206,6 +206,9 @@ def runner() -> list[sa.Column[Any]]:
         sa.Column("started_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("heartbeat_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("lease_until", Instant, nullable=False),
+        # Writes of runners without a gap: proof that the database was available between these times.
+        sa.Column("available_since", Instant, nullable=False, server_default=db_now()),
+        sa.Column("available_until", Instant, nullable=False, server_default=db_now()),
         sa.Column("handlers", JsonText, nullable=False, server_default="[]"),
         sa.Column("queues", JsonText, nullable=False, server_default="[]"),
         sa.Column("threaded", JsonText, nullable=False, server_default="[]"),
@@ -227,6 +230,8 @@ def runner() -> list[sa.Column[Any]]:
         sa.Column("memory", sa.BigInteger),
         # The reason for the absence of heartbeats, as a LoopBlock; the next heartbeat clears it.
         sa.Column("stall", JsonText),
+        # The rows of tasks that this runner could not change, see runner.model.stuck_row; null without any.
+        sa.Column("stuck", JsonText),
         # The schedules of its code: fingerprints of their definitions, by id.
         sa.Column("schedules", JsonText, nullable=False, server_default="{}"),
     ]

@@ -28,7 +28,6 @@ def storage_metadata(prefix: str = "", schema: str | None = None) -> sa.MetaData
     """Return the tables of an installation with their storage.
 
     Args:
-        prefix: prefix of every table name.
         schema: PostgreSQL schema of the tables; None for the search path.
     """
     tables = Tables(prefix, schema)

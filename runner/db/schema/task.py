@@ -49,11 +49,7 @@ def is_final_state(column: sa.ColumnElement[str], state: State) -> sa.ColumnElem
 
 
 def is_open(dependency: Any) -> Condition:
-    """The condition that a dependency is open, in the form of the partial indexes.
-
-    Args:
-        dependency: the columns of the dependency table.
-    """
+    """The condition that a dependency is open, in the form of the partial indexes."""
     condition: Condition = dependency.satisfied_at.is_(None)
     return condition
 
@@ -182,6 +178,7 @@ def _live_rules() -> list[sa.CheckConstraint]:
         ),
         *_on_sqlite(
             sa.CheckConstraint(
+                # IN has two values: with three or more, SQLite writes them to a table for each row that it checks.
                 # Adding 0 days changes dates that do not exist (30 February); text that is not a time gives NULL, which
                 # a check would accept.
                 "coalesce(run_at in (strftime('%Y-%m-%d %H:%M:%f', run_at, '+0 days'), datetime(run_at, '+0 days')), 0)"

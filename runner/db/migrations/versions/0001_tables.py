@@ -449,6 +449,8 @@ def _task_runner(op: Operations) -> None:
         sa.Column("started_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("heartbeat_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("lease_until", Instant, nullable=False),
+        sa.Column("available_since", Instant, nullable=False, server_default=db_now()),
+        sa.Column("available_until", Instant, nullable=False, server_default=db_now()),
         sa.Column("handlers", JsonText, nullable=False, server_default="[]"),
         sa.Column("queues", JsonText, nullable=False, server_default="[]"),
         sa.Column("threaded", JsonText, nullable=False, server_default="[]"),
@@ -468,6 +470,7 @@ def _task_runner(op: Operations) -> None:
         sa.Column("cpu", sa.Float),
         sa.Column("memory", sa.BigInteger),
         sa.Column("stall", JsonText),
+        sa.Column("stuck", JsonText),
         sa.Column("schedules", JsonText, nullable=False, server_default="{}"),
         sqlite_autoincrement=True,
     )

@@ -1,0 +1,436 @@
+"""Server connections: connections of psycopg to one of several hosts, whose statements the server watch observes."""
+
+import asyncio
+import os
+import select
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import wait
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import partial
+from time import monotonic
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar
+
+import psycopg
+from psycopg.pq import PollingStatus
+
+from runner.db.hosts import ServerHost, look_up, looked_up
+from runner.db.server_watch import ANSWER_LIMIT, WATCH, AnswerLimits, describe_silence
+
+T = TypeVar("T")
+
+_wait, _wait_async = psycopg.Connection.wait, psycopg.AsyncConnection.wait
+
+CANCEL_SECONDS = 2.0
+"""Maximum wait in seconds for a cancel request, before the connection of a cancelled caller is closed."""
+
+READ_ONLY_STATES = ("25006", "0A000")
+"""SQLSTATEs of a refused change, and of the begin of a transaction that may change something, on a standby."""
+
+REPORTED, READ_ONLY = b"in_hot_standby", b"default_transaction_read_only"
+
+STANDBY = "read-only standby: pg_is_in_recovery() is true on {}"
+CLOSED = "read-only server: default_transaction_read_only is on at {}"
+
+
+class NoAnswer(psycopg.OperationalError):
+    """A server gave no answer in time. If it received the statement, it may have executed it."""
+
+
+class StatementCancelled(psycopg.errors.QueryCanceled):
+    """A server confirmed that it cancelled a statement that had taken too long."""
+
+    unavailable = True
+
+
+class ReadOnlyServer(psycopg.errors.ReadOnlySqlTransaction):
+    """The server is a standby, or is set to read-only."""
+
+
+class ConnectionAttempt(NamedTuple):
+    """The attempt that runs in the current context.
+
+    Args:
+        seconds: maximum duration.
+    """
+
+    host: ServerHost
+    seconds: float
+
+
+ATTEMPT: ContextVar[ConnectionAttempt] = ContextVar("connection_attempt")
+
+
+@contextmanager
+def attempt(host: ServerHost, seconds: float) -> Iterator[None]:
+    """Limit the connection attempt of the block."""
+    token = ATTEMPT.set(ConnectionAttempt(host, seconds))
+    try:
+        yield
+    finally:
+        ATTEMPT.reset(token)
+
+
+def _limited(connecting: Generator[Any, int, T]) -> Generator[Any, int, T]:
+    """Let the steps of a connection attempt fail when its time has passed; psycopg's own limit is 2 s at least."""
+    host, seconds = ATTEMPT.get()
+    end = monotonic() + seconds
+    try:
+        request = next(connecting)
+        while True:
+            ready = yield request
+            if not ready and monotonic() > end:
+                connecting.close()
+                raise NoAnswer(f"no answer for {seconds:.1f} s from {host} while connecting")
+            request = connecting.send(ready)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+class WatchedConnection:
+    """The state of a connection that the server watch reads; see `runner.db.server_watch.Watched`."""
+
+    pgconn: Any
+    read_only: Any
+    host = ServerHost("", "", "")
+    since = 0.0
+    answered = 0.0
+    asked = 0.0
+    limit: float | None = None
+    own_limit: float | None = None
+    fault: str | None = None
+    unanswered = 0.0
+    """Start of a statement whose caller was cancelled before the answer, in monotonic seconds; its reader resets it."""
+    cancelled = False
+    awaits = ""
+    """The lock that a statement waited for before it was cancelled, with the session that holds it."""
+    expires = float("inf")
+    """Time in monotonic seconds after which the hosts are tried again: no other one accepted changes."""
+    inode = 0
+    process = 0
+    _parameters: Mapping[str, Any]
+    _seconds = AnswerLimits().connect
+
+    silence = NoAnswer
+    """The error of a server that gives no answer."""
+
+    def follow(self, host: ServerHost, limits: AnswerLimits, parameters: Mapping[str, Any]) -> Self:
+        """Let the server watch observe the connection.
+
+        Args:
+            parameters: connect to the same host.
+        """
+        self.host, self.own_limit = host, limits.transaction
+        self._parameters, self._seconds = parameters, limits.connect
+        self.inode, self.process = os.fstat(self.pgconn.socket).st_ino, self.pgconn.backend_pid
+        WATCH.add(self)
+        return self
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the socket; -1 if it is closed."""
+        try:
+            return int(self.pgconn.socket)
+        except psycopg.Error:
+            return -1
+
+    @staticmethod
+    def failure(texts: list[str], last: psycopg.Error | None) -> psycopg.Error:
+        """Return the error of a connection to several hosts.
+
+        Args:
+            last: the last error of the driver; None if all servers are read-only or unknown.
+        """
+        if last is not None and len(texts) == 1:
+            return last
+        text = "; ".join(texts)
+        return psycopg.OperationalError(text) if last is not None or "read-only" not in text else ReadOnlyServer(text)
+
+    def start(self) -> None:
+        """Begin to wait for an answer."""
+        self.limit = ANSWER_LIMIT.get(self.own_limit)
+        self.since = monotonic()
+        if WATCH.parked:
+            WATCH.wake()
+
+    def end(self) -> None:
+        """Receive an answer."""
+        self.answered, self.since = self.since, 0.0
+        if self.cancelled:
+            self.raise_late()
+
+    def raise_late(self) -> NoReturn:
+        """Raise the error of an answer after the statement was cancelled.
+
+        Its outcome is unknown: a commit that waits for a synchronous standby ends with success when it is cancelled.
+        """
+        self.raise_fault(psycopg.OperationalError())
+
+    def raise_fault(self, error: Exception) -> NoReturn:
+        """Raise the error of a statement, or the fault of the server that caused it."""
+        since, self.since = self.since or self.answered, 0.0
+        if self.fault is not None:
+            raise NoAnswer(self.fault) from None
+        state = getattr(error, "sqlstate", None)
+        if self.cancelled:
+            text = describe_silence(monotonic() - since, self)
+            self.pgconn.finish()  # the cancel request must not meet another statement
+            if state is None:
+                raise NoAnswer(text) from None
+            why = self.awaits or "probably another transaction holds a lock"
+            raise StatementCancelled(f"{text}; {why}") from None
+        if getattr(getattr(error, "diag", None), "context", None):
+            raise error  # by a function, with any state
+        if state in READ_ONLY_STATES and (fact := self.read_only_fact(known=state != READ_ONLY_STATES[0])):
+            self.pgconn.finish()  # the hosts are tried again
+            raise ReadOnlyServer(f"{fact} ({error})") from None
+        raise error
+
+    def read_only_fact(self, *, known: bool = True) -> str | None:
+        """Return why a server refuses changes, as it reported itself; None if it accepts them.
+
+        Args:
+            known: False if it refused a change. A server before PostgreSQL 14, and a pooler, report nothing.
+        """
+        standby, closed = (self.pgconn.parameter_status(name) for name in (REPORTED, READ_ONLY))
+        if standby == b"on":
+            return STANDBY.format(self.host)
+        if closed == b"on":
+            return CLOSED.format(self.host)
+        return None if known or standby is not None or self.read_only else f"read-only transaction on {self.host}"
+
+    def check_fault(self) -> None:
+        """Raise the fault of a connection that was dropped.
+
+        Raises:
+            NoAnswer: the server gave no answer to this connection or to others.
+        """
+        if self.fault is not None:
+            raise NoAnswer(self.fault)
+
+    def cancel_request(self) -> Callable[[float], None]:
+        """Return a function that cancels the statement; its argument is the maximum wait in seconds."""
+        send, look = self._cancel_sender(), partial(_awaited_lock, self.host, dict(self._parameters), self.process)
+
+        def cancel(seconds: float) -> None:
+            end = monotonic() + seconds
+            with suppress(psycopg.Error):  # a server that gives no answer gets the request all the same
+                self.awaits = look(seconds * LOOK_SHARE)
+            send(max(0.0, end - monotonic()))
+
+        return cancel
+
+    def _cancel_sender(self) -> Callable[[float], None]:
+        if psycopg.capabilities.has_cancel_safe():
+            return partial(_send_cancel, self.pgconn.cancel_conn())
+        request = self.pgconn.get_cancel()
+        return lambda _: request.cancel()
+
+    def question(self) -> Callable[[], str | None]:
+        """Return a function that asks the server about the statement, and returns a fault or None."""
+        return partial(_ask, self.host, dict(self._parameters), self._seconds, self.process)
+
+
+def _send_cancel(request: Any, seconds: float) -> None:
+    end = monotonic() + seconds
+    request.start()
+    try:
+        while (status := request.poll()) in (PollingStatus.READING, PollingStatus.WRITING):
+            poll = select.poll()
+            poll.register(request.socket, select.POLLIN if status == PollingStatus.READING else select.POLLOUT)
+            if not poll.poll(max(0.0, end - monotonic()) * 1000):
+                return
+    finally:
+        request.finish()
+
+
+LOOK_SHARE = 0.6
+"""Share of the time for a cancel request in which the lock that the statement waits for is looked up."""
+
+
+def _awaited_lock(host: ServerHost, parameters: dict[str, Any], process: int, seconds: float) -> str:
+    """Look up, over another connection, the lock that a process waits for; empty if it waits for none."""
+    from runner.db.row_locks import BY_ADDRESS, KEY, WAITS_OF, first_wait  # not needed unless a statement hangs
+    from runner.text.stuck_row import lock_text
+
+    with attempt(host, seconds):
+        connection = ServerConnection.connect(**parameters, autocommit=True)
+    connection.follow(host, AnswerLimits(seconds, seconds, seconds), parameters)
+    try:
+        with connection.transaction():  # a pooler may share the session
+            connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{int(seconds * 1000)}ms",))
+            if not (rows := connection.execute(WAITS_OF, (process,)).fetchall()):
+                return ""
+            table, address, *_ = rows[0]
+            key = ""
+            with suppress(psycopg.Error), connection.transaction():
+                columns = connection.execute(KEY, (table,)).fetchone() if address else None
+                if columns and columns[0]:
+                    text = BY_ADDRESS.format(columns=columns[0], table=table, address="%s")
+                    row = connection.execute(text, (address,)).fetchone()
+                    key = str(row[0]) if row else ""
+            lock = first_wait(rows, key)
+            return "" if lock is None else lock_text(lock)
+    finally:
+        connection.close()
+
+
+STATE = "SELECT state FROM pg_stat_activity WHERE pid = %s AND usename = current_user"
+
+
+def _ask(host: ServerHost, parameters: dict[str, Any], seconds: float, process: int) -> str | None:
+    """Ask a server, over another connection, whether it still executes the statement of a process."""
+    started = monotonic()
+    try:
+        with attempt(host, seconds):
+            connection = ServerConnection.connect(**parameters, autocommit=True)
+    except NoAnswer as error:
+        WATCH.suspect(host)
+        WATCH.drop_all(host, started, str(error))
+        return str(error)
+    except psycopg.Error:  # too many connections, for example: it answers
+        return None
+    connection.follow(host, AnswerLimits(seconds, seconds, seconds), parameters)
+    try:
+        row = connection.execute(STATE, (process,)).fetchone()
+    except NoAnswer as error:
+        return str(error)
+    finally:
+        connection.close()
+    # Without a row, a pooler is in between, or the login has changed. With track_activities=off the state is unknown.
+    idle = row is not None and str(row[0]).startswith("idle")
+    return "the server waits for the next statement" if idle else None
+
+
+QUERY = "SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')"
+
+
+def _refusal(host: ServerHost, row: Any) -> str | None:
+    """Return why a server refuses changes, from its answer to QUERY."""
+    return STANDBY.format(host) if row[0] else CLOSED.format(host) if row[1] == "on" else None
+
+
+class ServerConnection(WatchedConnection, psycopg.Connection[Any]):
+    """A blocking connection."""
+
+    @staticmethod
+    def look_up(hosts: list[ServerHost], seconds: float) -> tuple[list[ServerHost], list[str]]:
+        """Look up the addresses of hosts; see `runner.db.hosts.looked_up`."""
+        lookups = look_up(hosts)
+        wait([future for _, future in lookups if future is not None], seconds)
+        return looked_up(lookups, seconds)
+
+    @classmethod
+    def open(cls, host: ServerHost, parameters: Mapping[str, Any], limits: AnswerLimits) -> Self:
+        """Connect to one host."""
+        with attempt(host, limits.connect):
+            return cls.connect(**parameters).follow(host, limits, parameters)
+
+    def refusal(self, *, ask: bool) -> str | None:
+        """Return why the server refuses changes, or None; a server that does not report it is asked if allowed."""
+        if self.pgconn.parameter_status(REPORTED) is not None or not ask:
+            return self.read_only_fact()
+        fact = _refusal(self.host, self.execute(QUERY).fetchone())
+        self.rollback()
+        return fact
+
+    @classmethod
+    def _connect_gen(cls, *arguments: Any, **options: Any) -> Any:
+        return _limited(super()._connect_gen(*arguments, **options))
+
+    def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
+        """Wait for the answer to a statement. `start` and `end` are inline: calls would cost a single submit 1 %."""
+        self.limit = ANSWER_LIMIT.get(self.own_limit)
+        self.since = monotonic()
+        if WATCH.parked:
+            WATCH.wake()
+        try:
+            result = _wait(self, gen, *arguments, **options)
+        except psycopg.Error as error:
+            self.raise_fault(error)
+        except BaseException:
+            self.unanswered, self.since = self.since, 0.0
+            raise
+        self.answered, self.since = self.since, 0.0
+        if self.cancelled:
+            self.raise_late()
+        return result
+
+    def rollback(self) -> None:
+        """Roll back. A connection that is closed has done so: another error would hide the first one."""
+        if not self.closed:
+            super().rollback()
+
+    def _try_cancel(self, *, timeout: float = CANCEL_SECONDS) -> None:
+        _in_thread(self._cancel_sender(), min(timeout, CANCEL_SECONDS)).join(min(timeout, CANCEL_SECONDS))
+
+
+class AsyncServerConnection(WatchedConnection, psycopg.AsyncConnection[Any]):
+    """A connection for event loops."""
+
+    @staticmethod
+    async def look_up(hosts: list[ServerHost], seconds: float) -> tuple[list[ServerHost], list[str]]:
+        """The form of ServerConnection.look_up for event loops."""
+        lookups = look_up(hosts)
+        if futures := [asyncio.wrap_future(future) for _, future in lookups if future is not None]:
+            _, late = await asyncio.wait(futures, timeout=seconds)
+            for each in late:
+                each.cancel()
+        return looked_up(lookups, seconds)
+
+    @classmethod
+    async def open(cls, host: ServerHost, parameters: Mapping[str, Any], limits: AnswerLimits) -> Self:
+        """Connect to one host."""
+        with attempt(host, limits.connect):
+            return (await cls.connect(**parameters)).follow(host, limits, parameters)
+
+    async def refusal(self, *, ask: bool) -> str | None:
+        """The form of ServerConnection.refusal for event loops."""
+        if self.pgconn.parameter_status(REPORTED) is not None or not ask:
+            return self.read_only_fact()
+        fact = _refusal(self.host, await (await self.execute(QUERY)).fetchone())
+        await self.rollback()
+        return fact
+
+    @classmethod
+    def _connect_gen(cls, *arguments: Any, **options: Any) -> Any:
+        return _limited(super()._connect_gen(*arguments, **options))
+
+    async def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
+        """The form of ServerConnection.wait for event loops."""
+        self.limit = ANSWER_LIMIT.get(self.own_limit)
+        self.since = monotonic()
+        if WATCH.parked:
+            WATCH.wake()
+        try:
+            result = await _wait_async(self, gen, *arguments, **options)
+        except psycopg.Error as error:
+            self.raise_fault(error)
+        except BaseException:
+            self.unanswered, self.since = self.since, 0.0
+            raise
+        self.answered, self.since = self.since, 0.0
+        if self.cancelled:
+            self.raise_late()
+        return result
+
+    async def rollback(self) -> None:
+        """The form of ServerConnection.rollback for event loops."""
+        if not self.closed:
+            await super().rollback()
+
+    async def _try_cancel(self, *, timeout: float = CANCEL_SECONDS) -> None:
+        _in_thread(self._cancel_sender(), min(timeout, CANCEL_SECONDS))
+
+
+def _in_thread(function: Callable[..., object], *arguments: Any) -> threading.Thread:
+    thread = threading.Thread(target=_silently, args=(function, *arguments), name="runner-server-call", daemon=True)
+    thread.start()
+    return thread
+
+
+def _silently(function: Callable[..., object], *arguments: Any) -> None:
+    with suppress(Exception):
+        function(*arguments)
