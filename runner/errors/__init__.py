@@ -48,7 +48,7 @@ class InvalidUrl(ConfigurationError):
 class PasswordInArguments(ConfigurationError):
     """
     The URL on the command line contains a password, which every user of this machine can read in the process
-    list. Set the URL in the environment variable RUNNER_URL, put the password into PGPASSWORD or ~/.pgpass, or
+    list. Set the URL in the environment variable TASKTUI_URL, put the password into PGPASSWORD or ~/.pgpass, or
     add a profile with password_command to the configuration file.
     """
 
@@ -209,15 +209,37 @@ class DatabaseUnavailable(StoreError):
     """The last step that the transaction began. Its effects are unknown after the last step that can commit."""
 
 
+class DatabaseNotOpened(DatabaseUnavailable):
+    """The database {url} cannot be opened or written: {why}."""
+
+
 class DatabaseLocked(DatabaseUnavailable):
     """
-    Another program has locked {url} and did not release it in time: {why}. Nothing was changed. Find the program that
-    left a transaction open (lsof and fuser list the programs that use a file), end it, and retry.
+    Another program has locked {url} and did not release it in time: {why}. Nothing was changed. Commit or end the open
+    transaction of that program (lsof and fuser list the programs that use a file), and retry.
+    """
+
+
+class StatementTimeout(DatabaseUnavailable):
+    """
+    The server of {url} cancelled a statement: {why}. Nothing was changed. Its view pg_stat_activity lists the open
+    transactions: end the one that holds the lock, and retry.
+    """
+
+
+class ReadOnlyDatabase(DatabaseUnavailable):
+    """
+    The database {url} accepts no changes: {why}. Connect to its primary, or list all hosts in the URL
+    (postgresql://first,second/database): the one that accepts changes is found.
     """
 
 
 class DiskFull(DatabaseUnavailable):
     """The disk of {url} is full: {why}. The transaction was rolled back. Free space on the disk, and retry."""
+
+
+class ResourceLimitReached(DatabaseUnavailable):
+    """The database {url} cannot be used by this process: {why}."""
 
 
 class SubmitUncertain(DatabaseUnavailable):
@@ -231,8 +253,22 @@ class DatabaseRefused(StoreError):
     """The database rejected the statement: {why}."""
 
 
+class DatabaseUnusable(DatabaseRefused):
+    """The database {url} cannot be used: {why}."""
+
+
 class ValueRejected(DatabaseRefused):
     """The database rejected a value: {why}."""
+
+
+class RowLocked(DatabaseRefused):
+    """Another transaction locks a row: {why}."""
+
+
+class LockNotReleased(DatabaseRefused):
+    """Nothing was changed: {why}. {remedy}, then retry."""
+
+    exit_code = 13
 
 
 class SchemaMissing(StoreError):
@@ -240,14 +276,22 @@ class SchemaMissing(StoreError):
 
 
 class FileMissing(SchemaMissing):
-    """The SQLite file {path} does not exist. Name the database with --url or RUNNER_URL, or run: runner migrate."""
+    """The SQLite file {path} does not exist. Name the database with --url or TASKTUI_URL, or run: runner migrate."""
 
 
-class DatabaseFileReplaced(StoreError):
+class DatabaseFileReplaced(DatabaseUnavailable):
     """
-    The SQLite file {path} was replaced or deleted while this runner had it open, e.g. by a restore. The runner stops,
-    because other programs no longer see its file. Stop all runners before a restore, delete {path}-wal, and start them
-    again.
+    The files of the database {url} have changed: {why}. Probably a restore or a cleanup did it. Programs that open the
+    file now may not see the newest tasks.{saved} Stop all programs that use the file, and copy it and every file beside
+    it whose name begins with its name. Then open the copies with sqlite3, run PRAGMA integrity_check, and keep the
+    database that has your tasks. Do not delete a -wal file: it may hold tasks that are nowhere else.
+    """
+
+
+class FileHasOtherName(StoreError):
+    """
+    The SQLite file {path} (inode {inode}) {why}. SQLite finds the log of a file by its name: programs that use
+    different names do not see each other's tasks, and damage the file. {remedy}.
     """
 
 
@@ -278,6 +322,13 @@ class TaskNotFound(StoreError):
     """Task {id} does not exist: it was never submitted, its transaction has not committed yet, or it was pruned."""
 
     exit_code = 5
+
+
+class SequenceLate(StoreError):
+    """
+    New tasks would get ids of earlier ones: {why}. Probably the rows were restored without their sequences. Run as the
+    owner of the tables: runner migrate.
+    """
 
 
 class VersionConflict(StoreError):

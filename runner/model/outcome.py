@@ -178,13 +178,28 @@ class Interrupted:
 
 
 @dataclass(frozen=True, slots=True)
+class Outage:
+    """The database was unavailable to a call of the Context: the task waits, and the attempt does not count.
+
+    Args:
+        failure: the error.
+        most: maximum number of interruptions without a new checkpoint, after which attempts count; None for no limit.
+        delay: time until the next attempt, if the handler has chosen it.
+    """
+
+    failure: Failure
+    most: int | None = None
+    delay: Delay | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """An operator terminated the task while it was running."""
 
     why: str = "terminated while running"
 
 
-Outcome: TypeAlias = Done | Retry | Dead | Snooze | Release | Interrupted | Cancelled
+Outcome: TypeAlias = Done | Retry | Dead | Snooze | Release | Interrupted | Outage | Cancelled
 
 
 class Unexpected(NamedTuple):

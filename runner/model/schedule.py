@@ -52,7 +52,6 @@ class ScheduleSpec:
     """The definition of a schedule: the columns that people set.
 
     Args:
-        handler: name of the handler.
         rule: a cron line, "every 5m", or "after_end 30s".
         timezone: time zone of a cron line, as in the IANA database.
         payload: arguments of each task, as the text of a JSON object.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 
 class State(StrEnum):
@@ -80,6 +80,9 @@ class Move(NamedTuple):
     description: str
 
 
+# An attempt counts from its claim on, because a runner that dies writes nothing; `snooze`, `release` and `interrupt`
+# take it back. An operator does not end a running task: the operation is a request, and its runner makes the move
+# `cancel` when the handler has ended, unless the task has succeeded by then.
 MOVES: dict[str, Move] = {
     "submit": Move((None,), State.WAITING, "An application submits the task."),
     "block": Move(
@@ -94,7 +97,9 @@ MOVES: dict[str, Move] = {
         (State.RUNNING,), State.WAITING, "The runner returned the task before executing it; the attempt does not count."
     ),
     "interrupt": Move(
-        (State.RUNNING,), State.WAITING, "The runner stopped before the handler ended; the attempt does not count."
+        (State.RUNNING,),
+        State.WAITING,
+        "The runner stopped before the handler ended, or lost the database; the attempt does not count.",
     ),
     "rescue": Move(
         (State.RUNNING,),
@@ -197,11 +202,11 @@ class OnDuplicate(StrEnum):
     """Reject the task and all tasks of the same submit."""
 
 
-class UniqueSpec(NamedTuple):
+class UniqueKey(NamedTuple):
     """A unique key, and how it deduplicates tasks of one handler.
 
     Args:
-        key: the unique key.
+        text: the unique key.
         scope: how long this task holds the key.
         seconds: duration for Scope.FOR_A_TIME, from the submit; None for the other scopes.
         on_duplicate: how to treat the task if another one holds the key, in the database or in the same submit.
@@ -209,7 +214,7 @@ class UniqueSpec(NamedTuple):
             limit.
     """
 
-    key: str
+    text: str
     scope: Scope = Scope.UNTIL_FINISHED
     seconds: float | None = None
     on_duplicate: OnDuplicate = OnDuplicate.SKIP
@@ -239,23 +244,23 @@ class DependsOn(NamedTuple):
 
     Args:
         parent: the parent's id; or its handler and key, which mean the latest task submitted with them, now or later;
-            or a BatchMember of the same submit.
+            or a BatchMember of the same submit. In `@handler(after=...)`, a handler or its name.
         on_failure: effect of a dead or cancelled parent.
     """
 
-    parent: int | tuple[str, str] | BatchMember
+    parent: Any
     on_failure: OnFailure = "wait"
 
 
-class OrderSpec(NamedTuple):
+class OrderKey(NamedTuple):
     """An order key: tasks with the same one run one at a time, in the order of submit.
 
     Args:
-        key: the order key.
+        text: the order key.
         on_failure: effect of a dead or cancelled predecessor.
     """
 
-    key: str
+    text: str
     on_failure: OnFailure = "wait"
 
 
@@ -282,9 +287,9 @@ class NewTask(NamedTuple):
         tenant: customer, account or host that it belongs to, for limits per tenant.
         hosts: names of the hosts that may take it, sorted, with commas between them; empty for all.
         hosts_for: seconds from the due time after which any host may take it.
-        unique: unique key; None without deduplication.
+        unique_key: unique key; None without deduplication.
         after: dependencies; None without any.
-        order: order key; None for a task that runs in any order.
+        order_key: order key; None for a task that runs in any order.
     """
 
     handler: str
@@ -306,14 +311,14 @@ class NewTask(NamedTuple):
     tenant: str | None = None
     hosts: str | None = None
     hosts_for: float | None = None
-    unique: UniqueSpec | None = None
+    unique_key: UniqueKey | None = None
     after: tuple[DependsOn, ...] | None = None
-    order: OrderSpec | None = None
+    order_key: OrderKey | None = None
 
     @property
     def independent(self) -> bool:
         """True if its submit reads no other task: it is one statement and never waits for another transaction."""
-        return self.unique is None and self.after is None and self.order is None
+        return self.unique_key is None and self.after is None and self.order_key is None
 
 
 class SubmitResult(NamedTuple):

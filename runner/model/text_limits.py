@@ -18,6 +18,9 @@ MAX_JSON_DEPTH = 500
 
 UNBOUNDED = 2**31
 
+ERROR_LIMIT = 16 * 1024
+"""Maximum size of a stored error in bytes, and of an exception in the log."""
+
 MARK = "... [cut: {lost} more bytes] ..."
 """Replaces the middle of a long text."""
 
@@ -29,7 +32,6 @@ def to_storable(text: str, limit: int) -> str:
     end, because a traceback names the exception at its end.
 
     Args:
-        text: any text.
         limit: maximum size in bytes of UTF-8, at least 200.
 
     Returns:
@@ -48,7 +50,6 @@ def require_storable(field: str, text: str, limit: int = 10_000) -> str:
 
     Args:
         field: name of the value, for the message.
-        text: the value.
         limit: maximum number of characters.
 
     Returns:
@@ -104,6 +105,9 @@ def require_whole(allowed: range, why: str, field: str, value: Any) -> None:
         raise InvalidTask(field=field, value=value, why=why)
 
 
+FAILED_HOST = "failed"
+"""The word among the hosts of a task for the host of its last failed attempt, whose name is beside it."""
+
 LONGEST_HOSTS = 1_000
 """Maximum number of characters of the hosts of a task."""
 
@@ -112,7 +116,6 @@ def require_hosts(field: str, hosts: str) -> None:
     """Reject hosts that no runner could have: names with spaces, empty ones, or `any` beside others.
 
     Args:
-        field: name of the value, for the message.
         hosts: names with commas between them; empty for all.
 
     Raises:
@@ -158,7 +161,6 @@ def describe_json_error(text: str, error: ValueError) -> str:
     """Describe why Python cannot read a JSON text; of a number with too many digits, with its field and the next step.
 
     Args:
-        text: the text.
         error: the error of `json.loads`.
     """
     limit = sys.get_int_max_str_digits()

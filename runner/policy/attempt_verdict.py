@@ -1,5 +1,6 @@
 """The verdict on a task after an attempt that did not simply succeed, as data."""
 
+import logging
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -12,13 +13,25 @@ from runner.model.outcome import (
     Delay,
     Failure,
     Interrupted,
+    Outage,
     Outcome,
     Release,
     Retry,
     Snooze,
 )
+from runner.model.task import State
 from runner.policy.claim_conditions import used_up
-from runner.policy.retry import RetryPlan, parse_plan
+from runner.policy.own_retry_plan import FailedRun, OwnPlan, PlanFault, title_of
+from runner.policy.retry import parse_plan
+from runner.text.sanitize import one_line
+
+log = logging.getLogger("runner.task")
+
+STANDARD = "1m,5m,20m"
+"""The plan in place of a plan of the handler that does not decide."""
+
+LONGEST_NAME = 200
+"""Characters of a plan in messages."""
 
 FREE_RELEASES = 100
 """Releases that do not use up an attempt. A task released more often has a problem of its own."""
@@ -36,6 +49,7 @@ class AttemptState:
         releases: number of releases so far.
         cancel_requested: True if an operator requested termination.
         interruptions: number of interruptions since the last checkpoint.
+        task_id, handler, queue: the task, for plans of the user.
     """
 
     attempt: int
@@ -45,6 +59,9 @@ class AttemptState:
     releases: int
     cancel_requested: bool
     interruptions: int = 0
+    task_id: int = 0
+    handler: str = ""
+    queue: str = ""
 
     @property
     def used_up(self) -> bool:
@@ -56,13 +73,32 @@ class AttemptState:
         """True if the task has attempts left without this one; an operator may have lowered the maximum."""
         return not used_up(self.attempt - 1, self.max_attempts)
 
-    @property
-    def plan(self) -> RetryPlan:
-        """The effective retry plan: the handler's, if the one in the row is not valid."""
-        try:
-            return parse_plan(self.retry or self.default_retry)
-        except InvalidRetryPlan:
-            return parse_plan(self.default_retry)
+    def wait(self, failure: Failure, random: float) -> tuple[timedelta | None, str]:
+        """The delay before the next attempt, and the own plan that decided; "" for another one.
+
+        The plan is that of the row, or that of the handler if the first one is not valid or does not decide.
+        """
+        fault = ""
+        for text in (self.retry or self.default_retry, self.default_retry, STANDARD):
+            try:
+                plan = parse_plan(text)
+                if not isinstance(plan, OwnPlan):
+                    return plan.delay(self.attempt, random), fault and f"by {plan}, because {fault}"
+                run = FailedRun(
+                    attempt=self.attempt,
+                    max_attempts=self.max_attempts,
+                    error_type=failure.type,
+                    error_message=failure.message,
+                    task_id=self.task_id,
+                    handler=self.handler,
+                    queue=self.queue,
+                    random=random,
+                )
+                return plan.decide(run), f"by retry plan {title_of(plan.name)}"
+            except (InvalidRetryPlan, PlanFault) as error:
+                why = "is not loaded here" if isinstance(error, InvalidRetryPlan) else str(error)
+                fault = fault or f"retry plan {title_of(text)[:LONGEST_NAME]} {why}"
+        raise AssertionError(STANDARD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +133,8 @@ def judge(outcome: Outcome, row: AttemptState, random: float) -> Verdict:
             return _terminate(outcome)
         case Cancelled() | Release():
             return _release(WITHDRAWN if isinstance(outcome, Cancelled) else outcome.why, row)
-        case Interrupted(most=most):
-            return _interrupt(most, row)
+        case Interrupted() | Outage():
+            return _interrupt(outcome.most, row) if isinstance(outcome, Interrupted) else _away(outcome, row, random)
         case Snooze(delay=delay, why=why):
             return (
                 Verdict("snooze", parse_duration(delay), counted=False, why=why)
@@ -137,11 +173,27 @@ def _interrupt(most: int | None, row: AttemptState) -> Verdict:
     times = row.interruptions + 1
     if most is not None and times > most:
         message = (
-            f"runners stopped {times} times before the task ended, and max_interruptions is {most}: save checkpoints, "
-            "split the task, or raise drain_timeout"
+            f"stops of runners and outages interrupted the task {times} times before it ended, and max_interruptions "
+            f"is {most}: save checkpoints, split the task, or raise drain_timeout"
         )
         return _die(replace(INTERRUPTED, message=message))
     return Verdict("interrupt", timedelta(0), counted=False, failure=INTERRUPTED, why=INTERRUPTED.reason)
+
+
+OUTAGE_PAUSE, MOST_PAUSE = 1.0, 60.0
+"""Seconds until a task starts again after the first outage; they double with each one, up to a maximum."""
+
+
+def _away(outage: Outage, row: AttemptState, random: float) -> Verdict:
+    """Return a task to the queue after an outage. After too many of them attempts count, so that the task ends."""
+    if not row.may_return:
+        return _no_attempts_left(row)
+    failure = outage.failure
+    if outage.most is not None and row.interruptions >= outage.most:
+        return _retry(failure, outage.delay, row, random)
+    pause = min(OUTAGE_PAUSE * 2 ** min(row.interruptions, 10), MOST_PAUSE) * (1 + random / 4)
+    delay = timedelta(seconds=pause) if outage.delay is None else parse_duration(outage.delay)
+    return Verdict("interrupt", delay, counted=False, failure=failure, why=failure.reason)
 
 
 def _no_attempts_left(row: AttemptState) -> Verdict:
@@ -152,7 +204,12 @@ def _no_attempts_left(row: AttemptState) -> Verdict:
 def _retry(failure: Failure, delay: Delay | None, row: AttemptState, random: float) -> Verdict:
     if row.used_up:
         return _die(failure)
-    wait = row.plan.delay(row.attempt, random) if delay is None else parse_duration(delay)
+    wait, rule = row.wait(failure, random) if delay is None else (parse_duration(delay), "")
+    if rule:
+        if "because" in rule:
+            log.warning("task %d (%s): retried %s", row.task_id, one_line(row.handler), one_line(rule))
+        decided = f"{State.DEAD if wait is None else 'retried'}, {rule}"
+        failure = replace(failure, rule=f"{failure.rule}; {decided}" if failure.rule else decided)
     return _die(failure) if wait is None else Verdict("retry", wait, failure=failure, why=failure.reason)
 
 

@@ -17,6 +17,9 @@ from runner.text.sanitize import one_line
 
 MINUTE = 60.0
 
+DAY = 1_440.0
+"""Minutes."""
+
 STEADY = 0.05
 """The largest change of a backlog that does not count as one, as a share of the attempts."""
 
@@ -37,6 +40,7 @@ class Demand(NamedTuple):
         oldest: seconds since the first of them became due.
         more: True if there may be more due tasks.
         done: attempts per minute that ended.
+        finished: tasks per minute that finished.
     """
 
     arrivals: float = 0.0
@@ -46,6 +50,7 @@ class Demand(NamedTuple):
     oldest: float = 0.0
     more: bool = False
     done: float = 0.0
+    finished: float = 0.0
 
     @property
     def need(self) -> float:
@@ -92,6 +97,17 @@ class CapacityRow:
     def per_minute(self) -> float | None:
         """The attempts per minute that the runners can do; None if unknown."""
         return self.bound.per_minute if self.bound.per_minute < inf else None
+
+    @property
+    def per_day(self) -> float | None:
+        """The tasks per day that the runners can do, with as many attempts for each as were measured; None if unknown.
+
+        A task counts as one attempt if none ended. The number is unknown if attempts ended and no task finished.
+        """
+        done, finished = self.demand.done, self.demand.finished
+        if not self.per_minute or not done:
+            return self.per_minute and DAY * self.per_minute
+        return DAY * self.per_minute * finished / done if finished else None
 
     @property
     def deciding(self) -> "CapacityRow":
@@ -157,7 +173,6 @@ def capacity_rows(situation: Situation, by: KeyPart = "queue") -> list[CapacityR
 
     Args:
         situation: the work, the slots, and the limits.
-        by: the grouping.
 
     Returns:
         The rows; the last one to be drained comes first.
@@ -304,4 +319,5 @@ def _sum(demands: Sequence[Demand]) -> Demand:
         max((each.oldest for each in demands), default=0.0),
         any(each.more for each in demands),
         sum(each.done for each in demands),
+        sum(each.finished for each in demands),
     )

@@ -157,7 +157,6 @@ class ClaimScope(NamedTuple):
     """The other names that the SQL of a condition may use.
 
     Args:
-        tables: the tables of the installation.
         runner_id: the claiming runner, as SQL; None outside of a claim, e.g. for a position in the queue.
         holds: the names of the lane columns that are true if this claim has locked the limits of the lane's queue, and
             of its handler; None for a claim that locks none.

@@ -9,70 +9,21 @@ weighted:mail=3,sms=1  strict within a queue; the queues divide the slots of a r
 package.module:Class   an order of your own
 """
 
-import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 
 from runner.db.schema import is_state
 from runner.db.schema.task import Condition
 from runner.db.types import db_later, db_now
-from runner.errors import InvalidDuration, InvalidSettings
+from runner.errors import InvalidDuration
 from runner.model.duration import format_duration, parse_duration
 from runner.model.task import State
-
-
-class OwnClass(NamedTuple):
-    """The classes that a setting accepts.
-
-    Args:
-        setting: name of the setting.
-        methods: methods that a class must have.
-        base: a class to derive from, as text.
-        choices: the valid values, for people.
-    """
-
-    setting: str
-    methods: Sequence[str]
-    base: str
-    choices: str
-
-    def load(self, text: str) -> Any:
-        """Import the class and make an instance.
-
-        Args:
-            text: package.module:Class.
-
-        Raises:
-            InvalidSettings: the text is not the path of such a class.
-        """
-        module, colon, name = text.strip().partition(":")
-        if not colon:
-            self.refuse(text, "it is not known")
-        try:
-            own = getattr(importlib.import_module(module), name)
-            policy = own() if isinstance(own, type) else self.refuse(text, f"{name} is not a class")
-        except InvalidSettings:
-            raise
-        except Exception as error:  # the module may raise anything
-            self.refuse(text, f"the class cannot be loaded: {type(error).__name__}: {error}")
-        missing = [method for method in self.methods if not callable(getattr(policy, method, None))]
-        if missing:
-            self.refuse(text, f"the class lacks {', '.join(missing)}; derive it from {self.base}")
-        return policy
-
-    def refuse(self, text: str, why: str) -> NoReturn:
-        """Refuse a value.
-
-        Raises:
-            InvalidSettings: always.
-        """
-        raise InvalidSettings(where=self.setting, why=f"{text!r}: {why}; use {self.choices}")
-
+from runner.policy.own_class import OwnClass
 
 MICROSECOND = timedelta(microseconds=1)
 
@@ -83,8 +34,6 @@ CHOICES = "strict, aged, aged:10s, weighted:mail=3,sms=1, or a class of your own
 
 METHODS = ("within_lane", "of_lanes", "position", "level", "ahead_of", "rank", "lane_key", "sort_key")
 """The methods of a ClaimOrder."""
-
-OWN = OwnClass("claim_order", METHODS, "runner.policy.claim_order.StrictOrder", CHOICES)
 
 
 class ClaimOrder(Protocol):
@@ -117,7 +66,6 @@ class ClaimOrder(Protocol):
         Args:
             task: the columns of the other tasks.
             level: from `level`.
-            id: the task's id.
             run_at: its due time, as SQL; None for a task that becomes due now, after all due tasks.
         """
 
@@ -131,9 +79,7 @@ class ClaimOrder(Protocol):
         """The sort key of a claimed task, over all lanes.
 
         Args:
-            priority: the task's priority.
             run_at: its due time, in microseconds since 1970 or as the text of SQLite.
-            id: the task's id.
         """
 
 
@@ -262,7 +208,8 @@ class WeightedOrder(StrictOrder):
     weights: tuple[tuple[str, float], ...] = ()
 
     def __str__(self) -> str:
-        return "weighted:" + ",".join(f"{queue}={weight:g}" for queue, weight in self.weights)
+        weights = ",".join(f"{queue}={weight:g}" for queue, weight in self.weights)
+        return f"weighted:{weights}" if weights else "strict"
 
     @property
     def note(self) -> str:
@@ -272,6 +219,26 @@ class WeightedOrder(StrictOrder):
     def weight(self, queue: str) -> float:
         """The weight of a queue."""
         return dict(self.weights).get(queue, OTHERS)
+
+
+def _is_sql(value: Any) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(each, sa.ClauseElement) for each in value)
+
+
+CHECKS = dict.fromkeys(("within_lane", "of_lanes", "ahead_of"), _is_sql)
+"""The values that an order of your own may return."""
+
+# Keys of two orders cannot be compared: one failure ends the own order.
+OWN = OwnClass(
+    "claim_order",
+    METHODS,
+    "runner.policy.claim_order.StrictOrder",
+    CHOICES,
+    WeightedOrder(),
+    CHECKS,
+    lasting=True,
+    keys=("rank", "lane_key", "sort_key"),
+)
 
 
 def parse_order(text: str) -> ClaimOrder:

@@ -74,7 +74,6 @@ class Histogram:
         Args:
             bound: the bin, from `bin_ms`.
             number: how many times.
-            seconds: their sum.
         """
         each = self.bins.get(bound)
         if each is None:

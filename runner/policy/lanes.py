@@ -45,7 +45,6 @@ def serves(queue: str, queues: Collection[str], own: str) -> bool:
     """True if a runner claims from a queue.
 
     Args:
-        queue: the queue.
         queues: the queues of the runner; empty for all.
         own: the queue of this runner alone. It never claims from those of others.
     """
@@ -63,7 +62,6 @@ class Head(NamedTuple):
     """The first waiting task of a lane, from a survey.
 
     Args:
-        lane: the lane.
         run_at: time at which the task is due, in the database's own form.
         wait: seconds until then by the database's clock; zero or less if it is due.
         paused: True if the queue or the handler is paused.
@@ -120,7 +118,6 @@ class LaneSchedule:
 
         Args:
             lanes: the due lanes with limits, in order.
-            limited: all lanes with limits.
         """
         self.due, self._limited = dict.fromkeys(lanes), frozenset(limited)
         self._until = {lane: until for lane, until in self._until.items() if lane in self.due}
@@ -135,6 +132,10 @@ class LaneSchedule:
     def has_limits(self, lane: Lane) -> bool:
         """True if a lane had limits in the last survey."""
         return lane in self._limited
+
+    def waits(self, lane: Lane) -> bool:
+        """True if a lane without room waits for some."""
+        return lane in self._until
 
     def ready(self, now: float) -> list[Lane]:
         """The lanes to try, in order; `now` in monotonic seconds."""
@@ -156,7 +157,6 @@ class LaneSchedule:
         """Record the result of a claim.
 
         Args:
-            lanes: lanes of the claim.
             waits: seconds until a lane without room may have some; infinite until a task ends.
             empty: lanes without due tasks.
             cursors: the last tenants that had a turn; None after the last one of a round.
@@ -242,7 +242,8 @@ class Lanes:
 
     def recall(self) -> None:
         """Treat the lanes that recently had due tasks as due: a new task is most likely in one of them."""
-        lately = sorted(self.lately, key=lambda lane: self.order.rank(lane.priority))
+        accepted = filter(self.accepts, self.lately)
+        lately = sorted(accepted, key=lambda lane: self.order.rank(lane.priority))
         recalled = {lane: self.start for lane in self.limited.recall(lately) if lane not in self.positions}
         self.positions = recalled | self.positions
 
@@ -251,7 +252,6 @@ class Lanes:
         """Return the lanes to claim from, in order, at most CLAIMED: the next tasks are in them.
 
         Args:
-            positions: the positions by lane, in the order of a survey.
             accepts: returns whether to claim from a lane.
         """
         return dict(islice(((lane, position) for lane, position in positions.items() if accepts(lane)), CLAIMED))
@@ -266,6 +266,17 @@ class Lanes:
         """Forget the lanes of a claim that returned fewer tasks than requested: they have no more due tasks."""
         for lane in lanes:
             self.positions.pop(lane, None)
+
+    def is_due(self, lane: Lane) -> bool:
+        """True if a lane is believed to have due tasks."""
+        return lane in self.positions or lane in self.limited.due
+
+    def restrict(self, *, heads: bool = False) -> None:
+        """Forget the due lanes that are no longer accepted; with `heads`, also as lanes of suspects."""
+        if heads:
+            self.heads = {lane: position for lane, position in self.heads.items() if self.accepts(lane)}
+        self.positions = {lane: position for lane, position in self.positions.items() if self.accepts(lane)}
+        self.limited.due = {lane: None for lane in self.limited.due if self.accepts(lane)}
 
     def has_ready(self, now: float) -> bool:
         """True if there are lanes to claim from; `now` in monotonic seconds."""
@@ -288,7 +299,7 @@ class Line:
     """The waiting tasks of a simulated lane: first in, first out, and in turns of tenants where tenants have a limit.
 
     A round has a turn of the tasks without a tenant and one of each tenant in the order of their names, as in
-    runner.store.claim_tenants.
+    runner.store.claim.tenants.
 
     Args:
         has_turns: True if tenants have a limit.

@@ -1,7 +1,7 @@
 """limits: how many tasks of a queue, a handler or a tenant run at the same time, and how many start per period.
 
 All runners share a limit. Its values are in the registry row of the queue or the handler. A claim from a limited lane
-locks that row, counts the running tasks, and takes no more than `room` allows; see runner.store.claim_limited. A new
+locks that row, counts the running tasks, and takes no more than `room` allows; see runner.store.claim.limited. A new
 limit is one class here and one entry in LIMITS, its field in SharedLimits, its columns in LIMIT_COLUMNS of
 runner.db.schema.records and in a migration, and its option in runner.operations.limit. Claims, the audit and the rights
 of the roles follow LIMIT_COLUMNS.
@@ -31,7 +31,6 @@ class SharedLimits(NamedTuple):
 
     Args:
         running: maximum number of tasks that run at the same time.
-        per_tenant: the same for each tenant.
         rate: maximum rate of starts.
     """
 
@@ -88,15 +87,11 @@ class LimitUsage:
 
     Args:
         kind: "queue" or "handler".
-        name: its name.
-        limits: its limits.
         at: the database's time in seconds since 1970.
         spent: state of the token bucket; see Rate.
         running: its running tasks by tenant; "" for tasks without one.
         holders: its running tasks by runner, described in words.
         since: how long ago an operator set the limits, in words; empty for those of the handler's code.
-        by: the operator.
-        why: the reason.
         breaker: the open breaker of a handler; None if it is closed.
     """
 
@@ -271,7 +266,7 @@ class BreakerLimit(Limit):
 
     def remedy(self, usage: LimitUsage) -> RemedyStep:
         """Close it."""
-        command = f"runner breaker close {quote(one_line(usage.name))}"
+        command = f"runner limit handler {quote(one_line(usage.name))} --breaker close"
         return RemedyStep(self.name, f"the breaker of {usage.words} were closed", command)
 
 

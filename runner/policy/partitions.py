@@ -37,7 +37,6 @@ def next_range(ranges: Sequence[Range], next_id: int) -> Range | None:
     """Choose the range to create next.
 
     Args:
-        ranges: existing ranges.
         next_id: id of the next task.
 
     Returns:
@@ -54,7 +53,6 @@ def beyond(candidate: Range, highest_id: int) -> Range | None:
 
     Args:
         candidate: range from `next_range`.
-        highest_id: highest such id.
     """
     return _from(_cell(highest_id) + WIDTH, candidate.end - candidate.first)
 

@@ -10,16 +10,16 @@ package.module:Class        a mode of your own
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from itertools import pairwise
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 from runner.errors import InvalidDuration, InvalidSettings
 from runner.model.duration import format_duration, parse_duration
-from runner.policy.claim_order import OwnClass
+from runner.policy.own_class import OwnClass
 
 EVERY = 1.0
 """Seconds between surveys while claims return full. A higher priority is noticed at most this late."""
@@ -134,7 +134,6 @@ class FixedDelay:
 
         Args:
             period: from `period`, in seconds.
-            _runners: number of live runners.
             _random: in [0, 1).
         """
         return period
@@ -229,9 +228,25 @@ CHOICES = (
     "fixed-rate, fixed-delay, spread, tiers, tiers:0=3s,5=30s,15=60s, throttle, "
     "or a class of your own as package.module:Class"
 )
-OWN = OwnClass(
-    "poll_mode", ("period", "wait", "most_failures"), "runner.policy.polling.FixedDelay or FixedRate", CHOICES
-)
+LONGEST = 3_650 * 86_400.0
+"""The longest period and wait in seconds: ten years."""
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value <= LONGEST
+
+
+CHECKS: dict[str, Callable[[Any], bool]] = {
+    "rate": lambda rate: rate in get_args(Rate),
+    "period": _is_time,
+    "wait": _is_time,
+    "most_failures": lambda most: most is None or (isinstance(most, int) and most >= 0),
+}
+"""The values that a mode of your own may return."""
+
+METHODS = ("period", "wait", "most_failures")
+BASE = "runner.policy.polling.FixedDelay or FixedRate"
+OWN = OwnClass("poll_mode", METHODS, BASE, CHOICES, FixedDelay(), CHECKS)
 MODES = {str(mode): mode for mode in (FixedRate(), FixedDelay(), SpreadScans(), Tiers(), Throttle())}
 
 
@@ -277,7 +292,6 @@ def describe_polling(mode: PollMode, interval: timedelta, scans: Sequence[str]) 
     """Describe the polling of a runner: its mode, its period and its own scans.
 
     Args:
-        mode: the poll mode.
         interval: the setting `poll_interval`.
         scans: the setting `scans`.
     """
@@ -301,7 +315,6 @@ def parse_scans(parts: Sequence[str], handlers: Sequence[str]) -> dict[OwnScan, 
 
     Args:
         parts: such as report.*=1m.
-        handlers: names of the handlers of the runner.
 
     Returns:
         The handlers of each scan; the first pattern that matches a name counts.

@@ -5,7 +5,9 @@
 exp:10s*2<1h     10 seconds, doubled by each further failure, at most an hour; `<1h` is optional
 sidekiq          n^4 + 15 + random * 30 * (n + 1) seconds, n = 0, 1, 2, ...
 never            no retry
-1m,5m,20m~10%    any of them spread by up to 10 % either way, so that tasks that failed together retry separately
+patient          a plan of your own, registered with @retry_plan("patient") or as an entry point
+p.module:Class   a class of your own
+1m,5m,20m~10%    any plan of text, spread by up to 10 % either way, so that tasks that failed together retry separately
 """
 
 import re
@@ -16,6 +18,7 @@ from typing import NamedTuple, Protocol, Self
 
 from runner.errors import InvalidDuration, InvalidRetryPlan
 from runner.model.duration import format_duration, parse_duration
+from runner.policy.own_retry_plan import NAME, OwnPlan, load_plan, read_own
 
 LONGEST_DELAY = timedelta(days=3_650)
 """Longest delay of any plan and attempt: ten years."""
@@ -163,7 +166,6 @@ class Spread:
     """The delays of another plan, each spread evenly by up to a percentage either way.
 
     Args:
-        plan: plan to spread.
         percent: 1 to 100.
     """
 
@@ -198,6 +200,16 @@ def parse_plan(text: str) -> RetryPlan:
     return _parse_text(text)
 
 
+def load_retry(text: str) -> RetryPlan:
+    """Parse a retry plan of code or of a setting, and import the class that it names. Never for text of a row.
+
+    Raises:
+        InvalidRetryPlan: the text is not a plan, or the class cannot be loaded.
+    """
+    load_plan(text)
+    return parse_plan(text)
+
+
 @lru_cache(maxsize=1024)
 def _parse_text(text: str) -> RetryPlan:
     text = text.strip()
@@ -211,6 +223,8 @@ def _parse_text(text: str) -> RetryPlan:
         return plan
     if isinstance(plan, Never):
         raise InvalidRetryPlan(plan=text, why="never has no delay to spread")
+    if isinstance(plan, OwnPlan):
+        raise InvalidRetryPlan(plan=text, why="a plan of your own spreads its delays itself, with run.random")
     return Spread(plan, int(spread["percent"]))
 
 
@@ -218,7 +232,6 @@ def next_runs(plan: RetryPlan, attempt: int, max_attempts: int, start: datetime,
     """Preview the next attempts of a task if every attempt fails immediately.
 
     Args:
-        plan: retry plan.
         attempt: number of the attempt that fails at `start`; for a waiting task, one more than it has used.
         max_attempts: maximum number of attempts.
         start: time of that attempt, aware.
@@ -246,7 +259,6 @@ class Retries(NamedTuple):
 
     Args:
         share: the share of attempts that fail, 0 to 1; the same for each attempt of a task.
-        plan: the retry plan.
         max_attempts: maximum number of attempts.
     """
 
@@ -261,7 +273,6 @@ class Retries(NamedTuple):
         Args:
             total: number of attempts that ended, 1 or more.
             retried: number of those with another attempt after them.
-            plan: the retry plan.
             max_attempts: maximum number of attempts.
         """
         most = min(max(max_attempts, 1), MOST_ATTEMPTS)
@@ -289,7 +300,11 @@ def _parse(text: str, whole: str) -> RetryPlan:
         plan: RetryPlan | None = kind.read(text)
         if plan is not None:
             return plan
-    raise InvalidRetryPlan(plan=whole, why="unknown plan")
+    own = read_own(text)
+    if own is None:
+        hint = "; an own plan must be loaded here, be an entry point, or be named as package.module:Class"
+        raise InvalidRetryPlan(plan=whole, why=f"unknown plan{hint if NAME.fullmatch(text) else ''}")
+    return own
 
 
 def _delay(text: str, whole: str) -> timedelta:

@@ -70,7 +70,6 @@ class CronRule:
 
     Args:
         line: five fields, or six that begin with seconds.
-        zone: the time zone.
     """
 
     line: str
@@ -88,11 +87,7 @@ class CronRule:
 
 @dataclass(frozen=True)
 class EveryRule:
-    """Ticks at a fixed rate: the multiples of an interval since 1970, so that every runner computes the same ones.
-
-    Args:
-        interval: the interval.
-    """
+    """Ticks at a fixed rate: the multiples of an interval since 1970, so that every runner computes the same ones."""
 
     interval: timedelta
     delay = None
@@ -104,11 +99,7 @@ class EveryRule:
 
 @dataclass(frozen=True)
 class AfterEndRule:
-    """Ticks with a fixed delay after the end of the last run.
-
-    Args:
-        delay: the delay.
-    """
+    """Ticks with a fixed delay after the end of the last run."""
 
     delay: timedelta
 

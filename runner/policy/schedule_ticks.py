@@ -60,7 +60,6 @@ class DueTicks(NamedTuple):
     """The decision about the due ticks of a schedule.
 
     Args:
-        run: the ticks to run, in order.
         missed: the latest of the ticks that the misfire policy drops; None without one.
         next_at: the next tick; None for a rule with a delay, which waits for the end of the run.
     """
@@ -74,10 +73,7 @@ def due_ticks(rule: Rule, misfire: Misfire, first: datetime, now: datetime) -> D
     """Decide which of the due ticks run.
 
     Args:
-        rule: the rule of the schedule.
-        misfire: its misfire policy.
         first: the earliest tick that has not happened.
-        now: the database's time.
     """
     if first > now:
         return DueTicks([], None, first)
@@ -132,7 +128,6 @@ def resolve_overlap(overlap: Overlap, ticks: Sequence[datetime], unfinished: boo
     """Decide which ticks submit tasks, while an earlier run may be unfinished.
 
     Args:
-        overlap: the overlap policy.
         ticks: the ticks that are due together, in order.
         unfinished: True if the task of the last tick is still live.
     """
@@ -153,8 +148,6 @@ def delayed(schedule: str, tick: datetime, jitter: float) -> datetime:
     """Return the time of a tick's task: later by a random part of the jitter, the same for every runner.
 
     Args:
-        schedule: id of the schedule.
-        tick: the tick.
         jitter: maximum delay in seconds.
     """
     digest = hashlib.blake2b(f"{schedule}|{tick.timestamp()}".encode(), digest_size=8).digest()
@@ -165,9 +158,7 @@ def next_ticks(rule: Rule, next_at: datetime | None, now: datetime, count: int =
     """Preview the next ticks of a schedule.
 
     Args:
-        rule: its rule.
         next_at: its next tick as stored; None to compute it from `now`.
-        now: the current time.
         count: maximum number of ticks.
     """
     if next_at is None:
@@ -180,7 +171,6 @@ def check_spec(spec: ScheduleSpec, payload_limit: int | None = None) -> None:
     """Reject a definition that has no ticks, or whose tasks could not be stored or executed.
 
     Args:
-        spec: the definition.
         payload_limit: maximum size of the payload in bytes; None for no limit.
 
     Raises:
@@ -231,18 +221,18 @@ def task_template(schedule: str, spec: ScheduleSpec, defaults: Mapping[str, Any]
     """Return the task of a schedule without its time.
 
     Args:
-        schedule: its id.
-        spec: its definition.
         defaults: the defaults of its handler by task option, for options that the definition leaves out.
 
     Raises:
         InvalidInput: see `check_spec`.
     """
+    from runner.handlers.dependencies import DECLARED
     from runner.handlers.options import SCHEDULE_OPTIONS
     from runner.handlers.schedules import read_options
 
     check_spec(spec)
     names = [name for name in SCHEDULE_OPTIONS if name in defaults and not (spec.broadcast and name == "queue")]
+    names += [DECLARED] if DECLARED in defaults else []
     inherited = read_options(json.dumps({name: defaults[name] for name in names}))
     task = NewTask(spec.handler, spec.payload, submitted_by=f"schedule {schedule}")
     return task._replace(**{**inherited, **read_options(spec.options)})
@@ -251,4 +241,7 @@ def task_template(schedule: str, spec: ScheduleSpec, defaults: Mapping[str, Any]
 def task_of(template: NewTask, schedule: str, moment: datetime, jitter: float) -> NewTask:
     """Return the task of one tick. Its key is the tick, unless the options of the schedule set one."""
     key = template.key if template.key is not None else moment.isoformat().replace("+00:00", "Z")
-    return template._replace(key=key, run_at=delayed(schedule, moment, jitter) if jitter else None)
+    from runner.handlers.dependencies import with_key
+
+    task = template._replace(key=key, run_at=delayed(schedule, moment, jitter) if jitter else None)
+    return with_key(task) if task.after else task

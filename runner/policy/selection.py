@@ -7,19 +7,21 @@ with a selection adds conditions to its claims; without one, the statements are 
 --slice 2/8           static slice: the buckets with bucket % 8 = 2; a second runner of the slice is its standby
 --slice live          the live runners with the same handlers and queues divide all buckets
 --slice single        all buckets: one runner claims, the others are standbys
+--slice shop.slices:ByRegion   the same as live, divided by a class of your own
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import sqlalchemy as sa
 
 from runner.db.schema.task import Condition
-from runner.db.types import epoch_seconds
+from runner.db.types import PositionTime, epoch_seconds, from_position, is_listed, is_unlisted
 from runner.errors import InvalidSettings
 from runner.model.task import BUCKETS
+from runner.policy.own_class import OwnClass
 from runner.text.sanitize import one_line
 
 T = TypeVar("T")
@@ -42,11 +44,20 @@ class TaskSelection(NamedTuple):
         until: the end of the lease that was valid when the buckets were read, in seconds since 1970 by the database's
             clock; None for fixed buckets. After it another runner may have taken a bucket, even if the lease was
             renewed since, so a claim that waited so long for a lock takes nothing.
+        fresh: number of failures up to which a task is taken without regard to `seen`.
+        seen: the time of a scan, as PositionTime: tasks that failed more often are taken if they were due then. None
+            together with `fresh`.
+        without: ids of tasks to leave out, with commas between them: stuck rows; None for none.
+        only: ids of the only tasks to take, in the same form; None for all.
     """
 
     buckets: str | None = None
     failures: int | None = None
     until: float | None = None
+    fresh: int | None = None
+    seen: object = None
+    without: str | None = None
+    only: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,7 +77,6 @@ def selected(task: Any, names: Collection[str]) -> Iterator[Condition]:
     """The SQL that a selection takes a task.
 
     Args:
-        task: the columns of the task.
         names: see `TaskSelection.names`.
     """
     if "buckets" in names:
@@ -78,6 +88,31 @@ def selected(task: Any, names: Collection[str]) -> Iterator[Condition]:
         yield epoch_seconds() <= sa.bindparam("selected_until", type_=sa.Float)
     if "failures" in names:
         yield task.attempt <= sa.bindparam("selected_failures", type_=sa.Integer)
+    if "seen" in names:
+        was_due = task.run_at <= from_position(sa.bindparam("selected_seen", type_=PositionTime))
+        yield (task.attempt <= sa.bindparam("selected_fresh", type_=sa.Integer)) | was_due
+    if "without" in names:
+        yield is_unlisted(task.id, sa.bindparam("selected_without", type_=sa.Text))
+    if "only" in names:
+        yield is_listed(task.id, sa.bindparam("selected_only", type_=sa.Text))
+
+
+def listed(ids: Iterable[int]) -> str | None:
+    """Return ids as the text of a selection; None without one."""
+    return ",".join(map(str, ids)) or None
+
+
+def among(id: Any, only: Collection[int] | None, without: Collection[int]) -> Iterator[Condition]:
+    """The SQL that an id is one of some ids, and none of others.
+
+    Args:
+        only: the ids to take; None for all.
+        without: the ids to leave out, such as those of stuck rows.
+    """
+    if only is not None:
+        yield is_listed(id, sa.literal(listed(only) or "0", sa.Text))
+    if without:
+        yield is_unlisted(id, sa.literal(listed(without), sa.Text))
 
 
 def mask(buckets: Collection[int]) -> str:
@@ -136,25 +171,74 @@ class StaticSlice(NamedTuple):
         return frozenset(range(self.number, BUCKETS, self.slices))
 
 
+class LiveSlices(Protocol):
+    """How the live runners of a group divide all buckets."""
+
+    def share(self, member: str, members: frozenset[str]) -> Collection[int]:
+        """Return the buckets of one member. Each bucket should be in the share of one member.
+
+        Args:
+            member: the name of this runner in its group, such as web1#0.
+            members: names of all members, this one included.
+        """
+
+
+class EvenSlices:
+    """The slices `live`: see `share`."""
+
+    def __str__(self) -> str:
+        return LIVE
+
+    def share(self, member: str, members: frozenset[str]) -> Collection[int]:
+        """Return an even share."""
+        return share(member, members)
+
+
+def _are_buckets(value: Any) -> bool:
+    return isinstance(value, Collection) and all(type(bucket) is int and 0 <= bucket < BUCKETS for bucket in value)
+
+
+SLICES = (
+    f"a number and the slices such as 0/4 (then 0 to 3; at most {BUCKETS} slices), live, single, or a class of your "
+    "own as package.module:Class"
+)
+OWN = OwnClass(
+    "slice", ("share",), "no class: it needs share(member, members)", SLICES, EvenSlices(), {"share": _are_buckets}
+)
+
+
+def load_slices(text: str) -> LiveSlices:
+    """Return how the live runners divide the buckets.
+
+    Args:
+        text: the setting `slice`: `live`, or the path of a class.
+
+    Raises:
+        InvalidSettings: the class cannot be loaded.
+    """
+    name = text.strip()
+    slices: LiveSlices = EvenSlices() if name == LIVE else OWN.load(name)
+    return slices
+
+
 def parse_slice(text: str) -> StaticSlice | None:
     """Parse the setting `slice`.
 
     Returns:
-        The static slice; None for `live`.
+        The static slice; None for `live` and for the path of a class, which `load_slices` loads.
 
     Raises:
         InvalidSettings: it is not a slice.
     """
     name = text.strip()
-    if name == LIVE:
+    if name == LIVE or ":" in name:
         return None
     if name == SINGLE:
         return StaticSlice(0, 1)
     number, _, slices = name.partition("/")
     if number.isdecimal() and slices.isdecimal() and 0 <= int(number) < int(slices) <= BUCKETS:
         return StaticSlice(int(number), int(slices))
-    why = f"{text!r}: use a number and the slices such as 0/4 (then 0 to 3; at most {BUCKETS} slices), live, or single"
-    raise InvalidSettings(where="slice", why=why)
+    raise InvalidSettings(where="slice", why=f"{text!r}: use {SLICES}")
 
 
 def selection_of(slices: str | None, buckets: str | None) -> TaskSelection:
@@ -184,7 +268,7 @@ def described_selection(slices: str | None, buckets: str | None) -> tuple[str | 
         InvalidSettings: one of them is not valid.
     """
     if slices is not None:
-        return str(parse_slice(slices) or LIVE), ""
+        return str(parse_slice(slices) or slices.strip()), ""
     return None, None if buckets is None else format_buckets(parse_buckets(buckets))
 
 
@@ -197,7 +281,6 @@ def share(member: str, members: Collection[str]) -> frozenset[int]:
     Source: highest random weight, Thaler and Ravishankar, 1998 (rendezvous hashing).
 
     Args:
-        member: name of the member.
         members: names of all members, this one included.
     """
     rivals = sorted(members)
@@ -209,12 +292,7 @@ def _weight(bucket: int, member: str) -> bytes:
 
 
 def member_name(host: str, names: Collection[str]) -> str:
-    """Return the first free name of a member on a host, so that a runner that starts again gets its old name.
-
-    Args:
-        host: the host.
-        names: the names of the live members.
-    """
+    """Return the first free name of a member on a host, so that a runner that starts again gets its old name."""
     return next(name for number in range(len(names) + 1) if (name := f"{host}#{number}") not in names)
 
 
@@ -222,7 +300,6 @@ def select_handlers(handlers: Mapping[str, T], only: Sequence[str], without: Seq
     """Return the handlers that a runner takes.
 
     Args:
-        handlers: all handlers, by name.
         only: names, or patterns such as report.*, of the handlers to take; empty for all.
         without: the same of those to leave.
 

@@ -22,10 +22,10 @@ from typing import NamedTuple
 from runner.model.task import Priority
 from runner.policy.capacity import MINUTE, Pool, WorkKey
 from runner.policy.claim_order import ClaimOrder, WeightedOrder
-from runner.policy.claim_policy import QueueShares
 from runner.policy.histogram import Histogram, merged
 from runner.policy.lanes import Lane, Line, Waiting, in_order, lane_key_in
 from runner.policy.limits import LIMITS, LimitUsage, SharedLimits, retry_in, room
+from runner.policy.queue_shares import QueueShares
 from runner.policy.retry import Retries
 
 MOST_TASKS = 100_000
@@ -39,7 +39,6 @@ class Backlog(NamedTuple):
     """The due tasks of a lane, spread evenly over their waits.
 
     Args:
-        tasks: their number.
         oldest: seconds since the first one became due.
     """
 
@@ -86,8 +85,6 @@ class Configuration:
     """The configuration to simulate.
 
     Args:
-        order: the claim order.
-        pools: the slots.
         limits: the limits of queues and handlers.
         paused: the paused queues and handlers: their tasks wait.
     """
@@ -103,8 +100,6 @@ class QueueResult:
     """The simulation of one queue.
 
     Args:
-        tasks: its tasks.
-        started: the tasks that started.
         retries: the failed attempts that came back.
         longest: the longest wait in seconds from the due time to the start, or to the end of the simulation.
         drained: seconds until no task of it waited for the first time; None if tasks waited all the time.
@@ -123,8 +118,6 @@ class Simulation:
     """A simulation of a configuration.
 
     Args:
-        workload: the work.
-        configuration: the configuration.
         seed: of the random durations, failures, priorities and tenants.
         most: maximum number of tasks to simulate one by one.
     """

@@ -10,7 +10,7 @@ The order. A runner starts the suspects of groups of 16 first, because most of t
 of any group in one claim of four, so that a steady flow of new suspects delays none without end. Oldest means due for
 the longest time. A suspect starts as soon as its group allows it, and others of at least its width start beside it.
 Other tasks delay no suspect: a runner without a free slot looks for suspects about once a second, and starts them in
-the next free slots; see runner.engine.suspect_claims.
+the next free slots; see runner.engine.claiming.suspect_claims.
 
 The bound. n innocents and c killers become suspects of one runner with k slots. A killer takes at most 15 innocents
 along in a group of 16, at most 3 in a group of 4, and none alone. So there are at most
@@ -49,9 +49,7 @@ def is_suspect(rescues: int, attempts_left: int | None, used: int) -> bool:
     A rescue that counted no attempt found no sign that the task had started: only a second one makes a suspect.
 
     Args:
-        rescues: runners that it lost.
         attempts_left: attempts that it has left; None when it has no maximum.
-        used: attempts that it has used.
     """
     return rescues >= FIRST or (rescues > 0 and used > 0 and attempts_left is not None and attempts_left <= 1)
 
@@ -62,7 +60,6 @@ def width(rescues: int, attempts_left: int | None) -> int:
     The last attempt is run alone, and so is a task that lost a runner in a group of 4.
 
     Args:
-        rescues: runners that it lost.
         attempts_left: attempts that it has left; None when it has no maximum.
     """
     last = len(WIDTHS) - 1
@@ -74,7 +71,6 @@ def describe(rescues: int, attempts_left: int | None) -> str:
     """A suspect in one sentence.
 
     Args:
-        rescues: runners that it lost.
         attempts_left: attempts that it has left; None when it has no maximum.
     """
     lost = "1 runner before its last attempt" if rescues == 1 else f"{rescues} runners"
@@ -133,8 +129,6 @@ def first(unproven: Iterable[Suspect], room: int, among: int = ALONE) -> Ask:
     """The next suspect to claim: the oldest one, if it may run beside the unproven ones; otherwise none.
 
     Args:
-        unproven: suspects that keep their place.
-        room: free slots.
         among: only suspects of at least this width are considered.
 
     Returns:
@@ -149,9 +143,7 @@ def more(unproven: Iterable[Suspect], width: int, room: int) -> Ask:
     """The suspects to claim beside one that was claimed just now.
 
     Args:
-        unproven: suspects that keep their place, with that one.
         width: of that one.
-        room: free slots.
     """
     widths = [suspect.width for suspect in unproven]
     return Ask(max(0, min(room, min([width, *widths]) - len(widths))), width, width)
@@ -164,7 +156,6 @@ def rounds(innocents: int, killers: int = 0, slots: int = WIDTHS[0], attempts: i
         innocents: tasks that end well, none of them before its last attempt.
         killers: tasks that kill their runner each time.
         slots: of the runner.
-        attempts: that a killer has.
     """
     wide, narrow = min(WIDTHS[0], slots), min(WIDTHS[1], slots)
     return (

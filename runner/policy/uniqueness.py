@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 from runner.errors import DuplicateTask
 from runner.model.task import NewTask, OnDuplicate
 
-Key: TypeAlias = tuple[str, str]
+HandlerKey: TypeAlias = tuple[str, str]
 """Handler name and unique key."""
 
 
@@ -47,29 +47,28 @@ class Contest(NamedTuple):
         return [by_index[index] for index in range(len(by_index))]
 
 
-def key_of(task: NewTask) -> Key | None:
+def key_of(task: NewTask) -> HandlerKey | None:
     """Return the handler and unique key of a task; None without a unique key."""
-    return (task.handler, task.unique.key) if task.unique is not None else None
+    return (task.handler, task.unique_key.text) if task.unique_key is not None else None
 
 
-def contest(tasks: Sequence[NewTask], holders: Mapping[Key, int]) -> Contest:
+def contest(tasks: Sequence[NewTask], holders: Mapping[HandlerKey, int]) -> Contest:
     """Assign each free key to the first task of the submit that requests it.
 
     Args:
-        tasks: tasks of one submit.
         holders: ids of the existing holders of their keys.
 
     Raises:
         DuplicateTask: a task is a duplicate, and its on_duplicate is "error".
     """
-    outcome, first = Contest([], {}, {}), dict[Key, int]()
+    outcome, first = Contest([], {}, {}), dict[HandlerKey, int]()
     for index, task in enumerate(tasks):
         key = key_of(task)
         if key is None or (key not in holders and first.setdefault(key, index) == index):
             outcome.new.append(index)
             continue
-        if task.unique is not None and task.unique.on_duplicate is OnDuplicate.ERROR:
-            raise _duplicate(task.handler, task.unique.key, holders.get(key))
+        if task.unique_key is not None and task.unique_key.on_duplicate is OnDuplicate.ERROR:
+            raise _duplicate(task.handler, task.unique_key.text, holders.get(key))
         if key in holders:
             outcome.existing[index] = holders[key]
         else:
@@ -77,21 +76,19 @@ def contest(tasks: Sequence[NewTask], holders: Mapping[Key, int]) -> Contest:
     return outcome
 
 
-def changes(tasks: Sequence[NewTask], outcome: Contest, ids: Sequence[int]) -> dict[Key, KeyChange]:
+def changes(tasks: Sequence[NewTask], outcome: Contest, ids: Sequence[int]) -> dict[HandlerKey, KeyChange]:
     """Return the updates of the keys.
 
     Args:
-        tasks: tasks of one submit.
         outcome: result of `contest`.
-        ids: id for each index.
     """
     duplicates = Counter(key_of(tasks[index]) for index in (*outcome.existing, *outcome.same_submit))
     updates = {key: KeyChange(duplicates=number) for key, number in duplicates.items() if key is not None}
     for index in outcome.new:
         task = tasks[index]
-        if task.unique is not None:
-            key = (task.handler, task.unique.key)
-            updates[key] = KeyChange(ids[index], task.unique.scope, task.unique.seconds, duplicates[key])
+        if task.unique_key is not None:
+            key = (task.handler, task.unique_key.text)
+            updates[key] = KeyChange(ids[index], task.unique_key.scope, task.unique_key.seconds, duplicates[key])
     return updates
 
 
@@ -100,7 +97,7 @@ def _duplicate(handler: str, key: str, id: int | None) -> DuplicateTask:
     return DuplicateTask(handler=handler, key=key, id=id, holder=holder)
 
 
-def blocked(keys: Mapping[int, Key], holders: Mapping[Key, int]) -> dict[int, int]:
+def blocked(keys: Mapping[int, HandlerKey], holders: Mapping[HandlerKey, int]) -> dict[int, int]:
     """Find the finished tasks that cannot be requeued because another task has their unique key.
 
     Args:
@@ -121,13 +118,11 @@ def replacements(tasks: Sequence[NewTask], outcome: Contest, ids: Sequence[int])
     """Return the duplicates whose values replace those of an existing task, by its id; the last one wins.
 
     Args:
-        tasks: tasks of one submit.
         outcome: result of `contest`.
-        ids: id for each index.
     """
     duplicates = sorted(outcome.existing.keys() | outcome.same_submit.keys())
     return {
         ids[index]: task
         for index in duplicates
-        if (task := tasks[index]).unique is not None and task.unique.on_duplicate is OnDuplicate.REPLACE
+        if (task := tasks[index]).unique_key is not None and task.unique_key.on_duplicate is OnDuplicate.REPLACE
     }

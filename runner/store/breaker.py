@@ -23,7 +23,6 @@ class Report(NamedTuple):
     """The ends of attempts of a handler that concern its breaker.
 
     Args:
-        handler: the handler.
         failed: reason of the last failure that counts; empty without one.
         opens: reason of a failure that opens it; empty without one.
         passed: the rounds of the probes that found the service well.
@@ -55,7 +54,6 @@ async def review(tx: Transaction, report: Report) -> Review:
     """Open or close a breaker after a report, if the report decides it.
 
     Args:
-        tx: a writing transaction.
         report: from a runner that settled these attempts.
     """
     handler = tx.tables.handler
@@ -90,6 +88,8 @@ async def _of_probes(tx: Transaction, report: Report, definition: BreakerDefinit
     return Review(True)
 
 
+# Several runners probe in one round, and report in any order. The first report that matters ends the round; the round
+# number in its condition makes all later ones find no row, so that one failed round waits once.
 def _of_round(handler: sa.Table, probe: Probe) -> Sequence[sa.ColumnElement[bool]]:
     """The condition that no report has ended a round of probes, and no operator has closed the breaker since."""
     return handler.c.breaker_opened_at == probe.opened_at, handler.c.breaker_round == probe.round
@@ -125,10 +125,6 @@ async def open_breaker(
     """Open a closed breaker.
 
     Args:
-        tx: a writing transaction.
-        name: the handler.
-        definition: its definition.
-        why: the reason.
         operator: the operator; None if it opens by itself.
         wait: seconds until the first probe; None for those of the definition.
 
@@ -152,8 +148,6 @@ async def close_breaker(tx: Transaction, name: str, *conditions: sa.ColumnElemen
     """Close an open breaker: its tasks start again, and earlier failures do not count.
 
     Args:
-        tx: a writing transaction.
-        name: the handler.
         conditions: further conditions about its registry row.
 
     Returns:
@@ -173,9 +167,7 @@ async def declare_breakers(tx: Transaction, handlers: Sequence[str], breakers: M
     """Write the breakers of the handlers' code that have changed. A handler without one starts its tasks again.
 
     Args:
-        tx: a writing transaction.
         handlers: names of the handlers of a runner, which are in the registry.
-        breakers: the definitions by handler.
     """
     handler = tx.tables.handler
     rows = await tx.rows(sa.select(handler.c.name, handler.c.breaker).where(handler.c.breaker.is_not(None)))

@@ -1,7 +1,7 @@
 """heartbeat: register runners and renew their leases."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from runner.db.types import db_later, db_now
 from runner.model.task import State
 from runner.policy.limits import UNLIMITED
 from runner.store.breaker import declare_breakers, json_text
-from runner.store.limits import kept_tokens
+from runner.store.claim.ledger import kept_tokens
 
 
 class Renewal(NamedTuple):
@@ -36,21 +36,22 @@ class LoopBlock(NamedTuple):
         seconds: time without a heartbeat, at the renewal of the lease beside it.
         tasks: id and handler of the task that is the reason, or of the possible ones.
         place: file and line of the handler, or the name of another coroutine; empty if unknown.
-        locked: True if C code holds the interpreter lock, False if a coroutine blocks the event loop.
+        locked: True if not even the threads of the runner send a ping, probably because C code holds the
+            interpreter lock; False if a coroutine blocks the event loop.
+        fact: the observed state of the thread that probably keeps the others from running; empty if unknown.
     """
 
     seconds: float
     tasks: Sequence[tuple[int, str]] = ()
     place: str = ""
     locked: bool = False
+    fact: str = ""
 
 
 def renew(frame: Frame, runner_id: int, lease: float, block: LoopBlock) -> Steps[Renewal]:
     """Renew a lease beside the heartbeat, unless a rescue has removed the runner.
 
     Args:
-        frame: tables, driver and dialect of the statements.
-        runner_id: the id from `register`.
         lease: length of the lease in seconds from now.
         block: the reason, which the next heartbeat clears.
     """
@@ -61,16 +62,11 @@ def renew(frame: Frame, runner_id: int, lease: float, block: LoopBlock) -> Steps
 
 
 MOST_SUSPECTS = 5
-"""Maximum number of tasks that are named while C code holds the interpreter lock."""
+"""Maximum number of tasks that are named while no thread of a runner sends a ping."""
 
 
 def suspects(frame: Frame, runner_id: int) -> Steps[list[tuple[int, str]]]:
-    """Read id and handler of the tasks that a runner executes, the last started first.
-
-    Args:
-        frame: tables, driver and dialect of the statements.
-        runner_id: the id from `register`.
-    """
+    """Read id and handler of the tasks that a runner executes, the last started first."""
     task = frame.tables.task.c
     own = (task.runner_id == sa.bindparam("runner", type_=sa.BigInteger)) & is_state(task.state, State.RUNNING)
     latest = sa.select(task.id, task.handler).where(own).order_by(task.claimed_at.desc(), task.id.desc())
@@ -93,10 +89,7 @@ class Identity(NamedTuple):
     """Host, process and capabilities of a runner.
 
     Args:
-        host: host name.
         pid: process id.
-        version: version of the program.
-        handlers: names of its handlers.
         capacity: maximum number of tasks that run at the same time.
         queues: queues that it claims from; empty for all.
         threads: number of thread slots.
@@ -152,20 +145,31 @@ class HeartbeatReply(NamedTuple):
     running: frozenset[tuple[int, int]] = frozenset()
 
 
-async def register(tx: Transaction, identity: Identity, lease: float) -> int:
+def ignore(_locked: list[str]) -> None:
+    """The default of `on_locked`."""
+
+
+async def register(
+    tx: Transaction,
+    identity: Identity,
+    lease: float,
+    gap: float = 0.0,
+    on_locked: Callable[[list[str]], object] = ignore,
+) -> int:
     """Register a runner and its handlers.
 
+    The runner continues the proof of availability of other runners, alive or not, whose last one is recent: runners
+    that crash one after another together prove that the database was available.
+
     Args:
-        tx: an open transaction.
-        identity: identity of the process.
         lease: length of the lease in seconds.
+        gap: maximum seconds between two writes of runners while the database counts as available.
+        on_locked: called with the handlers that `enter_handlers` left out.
 
     Returns:
         The runner's id. Each registration gets a new one.
     """
-    await _enter_handlers(tx, identity)
-    await _declare_limits(tx, identity)
-    await declare_breakers(tx, identity.handlers, identity.breakers)
+    on_locked(await enter_handlers(tx, identity))
     runner = tx.tables.runner
     entered = sa.insert(runner).values(
         host=identity.host,
@@ -184,8 +188,53 @@ async def register(tx: Transaction, identity: Identity, lease: float) -> int:
         buckets=identity.buckets,
         schedules=json.dumps(dict(identity.schedules), sort_keys=True),
         lease_until=db_later(db_now(), lease),
+        available_since=_available_since(tx.tables, gap),
     )
     return int((await tx.execute(entered.returning(runner.c.id))).scalar_one())
+
+
+def _available_since(tables: Tables, gap: float) -> sa.ColumnElement[Any]:
+    """Since when writes of runners prove that the database is available; now if the last one is older than the gap."""
+    runner = tables.runner.alias("witness").c
+    is_recent = runner.available_until.between(db_later(db_now(), -gap), db_now())
+    since: sa.ColumnElement[Any] = sa.select(sa.func.min(runner.available_since)).where(is_recent).scalar_subquery()
+    return sa.func.coalesce(since, db_now())
+
+
+LOCK_LIMIT = "2s"
+"""The longest wait for a lock of a registration: another one may enter the same handler for the first time."""
+
+
+async def enter_handlers(tx: Transaction, identity: Identity) -> list[str]:
+    """Enter the handlers of a runner with their signatures, limits and breakers.
+
+    Args:
+        tx: a writing transaction.
+        identity: the names and the declarations.
+
+    Returns:
+        The handlers whose rows another transaction locks: they keep the declarations that the rows contain.
+    """
+    locked = await _locked_handlers(tx, identity.handlers)
+    names = [name for name in identity.handlers if name not in locked]
+    limits = {name: values for name, values in identity.limits.items() if name not in locked}
+    breakers = {name: values for name, values in identity.breakers.items() if name not in locked}
+    free = identity._replace(handlers=names, limits=limits, breakers=breakers)
+    await _enter_handlers(tx, free)
+    await _declare_limits(tx, free)
+    await declare_breakers(tx, free.handlers, free.breakers)
+    return sorted(locked)
+
+
+async def _locked_handlers(tx: Transaction, names: Sequence[str]) -> set[str]:
+    """Lock the rows of handlers in the order of their names, except those that another transaction locks."""
+    if not names or not tx.dialect.row_locks:
+        return set()
+    name = tx.tables.handler.c.name
+    rows = sa.select(name).where(tx.dialect.one_of(name, sorted(names)))
+    lock = rows.where(tx.dialect.lock_limit(LOCK_LIMIT)).order_by(name)
+    free = {row[0] for row in await tx.rows(lock.with_for_update(key_share=True, skip_locked=True))}
+    return {row[0] for row in await tx.rows(rows)} - free if len(free) < len(set(names)) else set()
 
 
 async def _enter_handlers(tx: Transaction, identity: Identity) -> None:
@@ -250,17 +299,16 @@ async def heartbeat(
 
     Args:
         tx: an open transaction; two statements are executed.
-        runner_id: the id from `register`.
         lease: length of the lease in seconds from now.
         running: number of tasks in flight.
         gap: seconds since the last heartbeat above which the reply is late; default: the lease.
         abandoned: number of abandoned threads, and of replaced ones.
-        usage: the resources in use.
     """
     rows = await tx.run(
         _reply_statement(tx.tables, tx.driver), {"runner": runner_id, "gap": -(lease if gap is None else gap)}
     )
     renewal = {"runner": runner_id, "lease": lease, "in_hand": running, "cpu": usage.cpu, "memory": usage.memory}
+    renewal["gap"] = -(lease if gap is None else gap)
     renewal |= {"abandoned": abandoned[0], "replaced": abandoned[1]}
     if not await tx.run(_renew_statement(tx.tables, tx.driver), renewal):
         return HeartbeatReply(False, None, frozenset())
@@ -290,12 +338,38 @@ def _renew_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     threads = {"abandoned_threads": "abandoned", "replaced_threads": "replaced"}
     counts = {name: sa.bindparam(key, type_=sa.Integer) for name, key in threads.items()}
     usage = {"cpu": sa.bindparam("cpu", type_=sa.Float), "memory": memory, "stall": sa.null()}
-    renewed = renewed.values(heartbeat_at=db_now(), lease_until=until, running=in_hand, **counts, **usage)
+    proof = _proof(tables)
+    renewed = renewed.values(heartbeat_at=db_now(), lease_until=until, running=in_hand, **proof, **counts, **usage)
     return Prepared(renewed.returning(tables.runner.c.id), driver)
+
+
+def _proof(tables: Tables) -> dict[str, Any]:
+    """Extend the runner's proof of availability, or begin another one after a gap or a step of the clock."""
+    runner = tables.runner.c
+    gap = runner.available_until < db_later(db_now(), sa.bindparam("gap", type_=sa.Float))
+    is_broken = gap | (runner.lease_until < db_now()) | (runner.available_since > db_now())
+    since = sa.case((is_broken, db_now()), else_=runner.available_since)
+    return {"available_since": since, "available_until": db_now()}
 
 
 def _is_it(tables: Tables) -> sa.ColumnElement[bool]:
     return tables.runner.c.id == sa.bindparam("runner", type_=sa.BigInteger)
+
+
+async def write_stuck(tx: Transaction, runner_id: int, stuck: str | None) -> None:
+    """Store the stuck rows of a runner, for other processes.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        stuck: JSON text from runner.model.stuck_row; None without any.
+    """
+    await tx.run(_write_stuck(tx.tables, tx.driver), {"runner": runner_id, "stuck": stuck})
+
+
+@lru_cache
+def _write_stuck(tables: Tables, driver: sa.Dialect) -> Prepared:
+    stuck = sa.bindparam("stuck", type_=tables.runner.c.stuck.type)
+    return Prepared(sa.update(tables.runner).where(_is_it(tables)).values(stuck=stuck), driver)
 
 
 async def acknowledge(
@@ -304,8 +378,6 @@ async def acknowledge(
     """Clear an executed command except for its rest, unless a newer one has replaced it.
 
     Args:
-        tx: an open transaction.
-        runner_id: the id from `register`.
         command: the command from `heartbeat`.
         rest: the part of it that stays, because it takes until the runner exits; None for none.
         capacity: new maximum number of tasks that run at the same time.
@@ -323,7 +395,26 @@ async def acknowledge(
     await tx.execute(sa.update(runner).where(runner.c.id == runner_id).values(values))
 
 
-async def leave(tx: Transaction, runner_id: int) -> None:
-    """Deregister a runner without tasks in flight."""
+async def leave(tx: Transaction, runner_id: int, gap: float = 0.0) -> None:
+    """Deregister a runner without tasks in flight. Another runner, alive or lost, keeps its proof of availability.
+
+    Args:
+        gap: as for `register`.
+    """
     runner = tx.tables.runner
-    await tx.execute(sa.delete(runner).where(runner.c.id == runner_id))
+    left = sa.delete(runner).where(runner.c.id == runner_id, runner.c.lease_until >= db_now())
+    own = (await tx.execute(left.returning(runner.c.available_since))).scalar_one_or_none()
+    if own is None:
+        await tx.execute(sa.delete(runner).where(runner.c.id == runner_id))
+        return
+    # The one that was silent for longest is the most likely to be lost. Skipping locked rows avoids a deadlock of two
+    # runners that leave, and waits for no rescue.
+    heir = sa.select(runner.c.id).order_by(runner.c.heartbeat_at, runner.c.id).limit(1)
+    ids = [row.id for row in await tx.rows(heir.with_for_update(skip_locked=True))]
+    if ids:
+        is_recent = runner.c.available_until.between(db_later(db_now(), -gap), db_now())
+        earlier = is_recent & (runner.c.available_since < own)
+        since = sa.case((earlier, runner.c.available_since), else_=sa.literal(own, runner.c.available_since.type))
+        await tx.execute(
+            sa.update(runner).where(runner.c.id == ids[0]).values(available_since=since, available_until=db_now())
+        )

@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Sequence
+from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect, by_column
-from runner.db.schema import Tables, state_literal
-from runner.db.schema.partitions import submit_watch
+from runner.db.schema import Tables, is_state, state_literal
+from runner.db.schema.partitions import ROW_TIMEOUT, submit_watch
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
 from runner.db.types import JsonText, RowAddress, ctid, db_now, next_version
+from runner.errors import DatabaseRefused
 from runner.model.task import MOVES, State
 from runner.store.dependencies.parents import block_followers
 from runner.store.minute_statistics import NO_RUNNER, count_successes
@@ -27,7 +29,7 @@ ENDING_COLUMNS: dict[str, Any] = {
 }
 """The values of a FinishedTask, with the duration in microseconds: a fraction takes longer to write and to read."""
 
-UNASSIGNED: dict[str, Any] = {"runner_id": None, "deadline_at": None, "claimed_at": None, "started_at": None}
+UNASSIGNED: dict[str, Any] = dict.fromkeys(("runner_id", "deadline_at", "claimed_at", "started_at"), sa.null())
 """The columns to reset when a task no longer has a runner."""
 
 
@@ -35,7 +37,6 @@ class FinishedTask(NamedTuple):
     """The final result of one task.
 
     Args:
-        id: task id.
         fence: fence that the row must still have.
         duration: duration of the last attempt in seconds; None without one.
         result: JSON text; None without a result.
@@ -49,70 +50,92 @@ class FinishedTask(NamedTuple):
     error: str | None = None
 
 
+SKIPPED_COPIES = " of the deleted rows not stored in the history: probably a trigger returns NULL"
+"""The text of the error of a statement that would lose tasks."""
+
 RUNNER = sa.bindparam("holder", type_=sa.BigInteger)
 PART = sa.bindparam("part", type_=sa.SmallInteger)
 
 
+def require_all(expected: int, changed: int) -> None:
+    """Refuse a statement that changed fewer rows than it had locked: the others would be lost, or be in two tables.
+
+    Raises:
+        DatabaseRefused: a row is missing; the transaction must not commit.
+    """
+    if changed < expected:
+        why = f"{changed} of {expected} locked rows changed: probably a trigger returns NULL or raises IGNORE"
+        raise DatabaseRefused(why=why)
+
+
 async def finish(tx: Transaction, verb: str, holder: int, endings: list[FinishedTask]) -> set[int]:
-    """Move tasks to the history, each only if `holder` still has it under the given fence.
+    """Move locked tasks to the history, which `holder` has under the given fences.
 
     Args:
-        tx: an open transaction; on PostgreSQL one statement is executed, on SQLite two.
+        tx: an open transaction; on PostgreSQL one statement is executed, on SQLite three.
         verb: a verb of MOVES with a final target state.
         holder: id of the runner that has the tasks, or NO_RUNNER.
         endings: one item per task.
 
     Returns:
-        The ids of the moved tasks. On PostgreSQL a row that another transaction is changing may be missing although its
-        fence still matches; try again with the row locked.
+        The ids of the moved tasks.
+
+    Raises:
+        DatabaseRefused: a trigger skips a row; the transaction must not commit.
     """
     parameters = tx.dialect.parameters("ending", _columns(endings)) | {"holder": holder}
     rows = await tx.follow(_steps(_prepared(tx.tables, tx.driver, verb), parameters))
+    require_all(len(endings), len(rows))
     if MOVES[verb].target is not State.SUCCEEDED:
         await block_followers(tx, [(id, key) for id, key in rows if key is not None])
     return {row[0] for row in rows}
 
 
-def succeed_steps(
+class Success(Enum):
+    """The statements that end succeeded tasks and count them in the minute statistics, one per database and member.
+
+    On PostgreSQL, each is one statement, and all but COMPLETE fail if they wait for a lock longer than ROW_TIMEOUT. On
+    SQLite, each is five, or four for DELETE.
+    """
+
+    MOVE = "move tasks to the history"
+    MOVE_AT_ADDRESS = "move tasks to the history that are at their addresses, on PostgreSQL"
+    DELETE = "delete tasks that nothing refers to; on PostgreSQL, if they are at their addresses"
+    COMPLETE = "move a task that its transaction has locked, to the history"
+
+    @property
+    def by_address(self) -> bool:
+        """True if the rows of PostgreSQL are found by their addresses at the claim: those that have moved are left."""
+        return self in (Success.MOVE_AT_ADDRESS, Success.DELETE)
+
+
+def success_steps(
     frame: Frame,
+    success: Success,
     holder: int,
     endings: Sequence[tuple[Any, ...]],
+    *,
     part: int = 0,
     addresses: Sequence[str | None] = (),
+    watch: SubmitWatch | None = None,
 ) -> Steps[set[int]]:
-    """Move succeeded tasks to the history as `finish` does, and count them in the minute statistics.
+    """End succeeded tasks if their fences still match, and count them; leave out all others.
 
     Args:
-        frame: tables, driver and dialect of the statements; on PostgreSQL one is executed, on SQLite four.
-        holder: id of the runner that has the tasks.
         endings: one FinishedTask per task, or the tuple of its values.
         part: number of the row of the statistics that the transaction writes, see runner.store.minute_statistics.
-        addresses: on PostgreSQL, the addresses of all rows at their claims. Rows that have moved since are left out.
+        addresses: on PostgreSQL, the addresses of all rows at their claims, for statements by address.
+        watch: the state of a runner that deletes tasks; it changes.
     """
-    prepared = _prepared_success(frame.tables, frame.driver, bool(addresses), True)
+    statements = _prepared_success(frame.tables, frame.driver, success)
     if not frame.dialect.writing_ctes:
-        return (yield from _succeed_in_file(prepared, holder, endings, part))
-    parameters = _success_parameters(frame, holder, endings, part, addresses)
-    return {row[0] for row in (yield from _steps(prepared, parameters))}
-
-
-def delete_steps(
-    frame: Frame, holder: int, endings: Sequence[tuple[Any, ...]], addresses: Sequence[str | None], watch: SubmitWatch
-) -> Steps[set[int]]:
-    """Delete succeeded tasks that nothing refers to, and count them; leave out all others.
-
-    Args:
-        frame: tables, driver and dialect of the statements; on PostgreSQL one is executed, on SQLite three.
-        holder: id of the runner that has the tasks.
-        endings: the values of one FinishedTask per task.
-        addresses: on PostgreSQL, the addresses of all rows at their claims.
-        watch: the state of the runner; it changes.
-    """
-    statements = _prepared_success(frame.tables, frame.driver, True, False)
-    if not frame.dialect.writing_ctes:
-        return (yield from _succeed_in_file(statements, holder, endings, 0))
-    parameters = _success_parameters(frame, holder, endings, 0, addresses) | {"last_dependency": watch.last_dependency}
-    *rows, (watch.last_dependency,) = yield from _steps(statements, parameters)
+        return (yield from _succeed_in_file(statements, holder, endings, part))
+    parameters = _success_parameters(frame, holder, endings, part, addresses if success.by_address else ())
+    if success is not Success.DELETE or watch is None:
+        return {row[0] for row in (yield from _steps(statements, parameters))}
+    *rows, (watch.last_dependency,) = yield from _steps(
+        statements, parameters | {"last_dependency": watch.last_dependency}
+    )
     return {row[0] for row in rows}
 
 
@@ -134,7 +157,9 @@ def _succeed_in_file(
     if len(accepted) < len(endings):
         results = _results([ending for ending in endings if ending[0] in accepted])
     if accepted:
-        yield from _steps(moves, {"ids": ids, "results": results, "holder": holder, "part": part})
+        parameters = {"ids": ids, "results": results, "holder": holder, "part": part}
+        [(changed,)] = yield from _steps(moves, parameters)
+        require_all(len(accepted), changed)
     return accepted
 
 
@@ -165,15 +190,39 @@ def _steps(statements: list[Prepared], parameters: dict[str, Any]) -> Steps[list
     return moved
 
 
-async def delete_stale_history(tx: Transaction, ids: list[int]) -> None:
-    """Delete history rows with the ids of live tasks, which only manual changes create.
+async def reused_ids(tx: Transaction, ids: Sequence[int]) -> set[int]:
+    """Find the live tasks whose ids the history has for earlier tasks; both rows stay as they are.
+
+    An id is used again if the sequence of ids was set back, as by a data-only restore; see
+    runner.db.migrations.sequences. On PostgreSQL the primary keys do not find it: each partition has its own.
 
     Args:
-        tx: the transaction that then finishes these tasks.
-        ids: ids of live tasks.
+        tx: the transaction that would finish these tasks.
     """
-    history = tx.tables.history
-    await tx.execute(sa.delete(history).where(tx.dialect.one_of(history.c.id, ids)))
+    return {id for (id,) in await tx.run(_reused(tx.tables, tx.driver), tx.dialect.parameters("reused", {"id": ids}))}
+
+
+@lru_cache
+def _reused(tables: Tables, driver: sa.Dialect) -> Prepared:
+    id = tables.history.c.id
+    return Prepared(sa.select(id).where(DIALECTS[driver.name].in_batch(id, "reused")), driver)
+
+
+async def refuse_reused(tx: Transaction, ids: Sequence[int]) -> None:
+    """Refuse to move live tasks to the history whose ids it has for earlier ones.
+
+    Raises:
+        DatabaseRefused: there is such a task; the message names one.
+    """
+    for id in sorted(await reused_ids(tx, ids)) if ids else ():
+        raise reused_id(id)
+
+
+def reused_id(id: int) -> DatabaseRefused:
+    """Return the error of a task that cannot move to the history because of an earlier task with its id."""
+    why = f"the history has an earlier task with the id {id}; probably a restore has set back the sequence of ids"
+    remedy = "run `runner migrate`, then give the earlier row of task_history another id, such as its negative"
+    return DatabaseRefused(why=f"{why}: {remedy}")
 
 
 @lru_cache
@@ -182,37 +231,25 @@ def _prepared(tables: Tables, driver: sa.Dialect, verb: str) -> list[Prepared]:
     return [Prepared(statement, driver) for statement in statements]
 
 
-async def prepare_successes(tx: Transaction, keep: bool) -> None:
+async def prepare_successes(tx: Transaction, deletes: bool) -> None:
     """Compile the statements for the success of tasks just claimed, and execute nothing.
 
     Args:
-        tx: any transaction.
-        keep: False if successes that nothing refers to are deleted.
+        deletes: True if successes that nothing refers to are deleted.
     """
-    _prepared_success(tx.tables, tx.driver, tx.dialect.row_addresses or not keep, keep)
+    usual = Success.MOVE_AT_ADDRESS if tx.dialect.row_addresses else Success.MOVE
+    _prepared_success(tx.tables, tx.driver, Success.DELETE if deletes else usual)
 
 
 @lru_cache
-def _prepared_success(tables: Tables, driver: sa.Dialect, with_address: bool, keep: bool) -> list[Prepared]:
+def _prepared_success(tables: Tables, driver: sa.Dialect, success: Success) -> list[Prepared]:
     dialect = DIALECTS[driver.name]
-    if not dialect.writing_ctes:
-        statements = _success_in_file(tables, dialect, keep)
-    else:
-        ending = dialect.rows("ending", ENDING_COLUMNS | {"address": sa.Text} if with_address else ENDING_COLUMNS)
-        statements = [
-            _success_in_one(tables, dialect, ending, _has_claim_at_address if with_address else _has_claim, keep)
-        ]
-    return [Prepared(statement, driver) for statement in statements]
+    statements = _success_in_one if dialect.writing_ctes else _success_in_file
+    return [Prepared(statement, driver) for statement in statements(tables, dialect, success)]
 
 
-def finish_statements(tables: Tables, dialect: Dialect, target: State) -> list[sa.UpdateBase]:
-    """Copy to the history and delete: one statement where a delete can feed an insert, otherwise two.
-
-    Args:
-        tables: the tables of the installation.
-        dialect: the dialect of the database.
-        target: the final state.
-    """
+def finish_statements(tables: Tables, dialect: Dialect, target: State) -> list[Any]:
+    """Copy to the history and delete: one statement where a delete can feed an insert, otherwise two."""
     ending, task = dialect.rows("ending", ENDING_COLUMNS), tables.task
     if dialect.writing_ctes:
         return [_copy_in_one(tables, _deleted(tables, dialect, ending, _has_claim), target)]
@@ -222,8 +259,10 @@ def finish_statements(tables: Tables, dialect: Dialect, target: State) -> list[s
 RUN_COLUMNS = ("queue", "handler", "attempt", "fence", "submitted_at")
 
 
-def _success_in_file(tables: Tables, dialect: Dialect, keep: bool) -> list[Any]:
-    """The statements of SQLite for successes: find the held tasks, count them, copy them, and delete them.
+def _success_in_file(tables: Tables, dialect: Dialect, success: Success) -> list[Any]:
+    """The statements of SQLite for successes: find the held tasks, count them, copy them, delete them, count the rows.
+
+    If a trigger skips a row of the copy, none is deleted.
 
     Each batch is a JSON object by task id, or a list of ids, because a list of lists takes SQLite four times as long.
     """
@@ -234,8 +273,9 @@ def _success_in_file(tables: Tables, dialect: Dialect, keep: bool) -> list[Any]:
     lookup = sa.select(sa.func.json_group_array(task.c.id)).select_from(ending.join(task, _has_claim(task, ending)))
     run = sa.select(*(task.c[name] for name in RUN_COLUMNS)).where(is_moved).subquery("run")
     counted, deleted = count_successes(tables, dialect, run, RUNNER, PART), sa.delete(task).where(is_moved)
-    if not keep:
-        return [lookup.where(*unreferenced(tables)), counted, deleted]
+    changes = sa.select(sa.func.changes())
+    if success is Success.DELETE:
+        return [lookup.where(*unreferenced(tables)), counted, deleted, changes]
     result = _json_rows("results")
     is_list = result.c.type == sa.literal_column("'array'")
     parts = {
@@ -244,7 +284,8 @@ def _success_in_file(tables: Tables, dialect: Dialect, keep: bool) -> list[Any]:
     }
     joined = result.join(task, task.c.id == sa.cast(result.c.key, sa.Integer))
     copy = sa.insert(tables.history).from_select(*_copied(tables, task.c, parts, State.SUCCEEDED, joined))
-    return [lookup, counted, copy, deleted]
+    number = sa.func.json_array_length(sa.bindparam("ids", type_=sa.Text))
+    return [lookup, counted, copy, deleted.where(changes.scalar_subquery() == number), changes]
 
 
 def _json_rows(name: str) -> Any:
@@ -256,31 +297,60 @@ def _in_two(tables: Tables, ending: sa.FromClause, joined: sa.FromClause, target
     task = tables.task
     values = {name: ending.c[name] for name in RESULT_COLUMNS}
     copy = sa.insert(tables.history).from_select(*_copied(tables, task.c, values, target, joined))
-    moved = task.c.id.in_(sa.select(task.c.id).select_from(joined))
+    is_copied = sa.exists().where(tables.history.c.id == task.c.id)
+    moved = task.c.id.in_(sa.select(task.c.id).select_from(joined)) & is_copied
     return [copy, sa.delete(task).where(moved).returning(*_moved(task, target))]
 
 
-def _success_in_one(tables: Tables, dialect: Dialect, ending: sa.FromClause, condition: Any, keep: bool) -> Any:
-    """Delete the tasks, count them, and copy them to the history."""
-    watch = None if keep else submit_watch(tables.task, tables.dependency)
-    deletion = _deleted(tables, dialect, ending, condition, watch)
+def _success_in_one(tables: Tables, dialect: Dialect, success: Success) -> list[Any]:
+    """Delete the tasks, count them, and copy them to the history unless nothing refers to them."""
+    columns = ENDING_COLUMNS | {"address": sa.Text} if success.by_address else ENDING_COLUMNS
+    condition = _has_claim_at_address if success.by_address else _has_claim
+    watch, more = None, [_is_new(tables)]
+    if success is Success.DELETE:
+        watch, more = submit_watch(tables.task, tables.dependency), []  # it sets the same limit
+    elif success is not Success.COMPLETE:
+        more = [dialect.lock_limit(ROW_TIMEOUT), *more]
+    deletion = _deleted(tables, dialect, dialect.rows("ending", columns), condition, watch, more)
     counted = count_successes(tables, dialect, deletion, RUNNER, PART).cte("counted")
     if watch is None:
-        return _copy_in_one(tables, deletion, State.SUCCEEDED).add_cte(counted)
-    return sa.union_all(sa.select(deletion.c.id), sa.select(watch.c.last_dependency)).add_cte(counted)
+        return [_copy_in_one(tables, deletion, State.SUCCEEDED).add_cte(counted)]
+    return [sa.union_all(sa.select(deletion.c.id), sa.select(watch.c.last_dependency)).add_cte(counted)]
 
 
-def _copy_in_one(tables: Tables, deletion: sa.CTE, target: State) -> sa.Insert:
+def _copy_in_one(tables: Tables, deletion: sa.CTE, target: State) -> sa.CompoundSelect[Any]:
+    """Copy deleted tasks to the history. The statement fails if a trigger skips one of the copies."""
     new = {name: deletion.c[f"new_{name}"] for name in RESULT_COLUMNS}
     copy = sa.insert(tables.history).from_select(*_copied(tables, deletion.c, new, target, deletion))
-    return copy.returning(*_moved(tables.history, target))
+    copied = copy.returning(*_moved(tables.history, target)).cte("copied")
+    deletions = sa.select(sa.func.count().label("number")).select_from(deletion).subquery("deletions")
+    copies = sa.select(sa.func.count().label("number")).select_from(copied).subquery("copies")
+    # Without a function of its own, only a cast raises an error with a text; the number keeps it from the planner.
+    text = sa.cast(deletions.c.number - copies.c.number, sa.Text) + sa.literal_column(f"'{SKIPPED_COPIES}'")
+    failure = [sa.cast(text, sa.BigInteger), *(sa.null() for _ in copied.c[1:])]
+    is_short = sa.select(*failure).where(deletions.c.number > copies.c.number)
+    return sa.union_all(sa.select(*copied.c), is_short)
 
 
-def _deleted(tables: Tables, dialect: Dialect, ending: sa.FromClause, condition: Any, watch: Any = None) -> sa.CTE:
+def _is_new(tables: Tables) -> sa.ColumnElement[bool]:
+    """The condition that no dead or cancelled task has the id of a task; the key of its partition covers the others.
+
+    Most ids are above all of theirs: one look for a whole batch.
+    """
+    others, id = tables.history.alias("others"), tables.task.c.id
+    # By the state, which leaves one partition: a runner has rights on the table as a whole only.
+    has_failed = is_state(others.c.state, State.DEAD, State.CANCELLED)
+    highest = sa.select(sa.func.max(others.c.id)).where(has_failed).scalar_subquery()
+    return (id > sa.func.coalesce(highest, sa.literal_column("0"))) | ~sa.exists().where(others.c.id == id, has_failed)
+
+
+def _deleted(
+    tables: Tables, dialect: Dialect, ending: sa.FromClause, condition: Any, watch: Any = None, more: Sequence[Any] = ()
+) -> sa.CTE:
     task = tables.task
     ending_row, match = dialect.one_by_one(ending, task, condition)
     # Servers without the fix of November 2025 do not compare a row again that another transaction has changed.
-    deletion = sa.delete(task).where(match, _same_fence(task, ending_row))
+    deletion = sa.delete(task).where(match, _same_fence(task, ending_row), *more)
     if watch is not None:
         deletion = deletion.where(sa.select(watch.c.alone).scalar_subquery(), *unreferenced(tables))
         return deletion.returning(task.c.id, *(task.c[name] for name in RUN_COLUMNS)).cte("deletion")

@@ -7,14 +7,16 @@ dies.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from runner.db.dialects import Dialect
+from runner.db.dialects import DIALECTS, Dialect, by_column
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, NO_BIN, Tables
+from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
-from runner.db.types import db_now, minute_at, minute_number, minute_start
+from runner.db.types import Instant, db_now, minute_at, minute_number, minute_start
 from runner.model.task import State
 from runner.policy.histogram import Times
 
@@ -41,8 +43,18 @@ MAX_AHEAD = 60
 
 MINUTE_KEY = ("minute", "queue", "handler")
 
-MinuteKey: TypeAlias = tuple[datetime, str, str]
-"""Minute, queue and handler."""
+MinuteKey: TypeAlias = tuple[datetime | str, str, str]
+"""Minute, queue and handler. A minute of a prepared statement is text on SQLite."""
+
+COUNT_COLUMNS: dict[str, Any] = {
+    "minute": Instant,
+    "queue": sa.Text,
+    "handler": sa.Text,
+    "runner_id": sa.BigInteger,
+    "part": sa.SmallInteger,
+    "bin_ms": sa.Integer,
+}
+"""The key of a row."""
 
 
 class Run(NamedTuple):
@@ -58,22 +70,12 @@ class Run(NamedTuple):
 
 
 def minute_columns(task: Any) -> list[sa.ColumnElement[Any]]:
-    """Return the columns `minute`, the current one, and `submitted_minute` for the row of a Run.
-
-    Args:
-        task: the columns of the task.
-    """
+    """Return the columns `minute`, the current one, and `submitted_minute` for the row of a Run."""
     return [minute_start(db_now()).label("minute"), _submitted_minute(task).label("submitted_minute")]
 
 
 async def count_runs(tx: Transaction, runner_id: int, runs: Iterable[Run]) -> None:
-    """Count runs that ended, and their tasks as submitted after the first run.
-
-    Args:
-        tx: the transaction that moves the tasks.
-        runner_id: id of the runner that moves them.
-        runs: the runs.
-    """
+    """Count runs that ended, and their tasks as submitted after the first run."""
     totals: dict[MinuteKey, Counter[str]] = defaultdict(Counter)
     for row, verb in runs:
         if verb in COUNTED:
@@ -90,7 +92,6 @@ async def count_cancelled(tx: Transaction, ids: Sequence[int]) -> None:
     """Count tasks that are cancelled because of a parent, and those of them as submitted that never ran.
 
     Args:
-        tx: the transaction that then cancels the tasks.
         ids: ids of locked tasks.
     """
     minute = minute_start(db_now())
@@ -105,7 +106,6 @@ async def count_unclaimed(tx: Transaction, ids: Sequence[int], times: int = 1) -
     """Count tasks as submitted that finish without ever being claimed: no run counts them.
 
     Args:
-        tx: the transaction that then finishes the tasks.
         ids: ids of locked tasks.
         times: -1 reverts the count for tasks that return to the queue, where a run counts them.
     """
@@ -131,19 +131,24 @@ async def add_counts(tx: Transaction, runner_id: int, totals: Mapping[MinuteKey,
     """Add counts to the rows of a runner. Call it once per transaction, so that two transactions never deadlock.
 
     Args:
-        tx: an open transaction.
-        runner_id: id of the runner.
         totals: counts by column, for each minute, queue and handler.
     """
-    names = [name for name in MINUTE_COUNTS if any(name in counts for counts in totals.values())]
+    names = tuple(name for name in MINUTE_COUNTS if any(name in counts for counts in totals.values()))
     rows = [
-        dict(zip(MINUTE_KEY, minute_key, strict=True))
-        | {"runner_id": runner_id, "part": 0, "bin_ms": NO_BIN}
-        | {name: counts.get(name, 0) for name in names}
-        for minute_key, counts in sorted(totals.items())
+        (*minute_key, runner_id, 0, NO_BIN, *(counts.get(name, 0) for name in names))
+        for minute_key, counts in totals.items()
     ]
     if names:
-        await tx.execute(_adding(tx.tables, tx.dialect.insert(tx.tables.minute), names), rows)
+        values = by_column((*COUNT_COLUMNS, *names), rows)
+        await tx.run(_add_counts(tx.tables, tx.driver, names), tx.dialect.parameters("counts", values))
+
+
+@lru_cache
+def _add_counts(tables: Tables, driver: sa.Dialect, names: tuple[str, ...]) -> Prepared:
+    dialect, columns = DIALECTS[driver.name], COUNT_COLUMNS | dict.fromkeys(names, sa.Integer)
+    rows = dialect.rows("counts", columns)
+    ordered = sa.select(*rows.c).order_by(*(rows.c[name] for name in MINUTE_KEY))
+    return Prepared(_adding(tables, dialect.insert(tables.minute).from_select([*columns], ordered), names), driver)
 
 
 async def record_times(tx: Transaction, runner_id: int, times: Mapping[tuple[str, str], Times]) -> None:
@@ -151,7 +156,6 @@ async def record_times(tx: Transaction, runner_id: int, times: Mapping[tuple[str
 
     Args:
         tx: an open transaction; one statement is executed.
-        runner_id: id of the runner of the attempts.
         times: histograms by queue and handler.
     """
     minute = tx.tables.minute
@@ -172,10 +176,7 @@ def count_successes(tables: Tables, dialect: Dialect, run: sa.FromClause, holder
     """Return the insert that counts the successes of one settle.
 
     Args:
-        tables: the tables of the installation.
-        dialect: the dialect of the database.
         run: the tasks with queue, handler, attempt, fence and submitted_at.
-        holder: id of the runner.
         part: number of the row among those of the runner.
     """
     column, zero = run.c, _number(0)

@@ -9,10 +9,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.errors import CONTENT_STATES, is_transient
+from runner.db.errors import CONTENT_STATES, fact_of, is_transient
 from runner.db.schema import Tables, is_open, is_state
 from runner.db.schema.partitions import SUCCEEDED, full_name, range_name
 from runner.db.transaction import Transaction, clock
+from runner.errors import DatabaseRefused
 from runner.model.task import State
 from runner.policy.partitions import FEW, Fate, Range, RangeState, beyond, fate, next_range
 from runner.store.dependencies.parents import is_awaited
@@ -47,7 +48,6 @@ class Layout:
             ANALYZE.
         next_id: the next id of the task sequence; 0 if this role may not read it.
         may_change: True if this role may create and drop partitions.
-        role: the current role.
     """
 
     ranges: dict[Range, int | None]
@@ -95,9 +95,11 @@ class LockAttempt:
 
     Args:
         failed: True if a table was in use or a row was in conflict; nothing was changed.
+        fact: the reason of the database.
     """
 
     failed: bool = False
+    fact: str = ""
 
 
 @asynccontextmanager
@@ -112,7 +114,7 @@ async def attempt_change(tx: Transaction, timeout: str = LOCK_TIMEOUT) -> AsyncI
         state = getattr(error.orig, "sqlstate", None) or ""
         if not (is_transient(error) or state.startswith(CONTENT_STATES)):
             raise
-        attempt.failed = True
+        attempt.failed, attempt.fact = True, fact_of(error)
 
 
 async def assess(tx: Transaction, part: Range, next_id: int, before: datetime, soon: datetime) -> RangeState:
@@ -120,7 +122,6 @@ async def assess(tx: Transaction, part: Range, next_id: int, before: datetime, s
 
     Args:
         tx: an open transaction; one statement is executed, which reads at most FEW rows of each table.
-        part: a range of the history.
         next_id: the next id of the task sequence.
         before: tasks that finished before this time are old.
         soon: tasks that finished before this time will be old after the leeway.
@@ -161,7 +162,6 @@ async def forecast(tx: Transaction, age: timedelta, leeway: float) -> Forecast:
     """Decide which ranges of the history to drop or to spare, without changes.
 
     Args:
-        tx: an open transaction.
         age: retention of succeeded tasks.
         leeway: fraction of the retention by which they may be kept longer.
     """
@@ -180,7 +180,6 @@ async def has_tasks_beyond(tx: Transaction, end: int) -> bool:
     """Return True if there are succeeded tasks beyond all ranges of the history.
 
     Args:
-        tx: an open transaction.
         end: the end of the last range.
     """
     past = tx.tables.history.c
@@ -194,9 +193,6 @@ MAX_SKIPPED = 10
 
 async def extend(tx: Transaction) -> Range | None:
     """Create one range if there are too few beyond the next id.
-
-    Args:
-        tx: a writing transaction.
 
     Returns:
         The new range; call again in another transaction. None if there are enough ranges, if this role may not create
@@ -241,7 +237,6 @@ class Dropped:
     """A dropped range.
 
     Args:
-        part: its ids.
         tasks: number of succeeded tasks in it, as far as the server had counted them.
     """
 
@@ -255,8 +250,6 @@ async def drop(tx: Transaction, part: Range, before: datetime) -> Dropped | None
     These few, and parents of open dependencies, move to the default partition.
 
     Args:
-        tx: a writing transaction.
-        part: the range, stripped.
         before: tasks that finished before this time are old.
 
     Returns:
@@ -273,7 +266,9 @@ async def drop(tx: Transaction, part: Range, before: datetime) -> Dropped | None
     tasks = await _count(tx, part) if estimate is None else estimate
     async with attempt_change(tx) as attempt:
         moved = await _drop(tx, part, before)
-    return None if attempt.failed else Dropped(part, max(0, tasks - moved))
+    if attempt.failed:
+        raise DatabaseRefused(why=attempt.fact)
+    return Dropped(part, max(0, tasks - moved))
 
 
 async def _count(tx: Transaction, part: Range) -> int:
@@ -313,7 +308,6 @@ async def strip(tx: Transaction, part: Range, before: datetime, limit: int = 1_0
     Rows of other tasks with ids in the range stay: these are dead, live, not old yet, or parents of open dependencies.
 
     Args:
-        tx: a writing transaction.
         part: the range to drop, or the rest from the last call.
         before: tasks that finished before this time are old.
         limit: maximum number of rows to read in each table.

@@ -1,5 +1,6 @@
 """rescue: return the tasks of lost runners to the queue."""
 
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -12,8 +13,9 @@ from runner.db.types import db_later, db_now, next_version, raised
 from runner.model.outcome import RUNNER_LOST, Failure
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, MOVES, State
 from runner.policy.claim_conditions import used_up
+from runner.policy.selection import among
 from runner.store.attempts import FailedAttempt, record, started_at_column
-from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish
+from runner.store.history import UNASSIGNED, FinishedTask, finish, reused_ids
 from runner.store.minute_statistics import NO_RUNNER, Run, count_runs, minute_columns
 
 UNSTARTED = f"{RUNNER_LOST}: its lease expired before this task was known to have started"
@@ -23,34 +25,36 @@ AT_BOUND = f"{RUNNER_LOST}, and its fence is {HIGHEST_FENCE:,}, the highest poss
 CHUNK = 1_000
 """Maximum number of tasks per transaction."""
 
+LOCK_LIMIT = "2s"
+"""The longest wait for a lock of a row of another table."""
+
 
 class Rescuer(NamedTuple):
     """The runner that performs a rescue.
 
-    After a database outage every lease may have expired. A runner that has just registered has no knowledge of the
-    outage and must not take the tasks of runners that had no time to renew. Its own lease proves by the clock of the
-    database that others could renew: it registered one lease ago, and its lease is valid.
+    After a database outage every lease may have expired. A rescuer must not take the tasks of runners that had no time
+    to renew. Writes of runners without a gap prove by the clock of the database that others could renew: its own
+    heartbeats, and those of runners that registered before it and have crashed since. See `register`.
 
     Args:
-        runner_id: id of the runner.
-        registered_for: minimum time since its registration in seconds.
+        runner_id: id of the runner; its lease must be valid.
+        available_for: minimum time in seconds for which the database was available.
     """
 
     runner_id: int
-    registered_for: float
+    available_for: float
 
 
 async def any_lost(tx: Transaction, rescuer: Rescuer | None, grace: float) -> bool:
     """Return True if there are tasks to rescue: one cheap statement for frequent checks.
 
     Args:
-        tx: an open transaction.
         rescuer: the runner; always False for one that may not rescue. None asks for any runner.
         grace: as for `rescue`.
     """
     parameters: dict[str, float] = {"grace": -grace}
     if rescuer is not None:
-        parameters |= {"rescuer": rescuer.runner_id, "registered_for": -rescuer.registered_for}
+        parameters |= {"rescuer": rescuer.runner_id, "available_for": -rescuer.available_for}
     rows = await tx.run(_any_lost(tx.tables, tx.driver, rescuer is None), parameters)
     return bool(rows[0][0])
 
@@ -64,21 +68,17 @@ def _any_lost(tables: Tables, driver: sa.Dialect, for_any_runner: bool = False) 
 
 
 def _may_rescue(tables: Tables) -> sa.ColumnElement[bool]:
-    """The condition that the rescuer's lease is valid and its registration old enough."""
+    """The condition that the rescuer's lease is valid, and that the database was available for long enough."""
     runner = tables.runner.alias("rescuer")
-    old_enough = runner.c.started_at <= db_later(db_now(), sa.bindparam("registered_for", type_=sa.Float))
+    is_proven = runner.c.available_since <= db_later(db_now(), sa.bindparam("available_for", type_=sa.Float))
     me = runner.c.id == sa.bindparam("rescuer", type_=sa.BigInteger)
-    return sa.exists().where(me, runner.c.lease_until >= db_now(), old_enough)
+    return sa.exists().where(me, runner.c.lease_until >= db_now(), is_proven)
 
 
 class Rescued(NamedTuple):
     """A rescued task and its move: "rescue", "die" or "cancel".
 
     Args:
-        verb: the move.
-        queue: queue of the task.
-        handler: handler of the task.
-        attempt: its attempts.
         key: its business key.
         at_bound: True if it is dead because its fence cannot be raised.
     """
@@ -104,7 +104,13 @@ _ENDS = {
 }
 
 
-async def rescue(tx: Transaction, rescuer: Rescuer, grace: float) -> dict[int, Rescued]:
+async def rescue(
+    tx: Transaction,
+    rescuer: Rescuer,
+    grace: float,
+    only: Collection[int] | None = None,
+    without: Collection[int] = (),
+) -> dict[int, Rescued]:
     """Take the running tasks of lost runners; every crash counts as an attempt of the tasks that had started.
 
     A prefetched task that was not marked as started gets its attempt back. It may have run for a moment, so the rescue
@@ -114,18 +120,23 @@ async def rescue(tx: Transaction, rescuer: Rescuer, grace: float) -> dict[int, R
     refused.
 
     Args:
-        tx: an open transaction.
         rescuer: the runner; nothing changes for one that may not rescue.
         grace: seconds after a task's deadline in which its runner may still end it.
+        only: ids of the only tasks to take, and remove no runner; None for all.
+        without: ids of tasks to leave out.
 
     Returns:
-        The rescued tasks by id. Each waits again, is dead without attempts left, or is cancelled.
+        The rescued tasks by id. Each waits again, is dead without attempts left, or is cancelled. Rows that another
+        transaction has locked remain for the next call.
     """
-    parameters = {"rescuer": rescuer.runner_id, "registered_for": -rescuer.registered_for}
-    if not await tx.scalar(sa.select(_may_rescue(tx.tables), tx.dialect.pause_limit()), parameters):
+    if not await _begin(tx, rescuer):
         return {}
-    await _remove_lost_runners(tx)
-    lost = await _lock_lost(tx, grace)
+    if only is None:
+        await _remove_lost_runners(tx)
+    lost = await _lock_lost(tx, grace, only, without)
+    ended = [row.id for row in lost if _verb(row) in ("die", "cancel")]
+    if ended and (reused := await reused_ids(tx, ended)):  # they stay as they are; `runner check` names them
+        lost = [row for row in lost if row.id not in reused]
     if not lost:
         return {}
     for failure in (LOST, OVERDUE):
@@ -138,17 +149,56 @@ async def rescue(tx: Transaction, rescuer: Rescuer, grace: float) -> dict[int, R
     for verb in ("die", "cancel"):
         endings = [_finished(row) for row in lost if verbs[row.id] == verb]
         if endings:
-            await delete_stale_history(tx, [ending.id for ending in endings])
             await finish(tx, verb, NO_RUNNER, endings)
     await count_runs(tx, rescuer.runner_id, [Run(row, verbs[row.id]) for row in lost])
     return {row.id: _rescued(row, verbs[row.id]) for row in lost}
 
 
-async def _remove_lost_runners(tx: Transaction) -> None:
-    """Move the runners whose lease has expired to the lost ones."""
+async def _begin(tx: Transaction, rescuer: Rescuer) -> bool:
+    """Return True if the rescuer may rescue; limit the pauses and the waits for locks of the transaction."""
+    parameters = {"rescuer": rescuer.runner_id, "available_for": -rescuer.available_for}
+    may_rescue = sa.select(_may_rescue(tx.tables), tx.dialect.pause_limit()).where(tx.dialect.lock_limit(LOCK_LIMIT))
+    return bool(await tx.scalar(may_rescue, parameters))
+
+
+async def remove_lost_runners(tx: Transaction, rescuer: Rescuer, only: Collection[int]) -> None:
+    """Move runners whose lease has expired to the lost ones, so that their tasks can be rescued.
+
+    Args:
+        rescuer: the runner; nothing changes for one that may not rescue.
+        only: ids of the only runners to move.
+    """
+    if await _begin(tx, rescuer):
+        await _remove_lost_runners(tx, only)
+
+
+async def expired_runners(tx: Transaction) -> list[int]:
+    """Return the ids of the runners whose lease has expired."""
+    runner = tx.tables.runner.c
+    return [row.id for row in await tx.rows(sa.select(runner.id).where(runner.lease_until < db_now()))]
+
+
+async def lost_tasks(tx: Transaction, grace: float, without: Collection[int] = ()) -> dict[int, str]:
+    """Return the handlers of up to CHUNK lost tasks by task id, locked ones too; for the arguments see `rescue`."""
+    task = tx.tables.task.c
+    lost = sa.select(task.id, task.handler).where(_is_lost(tx.tables, -grace), *among(task.id, None, without))
+    return {row.id: row.handler for row in await tx.rows(lost.order_by(task.runner_id, task.id).limit(CHUNK))}
+
+
+async def stranded_tasks(tx: Transaction) -> dict[int, str]:
+    """Return the handlers of tasks whose runner has an expired lease and was not removed, by task id."""
+    task, runner = tx.tables.task.c, tx.tables.runner.c
+    expired = sa.select(runner.id).where(runner.lease_until < db_now())
+    running = sa.select(task.id, task.handler).where(is_state(task.state, State.RUNNING), task.runner_id.in_(expired))
+    return {row.id: row.handler for row in await tx.rows(running.order_by(task.id).limit(CHUNK))}
+
+
+async def _remove_lost_runners(tx: Transaction, only: Collection[int] | None = None) -> None:
+    """Move the runners whose lease has expired to the lost ones; a row that is locked remains for the next call."""
     runner, lost, task = tx.tables.runner, tx.tables.lost_runner, tx.tables.task.c
-    expired = sa.select(runner.c.id).where(runner.c.lease_until < db_now()).order_by(runner.c.id)
-    ids = [row.id for row in await tx.rows(expired.with_for_update())]
+    is_expired = (runner.c.lease_until < db_now(), *among(runner.c.id, only, ()))
+    expired = sa.select(runner.c.id).where(*is_expired).order_by(runner.c.id)
+    ids = [row.id for row in await tx.rows(expired.with_for_update(skip_locked=True))]
     if not ids:
         return
     is_lost = tx.dialect.one_of(runner.c.id, ids)
@@ -165,7 +215,9 @@ def _rescued(row: Any, verb: str) -> Rescued:
     return Rescued(verb, row.queue, row.handler, row.attempt, row.key, verb == "die" and _is_at_bound(row))
 
 
-async def _lock_lost(tx: Transaction, grace: float) -> list[Any]:
+async def _lock_lost(
+    tx: Transaction, grace: float, only: Collection[int] | None, without: Collection[int]
+) -> list[Any]:
     task, runner = tx.tables.task.c, tx.tables.runner.c
     alive = sa.exists().where(runner.id == task.runner_id)
     names = ("id", "queue", "handler", "key", "attempt", "max_attempts", "fence", "cancel_requested")
@@ -177,7 +229,7 @@ async def _lock_lost(tx: Transaction, grace: float) -> list[Any]:
     ]
     statement = (
         sa.select(*columns, alive.label("alive"))
-        .where(_is_lost(tx.tables, -grace))
+        .where(_is_lost(tx.tables, -grace), *among(task.id, only, without))
         # In the order of the index of running tasks: ordered by id alone, SQLite would read the whole table.
         .order_by(task.runner_id, task.id)
         .limit(CHUNK)
@@ -190,7 +242,6 @@ def _is_lost(tables: Tables, grace: Any) -> sa.ColumnElement[bool]:
     """The condition that a task is running without a live runner, or beyond its deadline.
 
     Args:
-        tables: the tables of the installation.
         grace: seconds after the deadline, negative.
     """
     task, runner = tables.task.c, tables.runner.c

@@ -1,28 +1,54 @@
 """retention: delete finished tasks after their retention, in short transactions."""
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+import logging
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.dialects import by_column
+from runner.db.errors import row_fault
+from runner.db.halves import write_in_halves
 from runner.db.schema import Tables, is_open, is_state
 from runner.db.schema.partitions import OLDEST_SUBMIT, full_name
 from runner.db.schema.task import Condition, is_final_state
 from runner.db.transaction import Transaction, clock
 from runner.db.types import NO_JOIN, db_later, db_now
+from runner.errors import DatabaseRefused, StoreError
+from runner.model.stuck_row import LOCKED, RowFault
 from runner.model.task import Scope, State
 from runner.policy.partitions import LEEWAY, Range
-from runner.policy.uniqueness import Key
+from runner.policy.selection import among
+from runner.policy.uniqueness import HandlerKey
 from runner.settings import Settings
 from runner.store.dependencies.parents import is_awaited
 from runner.store.partitions import Forecast, drop, forecast, strip
 from runner.store.unique import delete_keys
+from runner.text.sanitize import one_line
 
-START: Key = ("", "")
+CHUNK = 1_000
+"""Maximum number of rows of a table per transaction."""
+
+MOST_LOCKED = 20
+"""Maximum number of locked tasks that are reported."""
+
+LOCK_LIMIT = "2s"
+"""The longest wait for a lock of a row of another table."""
+
+OnFault: TypeAlias = Callable[[int, str, RowFault], object]
+"""Takes a task that cannot be deleted, its handler and the reason."""
+
+log = logging.getLogger("runner.maintenance")
+
+
+def ignore(_task: int, _handler: str, _fault: RowFault) -> None:
+    """The default of `on_fault`."""
+
+
+START: HandlerKey = ("", "")
 """Sorts before every key, since handler names are not empty."""
 
 ONE: sa.ColumnElement[int] = sa.literal_column("1")
@@ -34,7 +60,6 @@ async def forget_expired(tx: Transaction, limit: int) -> int:
     """Delete unique keys whose time has expired.
 
     Args:
-        tx: a writing transaction.
         limit: maximum number of keys.
 
     Returns:
@@ -48,11 +73,10 @@ async def forget_expired(tx: Transaction, limit: int) -> int:
     return await _forget(tx, selection.with_for_update(skip_locked=True))
 
 
-async def forget_finished(tx: Transaction, holders: Iterable[tuple[Key, int]]) -> None:
+async def forget_finished(tx: Transaction, holders: Iterable[tuple[HandlerKey, int]]) -> None:
     """Delete the unique keys of finished tasks that are being deleted, except keys with scope "forever".
 
     Args:
-        tx: a writing transaction.
         holders: keys and ids of the tasks.
     """
     rows = [(*key, id) for key, id in holders]
@@ -67,11 +91,10 @@ async def forget_finished(tx: Transaction, holders: Iterable[tuple[Key, int]]) -
         await _forget(tx, selection.where(still).with_for_update(of=unique, skip_locked=True), parameters)
 
 
-async def forget_gone(tx: Transaction, after: Key, limit: int = 1_000) -> Key | None:
+async def forget_gone(tx: Transaction, after: HandlerKey, limit: int = 1_000) -> HandlerKey | None:
     """Delete the unique keys of tasks that no longer exist because their partition was dropped.
 
     Args:
-        tx: a writing transaction.
         after: the key after which to start; START at first.
         limit: maximum number of keys to check.
 
@@ -148,6 +171,7 @@ class Pruned:
         more: True if there may be more to delete in another transaction.
         keys: number of expired unique keys.
         ranges: id ranges that were dropped as a whole; `tasks` includes their tasks.
+        refused: id ranges that could not be dropped, and the reason of the database.
     """
 
     tasks: Mapping[State, int] = field(default_factory=dict)
@@ -155,6 +179,7 @@ class Pruned:
     more: bool = False
     keys: int = 0
     ranges: Sequence[Range] = ()
+    refused: Mapping[Range, str] = field(default_factory=dict)
 
 
 def retention_of(settings: Settings) -> dict[State, timedelta]:
@@ -173,6 +198,7 @@ async def prune(
     limit: int = 1_000,
     spared: Sequence[Range] = (),
     statistics: timedelta | None = None,
+    without: Collection[int] = (),
 ) -> Pruned:
     """Delete finished tasks that are older than the retention of their state, by the database's clock.
 
@@ -185,15 +211,15 @@ async def prune(
         limit: maximum number of tasks, of statistics rows, of lost runners, of keys and of ticks to delete.
         spared: ranges whose succeeded tasks are skipped, because they will be dropped as a whole.
         statistics: retention of the minute statistics and of the lost runners; None keeps them indefinitely.
+        without: ids of tasks to leave out.
     """
     tasks: dict[State, int] = {}
     for state, age in retention.items():
-        passed = [_outside(tx, part) for part in spared] if state is State.SUCCEEDED else []
-        tasks[state] = await _prune_tasks(tx, state, age, limit - sum(tasks.values()), passed)
-    minutes = 0 if statistics is None else await _prune_minutes(tx, statistics, limit)
-    runners = 0 if statistics is None else await _prune_lost_runners(tx, statistics, limit)
+        tasks[state] = await prune_tasks(tx, state, age, limit - sum(tasks.values()), spared, without=without)
+    minutes = 0 if statistics is None else await prune_records(tx, "minute", statistics, limit)
+    runners = 0 if statistics is None else await prune_records(tx, "lost_runner", statistics, limit)
     keys = await forget_expired(tx, limit)
-    ticks = await _prune_ticks(tx, max(retention.values()), limit) if retention else 0
+    ticks = await prune_records(tx, "tick", max(retention.values()), limit) if retention else 0
     return Pruned(tasks, minutes, limit <= max(sum(tasks.values()), minutes, runners, keys, ticks), keys)
 
 
@@ -202,17 +228,39 @@ def _outside(tx: Transaction, part: Range) -> Condition:
     return (id < part.first) | (id >= part.end)
 
 
-async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int, passed: Sequence[Condition]) -> int:
+async def prunable_tasks(
+    tx: Transaction,
+    state: State,
+    age: timedelta,
+    limit: int,
+    spared: Sequence[Range] = (),
+    without: Collection[int] = (),
+) -> dict[int, str]:
+    """Return the handlers of the tasks that `prune_tasks` deletes, by task id, locked ones too."""
+    return {row.id: row.handler for row in await tx.rows(await _prunable(tx, state, age, limit, spared, None, without))}
+
+
+async def prune_tasks(
+    tx: Transaction,
+    state: State,
+    age: timedelta,
+    limit: int,
+    spared: Sequence[Range] = (),
+    only: Collection[int] | None = None,
+    without: Collection[int] = (),
+) -> int:
+    """Delete finished tasks of one state that are older than its retention, and return their number.
+
+    Args:
+        limit: maximum number of tasks.
+        spared: as for `prune`.
+        only: ids of the only tasks to delete; None for all.
+        without: ids of tasks to leave out.
+    """
     history = tx.tables.history
-    old = history.c.finished_at < db_later(db_now(), -age.total_seconds())
-    # A parent with open dependents may be retried and succeed.
     by_id, by_key = is_awaited(tx.tables, history.c)
-    conditions = [is_final_state(history.c.state, state), old, ~by_id, ~by_key, *passed]
-    if (start := await oldest_submit(tx)) is not None:
-        conditions.append(history.c.finished_at < start)
-    # Newest first: older rows have mostly been deleted, except those of other states.
-    columns = (history.c.id, history.c.handler, history.c.unique_key, history.c.finished_at)
-    selection = sa.select(*columns).where(*conditions).order_by(history.c.finished_at.desc()).limit(limit)
+    selection = await _prunable(tx, state, age, limit, spared, only, without)
+    selection = selection.where(tx.dialect.lock_limit(LOCK_LIMIT))
     rows = await tx.rows(selection.with_for_update(skip_locked=True))
     if rows and tx.dialect.row_locks:
         # A submit that began since then may have found one of these tasks alive: it is open, or has left a dependency.
@@ -230,21 +278,69 @@ async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int
     return len(ids)
 
 
-async def _prune_minutes(tx: Transaction, age: timedelta, limit: int) -> int:
-    minute = tx.tables.minute
-    old = minute.c.minute < db_later(db_now(), -age.total_seconds())
-    key = [minute.c[column.name] for column in minute.primary_key]
-    selection = sa.select(*key).where(old).order_by(*key).limit(limit).subquery()
-    deleted = sa.delete(minute).where(sa.tuple_(*key).in_(sa.select(selection)))
-    return len(await tx.rows(deleted.returning(minute.c.minute)))
+async def _prunable(
+    tx: Transaction,
+    state: State,
+    age: timedelta,
+    limit: int,
+    spared: Sequence[Range],
+    only: Collection[int] | None,
+    without: Collection[int],
+) -> sa.Select[Any]:
+    history = tx.tables.history
+    old = history.c.finished_at < db_later(db_now(), -age.total_seconds())
+    # A parent with open dependents may be retried and succeed.
+    by_id, by_key = is_awaited(tx.tables, history.c)
+    passed = [_outside(tx, part) for part in spared] if state is State.SUCCEEDED else []
+    chosen = among(history.c.id, only, without)
+    conditions = [is_final_state(history.c.state, state), old, ~by_id, ~by_key, *passed, *chosen]
+    if (start := await oldest_submit(tx)) is not None:
+        conditions.append(history.c.finished_at < start)
+    # Newest first: older rows have mostly been deleted, except those of other states.
+    columns = (history.c.id, history.c.handler, history.c.unique_key, history.c.finished_at)
+    return sa.select(*columns).where(*conditions).order_by(history.c.finished_at.desc()).limit(limit)
 
 
-async def _prune_lost_runners(tx: Transaction, age: timedelta, limit: int) -> int:
-    lost = tx.tables.lost_runner
-    old = lost.c.lost_at < db_later(db_now(), -age.total_seconds())
-    selection = sa.select(lost.c.runner_id).where(old).order_by(lost.c.lost_at).limit(limit).subquery()
-    deleted = sa.delete(lost).where(lost.c.runner_id.in_(sa.select(selection)))
-    return len(await tx.rows(deleted.returning(lost.c.runner_id)))
+Records: TypeAlias = Literal["minute", "lost_runner", "tick"]
+"""The tables of old records that no task owns."""
+
+
+async def prune_records(
+    tx: Transaction, name: Records, age: timedelta, limit: int, only: Sequence[tuple[Any, ...]] | None = None
+) -> int:
+    """Delete old minute statistics, lost runners or ticks, and return their number; locked rows remain.
+
+    Args:
+        limit: maximum number of rows.
+        only: the primary keys of the only rows to delete; None for all.
+    """
+    table = getattr(tx.tables, name)
+    key, selection = _old_records(tx, name, age, limit)
+    if only is None:
+        rows = selection.where(tx.dialect.lock_limit(LOCK_LIMIT)).with_for_update(skip_locked=True, of=table)
+        chosen = sa.tuple_(*key).in_(sa.select(rows.subquery()))
+    else:
+        chosen = sa.tuple_(*key).in_(list(only))
+    return len(await tx.rows(sa.delete(table).where(chosen).returning(key[0])))
+
+
+async def old_records(tx: Transaction, name: Records, age: timedelta, limit: int) -> list[tuple[Any, ...]]:
+    """Return the primary keys of the rows that `prune_records` deletes."""
+    return [tuple(row) for row in await tx.rows(_old_records(tx, name, age, limit)[1])]
+
+
+def _old_records(
+    tx: Transaction, name: Records, age: timedelta, limit: int
+) -> tuple[list[sa.ColumnElement[Any]], sa.Select[Any]]:
+    """The columns of the primary key, and the selection of the old rows."""
+    table, tick, schedule = getattr(tx.tables, name), tx.tables.tick, tx.tables.schedule
+    key: list[Any] = [table.c[column.name] for column in table.primary_key]
+    time = {"minute": "minute", "lost_runner": "lost_at", "tick": "at"}[name]
+    selection = sa.select(*key).where(table.c[time] < db_later(db_now(), -age.total_seconds())).limit(limit)
+    if name == "tick":  # the last one of each schedule must not happen again
+        last = sa.exists().where(schedule.c.id == tick.c.schedule, schedule.c.last_tick <= tick.c.tick)
+        return key, selection.where(~last).order_by(tick.c.at)
+    return key, selection.order_by(*key) if name == "minute" else selection.order_by(table.c[time])
 
 
 async def count_minutes(tx: Transaction, age: timedelta, limit: int) -> int:
@@ -252,17 +348,6 @@ async def count_minutes(tx: Transaction, age: timedelta, limit: int) -> int:
     minute = tx.tables.minute.c.minute
     old = sa.select(minute).where(minute < db_later(db_now(), -age.total_seconds())).limit(limit).subquery()
     return int(await tx.scalar(sa.select(sa.func.count()).select_from(old)))
-
-
-async def _prune_ticks(tx: Transaction, age: timedelta, limit: int) -> int:
-    """Delete ticks of schedules, except the last one of each, which must not happen again."""
-    tick, schedule = tx.tables.tick, tx.tables.schedule
-    old = tick.c.at < db_later(db_now(), -age.total_seconds())
-    is_last = sa.exists().where(schedule.c.id == tick.c.schedule, schedule.c.last_tick <= tick.c.tick)
-    key = [tick.c[column.name] for column in tick.primary_key]
-    selection = sa.select(*key).where(old, ~is_last).order_by(tick.c.at).limit(limit).subquery()
-    deleted = sa.delete(tick).where(sa.tuple_(*key).in_(sa.select(selection)))
-    return len(await tx.rows(deleted.returning(tick.c.schedule)))
 
 
 CONTINUE = Pruned(more=True)
@@ -273,15 +358,18 @@ async def enforce(
     retention: Mapping[State, timedelta],
     leeway: float = LEEWAY,
     statistics: timedelta | None = None,
+    on_fault: OnFault = ignore,
+    without: Callable[[], Collection[int]] = frozenset,
 ) -> AsyncGenerator[Pruned]:
     """Delete finished tasks that are older than the retention of their state: whole ranges first, then row by row.
 
     Args:
-        database: the database.
         retention: retention by final state; states without one are kept indefinitely.
         leeway: fraction of the retention by which succeeded tasks may be kept longer, so that their range can be
             dropped as a whole.
         statistics: retention of the minute statistics; None keeps them indefinitely.
+        on_fault: called with each task that cannot be deleted, its handler and the reason.
+        without: returns the ids of tasks to leave out.
 
     Yields:
         The result of each transaction. The caller may stop at any time; the next call continues.
@@ -292,10 +380,82 @@ async def enforce(
         spared = [*ranges.drop, *ranges.spare]
         async for pruned in _drop_ranges(database, ranges):
             yield pruned
-    pruned = CONTINUE
+    refused, pruned = set[int](), CONTINUE
+
+    def refuse(id: int, handler: str, fault: RowFault) -> None:
+        refused.add(id)
+        on_fault(id, handler, fault)
+
     while pruned.more:
-        pruned = await database.write(prune, retention, spared=spared, statistics=statistics)
+        try:
+            pruned = await database.write(prune, retention, CHUNK, spared, statistics, refused.union(without()))
+        except StoreError as error:
+            if row_fault(error) is None:
+                raise
+            out = refused.union(without())
+            pruned = await _prune_in_parts(database, retention, spared, statistics, refuse, out)
         yield pruned
+    for state, age in retention.items() if database.dialect.row_locks else ():
+        rest = await database.read(prunable_tasks, state, age, MOST_LOCKED, spared, refused.union(without()))
+        for id, handler in rest.items():
+            on_fault(id, handler, LOCKED)
+
+
+async def _prune_in_parts(
+    database: Database,
+    retention: Mapping[State, timedelta],
+    spared: Sequence[Range],
+    statistics: timedelta | None,
+    on_fault: OnFault,
+    without: Collection[int],
+) -> Pruned:
+    """Prune in parts, because the database refuses to delete one of the rows."""
+    tasks, more = dict[State, int](), False
+    for state, age in retention.items():
+        found = await database.read(prunable_tasks, state, age, CHUNK, spared, without)
+        deleted = 0
+
+        async def write(part: Sequence[int], state: State = state, age: timedelta = age) -> None:
+            nonlocal deleted
+            deleted += await database.write(prune_tasks, state, age, CHUNK, spared, part)
+
+        def refuse(id: int, fault: RowFault, found: Mapping[int, str] = found) -> None:
+            on_fault(id, found[id], fault)
+
+        await write_in_halves(list(found), write, refuse)
+        tasks[state], more = deleted, more or (len(found) == CHUNK and deleted > 0)
+    minutes = 0
+    if statistics is not None:
+        minutes = await _prune_records_in_parts(database, "minute", statistics)
+        await _prune_records_in_parts(database, "lost_runner", statistics)
+    if retention:
+        await _prune_records_in_parts(database, "tick", max(retention.values()))
+    try:
+        keys = await database.write(forget_expired, CHUNK)
+    except StoreError as error:
+        _log_refused("unique keys", row_fault(error) or _raised(error))
+        keys = 0
+    return Pruned(tasks, minutes, more, keys)
+
+
+async def _prune_records_in_parts(database: Database, name: Records, age: timedelta) -> int:
+    deleted = 0
+
+    async def write(part: Sequence[tuple[Any, ...]]) -> None:
+        nonlocal deleted
+        deleted += await database.write(prune_records, name, age, CHUNK, part)
+
+    rows = await database.read(old_records, name, age, CHUNK)
+    await write_in_halves(rows, write, lambda key, fault: _log_refused(f"row {key} of {name}", fault))
+    return deleted
+
+
+def _raised(error: StoreError) -> NoReturn:
+    raise error
+
+
+def _log_refused(rows: str, fault: RowFault) -> None:
+    log.warning("could not prune %s: %s", one_line(rows), one_line(fault.fact))
 
 
 async def _forecast(tx: Transaction, age: timedelta, leeway: float) -> Forecast:
@@ -310,10 +470,19 @@ async def _drop_ranges(database: Database, ranges: Forecast) -> AsyncGenerator[P
     count = 0
     for part in ranges.drop:
         unstripped: Range | None = part
-        while unstripped:
-            unstripped = await database.write(strip, unstripped, ranges.before)
-            yield CONTINUE
-        if dropped := await database.write(drop, part, ranges.before):
+        try:
+            while unstripped:
+                unstripped = await database.write(strip, unstripped, ranges.before)
+                yield CONTINUE
+            dropped = await database.write(drop, part, ranges.before)
+        except StoreError as error:
+            fault = row_fault(error)
+            if fault is None and not isinstance(error, DatabaseRefused):
+                raise
+            fact = fault.fact if fault else str(error.fields["why"])
+            yield Pruned({}, more=True, refused={part: fact})
+            continue
+        if dropped:
             count += 1
             yield Pruned({State.SUCCEEDED: dropped.tasks}, more=True, ranges=[part])
     last = START if count else None

@@ -3,38 +3,43 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.dialects import by_column, same_id
-from runner.db.errors import is_lock_timeout
+from runner.db.dialects import DIALECTS, by_column, same_id
+from runner.db.errors import is_concurrent, locks_refused
 from runner.db.schema import Tables, is_state, state_literal
-from runner.db.statement import Frame, Prepared, Step, Steps
+from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, next_version, raised, seconds
 from runner.model.outcome import Cancelled, Done, Outcome, Release, Snooze
 from runner.model.task import MOST_ATTEMPTS, MOVES, State
-from runner.model.text_limits import to_storable
+from runner.model.text_limits import ERROR_LIMIT, to_storable
 from runner.policy.attempt_verdict import AttemptState, Verdict, judge
 from runner.policy.breaker import Effect
-from runner.store.attempts import FailedAttempt, record, started_at_column
-from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, delete_steps, finish, succeed_steps
+from runner.store.attempts import LOCK_LIMIT, FailedAttempt, record, started_at_column
+from runner.store.history import (
+    UNASSIGNED,
+    FinishedTask,
+    Success,
+    finish,
+    refuse_reused,
+    require_all,
+    success_steps,
+)
+from runner.store.hosts import bound_hosts
 from runner.store.minute_statistics import Run, count_runs, minute_columns
 from runner.store.rescue import LOST
 from runner.store.retention import SubmitWatch
-
-ERROR_LIMIT = 16 * 1024
-"""Maximum size of a stored error in bytes."""
 
 
 class Settlement(NamedTuple):
     """The outcome of one attempt, to be written.
 
     Args:
-        id: task id.
-        fence: fence of the claim.
         outcome: outcome of the attempt.
         duration: duration in seconds; None if it was not started.
         retry: the handler's retry plan, for a task without its own.
@@ -62,36 +67,118 @@ class Settled:
         fenced: ids of tasks that no longer belong to this runner; they are unchanged.
         written: moves of settlements that an earlier transaction of this runner wrote, by task id. The answer of its
             commit was lost.
+        locked: ids of tasks that another transaction locks; they are unchanged.
     """
 
     verbs: dict[int, str] = field(default_factory=dict)
     fenced: set[int] = field(default_factory=set)
     written: dict[int, str] = field(default_factory=dict)
+    locked: set[int] = field(default_factory=set)
+
+    def has(self, id: int) -> bool:
+        """True if the outcome of a task needs no further try."""
+        return id in self.verbs or id in self.fenced or id in self.written
+
+    def add(self, other: "Settled") -> None:
+        """Add the result of another part of the batch."""
+        self.verbs |= other.verbs
+        self.fenced |= other.fenced
+        self.written |= other.written
+        self.locked |= other.locked
 
 
-async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement], keep: bool = True) -> Settled:
-    """Write the outcomes of a batch, each if its fence still matches, with locked rows.
+class RunningTask(NamedTuple):
+    """The row of a task to settle, as the driver returns it: on SQLite, times are texts and booleans numbers."""
+
+    id: int
+    queue: str
+    handler: str
+    attempt: int
+    max_attempts: int
+    retry: str | None
+    releases: int
+    interruptions: int
+    cancel_requested: bool
+    fence: int
+    state: str
+    runner_id: int
+    host: str | None
+    claimed_at: Any
+    minute: Any
+    submitted_minute: Any
+    pause_limit: str | None
+
+
+class SettleShape(Enum):
+    """The shapes of a settle. SUCCESSES may be transactions of their own, JUDGED is one.
+
+    SUCCESSES leaves locked, fenced and moved rows out of its result: settle them as JUDGED, which locks the rows before
+    it reports them as fenced. It accepts none of a statement if another transaction holds one of its rows for longer
+    than ROW_TIMEOUT.
+    """
+
+    SUCCESSES = "write successes without reading their rows, in one statement of PostgreSQL for each member of Success"
+    JUDGED = "lock and read the rows that no other transaction locks, and judge each outcome by its row"
+
+
+async def settle(
+    tx: Transaction,
+    holder: int,
+    batch: Sequence[Settlement],
+    shape: SettleShape = SettleShape.JUDGED,
+    watch: SubmitWatch | None = None,
+) -> Settled:
+    """Write the outcomes of a batch, each if its fence still matches.
 
     Args:
-        tx: an open transaction.
         holder: id of the runner that executed the tasks.
-        batch: at most one settlement per task.
-        keep: False if `settle_done` deletes tasks without a row in the history.
+        batch: at most one settlement per task; only successes for SettleShape.SUCCESSES.
+        watch: the state of a runner that deletes tasks without a result that nothing refers to, with one more statement
+            for successes; None moves all tasks to the history.
 
     Returns:
-        Accepted, fenced and written tasks. A second settle of an accepted task changes nothing and reports it as
-        written.
+        Accepted, fenced, written and locked tasks. A second settle of an accepted task changes nothing and reports it
+        as written.
+
+    Raises:
+        RowLocked: another transaction locks or changes another row that the change needs; nothing was written.
+        DatabaseRefused: a history row with the same id exists, or a trigger skips a row; nothing was written.
     """
+    if shape is SettleShape.SUCCESSES:
+        return await _settle_successes(tx, holder, batch, watch)
+    with locks_refused():
+        return await _settle_judged(tx, holder, batch, watch)
+
+
+async def _settle_judged(
+    tx: Transaction, holder: int, batch: Sequence[Settlement], watch: SubmitWatch | None
+) -> Settled:
     settled = Settled()
     rows = await _lock(tx, holder, [item.id for item in batch])
-    verdicts: list[tuple[Settlement, Any, Verdict]] = []
-    for item in batch:
+    if len(rows) < len(batch):
+        settled.locked = await _held(tx, holder, [item for item in batch if item.id not in rows])
+    verdicts: list[tuple[Settlement, RunningTask, Verdict]] = []
+    for item in batch if not settled.locked else [item for item in batch if item.id not in settled.locked]:
         row = rows.get(item.id)
         if row is None or row.fence != item.fence or row.state != State.RUNNING:
             settled.fenced.add(item.id)
         else:
             verdicts.append((item, row, _judge(item, row)))
             settled.verbs[item.id] = verdicts[-1][2].verb
+    await _write(tx, holder, verdicts)
+    if settled.fenced:
+        settled.written = await _written(tx, holder, [item for item in batch if item.id in settled.fenced])
+        settled.fenced -= settled.written.keys()
+    if settled.fenced and watch is not None:
+        deleted = await _deleted(tx, [item for item in batch if item.id in settled.fenced])
+        settled.written |= dict.fromkeys(deleted, "succeed")
+        settled.fenced -= deleted
+    return settled
+
+
+async def _write(tx: Transaction, holder: int, verdicts: Sequence[tuple[Settlement, RunningTask, Verdict]]) -> None:
+    """Write the verdicts on locked rows: attempts, ends, tasks that return to the queue, and counts."""
+    await refuse_reused(tx, [item.id for item, _, verdict in verdicts if verdict.delay is None])
     await record(
         tx,
         [
@@ -103,18 +190,17 @@ async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement], keep
     for verb in ("succeed", "die", "cancel"):
         endings = [_finished_task(item, verdict) for item, _, verdict in verdicts if verdict.verb == verb]
         if endings:
-            await delete_stale_history(tx, [ending.id for ending in endings])
             await finish(tx, verb, holder, endings)
     await _requeue(tx, [(item, row, verdict) for item, row, verdict in verdicts if verdict.delay is not None])
     await count_runs(tx, holder, [Run(row, verdict.verb) for _, row, verdict in verdicts])
-    if settled.fenced:
-        settled.written = await _written(tx, holder, [item for item in batch if item.id in settled.fenced])
-        settled.fenced -= settled.written.keys()
-    if settled.fenced and not keep:
-        deleted = await _deleted(tx, [item for item in batch if item.id in settled.fenced])
-        settled.written |= dict.fromkeys(deleted, "succeed")
-        settled.fenced -= deleted
-    return settled
+
+
+async def _held(tx: Transaction, holder: int, items: Sequence[Settlement]) -> set[int]:
+    """Find the tasks that still belong to the runner among those whose lock was not available."""
+    task = tx.tables.task.c
+    condition = tx.dialect.one_of(task.id, [item.id for item in items]) & (task.runner_id == holder)
+    rows = await tx.rows(sa.select(task.id, task.fence).where(condition, is_state(task.state, State.RUNNING)))
+    return {item.id for item in items} & {id for id, fence in rows if (id, fence) in {item[:2] for item in items}}
 
 
 async def _written(tx: Transaction, holder: int, items: Sequence[Settlement]) -> dict[int, str]:
@@ -164,44 +250,32 @@ RETURNS: dict[type, str] = {Snooze: "snooze", Release: "release", Cancelled: "re
 FINAL_VERBS = {MOVES[verb].target.value: verb for verb in ("succeed", "die", "cancel")}
 
 
-async def settle_done(
-    tx: Transaction, holder: int, batch: Sequence[Settlement], watch: SubmitWatch | None = None
-) -> set[int]:
-    """Write only successes on the fast path: on PostgreSQL one statement, and another one for rows that have moved.
-
-    Args:
-        tx: an open transaction.
-        holder: id of the runner that executed the tasks.
-        batch: at most one settlement per task.
-        watch: deletes tasks without a result that nothing refers to, in one more statement; None moves all tasks.
-
-    Returns:
-        The accepted ids. Settle the others with `settle`, which locks the rows before it reports them as fenced. With a
-        `watch` there is none if another transaction holds one of the rows for a while: `settle` waits for it.
-
-    Raises:
-        DatabaseRefused: a history row with the same id exists; nothing was written. `settle` removes such rows.
-    """
+async def _settle_successes(
+    tx: Transaction, holder: int, batch: Sequence[Settlement], watch: SubmitWatch | None
+) -> Settled:
     accepted = set[int]()
     by_address = tx.dialect.row_addresses
-    if watch is not None and (
-        bare := [item for item in batch if _is_bare(item) and (item.address is not None or not by_address)]
-    ):
-        addresses = [item.address for item in bare]
-        try:
-            accepted = await tx.follow(delete_steps(tx, holder, _successes(bare), addresses, watch))
-        except Exception as error:
-            if is_lock_timeout(error):
-                return accepted
+
+    async def end(success: Success, items: Sequence[Settlement]) -> None:
+        addresses = [item.address for item in items] if success.by_address else ()
+        endings = _successes(items)
+        steps = success_steps(tx, success, holder, endings, addresses=addresses, watch=watch)
+        accepted.update(await tx.follow(steps))
+
+    try:
+        if watch is not None and (
+            bare := [item for item in batch if _is_bare(item) and (item.address is not None or not by_address)]
+        ):
+            await end(Success.DELETE, bare)
+            batch = [item for item in batch if item.id not in accepted]
+        if with_address := [item for item in batch if item.address is not None]:
+            await end(Success.MOVE_AT_ADDRESS, with_address)
+        if others := batch if not accepted else [item for item in batch if item.id not in accepted]:
+            await end(Success.MOVE, others)
+    except Exception as error:
+        if not is_concurrent(error):
             raise
-        batch = [item for item in batch if item.id not in accepted]
-    if with_address := [item for item in batch if item.address is not None]:
-        addresses = [item.address for item in with_address]
-        accepted |= await tx.follow(succeed_steps(tx, holder, _successes(with_address), addresses=addresses))
-    others = batch if not accepted else [item for item in batch if item.id not in accepted]
-    if others:
-        accepted |= await tx.follow(succeed_steps(tx, holder, _successes(others)))
-    return accepted
+    return Settled(dict.fromkeys(accepted, "succeed"))
 
 
 def _is_bare(item: Settlement) -> bool:
@@ -222,23 +296,38 @@ def _successes(batch: Sequence[Settlement]) -> list[tuple[Any, ...]]:
     ]
 
 
-async def _lock(tx: Transaction, holder: int, ids: list[int]) -> dict[int, Any]:
-    """Lock and read the rows, in the order of ids to avoid deadlocks."""
-    task = tx.tables.task.c
-    names = ("id", "queue", "handler", "attempt", "max_attempts", "retry", "releases", "interruptions")
-    more = ("cancel_requested", "fence", "state", "runner_id", "host")
-    columns = [*(task[name] for name in (*names, *more)), started_at_column(task), *minute_columns(task)]
-    columns.append(tx.dialect.pause_limit())
-    condition = task.id.in_(ids) & (task.runner_id == holder)
-    rows = await tx.rows(sa.select(*columns).where(condition).order_by(task.id).with_for_update())
-    return {row.id: row for row in rows}
+async def _lock(tx: Transaction, holder: int, ids: list[int]) -> dict[int, RunningTask]:
+    """Lock and read the rows that no other transaction locks, in the order of ids to avoid deadlocks."""
+    parameters = tx.dialect.parameters("settled", {"id": ids}) | {"holder": holder}
+    rows = await tx.run(_lock_statement(tx.tables, tx.driver), parameters)
+    return {row[0]: RunningTask._make(row) for row in rows}
 
 
-def _judge(item: Settlement, row: Any) -> Verdict:
+@lru_cache
+def _lock_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
+    dialect, task = DIALECTS[driver.name], tables.task.c
+    names = [name for name in RunningTask._fields if name in task and name != "claimed_at"]
+    columns = [*(task[name] for name in names), started_at_column(task), *minute_columns(task), dialect.pause_limit()]
+    holder = sa.bindparam("holder", type_=sa.BigInteger)
+    mine = (dialect.in_batch(task.id, "settled"), task.runner_id == holder, dialect.lock_limit(LOCK_LIMIT))
+    return Prepared(sa.select(*columns).where(*mine).order_by(task.id).with_for_update(skip_locked=True), driver)
+
+
+def _judge(item: Settlement, row: RunningTask) -> Verdict:
     if isinstance(item.outcome, Done):
         return Verdict("succeed", why=item.outcome.why or "")
     plans = (row.retry, item.retry)
-    state = AttemptState(row.attempt, row.max_attempts, *plans, row.releases, row.cancel_requested, row.interruptions)
+    state = AttemptState(
+        row.attempt,
+        row.max_attempts,
+        *plans,
+        row.releases,
+        bool(row.cancel_requested),
+        row.interruptions,
+        row.id,
+        row.handler,
+        row.queue,
+    )
     return judge(item.outcome, state, random.random())  # noqa: S311 - spreads delays, guards nothing
 
 
@@ -247,19 +336,22 @@ def _finished_task(item: Settlement, verdict: Verdict) -> FinishedTask:
     return FinishedTask(item.id, item.fence, item.duration, getattr(item.outcome, "result", None), why)
 
 
-async def _requeue(tx: Transaction, items: list[tuple[Settlement, Any, Verdict]]) -> None:
+REQUEUE_COLUMNS: dict[str, Any] = {
+    "id": sa.BigInteger,
+    "delay": sa.Float,
+    "uncounted": sa.Integer,
+    "released": sa.Integer,
+    "interrupted": sa.Integer,
+    "failed": sa.Integer,
+    "error": sa.Text,
+}
+"""The values of a task that returns to the queue."""
+
+
+async def _requeue(tx: Transaction, items: list[tuple[Settlement, RunningTask, Verdict]]) -> None:
     """Return tasks to the queue after a retry, snooze, release or interruption."""
     if not items:
         return
-    task = tx.tables.task
-    columns = {
-        "id": sa.BigInteger,
-        "delay": sa.Float,
-        "uncounted": sa.Integer,
-        "released": sa.Integer,
-        "interrupted": sa.Integer,
-        "error": sa.Text,
-    }
     rows = [
         (
             item.id,
@@ -267,11 +359,20 @@ async def _requeue(tx: Transaction, items: list[tuple[Settlement, Any, Verdict]]
             0 if verdict.counted else 1,
             1 if verdict.verb == "release" else 0,
             1 if verdict.verb == "interrupt" else 0,
+            1 if verdict.verb == "retry" else 0,
             to_storable(verdict.why, ERROR_LIMIT) or None,
         )
         for item, _, verdict in items
     ]
-    back, match = tx.dialect.one_by_one(tx.dialect.rows("back", columns), task, same_id)
+    parameters = tx.dialect.parameters("back", by_column(REQUEUE_COLUMNS, rows))
+    changed = await tx.run(_requeue_statement(tx.tables, tx.driver), parameters)
+    require_all(len(rows), len(changed))
+
+
+@lru_cache
+def _requeue_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
+    dialect, task = DIALECTS[driver.name], tables.task
+    back, match = dialect.one_by_one(dialect.rows("back", REQUEUE_COLUMNS), task, same_id)
     values = {
         "state": state_literal(MOVES["retry"].target),
         "run_at": sa.case((back.c.released == 1, task.c.run_at), else_=db_later(db_now(), back.c.delay)),
@@ -280,42 +381,8 @@ async def _requeue(tx: Transaction, items: list[tuple[Settlement, Any, Verdict]]
         "releases": raised(task.c.releases, back.c.released, MOST_ATTEMPTS),
         # Settled by a living runner, so it did not kill its runner. A released task may never have started.
         "rescues": sa.case((back.c.released == 1, task.c.rescues), else_=0),
+        "hosts": sa.case((back.c.failed == 1, bound_hosts(task.c)), else_=task.c.hosts),
         "error": sa.func.coalesce(back.c.error, task.c.error),
         "version": next_version(task.c.version),
     } | UNASSIGNED
-    statement = sa.update(task).where(match).values(values)
-    await tx.execute(statement, tx.dialect.parameters("back", by_column(columns, rows)))
-
-
-def complete_steps(frame: Frame, holder: int, ending: FinishedTask, part: int = 0) -> Steps[bool]:
-    """Move a task to the history as succeeded, if its fence still matches.
-
-    The row is locked first: a rescue that has begun finishes before, and a later one finds the task gone. The writes of
-    the handler in this transaction commit only with a valid fence.
-
-    Args:
-        frame: tables, driver and dialect of the statements.
-        holder: id of the runner.
-        ending: final result of the task.
-        part: number of the row of the minute statistics that this transaction writes.
-
-    Returns:
-        False if the task no longer belongs to this runner; the transaction must not commit then.
-    """
-    lock, delete_stale_history = _prepared(frame.tables, frame.driver)
-    if not (yield Step(lock, {"task_id": ending.id, "given_fence": ending.fence, "holder": holder})):
-        return False
-    yield Step(delete_stale_history, {"task_id": ending.id})
-    moved = yield from succeed_steps(frame, holder, [ending], part)
-    return bool(moved)
-
-
-@lru_cache
-def _prepared(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
-    task, history = tables.task, tables.history
-    task_id = sa.bindparam("task_id", type_=sa.BigInteger)
-    has_fence = (task.c.fence == sa.bindparam("given_fence", type_=sa.BigInteger)) & (
-        task.c.runner_id == sa.bindparam("holder", type_=sa.BigInteger)
-    )
-    lock = sa.select(task.c.id).where((task.c.id == task_id) & has_fence).with_for_update()
-    return Prepared(lock, driver), Prepared(sa.delete(history).where(history.c.id == task_id), driver)
+    return Prepared(sa.update(task).where(match).values(values).returning(task.c.id), driver)

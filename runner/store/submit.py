@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS
 from runner.db.schema import Tables, state_literal
-from runner.db.statement import Frame, Prepared, SingleInsert, Step, Steps
+from runner.db.statement import Frame, Prepared, SingleInsert, Step, Steps, require_inserted
 from runner.db.transaction import Transaction
 from runner.db.types import JsonText, db_later, db_now, random_below
 from runner.model.task import BUCKETS, MOVES, NewTask, Priority, SubmitResult
@@ -35,8 +35,6 @@ async def submit(tx: Transaction, task: NewTask, *, notify: bool = True) -> int:
     """Submit one task; it exists when the caller's transaction commits.
 
     Args:
-        tx: the caller's transaction.
-        task: the task.
         notify: wake listening runners (PostgreSQL).
 
     Returns:
@@ -54,8 +52,6 @@ async def submit_many(tx: Transaction, tasks: Sequence[NewTask], *, notify: bool
     """Submit many tasks with few statements.
 
     Args:
-        tx: the caller's transaction.
-        tasks: any number of tasks.
         notify: wake listening runners (PostgreSQL), once per statement.
 
     Returns:
@@ -74,8 +70,6 @@ def submit_with_result(
     """Submit tasks like `submit_many` and report the duplicates.
 
     Args:
-        tx: the caller's transaction.
-        tasks: any number of tasks.
         notify: wake listening runners (PostgreSQL), once per statement.
     """
     return tx.follow(submit_steps(tx, tasks, notify))
@@ -85,8 +79,6 @@ def submit_steps(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[
     """The statements that submit tasks, for any kind of connection.
 
     Args:
-        frame: tables, driver and dialect of the statements.
-        tasks: any number of tasks.
         notify: wake listening runners.
 
     Returns:
@@ -97,10 +89,13 @@ def submit_steps(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[
         DuplicateTask: a task is a duplicate and its policy raises; nothing of the batch was written.
     """
     check_each(tasks)
-    if isinstance(tasks, TaskBatch) and tasks.like.order is not None:
+    if isinstance(tasks, TaskBatch) and tasks.like.order_key is not None:
         tasks = list(tasks)
-    dependencies = yield from dependency_rows(frame, tasks)
-    if not _is_contested(tasks):
+    alike = [tasks.like] if isinstance(tasks, TaskBatch) else tasks
+    dependencies: DependencyRows = []
+    if any(task.after is not None or task.order_key is not None for task in alike):
+        dependencies = yield from dependency_rows(frame, tasks)
+    if all(task.unique_key is None for task in alike):
         result = SubmitResult((yield from _insert_steps(frame, tasks, dependencies, notify)))
     else:
         outcome = yield from check_keys(frame, tasks)
@@ -108,7 +103,8 @@ def submit_steps(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[
         inserted = yield from _insert_steps(frame, [tasks[position] for position in outcome.new], waiting, notify)
         result = yield from record_keys(frame, tasks, outcome, inserted, notify)
         dependencies = [None if position in result.duplicates else waits for position, waits in enumerate(dependencies)]
-    yield from insert_dependencies(frame, result.ids, dependencies)
+    if dependencies:
+        yield from insert_dependencies(frame, result.ids, dependencies)
     return result
 
 
@@ -136,16 +132,8 @@ def single_insert(frame: Frame, task: NewTask, notify: bool) -> SingleInsert | N
 
 def takes_one_statement(tasks: Sequence[NewTask]) -> bool:
     """Return True if a single statement submits these tasks, so that no transaction is needed."""
-    return len(tasks) <= CHUNK and all(task.independent for task in _samples(tasks))
-
-
-def _is_contested(tasks: Sequence[NewTask]) -> bool:
-    return any(task.unique is not None for task in _samples(tasks))
-
-
-def _samples(tasks: Sequence[NewTask]) -> Sequence[NewTask]:
-    """Return the tasks, or the common part of a TaskBatch."""
-    return [tasks.like] if isinstance(tasks, TaskBatch) else tasks
+    alike = [tasks.like] if isinstance(tasks, TaskBatch) else tasks
+    return len(tasks) <= CHUNK and all(task.independent for task in alike)
 
 
 def _insert_steps(
@@ -156,7 +144,7 @@ def _insert_steps(
         part = slice(first, first + CHUNK)
         rows = yield _insert_step(frame, tasks[part], dependencies[part], notify)
         # Ids are assigned in the order of the rows, but RETURNING has no order.
-        ids += sorted(row[0] for row in rows)
+        ids += require_inserted(sorted(row[0] for row in rows), len(tasks[part]))
     return ids
 
 
@@ -174,7 +162,7 @@ def _insert_step(
         shared, rows = shared | {name: values[0] for name, values in rows.items()}, {}
     prepared = _prepared(frame.tables, frame.driver, tuple(rows), tuple(shared), notify and due, returns_id)
     values = {f"shared_{name}": frame.dialect.instant(value) for name, value in shared.items()}
-    return Step(prepared, values | frame.dialect.parameters("new", rows))
+    return Step(prepared, values | frame.dialect.parameters("new", rows) | ({"expected": len(tasks)} if rows else {}))
 
 
 def _columns(tasks: Sequence[NewTask]) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
@@ -189,12 +177,12 @@ def _columns(tasks: Sequence[NewTask]) -> tuple[dict[str, Any], dict[str, Sequen
         name: values for name, values in columns if values.count(None) < len(values)
     }
     values_by_name.pop("after", None)
-    if unique := values_by_name.pop("unique", None):
-        values_by_name["unique_key"] = [row and row.key for row in unique]
-    if order := values_by_name.pop("order", None):
-        values_by_name["order_key"] = [row and row.key for row in order]
-        if any(row is not None and row.on_failure != "wait" for row in order):
-            values_by_name["order_on_failure"] = [row and row.on_failure for row in order]
+    if unique_keys := values_by_name.get("unique_key"):
+        values_by_name["unique_key"] = [key and key.text for key in unique_keys]
+    if order_keys := values_by_name.get("order_key"):
+        values_by_name["order_key"] = [key and key.text for key in order_keys]
+        if any(key is not None and key.on_failure != "wait" for key in order_keys):
+            values_by_name["order_on_failure"] = [key and key.on_failure for key in order_keys]
     return {}, values_by_name
 
 
@@ -223,6 +211,8 @@ def _prepared(
     if not returns_id:
         return Prepared(insert, driver)
     insert = insert.returning(tables.task.c.id)
+    if rows:
+        return Prepared(dialect.inserting_all(insert, tables, notify=notify), driver)
     return Prepared(dialect.announcing(insert, tables) if notify else insert, driver)
 
 

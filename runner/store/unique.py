@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,7 +13,7 @@ from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.types import NO_JOIN, JsonText, db_later, db_now
 from runner.errors import DuplicateTask
 from runner.model.task import NewTask, OnDuplicate, Scope, State, SubmitResult
-from runner.policy.uniqueness import Contest, Key, KeyChange, changes, contest, key_of, replacements
+from runner.policy.uniqueness import Contest, HandlerKey, KeyChange, changes, contest, key_of, replacements
 from runner.store.validation import SUBMIT_COLUMNS
 
 ID_COLUMNS: dict[str, Any] = {"id": sa.BigInteger}
@@ -34,8 +35,6 @@ def replace_tasks(frame: Frame, newer: Mapping[int, NewTask], notify: bool) -> S
     Running tasks stay unchanged, as do the attempts and errors of the replaced ones.
 
     Args:
-        frame: tables, driver and dialect of the statements.
-        newer: the new values by task id.
         notify: wake listening runners.
 
     Returns:
@@ -60,7 +59,7 @@ def replace_tasks(frame: Frame, newer: Mapping[int, NewTask], notify: bool) -> S
 
 
 def _values(id: int, task: NewTask) -> tuple[Any, ...]:
-    return (id, *(getattr(task, name) for name in SUBMIT_COLUMNS), task.unique and task.unique.longest)
+    return (id, *(getattr(task, name) for name in SUBMIT_COLUMNS), task.unique_key and task.unique_key.longest)
 
 
 @lru_cache
@@ -126,10 +125,6 @@ CHUNK = 2_000
 def check_keys(frame: Frame, tasks: Sequence[NewTask]) -> Steps[Contest]:
     """Lock the unique keys of a batch and find its duplicates.
 
-    Args:
-        frame: tables, driver and dialect of the statements.
-        tasks: the batch.
-
     Returns:
         The decision for each task; it remains valid until the transaction ends.
 
@@ -138,11 +133,13 @@ def check_keys(frame: Frame, tasks: Sequence[NewTask]) -> Steps[Contest]:
     """
     keys = {key for task in tasks if (key := key_of(task))}
     # Deleting the new keys after a refusal would need a right that would let producers delete the keys of others.
-    reverts = len(tasks) > 1 and any(task.unique and task.unique.on_duplicate is OnDuplicate.ERROR for task in tasks)
+    reverts = len(tasks) > 1 and any(
+        task.unique_key and task.unique_key.on_duplicate is OnDuplicate.ERROR for task in tasks
+    )
     if reverts:
         yield Step(_savepoint("SAVEPOINT task_keys", frame.driver), {})
     fresh = yield from lock_unique_keys(frame, keys)
-    holders = yield from _locked_holders(frame, keys - fresh)
+    holders = (yield from _locked_holders(frame, keys - fresh)) if keys - fresh else {}
     try:
         outcome = contest(tasks, holders)
     except DuplicateTask:
@@ -161,20 +158,19 @@ def record_keys(
     """Store the new tasks as holders of their keys, count the duplicates, and replace tasks.
 
     Args:
-        frame: tables, driver and dialect of the statements.
-        tasks: the batch.
         outcome: result of `check_keys`.
-        inserted: ids of the new tasks.
         notify: wake listening runners.
     """
     ids = outcome.ids(inserted)
     yield from save_keys(frame, changes(tasks, outcome, ids))
+    if len(outcome.new) == len(tasks):
+        return SubmitResult(ids)
     changed = yield from replace_tasks(frame, replacements(tasks, outcome, ids), notify)
     duplicates = frozenset(outcome.existing) | frozenset(outcome.same_submit)
     return SubmitResult(ids, duplicates, frozenset(place for place in duplicates if ids[place] in changed))
 
 
-def lock_unique_keys(frame: Frame, keys: Iterable[Key]) -> Steps[set[Key]]:
+def lock_unique_keys(frame: Frame, keys: Iterable[HandlerKey]) -> Steps[set[HandlerKey]]:
     """Lock keys in sorted order to avoid deadlocks.
 
     This is a separate statement: it may wait for another transaction, and only the next statement sees the changes of
@@ -184,10 +180,10 @@ def lock_unique_keys(frame: Frame, keys: Iterable[Key]) -> Steps[set[Key]]:
         The keys that were not stored before.
     """
     rows = yield from _each(frame, _lock_statement, KEY_COLUMNS, keys)
-    return {(handler, key) for handler, key in rows}
+    return set(map(tuple, rows))
 
 
-def key_holders(frame: Frame, keys: Iterable[Key]) -> Steps[dict[Key, int]]:
+def key_holders(frame: Frame, keys: Iterable[HandlerKey]) -> Steps[dict[HandlerKey, int]]:
     """Return the holders of locked keys.
 
     Returns:
@@ -197,7 +193,7 @@ def key_holders(frame: Frame, keys: Iterable[Key]) -> Steps[dict[Key, int]]:
     return {(handler, key): id for handler, key, id, _ in rows if id is not None}
 
 
-def _locked_holders(frame: Frame, keys: Iterable[Key]) -> Steps[dict[Key, int]]:
+def _locked_holders(frame: Frame, keys: Iterable[HandlerKey]) -> Steps[dict[HandlerKey, int]]:
     """Return the holders of locked keys, and prevent holders of a key until start from starting.
 
     Without the lock, such a task could start before this transaction commits, and miss the changes that made the
@@ -205,7 +201,7 @@ def _locked_holders(frame: Frame, keys: Iterable[Key]) -> Steps[dict[Key, int]]:
     """
     rows = yield from _each(frame, _holder_statement, KEY_COLUMNS, keys)
     unstarted = {id for *_, id, scope in rows if scope == Scope.UNTIL_STARTED and id is not None}
-    started = unstarted - (yield from _lock_unstarted(frame, unstarted))
+    started = unstarted - (yield from _lock_unstarted(frame, unstarted)) if unstarted else unstarted
     return {(handler, key): id for handler, key, id, _ in rows if id is not None and id not in started}
 
 
@@ -219,12 +215,12 @@ def _lock_unstarted(frame: Frame, ids: Iterable[int]) -> Steps[set[int]]:
     return locked
 
 
-def save_keys(frame: Frame, changed: Mapping[Key, KeyChange]) -> Steps[None]:
+def save_keys(frame: Frame, changed: Mapping[HandlerKey, KeyChange]) -> Steps[None]:
     """Store the new state of locked keys."""
     yield from _each(frame, _save_statement, CHANGE_COLUMNS, [(*key, *change) for key, change in changed.items()])
 
 
-def delete_keys(frame: Frame, keys: Iterable[Key]) -> Steps[None]:
+def delete_keys(frame: Frame, keys: Iterable[HandlerKey]) -> Steps[None]:
     """Delete locked keys without a holder."""
     yield from _each(frame, _delete_statement, KEY_COLUMNS, keys)
 
@@ -251,7 +247,7 @@ def _literal(scope: Scope) -> sa.ColumnElement[str]:
 
 def _each(frame: Frame, prepare: Any, columns: Mapping[str, Any], rows: Iterable[tuple[Any, ...]]) -> Steps[list[Any]]:
     """Execute a statement for all rows in the order of their keys, in chunks."""
-    ordered, results = sorted(rows, key=lambda row: row[:2]), []
+    ordered, results = sorted(rows, key=itemgetter(0, 1)), []
     for first in range(0, len(ordered), CHUNK):
         values = by_column(columns, ordered[first : first + CHUNK])
         results += yield Step(prepare(frame.tables, frame.driver), frame.dialect.parameters("new", values))

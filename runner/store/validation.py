@@ -10,7 +10,7 @@ from runner.errors import InvalidTask
 from runner.handlers.options import CHECKS, TASK_OPTIONS
 from runner.model.task import NewTask
 from runner.model.task_batch import TaskBatch
-from runner.model.text_limits import require_name, require_payload
+from runner.model.text_limits import FAILED_HOST, require_name, require_payload
 from runner.policy.retry import parse_plan
 
 ALL_DEFAULTS = NewTask("handler")[2:]
@@ -19,9 +19,6 @@ ALL_DEFAULTS = NewTask("handler")[2:]
 
 def check(task: NewTask) -> None:
     """Reject a task that a database could not hold, or that no runner could ever execute.
-
-    Args:
-        task: the task as the producer made it.
 
     Raises:
         InvalidTask: a value is not valid; the message names it and the values that are.
@@ -58,6 +55,9 @@ def _check_options(task: NewTask) -> None:
         raise InvalidTask(field="expires_at", value=task.expires_at.isoformat(), why=why)
     if task.hosts_for is not None and task.hosts is None:
         raise InvalidTask(field="hosts_for", value=task.hosts_for, why="it needs hosts, such as hosts='web-3'")
+    if task.hosts_for is not None and FAILED_HOST in (task.hosts or "").split(","):
+        why = "it counts from the due time, and not from a failure: omit it with hosts='failed'"
+        raise InvalidTask(field="hosts_for", value=task.hosts_for, why=why)
     own = (task.handler, task.key)
     if task.after is not None and any(dependency.parent == own for dependency in task.after):
         raise InvalidTask(

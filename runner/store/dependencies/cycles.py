@@ -39,10 +39,6 @@ def refuse_cycles(frame: Frame, tasks: Sequence[NewTask]) -> Steps[None]:
 
     Two concurrent transactions that close a cycle between them do not see each other; `runner check` finds such cycles.
 
-    Args:
-        frame: tables, driver and dialect of the statements.
-        tasks: the tasks to submit.
-
     Raises:
         InvalidTask: names the path from the task back to itself.
     """

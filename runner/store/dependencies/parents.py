@@ -40,7 +40,6 @@ def parent_of(tables: Tables, dependency: sa.FromClause) -> sa.ColumnElement[int
     A handler and a key refer to the task that was submitted last with them, live or finished.
 
     Args:
-        tables: the tables of the installation.
         dependency: a table or subquery with the columns that name a parent.
     """
     latest = [
@@ -69,12 +68,7 @@ def final_state(tables: Tables, task_id: Any) -> sa.ColumnElement[str]:
 
 
 def is_awaited(tables: Tables, past: Any) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
-    """The conditions that a dependency on a finished task is open: by its id, or by its handler and key.
-
-    Args:
-        tables: the tables of the installation.
-        past: the columns of the finished task.
-    """
+    """The conditions that a dependency on a finished task is open: by its id, or by its handler and key."""
     by_id, by_key = tables.dependency.alias("by_id").c, tables.dependency.alias("by_key").c
     same_key = (by_key.parent_key == past.key) & (by_key.parent_handler == past.handler)
     # A join would read all open dependencies for each chunk of finished tasks.
@@ -87,7 +81,6 @@ def changed_parents(tables: Tables, some: sa.Select[Any] | sa.CompoundSelect[Any
     """The dependencies whose parents have ended in a state other than the stored one.
 
     Args:
-        tables: the tables of the installation.
         some: a selection of DEPENDENCY_COLUMNS and any others.
 
     Returns:

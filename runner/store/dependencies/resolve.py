@@ -21,11 +21,14 @@ from runner.store.dependencies.parents import (
     is_blocked,
     summary,
 )
-from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish
+from runner.store.history import UNASSIGNED, FinishedTask, finish, reused_ids
 from runner.store.minute_statistics import NO_RUNNER, count_cancelled
 
 CHUNK = 2_000
 """Maximum number of dependencies per transaction."""
+
+LOCK_LIMIT = "2s"
+"""The longest wait for a lock of a dependency, or of another row of a task."""
 
 ENDED_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "handler": sa.Text, "key": sa.Text}
 
@@ -95,7 +98,6 @@ async def resolve(tx: Transaction, dependencies: Sequence[Dependency], *, notify
     It never waits for locks: a task that another transaction has locked is skipped.
 
     Args:
-        tx: a writing transaction.
         dependencies: dependencies; closed ones, and ones whose parents have not finished, stay unchanged.
         notify: wake listening runners (PostgreSQL).
     """
@@ -123,7 +125,6 @@ async def unblock_dependents(tx: Transaction, closed: Mapping[int, int], *, noti
 
     Args:
         tx: a writing transaction with locks on these tasks.
-        closed: number of dependencies of each task that were closed in it.
         notify: wake listening runners (PostgreSQL).
 
     Returns:
@@ -173,7 +174,7 @@ async def _lock(tx: Transaction, ids: Collection[int]) -> dict[int, Dependent]:
     """Lock the blocked tasks among these in the order of their ids; skip those with other locks."""
     task = tx.tables.task
     columns = [*(task.c[name] for name in Dependent._fields), tx.dialect.pause_limit()]
-    locked = sa.select(*columns).where(_blocked_tasks(tx, ids)).order_by(task.c.id)
+    locked = sa.select(*columns).where(_blocked_tasks(tx, ids), tx.dialect.lock_limit(LOCK_LIMIT)).order_by(task.c.id)
     return {row.id: Dependent(*row[:-1]) for row in await tx.rows(locked.with_for_update(skip_locked=True))}
 
 
@@ -181,6 +182,13 @@ def _blocked_tasks(tx: Transaction, ids: Iterable[int]) -> sa.ColumnElement[bool
     """The condition that a task is one of these, and blocked."""
     task = tx.tables.task.c
     return tx.dialect.one_of(task.id, sorted(ids)) & is_state(task.state, State.BLOCKED)
+
+
+async def handlers_of(tx: Transaction, ids: Collection[int]) -> dict[int, str]:
+    """Return the handlers of live tasks by task id."""
+    task = tx.tables.task.c
+    rows = await tx.rows(sa.select(task.id, task.handler).where(tx.dialect.one_of(task.id, sorted(ids))))
+    return {row.id: row.handler for row in rows}
 
 
 async def _judge(tx: Transaction, ids: Sequence[int]) -> Sequence[Any]:
@@ -206,20 +214,17 @@ async def _judge(tx: Transaction, ids: Sequence[int]) -> Sequence[Any]:
 
 
 async def cancel(tx: Transaction, doomed: Mapping[Dependent, str]) -> list[Dependent]:
-    """Move locked tasks without a runner to the history as cancelled, and close their dependencies.
-
-    Args:
-        tx: a writing transaction.
-        doomed: the reason for each task.
-    """
+    """Move locked tasks without a runner to the history as cancelled, and close their dependencies."""
     ids = [child.id for child in doomed]
+    if ids and (reused := await reused_ids(tx, ids)):  # they stay as they are; `runner check` names them
+        doomed = {child: why for child, why in doomed.items() if child.id not in reused}
+        ids = [child.id for child in doomed]
     if not ids:
         return []
     task, dependency = tx.tables.task, tx.tables.dependency
     # A foreign client may have left a runner id in a row without a runner.
     await tx.execute(sa.update(task).where(tx.dialect.one_of(task.c.id, ids)).values(UNASSIGNED))
     await count_cancelled(tx, ids)
-    await delete_stale_history(tx, ids)
     moved = await finish(
         tx, "cancel", NO_RUNNER, [FinishedTask(child.id, child.fence, error=why) for child, why in doomed.items()]
     )
@@ -302,7 +307,7 @@ async def find_strays(tx: Transaction, below: int = NEWEST) -> StrayDependents:
     )
 
 
-async def close_moot(tx: Transaction, moot: list[Dependency]) -> None:
+async def close_moot(tx: Transaction, moot: Sequence[Dependency]) -> None:
     """Close dependencies of tasks that are not blocked, because a client finished or unblocked them directly."""
     dependency = tx.tables.dependency
     closable = tx.dialect.one_of(dependency.c.id, [stray.id for stray in moot])

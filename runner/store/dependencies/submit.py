@@ -55,7 +55,6 @@ class DependencyRow(NamedTuple):
     """The dependencies of one new task.
 
     Args:
-        dependencies: the dependencies with the states of their parents.
         open: number of open ones, including the predecessor.
         predecessor: the dependency on the task before it in its order key; None for the first one.
     """
@@ -83,21 +82,20 @@ def dependency_rows(frame: Frame, tasks: Sequence[NewTask]) -> Steps[DependencyR
     row. At a higher isolation level the snapshot may be older than the mark, and parents are locked.
 
     Args:
-        frame: tables, driver and dialect of the statements.
-        tasks: the tasks to submit; tasks without parents cause no look-up.
+        tasks: the tasks to submit, of which some have parents or an order key.
 
     Raises:
         InvalidTask: a parent does not exist, or the tasks would form a cycle; nothing was written.
     """
     alike: Sequence[NewTask] = [tasks.like] if isinstance(tasks, TaskBatch) else tasks
     waiting = [task for task in alike if task.after is not None]
-    ordered = any(task.order is not None for task in alike)
-    if not waiting and not ordered:
-        return []
-    _require_earlier_members(alike)
-    yield from refuse_cycles(frame, alike)
-    parents = {dependency.parent: None for task in waiting for dependency in task.after or ()}
-    states = yield from _look_up(frame, [parent for parent in parents if not isinstance(parent, BatchMember)])
+    ordered = any(task.order_key is not None for task in alike)
+    states: Mapping[Parent, ParentState] = {}
+    if waiting:
+        _require_earlier_members(alike)
+        yield from refuse_cycles(frame, alike)
+        parents = {dependency.parent: None for task in waiting for dependency in task.after or ()}
+        states = yield from _look_up(frame, [parent for parent in parents if not isinstance(parent, BatchMember)])
     predecessors = (yield from _predecessors(frame, alike)) if ordered else [None] * len(alike)
     per_task = [_dependency_row(task.after or (), states, last) for task, last in zip(alike, predecessors, strict=True)]
     return per_task * len(tasks) if isinstance(tasks, TaskBatch) else per_task
@@ -107,8 +105,6 @@ def insert_dependencies(frame: Frame, ids: Sequence[int], per_task: DependencyRo
     """Write the dependencies of new tasks.
 
     Args:
-        frame: tables, driver and dialect of the statements.
-        ids: ids of the new tasks and of duplicates.
         per_task: the dependencies of each task; None for duplicates.
     """
     blocked = [(id, row) for id, row in zip(ids, per_task, strict=False) if row]
@@ -150,7 +146,7 @@ def _look_up(frame: Frame, parents: Sequence[Parent]) -> Steps[Mapping[Parent, P
 
 def _predecessors(frame: Frame, tasks: Sequence[NewTask]) -> Steps[list[DependsOn | None]]:
     """Return the task before each one in its order key: of the same submit, or the last live one."""
-    keys = sorted({task.order.key for task in tasks if task.order is not None})
+    keys = sorted({task.order_key.text for task in tasks if task.order_key is not None})
     last: dict[str, int | BatchMember] = {}
     for first in range(0, len(keys), CHUNK):
         part = by_column(ORDER_COLUMNS, [(key,) for key in keys[first : first + CHUNK]])
@@ -158,11 +154,11 @@ def _predecessors(frame: Frame, tasks: Sequence[NewTask]) -> Steps[list[DependsO
         last |= {key: id for key, id in rows if id is not None}
     predecessors: list[DependsOn | None] = []
     for position, task in enumerate(tasks):
-        parent = last.get(task.order.key) if task.order is not None else None
-        rule = task.order.on_failure if task.order is not None else "wait"
+        parent = last.get(task.order_key.text) if task.order_key is not None else None
+        rule = task.order_key.on_failure if task.order_key is not None else "wait"
         predecessors.append(None if parent is None else DependsOn(parent, rule))
-        if task.order is not None:
-            last[task.order.key] = BatchMember(position)
+        if task.order_key is not None:
+            last[task.order_key.text] = BatchMember(position)
     return predecessors
 
 

@@ -35,27 +35,33 @@ class Registered(NamedTuple):
     vanished: Sequence[str] = ()
 
 
+LOCK_LIMIT = "2s"
+"""The longest wait for a lock of a registration."""
+
+
 async def register_schedules(
     tx: Transaction, runner_id: int, declared: Mapping[str, DeclaredSchedule], is_removed: Callable[[str, str], bool]
 ) -> Registered:
     """Register the schedules of a runner's code; a repetition changes nothing.
 
     Args:
-        tx: a writing transaction.
         runner_id: the runner; its own row is ignored.
-        declared: the schedules of its code.
         is_removed: takes the id and the module of a schedule; returns True if the runner has that module's code, and
             the code does not have the schedule. It has vanished if no other live runner has it either.
-
-    Returns:
-        The changes.
     """
     schedule = tx.tables.schedule
     # In the order of their ids, so that two runners never deadlock.
     rows = (
-        await tx.execute(sa.select(schedule).where(_of_code(tx, declared)).order_by(schedule.c.id).with_for_update())
+        await tx.execute(
+            sa.select(schedule)
+            .where(_of_code(tx, declared), tx.dialect.lock_limit(LOCK_LIMIT))
+            .order_by(schedule.c.id)
+            .with_for_update(skip_locked=True)
+        )
     ).mappings()
     stored = {row["id"]: dict(row) for row in rows}
+    locked = {row.id for row in await tx.rows(sa.select(schedule.c.id).where(_of_code(tx, declared)))} - stored.keys()
+    declared = {id: each for id, each in declared.items() if id not in locked}
     live = await _live_declarations(tx, runner_id)
     added = [id for id in sorted(declared) if id not in stored]
     if added:

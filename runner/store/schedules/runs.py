@@ -1,7 +1,7 @@
 """Runs of schedules: the due ones, the unfinished ones, and the rounds of schedules that run on every live runner."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -65,23 +65,39 @@ def _unplanned(tables: Tables) -> list[sa.ColumnElement[bool]]:
     return [row.next_at.is_(None), row.paused_at.is_(None), row.error.is_(None), ~unfinished]
 
 
-async def due_schedules(tx: Transaction, limit: int) -> list[dict[str, Any]]:
+async def due_schedules(
+    tx: Transaction, limit: int, only: Collection[str] | None = None, without: Collection[str] = ()
+) -> list[dict[str, Any]]:
     """Lock the due schedules, except the ones that another runner has locked.
 
     Args:
-        tx: a writing transaction.
         limit: maximum number of schedules.
+        only: ids of the only schedules to return; None for all.
+        without: ids of schedules to leave out.
 
     Returns:
         Their rows as they are under the lock: another runner may have handled them in between.
     """
-    ids = [row[0] for row in await tx.run(_due_ids(tx.tables, tx.driver), {"limit": limit})]
+    ids = await due_schedule_ids(tx, limit, without) if only is None else list(only)
     if not ids:
         return []
     schedule = tx.tables.schedule
     condition = tx.dialect.one_of(schedule.c.id, sorted(set(ids)))
     rows = sa.select(schedule, tx.dialect.pause_limit().label("pause_limit")).where(condition).order_by(schedule.c.id)
+    rows = rows.where(tx.dialect.lock_limit(LOCK_LIMIT))
     return [dict(row) for row in (await tx.execute(rows.with_for_update(skip_locked=True))).mappings()]
+
+
+async def due_schedule_ids(tx: Transaction, limit: int, without: Collection[str] = ()) -> list[str]:
+    """Return the ids of due schedules, locked ones too; for the arguments see `due_schedules`."""
+    rows = await tx.run(_due_ids(tx.tables, tx.driver), {"limit": limit + len(without)})
+    return list(dict.fromkeys(row[0] for row in rows if row[0] not in without))
+
+
+async def record_error(tx: Transaction, id: str, error: str) -> None:
+    """Record the reason why the ticks of a schedule fail; its next tick clears it."""
+    schedule = tx.tables.schedule
+    await tx.execute(sa.update(schedule).where(schedule.c.id == id).values(error=error))
 
 
 @lru_cache
@@ -102,6 +118,10 @@ def due_ids_statement(tables: Tables) -> Any:
     return sa.union_all(*parts)
 
 
+LOCK_LIMIT = "2s"
+"""The longest wait for a lock of the last task of a schedule."""
+
+
 class LastRuns(NamedTuple):
     """The tasks of the last ticks.
 
@@ -118,7 +138,6 @@ async def last_runs(tx: Transaction, ids: Sequence[int | None]) -> LastRuns:
     """Read the tasks of the last ticks.
 
     Args:
-        tx: an open transaction.
         ids: task ids; None for schedules without a run.
     """
     task_ids = [id for id in ids if id is not None]
@@ -146,7 +165,6 @@ async def terminate(tx: Transaction, reasons: Mapping[int, str]) -> None:
     transaction that waits for the first one.
 
     Args:
-        tx: a writing transaction.
         reasons: the reason by task id, which the history keeps; finished tasks stay as they are.
     """
     if not reasons:
@@ -184,10 +202,6 @@ class BroadcastRound(NamedTuple):
 
 async def read_rounds(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> dict[str, BroadcastRound]:
     """Read the live runners, and the tasks of the last rounds, for broadcasts that are due.
-
-    Args:
-        tx: an open transaction.
-        rows: rows of schedules that broadcast.
 
     Returns:
         A round for each schedule by id.
@@ -234,7 +248,6 @@ async def abandon_rounds(tx: Transaction, limit: int = 1_000) -> list[int]:
     """Cancel the waiting tasks of runners that no longer exist: no other runner claims them.
 
     Args:
-        tx: a writing transaction.
         limit: maximum number of tasks.
 
     Returns:

@@ -1,6 +1,6 @@
 """tick: submit the tasks of due schedules, and record each tick so that it happens once."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -26,7 +26,6 @@ class Ticked(NamedTuple):
     """The result of one schedule that was due.
 
     Args:
-        schedule: its id.
         tasks: ids of the submitted tasks.
         lanes: the lanes of these tasks.
         skipped: the ticks that its overlap policy skipped.
@@ -69,20 +68,28 @@ class _Plan:
         return frozenset(lane_of_new(task) for _, task, _ in self.runs)
 
 
-async def tick(tx: Transaction, limit: int = 100, *, notify: bool = True) -> list[Ticked]:
+async def tick(
+    tx: Transaction,
+    limit: int = 100,
+    *,
+    notify: bool = True,
+    only: Collection[str] | None = None,
+    without: Collection[str] = (),
+) -> list[Ticked]:
     """Submit the tasks of due schedules, in one transaction with the record of their ticks.
 
     Any number of runners may do this at the same time: a schedule is locked, and a recorded tick is not repeated.
 
     Args:
-        tx: a writing transaction.
         limit: maximum number of schedules.
         notify: wake listening runners (PostgreSQL).
+        only: ids of the only schedules to tick, which were due a moment ago; None for all due ones.
+        without: ids of schedules to leave out.
 
     Returns:
         The results of the schedules that were due.
     """
-    rows = await due_schedules(tx, limit)
+    rows = await due_schedules(tx, limit, only, without)
     if not rows:
         return []
     now = _round(await clock(tx))
@@ -204,7 +211,7 @@ def _chained(plans: Iterable[_Plan]) -> list[NewTask]:
     for plan in plans:
         for position, (_, task, _) in enumerate(plan.runs):
             previous = DependsOn(BatchMember(len(tasks) - 1), "run")
-            tasks.append(task._replace(after=(previous,)) if plan.wait and position else task)
+            tasks.append(task._replace(after=(*(task.after or ()), previous)) if plan.wait and position else task)
     return tasks
 
 

@@ -16,12 +16,12 @@ from runner.db.dialects import DIALECTS, Dialect, row_address
 from runner.db.schema import Tables, is_state
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
-from runner.db.types import ctid, db_now
+from runner.db.types import ctid, db_now, is_listed
 from runner.model.task import State
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.lanes import Lane
-from runner.store.claim import LIMIT, due_tasks
+from runner.store.claim.plain import LIMIT, due_tasks
 
 MOST_VISITS = 2_000
 """Maximum number of tenants that one claim visits."""
@@ -57,7 +57,6 @@ async def visit(tx: Transaction, lane: Lane, after: str, most: int) -> TenantRou
 
     Args:
         tx: an open transaction; one or two statements are executed.
-        lane: the lane.
         after: the last tenant that had a turn; empty to begin with the first one.
         most: maximum number of tenants to visit.
     """
@@ -66,6 +65,24 @@ async def visit(tx: Transaction, lane: Lane, after: str, most: int) -> TenantRou
         wrapped = await _walk(tx, lane, "", most - len(visits))
         visits += [each for each in wrapped if each.tenant <= after]
     return TenantRound(visits, len(visits) < most)
+
+
+async def tenants_of(tx: Transaction, only: str) -> TenantRound:
+    """Return the tenants of the only tasks of a claim, in place of a visit.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        only: the ids of the tasks; see runner.policy.selection.
+    """
+    rows = await tx.run(_tenants_of(tx.tables, tx.driver), {"ids": only})
+    return TenantRound([Visit(row[0], True) for row in rows], True)
+
+
+@lru_cache
+def _tenants_of(tables: Tables, driver: sa.Dialect) -> Prepared:
+    task = tables.task.c
+    named = is_listed(task.id, sa.bindparam("ids", type_=sa.Text)) & task.tenant.is_not(None)
+    return Prepared(sa.select(task.tenant).where(named).distinct(), driver)
 
 
 async def _walk(tx: Transaction, lane: Lane, after: str, most: int) -> list[Visit]:
@@ -78,9 +95,7 @@ def shares(tenants: Sequence[str], room: Callable[[str], int], limit: int) -> di
     """Divide a number of tasks among tenants, one task each in turn.
 
     Args:
-        tenants: the tenants in the order of their turns.
         room: returns the number of tasks that a tenant may start.
-        limit: number of tasks to divide.
     """
     open_tenants = ((tenant, free) for tenant in tenants if (free := room(tenant)) > 0)
     rooms = dict(islice(open_tenants, limit))

@@ -17,6 +17,7 @@ from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_policy import CLAIM_POLICY, LIMITED, PAUSED
 from runner.policy.lanes import Head, Lane, runner_queue
 from runner.policy.selection import ANY, RUNNER_QUEUE_SQL, TaskSelection, selected
+from runner.store.hosts import admitted_by
 
 MANY = 2_000
 """Maximum number of lanes that a survey returns to a runner. The next survey returns others."""
@@ -31,7 +32,6 @@ class SurveyScope(NamedTuple):
     """The lanes that a runner claims from.
 
     Args:
-        handlers: names of its handlers.
         queues: its queues; empty for all.
         limit: maximum number of lanes to return.
         skip: number of lanes to leave out, in the order of the claims.
@@ -105,8 +105,6 @@ def survey_statement(
     """Return the statement of a survey.
 
     Args:
-        tables: the tables of the installation.
-        dialect: the dialect of the database.
         names: the restrictions of a scope, "handlers" and "queues"; empty for all lanes.
         dense: read index entries one after the other first.
         bounded: stop the walk after `most` lanes.
@@ -125,21 +123,13 @@ def survey_statement(
         column = {"handlers": head.c.handler, "queues": head.c.queue}
         accepted = [column[name].in_(sa.select(dialect.rows(name, {"name": sa.Text}).c.name)) for name in names]
         limit, skip = (sa.bindparam(name, type_=sa.Integer) for name in ("limit", "skip"))
-        accepted.append(_admits(head.c.hosts, sa.bindparam("host", type_=sa.Text)))
+        accepted.append(admitted_by(head.c.hosts, sa.bindparam("host", type_=sa.Text)))
         selection = selection.where(*accepted, ~sa.or_(*paused)).order_by(*_claim_order(head)).limit(limit).offset(skip)
     elif bounded:
         selection = selection.limit(sa.bindparam("most", type_=sa.Integer))  # without a sort, it ends the recursion
     lane = selection.subquery("selection")
     columns = (*(lane.c[name] for name in LANE), lane.c.run_at, seconds_until(lane.c.run_at), lane.c.paused)
     return sa.select(*columns, _refused(tables, lane), lane.c.limited)
-
-
-def _admits(hosts: sa.ColumnElement[str], own: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-    """The SQL of runner.text.operator.admits, with the name of the host between commas."""
-    comma: sa.ColumnElement[str] = sa.literal_column("','", sa.Text)
-    names = comma + sa.func.replace(hosts, sa.literal_column("' '"), sa.literal_column("''"), type_=sa.Text) + comma
-    without = sa.func.replace(names, own, comma)
-    return (hosts == sa.literal_column("''")) | (names != without)
 
 
 def _claim_order(head: sa.FromClause) -> list[sa.ColumnElement[Any]]:
@@ -194,8 +184,6 @@ def _walk(tables: Tables, dialect: Dialect, start: sa.FromClause, *, same_queue:
     the first row behind the lane of the last one: one search of the index per lane.
 
     Args:
-        tables: the tables of the installation.
-        dialect: the dialect of the database.
         start: one row, the lane before the walk; null for all lanes.
         same_queue: each walk ends with its queue; there may be several rows in `start`.
     """
@@ -261,11 +249,8 @@ async def pending(
 
     Args:
         tx: an open transaction; two statements are executed.
-        runner_id: id of the runner.
         host: its host; tasks for other hosts are left out.
-        handlers: names of its handlers.
         queues: its queues; empty for all but those of other runners.
-        selection: the tasks that it takes.
     """
     values = {"host": f",{host},", "own": runner_queue(runner_id)} | selection.parameters
     for name, names in (("handlers", handlers), ("queues", queues)):
@@ -314,7 +299,7 @@ def _of_runner(lane: Any, dialect: Dialect, *, some_queues: bool) -> list[sa.Col
     any_queue: sa.ColumnElement[bool] = sa.func.substr(lane.queue, *_FIRST_CHARACTER) != RUNNER_QUEUE_SQL
     shared = lane.queue.in_(sa.select(accepted["queues"])) if some_queues else any_queue
     own = lane.queue == sa.bindparam("own", type_=sa.Text)
-    admits = _admits(lane.hosts, sa.bindparam("host", type_=sa.Text))
+    admits = admitted_by(lane.hosts, sa.bindparam("host", type_=sa.Text))
     return [lane.handler.in_(sa.select(accepted["handlers"])), shared | own, admits]
 
 

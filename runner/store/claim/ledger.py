@@ -121,7 +121,6 @@ async def hold(tx: Transaction, lanes: Sequence[Lane], patient: bool = False, co
 
     Args:
         tx: a writing transaction, which holds them until its end.
-        lanes: the lanes.
         patient: if other claims hold all these limits, wait for them up to LIMITS_TIMEOUT.
         counts: True if some of these limits probably count running tasks; then one round trip locks and counts.
     """
@@ -164,7 +163,6 @@ def kept_tokens(registry: sa.Table, limits: Mapping[str, Any]) -> sa.ColumnEleme
 
     Args:
         registry: the table of queues or handlers.
-        limits: the new limits by column.
     """
     same = [registry.c[name] == limits.get(name) for name in ("rate_limit", "rate_period")]
     return sa.case((sa.and_(*same), registry.c.rate_spent))

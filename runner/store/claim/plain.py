@@ -44,6 +44,10 @@ LANE_COLUMNS: dict[str, Any] = {
     "timeout": sa.Float,
 }
 
+HOLDS = ("queue_held", "handler_held")
+HELD_COLUMNS = LANE_COLUMNS | dict.fromkeys(HOLDS, sa.Boolean)
+"""The columns of a lane, and whether the claim holds the limits of its queue and of its handler."""
+
 LIMIT = sa.bindparam("limit", type_=sa.Integer)
 PAYLOAD_LIMIT = sa.bindparam("payload_limit", type_=sa.BigInteger)
 RUNNER_ID = sa.bindparam("runner_id", type_=sa.BigInteger)
@@ -93,7 +97,6 @@ async def claim(
 
     Args:
         tx: an open transaction; one statement is executed.
-        who: the runner.
         lanes: the lanes to claim from, each with the position after which to start.
         defaults: the defaults of every handler in `lanes`, by name.
         limit: maximum number of tasks.
@@ -122,13 +125,69 @@ async def claim_suspect(
 
     Args:
         tx: an open transaction; one statement is executed.
-        who: the runner.
         lanes: the lanes to claim from.
         defaults: the defaults of every handler in `lanes`, by name.
         ask: which suspects.
     """
     prepared = _prepared(tx.tables, tx.driver, "suspects", who.order, who.selection.names)
     return await _claim(tx, prepared, who, lanes, defaults, ask.limit, starts=True, width=ask.width, among=ask.among)
+
+
+class DueTask(NamedTuple):
+    """A task that a claim would take, and its lane."""
+
+    id: int
+    lane: Lane
+
+
+async def first_due(
+    tx: Transaction, who: Claimant, lanes: Mapping[Lane, LanePosition], limit: int, suspects: bool = False
+) -> list[DueTask]:
+    """Return the first tasks that a claim from these lanes would take, in its order, and change nothing.
+
+    It serves to find the rows that make a claim fail, or that it never returns. Limits, and locks of other
+    transactions, are ignored.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        lanes: the lanes, each with the position after which to start.
+        limit: maximum number of tasks.
+        suspects: True for the tasks that `claim_suspect` takes.
+    """
+    rows = [(number, *lane, *position, None, None, True, True) for number, (lane, position) in enumerate(lanes.items())]
+    parameters = tx.dialect.parameters("lane", by_column(HELD_COLUMNS, rows)) | {"limit": limit}
+    prepared = _prepared_first(tx.tables, tx.driver, who.order, who.selection.names, suspects=suspects)
+    names = list(lanes)
+    return [DueTask(id, names[number]) for number, id in await tx.run(prepared, parameters | who.selection.parameters)]
+
+
+@lru_cache
+def _prepared_first(
+    tables: Tables, driver: sa.Dialect, order: ClaimOrder, selection: tuple[str, ...], *, suspects: bool
+) -> Prepared:
+    return Prepared(first_due_statement(tables, DIALECTS[driver.name], order, selection, suspects=suspects), driver)
+
+
+def first_due_statement(
+    tables: Tables,
+    dialect: Dialect,
+    order: ClaimOrder = STRICT,
+    selection: tuple[str, ...] = (),
+    *,
+    suspects: bool = False,
+) -> sa.Select[Any]:
+    """Return the statement of `first_due`; for the arguments see `claim_statement`."""
+    scope = ClaimScope(tables, RUNNER_ID, HOLDS, selection)
+    lane = open_lanes(dialect.rows("lane", HELD_COLUMNS), scope, several=True)
+    row = tables.task.alias("due")
+    if suspects:
+        number = _same_lane(lane, row)
+        conditions = (*CLAIM_POLICY.suspects(row.c, scope), number.offset(NO_JOIN).exists())
+        columns = (number.limit(sa.literal_column("1")).scalar_subquery(), row.c.id)
+        return sa.select(*columns).where(*conditions).order_by(*CLAIM_POLICY.isolation.order_by(row.c)).limit(LIMIT)
+    joined, task = dialect.for_each(lane, due_tasks(scope, row, lane).limit(LIMIT), tables.task)
+    merged = (*order.of_lanes(task), *order.within_lane(task))
+    return sa.select(lane.c.number, task.id).select_from(joined).order_by(*merged).limit(LIMIT)
 
 
 async def prepare_claims(tx: Transaction, who: Claimant) -> None:
@@ -189,8 +248,6 @@ def claim_statement(
     """Return the claim statement.
 
     Args:
-        tables: the tables of the installation.
-        dialect: the dialect of the database.
         among: one lane, several lanes, or the suspects in them.
         order: the order over several lanes.
         selection: the names of the conditions of the runner's selection.
@@ -214,9 +271,6 @@ def claim_update(
     """Return the statement that claims the selected tasks of some lanes, without a RETURNING.
 
     Args:
-        tables: the tables of the installation.
-        dialect: the dialect of the database.
-        lane: the lanes, with the defaults of their handlers.
         selection: the ids of the tasks; their ctids on a database with row addresses.
         one_lane: True if there is only one lane, whose defaults are read once and not for each task.
     """
@@ -233,6 +287,7 @@ def claim_update(
         .values(
             state=state_literal(MOVES["claim"].target),
             attempt=task.c.attempt + sa.literal_column("1"),
+            # A settle of an earlier claim has another fence and finds no row, also if the same runner claims again.
             fence=task.c.fence + sa.literal_column("1"),
             version=next_version(task.c.version),
             runner_id=RUNNER_ID,
@@ -268,7 +323,8 @@ def open_lanes(lane: sa.FromClause, scope: ClaimScope, *, several: bool) -> sa.C
     """The requested lanes, except lanes that were paused or limited after the survey; several are unpacked once."""
     columns = [from_position(column).label("since") if column.name == "since" else column for column in lane.c]
     lanes = sa.select(*columns).where(*CLAIM_POLICY.of_lane(lane.c, scope)).cte("lane")
-    return lanes.prefix_with("MATERIALIZED", dialect="sqlite") if several else lanes  # PostgreSQL does so by itself
+    # SQLite 3.46 and newer evaluate a CTE once for each of its uses. PostgreSQL keeps one that is used twice.
+    return lanes.prefix_with("MATERIALIZED", dialect="sqlite") if several else lanes
 
 
 def first_of_lane(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
@@ -317,11 +373,8 @@ def due_tasks(scope: ClaimScope, row: sa.FromClause, lane: sa.CTE) -> sa.Select[
 def first_suspect(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, full: Any = None) -> sa.Select[Any]:
     """The first due suspects in the lanes, except those of full tenants: a walk along the small index `rescued`."""
     row, isolation = scope.tables.task.alias("due"), CLAIM_POLICY.isolation
-    same_lane = sa.select(lane.c.number).where(
-        lane.c.queue == row.c.queue, lane.c.handler == row.c.handler, lane.c.hosts == row.c.hosts
-    )
     # As a join it would walk every due task of the lanes instead.
-    in_lanes = same_lane.offset(NO_JOIN).exists()
+    in_lanes = _same_lane(lane, row).offset(NO_JOIN).exists()
     fits = () if full is None else (row.c.tenant.is_(None) | row.c.tenant.not_in(sa.select(full.c.tenant)),)
     address, width = row_address(row, dialect), isolation.width(row.c)
     oldest = (
@@ -334,6 +387,13 @@ def first_suspect(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, full: Any =
         .subquery("oldest")
     )
     return sa.select(oldest.c.address).where(oldest.c.width >= sa.bindparam("width", type_=sa.Integer))
+
+
+def _same_lane(lane: sa.CTE, row: sa.FromClause) -> sa.Select[Any]:
+    """The lanes of a suspect, of any priority."""
+    return sa.select(lane.c.number).where(
+        lane.c.queue == row.c.queue, lane.c.handler == row.c.handler, lane.c.hosts == row.c.hosts
+    )
 
 
 def _alive(runner: sa.Table) -> sa.ColumnElement[bool]:

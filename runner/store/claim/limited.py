@@ -25,8 +25,10 @@ from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import STRICT, ClaimOrder
 from runner.policy.lanes import Lane, LanePosition
 from runner.policy.suspicion import Ask
-from runner.store.claim import (
-    LANE_COLUMNS,
+from runner.store.claim.ledger import Ledger, charge, hold, keys
+from runner.store.claim.plain import (
+    HELD_COLUMNS,
+    HOLDS,
     LIMIT,
     RUNNER_ID,
     Claimant,
@@ -41,16 +43,16 @@ from runner.store.claim import (
     open_lanes,
     returned,
 )
-from runner.store.claim_tenants import (
+from runner.store.claim.tenants import (
     MOST_VISITS,
     SPARE_VISITS,
     of_tenants,
     share_parameters,
     shares,
+    tenants_of,
     visit,
     without_tenant,
 )
-from runner.store.limits import Ledger, charge, hold, keys
 
 BUSY = 0.01
 """Seconds until the next try of a lane whose limits another claim holds."""
@@ -58,9 +60,8 @@ BUSY = 0.01
 FURTHER = 0.05
 """Seconds until a claim goes on from tenant to tenant after one that met no due task."""
 
-HOLDS = ("queue_held", "handler_held")
 ROOMS = ("queue_room", "handler_room")
-LIMITED_COLUMNS = LANE_COLUMNS | dict.fromkeys(HOLDS, sa.Boolean) | dict.fromkeys(ROOMS, sa.Integer)
+LIMITED_COLUMNS = HELD_COLUMNS | dict.fromkeys(ROOMS, sa.Integer)
 
 
 class LimitedLanes(NamedTuple):
@@ -88,7 +89,6 @@ class LimitedClaim:
     """The result of a limited claim.
 
     Args:
-        claimed: the claimed tasks.
         waits: seconds until a lane without room may have some; infinite until a running task ends.
         empty: the lanes without due tasks.
         cursors: the new cursors by lane; None for the start of the next round.
@@ -117,9 +117,6 @@ async def claim_limited(
     """Claim due tasks from lanes with limits; no limit is exceeded.
 
     Args:
-        tx: a writing transaction.
-        who: the runner.
-        lanes: the lanes.
         defaults: the defaults of every handler in `lanes`, by name.
         limit: maximum number of tasks.
         starts: True if each task has a slot; see `claim`.
@@ -151,9 +148,6 @@ async def claim_limited_suspect(
     """Claim the oldest suspect from lanes with limits, if it has the width; see `claim_suspect`.
 
     Args:
-        tx: a writing transaction.
-        who: the runner.
-        lanes: the lanes.
         defaults: the defaults of every handler in `lanes`, by name.
         ask: which suspects; at most one is claimed.
     """
@@ -209,7 +203,10 @@ class _Claim:
         if not (number := self._room(lane)):
             return
         full = self.ledger.full_tenants(lane)
-        tour = await visit(self.tx, lane, cursor or "", min(number + len(full) + SPARE_VISITS, MOST_VISITS))
+        if only := self.values.get("selected_only"):
+            tour = await tenants_of(self.tx, only)
+        else:
+            tour = await visit(self.tx, lane, cursor or "", min(number + len(full) + SPARE_VISITS, MOST_VISITS))
         due = [each.tenant for each in tour.visits if each.due]
         parts = shares(due, lambda tenant: self.ledger.tenant_room(lane, tenant), number)
         if cursor and any(tenant <= cursor for tenant in parts):  # a new round

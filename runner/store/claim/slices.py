@@ -24,10 +24,7 @@ class SlicePeer(NamedTuple):
     """A live runner of a group: all runners with a slice, and with the same handlers and queues.
 
     Args:
-        id: id of the runner.
-        host: its host.
         pid: its process id.
-        slice: its slice, as text.
         member: its name in the group; None before it has one, and while it drains.
         buckets: the buckets that it claims from.
         age: seconds since its registration.
@@ -51,7 +48,6 @@ async def slice_peers(tx: Transaction, identity: Identity) -> list[SlicePeer]:
 
     Args:
         tx: an open transaction; one statement is executed.
-        identity: handlers and queues of a runner of the group.
     """
     runner = tx.tables.runner.c
     names = (runner.id, runner.host, runner.pid, runner.slice, runner.slice_member, runner.buckets)
@@ -89,11 +85,6 @@ async def _lock_peers(tx: Transaction, identity: Identity) -> list[SlicePeer]:
 
 async def join_slices(tx: Transaction, identity: Identity, runner_id: int) -> str:
     """Give a runner a name in its group that no other live runner has.
-
-    Args:
-        tx: a writing transaction.
-        identity: identity of the runner.
-        runner_id: id of the runner.
 
     Returns:
         The name: that of the last runner on this host, if it is free, or if that runner was killed and its lease has
@@ -133,12 +124,6 @@ def is_double(peers: Sequence[SlicePeer], runner_id: int) -> bool:
 async def take_buckets(tx: Transaction, identity: Identity, runner_id: int, buckets: Collection[int]) -> frozenset[int]:
     """Write the buckets that a runner claims from, in place of its former ones.
 
-    Args:
-        tx: a writing transaction.
-        identity: identity of the runner.
-        runner_id: id of the runner.
-        buckets: the buckets that it wants.
-
     Returns:
         Those of them that no other live runner has; none if its own lease has expired, because the others could not
         see that it has them.
@@ -171,8 +156,6 @@ def overlapping(peers: Sequence[SlicePeer], own: str, buckets: Collection[int] |
     """Return a live runner whose slice overlaps another one without being the same; None if there is none.
 
     Args:
-        peers: the live runners of the group.
-        own: a slice, as text.
         buckets: its buckets; None for a live slice, which has any.
     """
     others = (peer for peer in peers if peer.slice != own)
