@@ -6,11 +6,15 @@ import logging
 import sys
 import time
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any, Literal, TextIO
 
+from runner.log_queue import queued
 from runner.model.task import Claimed
-from runner.text.redact import mask, redact
-from runner.text.sanitize import clean
+from runner.model.text_limits import ERROR_LIMIT, to_storable
+from runner.resource_limits import reached_limit
+from runner.text.redact import hide, mask, redact, secrets
+from runner.text.sanitize import clean, error_text
 
 STANDARD = frozenset(vars(logging.makeLogRecord({})))
 """Attributes of every record; all others are extras of the log call."""
@@ -18,6 +22,12 @@ STANDARD = frozenset(vars(logging.makeLogRecord({})))
 
 CURRENT_TASK: contextvars.ContextVar[Claimed | None] = contextvars.ContextVar("runner_task", default=None)
 """The task that the current context executes; threads of a runner and asyncio.to_thread inherit it."""
+
+
+def payload_secrets() -> list[str]:
+    """The secrets in the payload of the task that the current context executes."""
+    current = CURRENT_TASK.get()
+    return [] if current is None else secrets(current.payload or "{}")
 
 
 class TaskFilter(logging.Filter):
@@ -47,9 +57,12 @@ class JsonLines(logging.Formatter):
             "message": record.getMessage(),
         }
         line |= {name: value for name, value in vars(record).items() if name not in STANDARD | {"message", "asctime"}}
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(redact(line), default=str)
+        if record.exc_text:  # cut, or from another process
+            line["exception"] = record.exc_text
+        elif record.exc_info:
+            line["exception"] = _limit_of(record) or self.formatException(record.exc_info)
+        text = json.dumps(redact(line), default=str)
+        return str(hide(text, [json.dumps(secret)[1:-1] for secret in payload_secrets()]))
 
 
 class HumanLines(logging.Formatter):
@@ -61,9 +74,58 @@ class HumanLines(logging.Formatter):
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         message = record.getMessage()
         line = f"{at}.{int(record.msecs):03d} {level}{clean(mask(message))}"
-        if record.exc_info and record.exc_info[1] is not None and str(record.exc_info[1]) not in message:
-            line += f" ({type(record.exc_info[1]).__name__}: {clean(mask(str(record.exc_info[1])))})"
-        return line + _task_suffix(vars(record), message)
+        if (error := _last_line(record)) and error.partition(": ")[2][:COMPARED] not in message:
+            line += f" ({clean(mask(error))})"
+        return str(hide(line, payload_secrets())) + _task_suffix(vars(record), message)
+
+
+COMPARED = 200
+"""Characters of the message of an exception that are searched in the message of its record."""
+
+
+def _last_line(record: logging.LogRecord) -> str:
+    """The type and the message of the exception of a record; empty without one."""
+    if limit := _limit_of(record):
+        return limit
+    if record.exc_info and (error := record.exc_info[1]) is not None:
+        return to_storable(f"{type(error).__name__}: {error_text(error)}", ERROR_LIMIT)
+    lines = (record.exc_text or "").rstrip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def _limit_of(record: logging.LogRecord) -> str:
+    """The limit that an exception of the runner itself has reached; a traceback would not name it."""
+    is_own = record.name.partition(".")[0] == "runner" and "task" not in vars(record)
+    error = record.exc_info[1] if is_own and record.exc_info else None
+    return "" if error is None else reached_limit(error)
+
+
+def log_exception(
+    logger: logging.Logger,
+    level: int,
+    message: str,
+    *args: object,
+    error: BaseException,
+    frames: TracebackType | None = None,
+    text: str = "",
+    extra: dict[str, Any] | None = None,
+) -> None:
+    """Log a record with an exception. Handlers and error trackers receive it, and the record does not keep it.
+
+    Args:
+        frames: its traceback; None for all frames.
+        text: its traceback as text; "" to format it. The record has at most ERROR_LIMIT bytes of it.
+    """
+    if not logger.isEnabledFor(level):
+        return
+    file, line, function, _ = logger.findCaller(stacklevel=2)
+    exc_info = (type(error), error, frames or error.__traceback__)
+    record = logger.makeRecord(logger.name, level, file, line, message, args, exc_info, function, extra)
+    record.exc_text = to_storable(text or logging.Formatter().formatException(exc_info), ERROR_LIMIT)
+    try:
+        logger.handle(record)
+    finally:
+        record.exc_info = None
 
 
 def _task_suffix(fields: dict[str, Any], message: str) -> str:
@@ -80,7 +142,8 @@ def set_up(
     """Configure the logging of this process, or keep the configuration of the application.
 
     If the root logger or the logger `runner` has handlers, the application has configured logging: its handlers and
-    levels stay, and only `level` is applied, to the logger `runner`. The task filter is added in any case.
+    levels stay, and only `level` is applied, to the logger `runner`. The task filter is added in any case. A thread
+    writes the lines to standard error and standard output, so that their readers never stop the runner.
 
     Args:
         form: "auto" means "human" on a terminal and "json" otherwise.
@@ -93,6 +156,10 @@ def set_up(
             ours.setLevel(level.upper())
     else:
         _install(root, form, (level or "info").upper(), stream or sys.stderr)
+    for logger in (root, *logging.root.manager.loggerDict.values()):
+        for output in getattr(logger, "handlers", ()):
+            if type(output) is logging.StreamHandler:
+                output.setStream(queued(output.stream))
     for output in (*root.handlers, *ours.handlers):
         if not any(isinstance(one, TaskFilter) for one in output.filters):
             output.addFilter(TaskFilter())
@@ -106,4 +173,5 @@ def _install(root: logging.Logger, form: str, level: str, stream: TextIO) -> Non
     root.setLevel(level)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     # A connection that the server has closed cannot be reset; the operation that needed it reports the outage.
+    logging.getLogger("psycopg").setLevel(logging.ERROR)  # warns of each pipeline that ends by an error, which we log
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)

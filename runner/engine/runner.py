@@ -5,41 +5,57 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
+from runner.db.connector import Connector
 from runner.db.database import Database
-from runner.db.errors import raise_if_final
+from runner.db.errors import is_lock_timeout, outage, raise_if_final
 from runner.db.migrations.apply import ensure
 from runner.db.migrations.revisions import require_tables
-from runner.engine.claimer import Claimer, handler_defaults
+from runner.db.row_locks import lock_of
+from runner.db.server_watch import AnswerLimits
+from runner.engine.claiming.claimer import Claimer, handler_defaults
+from runner.engine.claiming.notifier import notifications
+from runner.engine.claiming.scans import ScanScope
+from runner.engine.claiming.slices import Slices
 from runner.engine.commands import CommandReceiver
-from runner.engine.dependency_resolver import DependencyResolver
-from runner.engine.heartbeat import Lease, identity
-from runner.engine.maintenance import Maintenance, SchemaWatch
+from runner.engine.event_log import EventLog
+from runner.engine.events import Events, TasksSubmitted
+from runner.engine.hosting.completion import IDLE_EVERY, Completion
+from runner.engine.hosting.event_loop import require_unpatched
+from runner.engine.hosting.resources import RunnerResources
+from runner.engine.lease.identity import identity
+from runner.engine.lease.lease import Lease
+from runner.engine.lease.reconciler import Reconciler
+from runner.engine.lease.rescue_loop import RescueLoop
+from runner.engine.lease.watchdog import Watchdog
 from runner.engine.metrics import Metrics
-from runner.engine.notifier import notifications
-from runner.engine.recovery import Expiry, Reconciler, RescueLoop
-from runner.engine.resources import IDLE_EVERY, Completion, RunnerResources
-from runner.engine.scans import ScanScope, Slices
-from runner.engine.schedules import LOOK_EVERY, Scheduler
-from runner.engine.ticks import ScanLoop, Tick, Ticks
-from runner.engine.watchdog import Watchdog
+from runner.engine.periodic.expiry import Expiry
+from runner.engine.periodic.maintenance import Maintenance
+from runner.engine.periodic.schedules import LOOK_EVERY, Scheduler
+from runner.engine.periodic.schema_watch import SchemaWatch
+from runner.engine.periodic.ticks import ScanLoop, Tick, Ticks
+from runner.engine.settling.dependency_resolver import DependencyResolver
+from runner.engine.slots import InFlight
+from runner.engine.stuck_rows import StuckRows
 from runner.engine.worker import Worker
-from runner.errors import DatabaseRefused, DatabaseUnavailable, StoreError
+from runner.errors import DatabaseRefused, DatabaseUnavailable, LockNotReleased, StoreError
 from runner.handlers.registry import Handler, process_slots
+from runner.log_faults import contain_log_handlers
 from runner.policy.claim_order import parse_order
-from runner.policy.lanes import Lane
 from runner.policy.polling import parse_poll_mode, parse_scans
 from runner.policy.retry import BackOff
-from runner.policy.selection import parse_slice, select_handlers, selection_of
+from runner.policy.selection import load_slices, parse_slice, select_handlers, selection_of
 from runner.policy.suspicion import Proof
 from runner.settings import Settings
+from runner.store.claim.slices import count_live_runners
+from runner.store.claim.survey import Pending, pending
 from runner.store.heartbeat import HeartbeatReply
-from runner.store.lanes import Pending, pending
-from runner.store.slices import count_live_runners
 from runner.text.formatting import outcome_counts
 from runner.text.sanitize import count_noun
+from runner.text.stuck_row import lock_text
 
 log = logging.getLogger("runner")
 
@@ -60,90 +76,84 @@ class Engine:
     """One runner. Its constructor connects all parts of the engine.
 
     Args:
-        settings: the settings of the runner.
         handlers: the handlers, by name; the settings select from them.
         replacements: objects to use instead of opening the resource with their name.
 
     Raises:
         InvalidResource: a resource is missing, or resources need each other.
+        ConfigurationError: gevent or eventlet has patched the standard library.
     """
 
     def __init__(
         self, settings: Settings, handlers: Mapping[str, Handler], replacements: Mapping[str, Any] | None = None
     ) -> None:
+        require_unpatched()
+        contain_log_handlers()
         self.settings = settings
         self.handlers = handlers = select_handlers(handlers, settings.only, settings.without)
         self._mode = parse_poll_mode(settings.poll_mode)
         self._own_scans = parse_scans(settings.scans, list(handlers))
-        self.database = Database.of(settings)
-        self.resources = RunnerResources(handlers, lambda: self.scans.on_ready(), replacements)  # noqa: PLW0108 - created below
-        self.worker = Worker(
-            settings,
-            self.database,
-            may_start=lambda: self.lease.is_valid,
-            on_release=lambda: self.claimer.expect_release(),  # noqa: PLW0108 - created below
-            on_final=lambda *tasks: self.dependency_resolver.add(*tasks),  # noqa: PLW0108 - created below
-            resources=self.resources,
-            processes=process_slots(settings.processes, handlers),
-        )
-        resolver = DependencyResolver(self.database, settings.notify, self.metrics.verbs, self._on_submit)
-        self.dependency_resolver = resolver
-        in_flight = self.worker.in_flight
-        self.scheduler = Scheduler(self.database, handlers, settings, self._on_submit)
+        limits = AnswerLimits.of_lease(settings.lease_timeout.total_seconds())
+        self.database = Database.of(settings, connector=Connector(limits, strict=True))
+        self.events = events = Events()
+        self.stuck = stuck = StuckRows()
+        self.metrics, self._event_log = Metrics(events), EventLog(events)
+        self._stop = asyncio.Event()
+        self._failure: StoreError | None = None
+        self._ending = False
+        """True if the runner itself ends its permanent coroutines."""
+        self.tried = asyncio.Event()
+        """Set after the first attempt to register, successful or not."""
+        self.resources = RunnerResources(handlers, events, replacements)
+        self.scheduler = Scheduler(self.database, handlers, settings, events)
+        processes = process_slots(settings.processes, handlers)
+        in_flight = InFlight(settings.concurrency, settings.threads, settings.prefetch, processes)
         own_identity = identity(handlers, settings, in_flight)._replace(schedules=self.scheduler.fingerprints)
         lease, interval = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
         self.lease = Lease(self.database, lease, own_identity, interval)
-        hooks = self.resources.hooks
-        self.rescue_loop = RescueLoop(self.database, self.lease, lease, self.metrics, resolver, hooks, self._scan_soon)
+        self.worker = Worker(settings, self.database, self.lease, in_flight, self.resources, stuck, events)
+        self.rescue_loop = RescueLoop(self.database, self.lease, lease, events, stuck)
         self.watchdog = Watchdog(settings, self.database, self.lease, in_flight.tasks.values)
-        self.claimer = self._make_claimer()
-        self.scans = ScanLoop(settings, self.claimer, self._mode)
-        self.slices = self._make_slices()
-        self.worker.on_settled, self.worker.on_room = self.claimer.tasks_ended, self.claimer.rescan
-        self.worker.breakers.connect(self.claimer.limited.probes, self._scan_soon)
-        self.reconciler = Reconciler(self.database, in_flight, self.claimer, self._scan_soon)
-        self._stop = asyncio.Event()
-        self._failure: StoreError | None = None
-        self.tried = asyncio.Event()
-        """Set after the first attempt to register, successful or not."""
-        self.commands = CommandReceiver(self.lease, self.worker, self.stop, self._scan_soon)
-        self._maintenance = Maintenance(self.database, settings, self._stop.is_set)
-        add = self.dependency_resolver.add
-        self._expiry = Expiry(self.database, self.metrics, add, self._stop.is_set, self._scan_soon)
-        self.completion = Completion(
-            self._pending, in_flight, self.claimer, self.dependency_resolver, self.resources, self._expiry, self.stop
-        )
-
-    async def _pending(self) -> Pending:
-        who, selection = self.claimer.claimant, selection_of(self.settings.slice, self.settings.buckets)
-        names = list(self.handlers), self.settings.queues
-        return await self.database.read(pending, who.runner_id, who.host, *names, selection)
-
-    def _make_claimer(self) -> Claimer:
-        settings, handlers = self.settings, self.handlers
-        lease, interval = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
-        return Claimer(
+        self.claimer = Claimer(
             self.database,
             self.resources.claimable,
             {name: handler_defaults(handler, settings) for name, handler in handlers.items()},
             ScanScope(settings, self.resources.claimable, self._mode, self._own_scans, self._may_claim),
-            self.worker.in_flight,
+            in_flight,
             settings.claim_batch_size,
             parse_order(settings.claim_order),
             Proof(group=interval, alone=lease),
-            may_claim_suspects=lambda: self.rescue_loop.done,
-            on_start=self.worker.start,
-            on_duplicate=lambda task: self.worker.snooze_duplicate(task, handlers[task.handler]),
+            stuck=stuck,
+            may_claim_suspects=self.rescue_loop.is_done,
+            events=events,
         )
+        self.dependency_resolver = DependencyResolver(self.database, settings.notify, events, stuck)
+        self.scans = ScanLoop(settings, self.claimer, self._mode, events)
+        slices = (parse_slice(settings.slice) or load_slices(settings.slice)) if settings.slice else None
+        self.slices = Slices(self.database, self.lease, lease, slices, self.claimer, events) if slices else None
+        self.reconciler = Reconciler(self.database, in_flight, self.claimer, events)
+        self.commands = CommandReceiver(self.lease, self.worker, self.stop)
+        self._maintenance = Maintenance(self.database, settings, self._stop.is_set, stuck)
+        self._expiry = Expiry(self.database, events, self._stop.is_set, stuck)
+        self.completion = Completion(
+            self._pending,
+            self.worker,
+            self.claimer,
+            self.dependency_resolver,
+            self.resources,
+            self._expiry,
+            self.stop,
+        )
+
+    async def _pending(self) -> Pending:
+        who, selection = self.claimer.claimant, selection_of(self.settings.slice, self.settings.buckets)
+        selection = selection._replace(without=self.claimer.stuck.refused)
+        names = list(self.handlers), self.settings.queues
+        return await self.database.read(pending, who.runner_id, who.host, *names, selection)
 
     def _may_claim(self) -> bool:
         has_slice = self.slices is None or self.slices.is_valid
         return self.lease.is_valid and has_slice and not self.worker.buffer.stalled and not self.worker.buffer.full
-
-    def _make_slices(self) -> Slices | None:
-        text, seconds, claimer = self.settings.slice, self.settings.lease_timeout.total_seconds(), self.claimer
-        changes = (claimer.scope.set_buckets, claimer.claim_done, self._scan_soon)
-        return Slices(self.database, self.lease, seconds, parse_slice(text), *changes) if text else None
 
     async def run(self, *, until_idle: bool = False) -> bool:
         """Claim and execute tasks until `stop`.
@@ -179,11 +189,6 @@ class Engine:
             await self.worker.executor.close()
             await self.database.dispose()
 
-    @property
-    def metrics(self) -> Metrics:
-        """The counters since the start."""
-        return self.worker.metrics
-
     def stop(self) -> None:
         """Drain: claim nothing more, let running tasks finish, and exit."""
         self._stop.set()
@@ -200,24 +205,46 @@ class Engine:
     @contextlib.asynccontextmanager
     async def _background(self) -> AsyncIterator[None]:
         """Run the permanent coroutines during the block."""
-        async with asyncio.TaskGroup() as group:
-            woken = notifications(self.database, self.settings, self._on_submit)
-            parts = (self.worker.buffer.run(), self.dependency_resolver.run(), woken)
-            tasks = [group.create_task(self._guard(part)) for part in parts]
-            try:
-                yield
-            finally:
-                for task in tasks:
-                    task.cancel()
-
-    async def _guard(self, part: Coroutine[Any, Any, None]) -> None:
-        """Drain if a part fails by a bug: without it the runner cannot work."""
+        wake = partial(self.events.publish, TasksSubmitted())
+        parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "the settle buffer": self.worker.buffer.run,
+            "the dependency resolver": self.dependency_resolver.run,
+            "the notifier": partial(notifications, self.database, self.settings, wake),
+        }
+        self._ending = False
+        # Not a TaskGroup, which would wrap the error of the block in an ExceptionGroup.
+        tasks = [asyncio.ensure_future(self._guard(name, begin)) for name, begin in parts.items()]
         try:
-            await part
+            yield
+        finally:
+            self._ending = True
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _guard(self, name: str, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Drain if a part fails by a bug: without it the runner cannot work. Only the runner itself cancels a part."""
+        back_off, wait = BackOff(), 0.0
+        try:
+            while True:
+                try:
+                    if wait:  # a first turn of the loop would let the parts start after the first scan
+                        await asyncio.sleep(wait)
+                    return await begin()
+                except asyncio.CancelledError:
+                    if self._ending:
+                        raise
+                    if (job := asyncio.current_task()) is not None and job.cancelling():
+                        job.uncancel()
+                    wait = back_off.record_failure(random.random())  # noqa: S311 - spreads runners, guards nothing
+                    text = "%s was cancelled by code outside of the runner: starting it again in %.1f s"
+                    log.warning(text, name, wait)
         except StoreError as error:
             self._failure = error
             self.stop()
-        except Exception:
+        except asyncio.CancelledError:
+            raise
+        except BaseException:  # code of an application may exit; an exit here would end the event loop
             log.exception("a part of the runner failed: draining")
             self.stop()
 
@@ -248,18 +275,33 @@ class Engine:
             try:
                 await ensure(self.database)
                 await require_tables(self.database)
+                await SchemaWatch(self.database).check_sequences()
                 await self._register()
-            except DatabaseUnavailable as error:
+            except StoreError as error:
+                if not (isinstance(error, DatabaseUnavailable) or is_lock_timeout(error)):
+                    raise
                 raise_if_final(error)
                 wait = back_off.record_failure(random.random())  # noqa: S311 - spreads runners, guards nothing
-                log.warning("database unavailable: retrying in %.1f s: %s", wait, error)
+                log.warning("%s: retrying in %.1f s: %s", outage(error), wait, await self._reason(error))
                 self.tried.set()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), wait)
             else:
                 self.tried.set()
+                # Before the first claim: a task that kills each new runner must not prevent all rescues.
+                with contextlib.suppress(StoreError):
+                    await self.rescue_loop.run()
                 return True
         return False
+
+    async def _reason(self, error: StoreError) -> str:
+        """The text of an error, with the session that holds the lock if it was a wait for one."""
+        if not is_lock_timeout(error) or isinstance(error, LockNotReleased):
+            return str(error)
+        with contextlib.suppress(StoreError):
+            if (lock := await self.database.read(lock_of, error)) is not None:
+                return f"{error} {lock_text(lock)}"
+        return str(error)
 
     async def _register(self) -> None:
         if self.slices is not None and not self.lease.id:
@@ -273,12 +315,6 @@ class Engine:
         await self._read_runners()
         handlers = count_noun(len(self.handlers), "handler")
         log.info("runner %d started on %s with %s", self.lease.id, self.database.url, handlers)
-
-    def _scan_soon(self) -> None:
-        self.scans.soon()
-
-    def _on_submit(self, lanes: frozenset[Lane] = frozenset()) -> None:
-        self.scans.on_submit(lanes)
 
     async def _read_runners(self) -> None:
         """Read the other runners, if the poll mode or the slice depends on them."""
@@ -295,8 +331,11 @@ class Engine:
             self._failure = error
             self.stop()
             return
+        await self.worker.note_completions()
+        await self.stuck.store(self.database, self.lease.id)
         await self.metrics.write_times(self.database, self.lease.id)
         await self.commands.execute()
+        await self.lease.enter_rest()
         if self.lease.declared_lost and not self.stopping:
             await self._register()
         if not self.stopping:
@@ -304,7 +343,6 @@ class Engine:
         if self.lease.is_valid:
             self.worker.start_waiting()
             self.worker.hand_back(MAX_SLOT_WAIT)
-            self.worker.buffer.retry_now()
         self.claimer.rescan()
 
     async def _renew(self) -> None:
@@ -320,6 +358,7 @@ class Engine:
             log.warning("runner %d was declared lost: cancelling its tasks", self.lease.id)
             self.worker.drop_waiting()
             self.worker.cancel(list(self.worker.in_flight.tasks))
+        self.worker.buffer.note_write()
         self.worker.cancel(reply.cancelled)
         self.commands.pending = reply.command
         self.reconciler.compare(self.lease.id, reply)
@@ -332,6 +371,8 @@ class Engine:
         if self.slices is not None:
             await self.slices.leave()
         is_idle = await self.worker.finish(max(0.0, end - time.monotonic()))
+        if is_idle:  # the last writes may need the threads that the system allows
+            await self.worker.executor.close()
         written = await self.worker.buffer.drain(max(LAST_WRITES, end - time.monotonic()))
         await self.dependency_resolver.drain(LAST_WRITES)
         await self.worker.breakers.drain(LAST_WRITES)

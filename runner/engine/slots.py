@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from runner.engine.executing.jobs import end
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed
 from runner.policy.polling import LookAhead
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     import asyncio
     import threading
 
+    from runner.errors import StoreError
     from runner.handlers.context import Context, KeptNotes
+    from runner.policy.breaker import Probe
 
 Claim = tuple[int, int]
 """Task id and fence."""
@@ -50,22 +53,29 @@ class Running:
     """A task in flight: claimed and not settled yet.
 
     Args:
-        task: the claimed task.
-        handler: its handler.
         slots: the pool whose slot it occupies.
         prefetched: True if it was claimed before a slot was free, so that the claim did not mark it as started.
     """
 
     # Most attempts change few of these: the defaults of the class cost them nothing.
     started = 0.0
-    cancel_requested = False
+    cancel_requested = interrupted = False
+    """True after the runner asked it to end: because of a terminate request or a lost lease, or because it stops."""
     settled = False
     done_in_tx = result_in_tx = False
     in_tx = False
+    completing = 0.0
+    """Monotonic time from which its own transaction ends it; 0 while it does not."""
     deadline: float | None = None
     waits_for = ""
     error: BaseException | None = None
     """The exception that ended the attempt, for logs and error trackers."""
+    outages: "tuple[tuple[BaseException, StoreError], ...]" = ()
+    """The errors of the runner's own connection in this attempt, with their translations."""
+    unanswered = False
+    """True while a call of the Context waits for the database, and if that wait was cancelled."""
+    tx_driver: Any = None
+    """The driver's connection of its own transaction."""
     slot_released = False
     """True after its slot was released."""
     body: "asyncio.Future[Any] | None" = None
@@ -113,7 +123,13 @@ class Running:
         if self.stop is not None:
             self.stop.set()
         if self.job is not None and self.started:  # a coroutine cancelled before its first step would never settle
-            self.job.cancel()
+            end(self.job)
+
+    def interrupt(self) -> None:
+        """Ask its body to end because the runner stops."""
+        self.interrupted = True
+        if self.job is not None:
+            end(self.job)
 
 
 @dataclass(eq=False)
@@ -121,7 +137,6 @@ class Slots:
     """The slots for async handlers or for plain functions, and the tasks that wait for one.
 
     Args:
-        name: name of the pool.
         size: maximum number of tasks that run at the same time.
     """
 
@@ -247,6 +262,8 @@ class InFlight:
         """The unsettled claims, including snoozed duplicates, which are not in `tasks`."""
         self.capped: Counter[str] = Counter()
         """The tasks of each handler with a limit per runner."""
+        self.probes: dict[int, Probe] = {}
+        """The round of each task that probes for an open breaker, by task id, until its end is reported."""
         self._watched: set[Claim] | None = None
 
     def slots_of(self, handler: Handler) -> Slots:

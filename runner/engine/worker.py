@@ -6,38 +6,52 @@ import logging
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 from runner.db.database import Database
-from runner.engine.attempt_outcome import AttemptLimits, done, failure_of
-from runner.engine.attempt_reports import OPEN, BreakerReports, Starts
-from runner.engine.executor import Executor
-from runner.engine.handler_context import HandlerTransaction, StoredParentResults
-from runner.engine.hooks import attempt_end
-from runner.engine.metrics import Metrics, ResourceMeter, log_failure, log_late_end, log_unfinished
-from runner.engine.notes import AttemptNotes, NotesWriter
-from runner.engine.resources import RunnerResources
-from runner.engine.settle_buffer import SettleBuffer, Settling
+from runner.engine.events import (
+    AttemptsEnded,
+    BreakerReviewed,
+    Events,
+    InterruptIgnored,
+    RoomFreed,
+    TaskClaimedTwice,
+    TasksClaimed,
+)
+from runner.engine.executing.attempt_error import drop_tracebacks
+from runner.engine.executing.attempt_outcome import AttemptLimits, done, failure_of
+from runner.engine.executing.executor import Executor
+from runner.engine.executing.handler_context import HandlerTransaction, StoredParentResults
+from runner.engine.executing.jobs import AttemptJob
+from runner.engine.executing.notes import AttemptNotes, NotesWriter
+from runner.engine.executing.outages import hung_server
+from runner.engine.hosting.resources import RunnerResources
+from runner.engine.lease.lease import Lease
+from runner.engine.resource_meter import ResourceMeter
+from runner.engine.settling.breaker_reports import OPEN, BreakerReports
+from runner.engine.settling.settle_buffer import ROW_LOCKED, SettleBuffer, Settling
+from runner.engine.settling.starts import Starts
 from runner.engine.slots import InFlight, Running, Slots
-from runner.handlers.registry import Handler
+from runner.engine.stuck_rows import StuckRows, blocking_sessions
+from runner.handlers.registry import BreakerRule
+from runner.logs import log_exception
 from runner.model.outcome import INTERRUPTED, Cancelled, Outcome, Release, Retry, Snooze
-from runner.model.task import MOVES, Claimed
+from runner.own_code import OwnCodeFault, call_own
 from runner.settings import Settings
+from runner.store.retention import SubmitWatch
 from runner.store.settle import Settled, Settlement
-from runner.text.sanitize import count_noun
+from runner.text.sanitize import count_noun, one_line
 
 if TYPE_CHECKING:
-    from runner.engine.process_attempt import ProcessAttempts
+    from runner.engine.processes.attempt import ProcessAttempts
 
 log = logging.getLogger("runner")
 DUPLICATE_DELAY = 1.0
 """Seconds by which a task is delayed that is still in flight from an earlier claim."""
-
-FINAL = frozenset(verb for verb, move in MOVES.items() if move.target.final)
-"""The moves to a final state."""
 
 EAGER = sys.version_info >= (3, 12)
 """True where a task's first step runs immediately: most bodies then need no turn of the event loop."""
@@ -47,6 +61,15 @@ BURST = 50
 
 _START: dict[str, Any] = {"eager_start": True} if EAGER else {}
 
+ROOM_FREED = RoomFreed()
+
+NOT_WRITTEN: Mapping[int, str] = MappingProxyType({})
+
+UNSETTLED = "task %d (%s) ended without an outcome"
+
+LONG_COMPLETION = 1.0
+"""Seconds after which a transaction of a handler that completes its task is looked up: its row may be locked."""
+
 INTERRUPT = 1.0
 """Seconds that an interrupted handler has to clean up."""
 
@@ -55,45 +78,36 @@ class Worker:
     """Starts tasks as slots become free, executes them, and queues their outcomes.
 
     Args:
-        settings: the settings of the runner.
         database: the database that receives the outcomes.
-        may_start: True while the lease is valid; otherwise other runners may have the tasks.
-        on_release: called when released tasks wait in the table again.
-        on_final: called with the tasks that reached a final state.
+        lease: the lease of the runner: while it is not valid, other runners may have the tasks.
+        in_flight: the claimed tasks, and the slots.
         resources: the resources, the middleware and the hooks.
-        processes: number of worker processes; 0 if no handler needs one.
+        events: receives the claimed tasks, and their ends.
     """
 
     def __init__(
         self,
         settings: Settings,
         database: Database,
-        may_start: Callable[[], bool],
-        on_release: Callable[[], None],
-        on_final: Callable[..., None],
+        lease: Lease,
+        in_flight: InFlight,
         resources: RunnerResources,
-        processes: int = 0,
+        stuck: StuckRows,
+        events: Events,
     ) -> None:
-        self._settings = settings
+        self._settings, self._lease, self.in_flight = settings, lease, in_flight
         self._hooks, self._middleware = resources.hooks, resources.middleware
         self._database = database
-        self.on_settled: Callable[[Sequence[Claimed]], None] = _ignore
-        """Called with the tasks of which the outcome is written, before `on_room`; the runner sets it."""
-        self.on_room: Callable[[], None] = _ignore
-        """Called when a slot is free; the runner sets it."""
-        self.breakers = BreakerReports(database, lambda name: self._hand_back(self.in_flight.unstarted_of(name), OPEN))
-        self._on_final = on_final
+        self._events = events
         self._retry = settings.retry
-        self._may_start = may_start
-        self._on_release = on_release
         self._starting = self._starts_soon = False
         self._context = contextvars.copy_context()
         """The context of the runner: a task that starts when another ends must not inherit the context of that task."""
-        self.metrics = Metrics()
-        self.in_flight = InFlight(settings.concurrency, settings.threads, settings.prefetch, processes)
         limits = AttemptLimits.of(settings)
         self._done = partial(done, limit=limits.result)
-        self.notes = NotesWriter(database, settings, lambda: self.buffer.runner_id)
+        self._stuck = stuck
+        self.breakers = BreakerReports(database, in_flight.probes, events)
+        self.notes = NotesWriter(database, settings, lambda: lease.id, stuck)
         self.executor = Executor(
             settings.threads,
             limits,
@@ -103,27 +117,36 @@ class Worker:
             resources.middleware,
             self.notes.begin,
             self._open_processes,
+            ask_server=lambda running: hung_server(running, database),
         )
         self.meter = ResourceMeter(self.executor.process_ids)
         linger = settings.settle_interval.total_seconds()
-        self._starts = Starts(database, lambda: self.buffer.runner_id, self.in_flight.started)
-        keep = settings.retention_succeeded != timedelta()
-        self.buffer = SettleBuffer(database, settings.settle_batch_size, linger, self._settled, keep)
+        self._starts = Starts(database, lease, in_flight.started, stuck)
+        watch = SubmitWatch() if settings.retention_succeeded == timedelta() else None
+        self.buffer = SettleBuffer(database, settings.settle_batch_size, linger, self._settled, stuck, watch)
+        self.buffer.on_limit = self.executor.end_idle
+        events.subscribe(TasksClaimed, self._start_claimed)
+        events.subscribe(TaskClaimedTwice, self._snooze_duplicate)
+        events.subscribe(BreakerReviewed, self._hand_back_of_open)
+
+    def _start_claimed(self, event: TasksClaimed) -> None:
+        if event.may_start:
+            self.start(event.slots)
 
     def start(self, slots: Slots) -> None:
         """Start the tasks that have a slot. A body that ends immediately frees its slot inside this loop."""
         self._starting = True
         try:
             loop = asyncio.get_running_loop()
-            may_start, budget = self._may_start(), BURST
+            may_start, budget = self._lease.is_valid, BURST
             while may_start and (running := slots.next()) is not None:
                 work = self._execute(running, EAGER)
-                running.job = asyncio.Task(work, loop=loop, context=self._context.copy(), **_START)
+                running.job = AttemptJob(work, loop=loop, context=self._context.copy(), **_START)
                 budget -= EAGER
                 if not budget:
                     self._start_soon()
                 # A task that may not start returns to its position: with eager first steps the loop would never end.
-                may_start = not EAGER or (budget > 0 and self._may_start())
+                may_start = not EAGER or (budget > 0 and self._lease.is_valid)
         finally:
             self._starting = False
 
@@ -133,12 +156,16 @@ class Worker:
         for slots in self.in_flight.pools:
             self.start(slots)
 
+    def _may_start(self) -> bool:
+        return self._lease.is_valid
+
     def resize(self, slots: int | None, threads: int | None, processes: int | None) -> None:
         """Change the number of slots and start waiting tasks; None keeps the current number."""
         self.in_flight.resize(slots, threads, processes)
         if threads is not None:
             self.executor.resize(threads)
         self.start_waiting()
+        self._events.publish(ROOM_FREED)
 
     def cancel(self, ids: Iterable[int]) -> None:
         """Cancel tasks in flight, after terminate requests or the loss of the lease."""
@@ -152,7 +179,7 @@ class Worker:
         running = self.in_flight.tasks.get(task_id)
         if running is None or running.settled or running.job is None:
             return
-        from runner.engine.commands import describe_stack
+        from runner.engine.stack import describe_stack
 
         notes = running.notes if isinstance(running.notes, AttemptNotes) else self.notes.begin(running)
         running.notes = notes  # the numbers of its lines continue
@@ -160,10 +187,20 @@ class Worker:
             notes.stack_line(line)
         await self.notes.flush()
 
-    def snooze_duplicate(self, task: Claimed, handler: Handler) -> None:
+    async def note_completions(self) -> None:
+        """Record the tasks whose own transactions wait for the locks of their rows."""
+        before = time.monotonic() - LONG_COMPLETION
+        waiting = {each.task.id: each.task for each in self.in_flight.started() if 0 < each.completing < before}
+        self._stuck.free("complete", self._stuck.tasks("complete") - waiting.keys())
+        if waiting:
+            for id, session in (await blocking_sessions(self._database, list(waiting))).items():
+                self._stuck.set_apart("complete", id, waiting[id].handler, ROW_LOCKED, session)
+
+    def _snooze_duplicate(self, event: TaskClaimedTwice) -> None:
         """Return a task to the queue whose earlier claim is still in flight here, so that other runners can take it."""
-        running = Running(task, handler, self.in_flight.slots_of(handler))
-        self.in_flight.add_claim(task)
+        earlier = self.in_flight.tasks[event.task.id]
+        running = Running(event.task, earlier.handler, earlier.slots)
+        self.in_flight.add_claim(event.task)
         self._settle(running, Snooze(DUPLICATE_DELAY, "an earlier attempt is still running in the same runner"), None)
 
     def hand_back(self, max_wait: float) -> None:
@@ -173,6 +210,10 @@ class Worker:
             max_wait: maximum wait in seconds.
         """
         self._hand_back(self.in_flight.unstarted(time.monotonic() - max_wait), "its runner had no free slot")
+
+    def _hand_back_of_open(self, event: BreakerReviewed) -> None:
+        if event.review.is_open:
+            self._hand_back(self.in_flight.unstarted_of(event.handler), OPEN)
 
     def drop_waiting(self) -> None:
         """Release the tasks that have not started, because their runner was declared lost."""
@@ -189,7 +230,8 @@ class Worker:
         """
         self._hand_back(self.in_flight.unstarted(), "its runner stopped before the task started")
         for running in self.in_flight.in_processes.begun():
-            running.job = asyncio.get_running_loop().create_task(self._execute(running), context=self._context.copy())
+            loop = asyncio.get_running_loop()
+            running.job = AttemptJob(self._execute(running), loop=loop, context=self._context.copy())
         self.settle_abandoned()
         try:
             return await self._finished(limit)
@@ -207,10 +249,10 @@ class Worker:
         if unfinished:
             log.warning("interrupting %s that did not end in time", count_noun(len(unfinished), "task"))
             for job in unfinished:
-                job.cancel()
+                jobs[job].interrupt()
             _, unfinished = await asyncio.wait(unfinished, timeout=INTERRUPT)
             for job in unfinished:
-                log_unfinished(jobs[job])
+                self._events.publish(InterruptIgnored(jobs[job]))
         return not unfinished
 
     def settle_abandoned(self) -> None:
@@ -220,8 +262,11 @@ class Worker:
         running in the table, until its runner ends.
         """
         for running in self.in_flight.abandoned():
-            error = running.job_error
-            log.error("task %d (%s) ended without an outcome", running.task.id, running.task.handler, exc_info=error)
+            error, place = running.job_error, (running.task.id, running.task.handler)
+            if error is None:
+                log.error(UNSETTLED, *place)
+            else:
+                log_exception(log, logging.ERROR, UNSETTLED, *place, error=error)
             failure = INTERRUPTED if error is None else failure_of(error)
             if running.done_in_tx:
                 self._finish_in_tx(running, Retry(failure=failure), time.monotonic() - running.started)
@@ -235,11 +280,13 @@ class Worker:
             self._settle(running, Release(why), None)
 
     async def _execute(self, running: Running, checked: bool = False) -> None:
-        if not (checked or running.cancel_requested or self._may_start()):  # it was frozen since the task got its slot
+        if not (checked or running.cancel_requested or self._lease.is_valid):  # frozen since the task got its slot
             running.slots.put_back(running)
             return
+        job: Any = running.job
         if EAGER:
-            running.job = asyncio.current_task()  # `start` receives it only after the first step, which may block
+            running.job = job = asyncio.current_task()  # `start` receives it only after the first step, which may block
+        job.owner = running.task
         running.started = time.monotonic()
         unwanted = running.cancel_requested or (running.task.expires_in is not None and running.expired)
         if unwanted and running.withdraw():
@@ -259,14 +306,19 @@ class Worker:
     def _own_transaction(self, running: Running) -> HandlerTransaction:
         return HandlerTransaction(self._database, self.buffer.runner_id, running, self._done)
 
-    def _parent_results(self, task_id: int) -> StoredParentResults:
-        return StoredParentResults(self._database, task_id, asyncio.get_running_loop())
+    def _parent_results(self, running: Running) -> StoredParentResults:
+        return StoredParentResults(self._database, running, asyncio.get_running_loop())
 
     def _open_processes(self) -> "ProcessAttempts":
-        from runner.engine.process_attempt import ProcessAttempts  # most runners have no process handlers
+        from runner.engine.processes.attempt import ProcessAttempts  # most runners have no process handlers
 
         return ProcessAttempts(
-            self._settings, self._parent_results, self._middleware, self._may_start, self.executor.limit
+            self._settings,
+            self._parent_results,
+            self._middleware,
+            self._may_start,
+            self.executor.limit,
+            self.executor.hung_server,
         )
 
     def _finish_in_tx(self, running: Running, outcome: Outcome, took: float) -> None:
@@ -274,16 +326,15 @@ class Worker:
         task = running.task
         running.settled = True
         self.in_flight.remove(running)
-        self._report("succeed", [(running, Settlement(task.id, task.fence, outcome, took))], Settled())
-        log_late_end(running, outcome, self.metrics.late_results)
-        self.on_room()
+        self._publish_ends("succeed", [(running, Settlement(task.id, task.fence, outcome, took))])
+        self._events.publish(ROOM_FREED)
 
     def _release_slot(self, running: Running) -> None:
         running.slot_released = True
         running.slots.release()
         if running.slots.waiting and not self._starting:
             self._start_soon()
-        self.on_room()
+        self._events.publish(ROOM_FREED)
 
     def _start_soon(self) -> None:
         """Start waiting tasks in the next turn of the event loop, together for all slots that are free by then."""
@@ -294,53 +345,42 @@ class Worker:
     def _settle(self, running: Running, outcome: Outcome, duration: float | None) -> None:
         task = running.task
         options = running.handler.defaults
-        effect = options.breaker.effect(outcome, running.error) if options.breaker else ""
+        effect = _effect(options.breaker, outcome, running) if options.breaker else ""
         plan = options.retry or self._retry
         running.slots.look_ahead.busy += (duration or 0.0) / running.slots.size
         noted = running.notes is not None
         self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan, effect, task.address, noted))
         running.settled = True  # it may be claimed again before the result of the settle arrives
 
-    def _settled(self, batch: list[Settling], settled: Settled) -> None:
+    def _settled(self, batch: Sequence[Settling], settled: Settled) -> None:
         moved = defaultdict[str | None, list[Settling]](list)
         for settling in batch:
             running, settlement = settling
             self.in_flight.remove(running)
             moved[settled.verbs.get(settlement.id) or settled.written.get(settlement.id)].append(settling)
-        for verb, items in moved.items():
-            try:
-                self._report(verb, items, settled)
-            except Exception:  # the others must have their dependents and hooks
-                log.exception("outcomes of %s were written, but not reported", count_noun(len(items), "task"))
-        if "release" in moved:
-            self._on_release()
-        self.on_room()
+        for verb, attempts in moved.items():
+            self._publish_ends(verb, attempts, settled.written)
+        self._events.publish(ROOM_FREED)
 
-    def _report(self, verb: str | None, items: list[Settling], settled: Settled) -> None:
-        """Report the ends of attempts with the same move; None if the runner had lost the tasks."""
-        tasks = [running.task for running, _ in items]
-        self.on_settled(tasks)
-        for running, settlement in items:
-            if settlement.effect or self.breakers.probes:
-                self.breakers.add(running, verb, settlement)
-        if verb is None:
-            self.metrics.verbs["fenced"] += len(items)
-            for task in tasks:
-                log.warning("task %d (%s) was fenced out: its outcome is discarded", task.id, task.handler)
-            return
-        for task in tasks if settled.written else ():
-            if task.id in settled.written:
-                log.info(
-                    "task %d (%s): %s was written before: its commit was not answered", task.id, task.handler, verb
-                )
-        self.metrics.count(verb, items)
-        if verb in FINAL:
-            self._on_final(*tasks)
-        for running, settlement in items if verb != "succeed" else ():
-            log_failure(running, settlement, verb)
-        for running, settlement in items if self._hooks.listens(verb) else ():
-            self._hooks.publish(attempt_end(running, verb, settlement.outcome, settlement.duration))
+    def _publish_ends(
+        self, verb: str | None, attempts: Sequence[Settling], written: Mapping[int, str] = NOT_WRITTEN
+    ) -> None:
+        """Publish the ends of attempts, then break their reference cycles; exceptions without a hook are released."""
+        self._stuck.forget(settlement.id for _, settlement in attempts)
+        self._events.publish(AttemptsEnded(verb, attempts, written))
+        for running, _ in attempts:
+            running.notes, running.outages = None, ()
+            if (error := running.error) is not None:
+                running.error = None
+                if verb is None or not self._hooks.listens(verb):
+                    drop_tracebacks(error)
 
 
-def _ignore(*_tasks: object) -> None:
-    """Do nothing."""
+def _effect(breaker: BreakerRule, outcome: Outcome, running: Running) -> Literal["", "counts", "opens"]:
+    """The effect of an attempt on the breaker of its handler; none if an exception class of the breaker fails."""
+    try:
+        return call_own(breaker.effect, outcome, running.error)
+    except OwnCodeFault as fault:
+        text = "the breaker of %s does not count task %d: one of its exception classes %s"
+        log.error(text, one_line(running.task.handler), running.task.id, one_line(str(fault)))
+        return ""

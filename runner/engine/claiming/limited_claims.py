@@ -1,0 +1,167 @@
+"""Limited claims: when a runner claims from lanes with limits, beside its claims from the others.
+
+A handler with a limit per runner has claims of its own, so that its tasks never take the slots of others.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from runner.db.database import Database
+from runner.engine.slots import Slots
+from runner.model.task import Claimed
+from runner.policy.lanes import FULL, Lane, Lanes
+from runner.policy.queue_shares import QueueShares
+from runner.policy.rate import MOST
+from runner.policy.suspicion import Ask
+from runner.store.claim.limited import BUSY, LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
+from runner.store.claim.plain import Claimant, HandlerDefaults
+from runner.text.sanitize import one_line
+
+if TYPE_CHECKING:
+    from runner.policy.breaker import Probe
+
+log = logging.getLogger("runner.claim")
+
+
+BUSY_TRIES, NAMED_TRIES = 5, 14
+"""Claims in a row that find a limit locked before their pause doubles, and before the log names it: 3 seconds."""
+
+HELD = (
+    "another transaction locks the limits of queue %s or handler %s in task_queue or task_handler for seconds: "
+    "their tasks wait, others do not"
+)
+
+LOOK_AGAIN = 0.05
+"""Seconds until tasks without a tenant have a turn again in a lane that had none."""
+
+
+class Turn(NamedTuple):
+    """Lanes to claim from with one claim.
+
+    Args:
+        limited: True if they have limits over all runners.
+        most: maximum number of tasks, from the limit per runner of their handler.
+    """
+
+    lanes: list[Lane]
+    limited: bool = False
+    most: int = MOST
+
+    def divided(self, shares: QueueShares | None, room: int) -> list["Turn"]:
+        """Divide a turn of lanes without limits between their queues.
+
+        Args:
+            shares: the shares of the queues; None if the order has no weights.
+            room: number of tasks to claim.
+        """
+        room = min(room, self.most)
+        if shares is None or self.limited or room <= 0:
+            return [self]
+        return [self._replace(lanes=lanes, most=tasks) for lanes, tasks in shares.divide(self.lanes, room)]
+
+
+class LimitedClaims:
+    """The claims of one runner from lanes with limits.
+
+    Args:
+        defaults: max_attempts and timeout for tasks without their own, by handler name.
+        slots_of: returns the pool of a lane's tasks.
+        room_of: returns the number of tasks that a handler's limit per runner still allows; None without one.
+        probes: receives the round of each task that probes for an open breaker, by task id.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        lanes: Lanes,
+        defaults: Mapping[str, HandlerDefaults],
+        slots_of: Callable[[Lane], Slots],
+        room_of: Callable[[str], int | None],
+        probes: "dict[int, Probe]",
+    ) -> None:
+        self._database = database
+        self._lanes = lanes
+        self._defaults = defaults
+        self._slots_of = slots_of
+        self._room_of = room_of
+        self._busy: dict[Lane, int] = {}
+        """Claims in a row that found the limits of a lane locked."""
+        self._with_tenants: dict[Lane, float] = {}
+        """Until when claims look for tasks without a tenant last, by lane, in monotonic seconds."""
+        self._counts = True
+        """False if the last claim used no limit that counts running tasks."""
+        self._probes = probes
+
+    def turns(self, slots: Slots) -> list[Turn]:
+        """Return the claims of a pool in the order of their first tasks, so that a backlog leaves turns to others."""
+        unlimited = list(Lanes.first(self._lanes.positions, lambda lane: self._slots_of(lane) is slots))
+        ready = [lane for lane in self._lanes.limited.ready(time.monotonic()) if self._slots_of(lane) is slots]
+        if not ready:
+            return self._divided(unlimited)
+        key, best = self._lanes.key, min(map(self._lanes.key, unlimited), default=None)
+        first = [lane for lane in ready if best is None or key(lane) < best]
+        last = [lane for lane in ready if best is not None and key(lane) >= best]
+        return [*self._divided(first, limited=True), *self._divided(unlimited), *self._divided(last, limited=True)]
+
+    def _divided(self, lanes: list[Lane], limited: bool = False) -> list[Turn]:
+        """One turn for each handler with a limit per runner that has room, and one for all others, in order."""
+        rooms = {lane.handler: self._room_of(lane.handler) for lane in lanes}
+        others = [lane for lane in lanes if rooms[lane.handler] is None]
+        turns = [Turn(others, limited)] if others else []
+        if len(others) == len(lanes):
+            return turns
+        for handler, room in rooms.items():
+            if room is not None and room > 0:
+                turns.append(Turn([lane for lane in lanes if lane.handler == handler], limited, room))
+        return sorted(turns, key=lambda turn: min(map(self._lanes.key, turn.lanes)))
+
+    async def claim(self, who: Claimant, lanes: list[Lane], limit: int, starts: bool) -> list[Claimed]:
+        """Claim from these lanes, and record which of them have no room or no tasks; see `claim_limited`."""
+        schedule = self._lanes.limited
+        # Without other lanes to claim from, waiting for another runner's claim costs nothing.
+        patient, now = not self._lanes.positions, time.monotonic()
+        self._with_tenants = {lane: until for lane, until in self._with_tenants.items() if until > now}
+        without_others = self._with_tenants.keys()
+        request = LimitedLanes(lanes, self._lanes.start, schedule.cursors, patient, without_others, self._counts)
+        result = await self._database.write_prepared(claim_limited, who, request, self._defaults, limit, starts)
+        self._counts = result.counts
+        self._pause_busy(lanes, result)
+        self._with_tenants |= dict.fromkeys(result.with_tenants, now + LOOK_AGAIN)
+        schedule.record(lanes, result.waits, result.empty, result.cursors, time.monotonic())
+        self._probes |= result.probes
+        return result.claimed
+
+    def _pause_busy(self, lanes: list[Lane], result: LimitedClaim) -> None:
+        """Try lanes less often whose limits stay locked: a claim holds them for milliseconds, a person for longer."""
+        busy = {lane for lane, wait in result.waits.items() if wait == BUSY}
+        self._busy = {lane: self._busy.get(lane, 0) + 1 for lane in lanes if lane in busy}
+        for lane, tries in self._busy.items():
+            result.waits[lane] = min(FULL, BUSY * 2.0 ** max(0, tries - BUSY_TRIES))
+            if tries == NAMED_TRIES:
+                log.warning(HELD, one_line(lane.queue), one_line(lane.handler))
+
+    async def claim_part(self, who: Claimant, lanes: list[Lane], limit: int, starts: bool) -> list[Claimed] | None:
+        """Claim the only tasks of a selection from these lanes, all or none; None if a lane has no room for them."""
+        request = LimitedLanes(lanes, self._lanes.start)
+        result = await self._database.write_prepared(claim_limited, who, request, self._defaults, limit, starts)
+        self._probes |= result.probes
+        return result.claimed or (None if result.waits else [])
+
+    def within_rooms(self, lanes: Iterable[Lane], tasks: int) -> int:
+        """Reduce a number of tasks so that any part of them fits in the limit per runner of each handler."""
+        rooms = (self._room_of(lane.handler) for lane in lanes)
+        return min([tasks, *(room for room in rooms if room is not None)])
+
+    async def claim_suspect(self, who: Claimant, may_start: Callable[[Lane], bool], ask: Ask) -> list[Claimed]:
+        """Claim a suspect from the lanes with limits that may start a task; see `claim_limited_suspect`."""
+        has_limits = self._lanes.limited.has_limits
+        # Also lanes in which the last claim found no other tasks: these are no longer due.
+        lanes = list(Lanes.first(self._lanes.heads, lambda lane: has_limits(lane) and may_start(lane)))
+        if not lanes:
+            return []
+        request = LimitedLanes(lanes, self._lanes.start)
+        result = await self._database.write_prepared(claim_limited_suspect, who, request, self._defaults, ask)
+        self._probes |= result.probes
+        return result.claimed

@@ -1,0 +1,66 @@
+"""LaneSurvey: the look of a runner for the first due tasks of its lanes."""
+
+import logging
+import time
+
+from runner.db.database import Database
+from runner.engine.claiming.scans import ScanScope
+from runner.policy.lanes import Head, Lanes
+from runner.policy.polling import Pace
+from runner.store.claim.plain import Claimant, prepare_claims
+from runner.store.claim.survey import DENSE, MANY, survey
+from runner.text.sanitize import one_line
+
+log = logging.getLogger("runner.claim")
+
+NEVER_CLAIMED = "task %d (%s) in queue %s is never claimed: `runner why %d` names the reason and the remedy"
+
+
+class LaneSurvey:
+    """Reads the due lanes of one runner.
+
+    Args:
+        database: the database to read.
+        scope: what scans may take.
+        lanes: receive the first due tasks.
+    """
+
+    def __init__(self, database: Database, scope: ScanScope, lanes: Lanes) -> None:
+        self._database, self._scope, self._lanes = database, scope, lanes
+        self.pace = Pace()
+        self._is_prepared = False
+        self._is_cut = False
+        """True if the last survey left lanes out."""
+        self._skip = 0
+        """Lanes to leave out of the next survey: no claim took a task from them."""
+        self._skipped = 0
+        """Lanes that the last survey left out for that reason."""
+        self._reported: frozenset[int] = frozenset()
+        """Tasks that block no others, but are never claimed, as of the last survey."""
+
+    async def run(self, claimant: Claimant) -> None:
+        """Read the lanes of a runner."""
+        if not self._is_prepared:  # while no task waits for them
+            await self._database.read_single(prepare_claims, claimant._replace(selection=self._scope.selection))
+            self._is_prepared = True
+        started, dense = time.monotonic(), DENSE if self._is_cut else 0
+        self._skipped, self._skip = self._skip, 0
+        heads = await self._database.read_single(survey, self._scope.survey(MANY, self._skipped, dense))
+        self._is_cut = len(heads) == MANY
+        self._lanes.survey(heads)
+        if self._scope.is_extended and not self._is_cut:  # otherwise due lanes may be missing
+            self._scope.record_due(self._lanes.heads)
+        self._report_refused(heads)
+        self.pace.record(started, time.monotonic())
+
+    def skip_untaken(self) -> None:
+        """Record that no claim took a task from these lanes: the next survey reads the lanes behind them."""
+        self._skip = self._skipped + MANY if self._is_cut else 0
+
+    def _report_refused(self, heads: list[Head]) -> None:
+        """Log each task once that waits at the head of its lane and that no claim takes."""
+        refused = {head.refused: head.lane for head in heads if head.refused is not None}
+        for task_id in refused.keys() - self._reported:
+            name, queue = one_line(refused[task_id].handler), one_line(refused[task_id].queue)
+            log.warning(NEVER_CLAIMED, task_id, name, queue, task_id)
+        self._reported = frozenset(refused)

@@ -1,0 +1,457 @@
+"""Executor: runs the handler of a task and returns an outcome. It never raises."""
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from runner.engine.executing.attempt_error import clear_frames
+from runner.engine.executing.attempt_outcome import (
+    AttemptLimits,
+    cancelled_from_inside,
+    cut_outcome,
+    failed,
+    failure_of,
+    handed_back,
+    interrupted,
+    redact_error,
+    redact_outcome,
+    result_outcome,
+    timed_out,
+)
+from runner.engine.executing.contained_call import ContainedCall
+from runner.engine.executing.deadlines import Deadlines
+from runner.engine.executing.jobs import AttemptJob, take_disturber
+from runner.engine.hosting.hooks import Middleware
+from runner.engine.slots import Running
+from runner.errors import InvalidPayload, StoreError, TransactionInProcess
+from runner.handlers.context import AttemptLogger, Context, KeptNotes, MemoryNotes, OwnTransaction
+from runner.handlers.dependencies import BatchResult, ParentResults
+from runner.handlers.functions import call_on_loop, end_copy
+from runner.logs import CURRENT_TASK, log_exception
+from runner.model.outcome import Cancelled, Dead, Done, Failure, Interrupted, Outcome, Release, Retry
+from runner.resource_limits import SPARE_THREADS, reached_limit, require_threads
+from runner.text.sanitize import count_noun
+
+if TYPE_CHECKING:
+    from runner.engine.processes.attempt import ProcessAttempts
+
+log = logging.getLogger("runner.task")
+
+NO_RESOURCES: Mapping[str, Any] = {}
+NO_MIDDLEWARE = Middleware()
+
+TOO_LARGE = (
+    "the payload has {size} bytes, more than the setting payload_limit of the runner allows; submit a reference to the "
+    "data instead, or raise the setting and retry the task"
+)
+
+
+class Executor:
+    """Executes tasks: async handlers on the event loop, plain functions in threads, process handlers in processes.
+
+    Args:
+        threads: maximum number of plain functions that run at the same time.
+        open_tx: opens `ctx.transaction()`; None without a database.
+        parents: returns the reader of `ctx.batch.results()`; None without a database.
+        resources: the open resources by name.
+        middleware: runs around each handler.
+        notes: begins the notes of an attempt: checkpoints, progress and logs; None without a database.
+        open_processes: makes the worker processes when the first task needs one; None runs process handlers here.
+        ask_server: returns the outage of a server that hangs while a task waits for it; None without a database.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts of an executor
+        self,
+        threads: int,
+        limits: AttemptLimits,
+        open_tx: Callable[[Running], OwnTransaction] | None = None,
+        parents: Callable[[Running], ParentResults] | None = None,
+        resources: Mapping[str, Any] = NO_RESOURCES,
+        middleware: Middleware = NO_MIDDLEWARE,
+        notes: "Callable[[Running], KeptNotes] | None" = None,
+        open_processes: "Callable[[], ProcessAttempts] | None" = None,
+        *,
+        ask_server: Callable[[Running], Awaitable[StoreError | None]] | None = None,
+    ) -> None:
+        self._threads = threads
+        self._pool = _threads(threads + limits.spare_threads)
+        self._limits, self._rules = limits, limits.rules
+        self._open_tx = open_tx
+        self._parents, self._resources = parents, resources
+        self._middleware = middleware
+        self._notes, self._ask_server = notes, ask_server
+        self._deadlines, self._open_processes = Deadlines(), open_processes
+        self._processes: ProcessAttempts | None = None
+        self.stuck = 0
+        """Threads that still run the function of an abandoned task."""
+        self.replaced = 0
+        """Those of which the slot is free again, because a spare thread replaces them."""
+
+    async def execute(self, running: Running, release_slot: Callable[[Running], None]) -> Outcome:
+        """Run a task's handler, in an asyncio task of its own, and return the outcome.
+
+        Args:
+            release_slot: called when the body has really ended; for a thread this can be after the outcome.
+        """
+        handler, running.make_context = running.handler, self._context
+        CURRENT_TASK.set(running.task)  # until the end of its asyncio task, whose context is its own
+        refused = await self._begin_notes(running) if handler.context or self._middleware.callbacks else None
+        arguments = refused or self._arguments(running)
+        if not isinstance(arguments, dict):
+            release_slot(running)
+            outcome = arguments
+        elif handler.in_process and self._open_processes is not None:
+            outcome = await self._in_process(running, self._open_processes, release_slot)
+        elif handler.is_async:
+            outcome = await self._on_loop(running, arguments, release_slot)
+        else:
+            outcome = await self._in_thread(running, arguments, release_slot)
+        return outcome if type(outcome) is Done else await self._redacted(running, outcome)
+
+    async def _begin_notes(self, running: Running) -> Outcome | None:
+        """Begin the notes of an attempt with its last checkpoint; return an outcome if that cannot be read."""
+        if self._notes is None or running.task.payload is None:
+            return None
+        running.notes = self._notes(running)
+        try:
+            if running.task.fence > 1:
+                await running.notes.load()
+        except (StoreError, ValueError) as error:
+            return Release(f"its checkpoint could not be read: {error}")
+        except asyncio.CancelledError:
+            return Cancelled() if running.cancel_requested else Release("cancelled before the handler started")
+        return None
+
+    def _arguments(self, running: Running) -> dict[str, Any] | Outcome:
+        """Return the arguments of a handler in this process, or the outcome of a payload that does not fit."""
+        task, handler = running.task, running.handler
+        if task.payload is None:
+            return Dead(failure=Failure("PayloadTooLarge", TOO_LARGE.format(size=task.oversize)))
+        if handler.in_process and self._open_processes is not None:
+            return {}
+        try:
+            arguments = handler.signature.decode(task.payload)
+            if handler.context or handler.resources:
+                arguments |= handler.injections(lambda: self._context(running), self._resources)
+            return arguments
+        except InvalidPayload as error:
+            return Dead(failure=Failure("InvalidPayload", str(error)))
+        except BaseException as error:  # broken annotations, or a type whose validation exits
+            log_exception(log, logging.ERROR, "task %d (%s) could not be executed", task.id, handler.name, error=error)
+            running.error = error
+            return Retry(failure=failure_of(error))
+
+    async def _redacted(self, running: Running, outcome: Outcome) -> Outcome:
+        """Mask secrets in an outcome that is not a success, cut its text, and free the variables of its frames."""
+        if running.notes is not None and running.notes.unsaved is not None:
+            with contextlib.suppress(asyncio.CancelledError):  # it is stored, and the body has ended
+                await running.notes.save_kept()
+        redacted = redact_outcome(outcome, running.task.payload or "{}")
+        if running.error is not None:
+            clear_frames(running.error)
+            if redacted != outcome:
+                running.error = redact_error(running.error, redacted)
+        running.outages = ()
+        return cut_outcome(redacted)
+
+    async def _on_loop(
+        self, running: Running, arguments: dict[str, Any], release_slot: Callable[[Running], None]
+    ) -> Outcome:
+        limit, job, late, pid = self.limit(running), asyncio.current_task(), False, os.getpid()
+        try:
+            if limit is not None and job is not None:
+                running.deadline = self._deadlines.watch(job, limit)
+            try:
+                if self._middleware.callbacks:
+                    context, handler = self._context_of(running, arguments), running.handler
+                    call = partial(call_on_loop, handler.body, arguments, handler.name, running.task.id)
+                    result = await self._middleware.run(context, call)
+                else:
+                    result = await running.handler.body(**arguments)
+            finally:
+                end_copy(pid, running.handler.name, running.task.id)
+                if limit is not None and job is not None and self._deadlines.end(job, limit):
+                    late = True
+                    job.uncancel()
+        except BaseException as error:  # a handler's SystemExit must not end the runner
+            outage = await self.hung_server(running) if late else None
+            if outage is not None:
+                outcome = handed_back(running, error, outage, self._limits.interruptions)
+            elif isinstance(error, asyncio.CancelledError):
+                outcome = self._cancelled(running, error, limit if late else None)
+            elif late and isinstance(error, TimeoutError):
+                outcome = timed_out(running, limit, self._rules)
+            else:
+                outcome = failed(running, error, self._limits)
+            clear_frames(error)
+            return outcome
+        finally:
+            release_slot(running)
+        return result_outcome(running, result, self._limits)
+
+    async def _in_thread(
+        self, running: Running, arguments: dict[str, Any], release_slot: Callable[[Running], None]
+    ) -> Outcome:
+        limit = self.limit(running)
+        if limit is not None:
+            running.deadline = time.monotonic() + limit
+        body: asyncio.Future[Any]
+        if self._middleware.callbacks:
+            middleware = self._thread_in_middleware(running, arguments, release_slot)
+            body = waiter = AttemptJob(middleware, loop=asyncio.get_running_loop())
+            waiter.owner = running.task
+        else:
+            body = self._begin(running, arguments, release_slot)
+        outcome: Outcome | None = None
+        if await _asked_to_end(body, limit, lambda: running.cancel_requested or running.interrupted):
+            outcome = Cancelled() if running.cancel_requested else interrupted(running, self._limits.interruptions)
+            if running.cancel_requested:  # ctx.stop is set; the result of the function decides
+                await _asked_to_end(body, limit, lambda: running.interrupted)
+        if not body.done():
+            hung = await self.hung_server(running) if outcome is None else None
+            if hung is not None:
+                outcome = handed_back(running, TimeoutError(), hung, self._limits.interruptions)
+            return self._give_up(running, body, outcome or timed_out(running, limit, self._rules), release_slot)
+        result, error = body.result().take()
+        if running.cancel_requested and (error is not None or result is None):
+            return Cancelled()
+        if error is None:
+            return result_outcome(running, result, self._limits)
+        outcome = failed(running, error, self._limits)
+        clear_frames(error)
+        return outcome
+
+    async def hung_server(self, running: Running) -> StoreError | None:
+        """Return the outage of a server that hangs, for which a task waits whose timeout has passed."""
+        if self._ask_server is None or running.cancel_requested or running.interrupted:
+            return None
+        return await self._ask_server(running)
+
+    async def _in_process(
+        self, running: Running, open_processes: "Callable[[], ProcessAttempts]", release_slot: Callable[[Running], None]
+    ) -> Outcome:
+        self._processes = self._processes or open_processes()
+        try:
+            return await self._processes.execute(running, lambda: self._context(running))
+        finally:
+            release_slot(running)
+
+    def _begin(
+        self, running: Running, arguments: dict[str, Any], release_slot: Callable[[Running], None]
+    ) -> "asyncio.Future[Any]":
+        """Start a plain function in a thread."""
+        running.stop = running.stop or threading.Event()
+        work = partial(contextvars.copy_context().run, _call, running, arguments)
+        loop = asyncio.get_running_loop()
+        try:
+            running.body = loop.run_in_executor(self._pool, work)
+        except RuntimeError as error:  # the system allows no thread
+            running.body = loop.create_future()
+            running.body.set_result(ContainedCall(None, error))
+        running.body.add_done_callback(lambda _: None if running.replaced else release_slot(running))
+        return running.body
+
+    async def _thread_in_middleware(
+        self, running: Running, arguments: dict[str, Any], release_slot: Callable[[Running], None]
+    ) -> ContainedCall:
+        """Run a plain function in a thread, inside the middleware, which runs on the event loop."""
+
+        async def body() -> Any:
+            result, error = (await asyncio.shield(self._begin(running, arguments, release_slot))).take()
+            if error is not None:
+                raise error
+            return result
+
+        try:
+            return ContainedCall(await self._middleware.run(self._context_of(running, arguments), body))
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                clear_frames(error)  # the asyncio task keeps it, if the attempt was given up
+            return ContainedCall(None, error)
+        finally:
+            if running.body is None:
+                release_slot(running)
+
+    def _context_of(self, running: Running, arguments: Mapping[str, Any]) -> Context:
+        """Return the Context that the handler receives, or one for the middleware alone."""
+        context = arguments.get(running.handler.context or "")
+        return context if isinstance(context, Context) else self._context(running)
+
+    def _give_up(
+        self, running: Running, waiter: "asyncio.Future[Any]", outcome: Outcome, release_slot: Callable[[Running], None]
+    ) -> Outcome:
+        """Abandon a thread that cannot be stopped. The fence of its task is void, so its writes are refused."""
+        if running.stop is not None:
+            running.stop.set()
+        if waiter is not running.body:
+            waiter.cancel()  # only the middleware ends
+        body = running.body
+        if body is None:
+            return outcome
+        body.add_done_callback(_forget)
+        if body.done():
+            return outcome
+        self.stuck += 1
+        if running.handler.in_process:  # its process is killed
+            return outcome
+        if self.replaced < self._limits.spare_threads and not isinstance(outcome, Interrupted):
+            running.replaced = True
+            self.replaced += 1
+
+        def report(_: object) -> None:
+            self.stuck -= 1
+            self.replaced -= running.replaced
+            log.warning("task %d (%s) ended after its runner abandoned it", running.task.id, running.handler.name)
+
+        body.add_done_callback(report)
+        effect = f"a spare thread replaces it ({self.replaced} of {self._limits.spare_threads} used)"
+        if not running.replaced:
+            effect = f"it keeps its slot until it ends ({count_noun(self.stuck - self.replaced, 'slot')} lost)"
+        name = running.handler.name
+        log.warning("task %d (%s) does not end: abandoning its thread; %s", running.task.id, name, effect)
+        if running.replaced:
+            release_slot(running)
+        return outcome
+
+    def _cancelled(self, running: Running, error: asyncio.CancelledError, expired: float | None) -> Outcome:
+        """Distinguish a cancellation by the runner, which has recorded its reason, from any other.
+
+        Args:
+            error: the exception that ended the body.
+            expired: the timeout that the attempt exceeded; None before its deadline.
+        """
+        if running.cancel_requested:
+            return Cancelled()
+        if running.interrupted:
+            return interrupted(running, self._limits.interruptions)
+        if expired is not None:
+            return timed_out(running, expired, self._rules)
+        if (by := take_disturber(running.task)) is not None:
+            return Release(f"{by} cancelled an asyncio task of this attempt")
+        return cancelled_from_inside(running, error, is_job=_is_cancelled())
+
+    def limit(self, running: Running) -> float | None:
+        """Return the seconds allowed for an attempt; None for no limit."""
+        limit = running.task.timeout
+        if limit is None:
+            limit = running.handler.defaults.timeout
+        if limit is None:
+            return self._limits.timeout
+        return limit if limit != inf else None
+
+    def _context(self, running: Running) -> Context:
+        task, limit = running.task, self.limit(running)
+        running.stop = running.stop or threading.Event()
+        deadline = None if limit is None else datetime.now(UTC) + timedelta(seconds=limit)
+        notes = running.notes or MemoryNotes()
+        extra = {"task": task.id, "handler": task.handler, "attempt": task.attempt}
+        open_tx: Callable[[], OwnTransaction] | None = None
+        if running.handler.in_process:
+            open_tx = partial(_refuse_transaction, task.id)
+        elif self._open_tx is not None:
+            open_tx = partial(self._open_tx, running)
+        ids = (task.id, task.key, task.attempt, task.max_attempts, task.fence, deadline)
+        logger = AttemptLogger(log, extra, notes, task.payload or "{}")
+        parents = BatchResult.read(task.parents, self._parents(running) if task.parents and self._parents else None)
+        return Context(*ids, logger, running.stop, open_tx, parents, task.handler, task.queue, notes)
+
+    def resize(self, threads: int) -> None:
+        """Set the number of threads. Functions that already run finish in the old pool."""
+        self._threads = threads
+        old_pool, self._pool = self._pool, _threads(threads + self._limits.spare_threads)
+        old_pool.shutdown(wait=False)
+
+    def end_idle(self) -> None:
+        """End the idle threads and processes: the system allows no further ones, and the database needs threads."""
+        self.resize(self._threads)
+        if self._processes is not None:
+            self._processes.pool.end_idle()
+
+    def process_ids(self) -> list[int]:
+        """Return the ids of the handler processes."""
+        return [] if self._processes is None else self._processes.pool.process_ids
+
+    async def close(self) -> None:
+        """Start no more functions, and end the processes."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._processes is not None:
+            await self._processes.pool.close()
+
+
+def _is_cancelled() -> bool:
+    """True if something cancels the current asyncio task."""
+    job = asyncio.current_task()
+    return job is not None and job.cancelling() > 0
+
+
+class TaskThreads(ThreadPoolExecutor):
+    """Threads of plain functions. If the system allows no further one, functions wait for those that run."""
+
+    _is_full = False
+
+    def _adjust_thread_count(self) -> None:
+        has_thread = any(thread.is_alive() for thread in self._threads)
+        try:
+            if has_thread and len(self._threads) < self._max_workers:
+                require_threads(SPARE_THREADS)
+            super()._adjust_thread_count()
+        except RuntimeError as error:
+            if not has_thread:
+                self._work_queue.get_nowait()  # its caller gets the error; a thread that starts later must not run it
+                raise
+            if not self._is_full:
+                self._is_full = True
+                log.warning("functions run in %d threads: %s", len(self._threads), reached_limit(error) or error)
+
+
+def _threads(number: int) -> ThreadPoolExecutor:
+    return TaskThreads(number, thread_name_prefix="runner-task")
+
+
+def _refuse_transaction(task_id: int) -> NoReturn:
+    raise TransactionInProcess(id=task_id)
+
+
+async def _asked_to_end(body: "asyncio.Future[Any]", limit: float | None, asked: Callable[[], bool]) -> bool:
+    """Wait until a function in its thread ends or exceeds its timeout; return True if the runner asks it to end before.
+
+    Nothing else can cancel a thread, so any other cancellation of its asyncio task is ignored.
+    """
+    end = None if limit is None else time.monotonic() + limit
+    while not body.done():
+        try:
+            await asyncio.wait([body], timeout=None if end is None else max(0.0, end - time.monotonic()))
+        except asyncio.CancelledError:
+            if asked():
+                return True
+        else:
+            return False
+    return False
+
+
+def _call(running: Running, arguments: dict[str, Any]) -> ContainedCall:
+    """Call a plain function in its thread."""
+    running.thread, pid = threading.get_ident(), os.getpid()
+    try:
+        try:
+            return ContainedCall(running.handler.body(**arguments))
+        finally:
+            end_copy(pid, running.handler.name, running.task.id)
+    except BaseException as error:
+        return ContainedCall(None, error)
+
+
+def _forget(body: "asyncio.Future[ContainedCall]") -> None:
+    """Forget the end of an abandoned function."""
+    if not body.cancelled() and body.exception() is None:
+        body.result().take()

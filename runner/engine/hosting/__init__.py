@@ -1,0 +1,1 @@
+"""The resources, the hooks and the lifetime of a runner in its process."""

@@ -1,0 +1,52 @@
+"""Identity: the host, the process and the capabilities of a runner."""
+
+import os
+import socket
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from runner.engine.slots import InFlight
+from runner.handlers.parameters import stored_signatures
+from runner.handlers.registry import Handler
+from runner.policy.claim_order import parse_order
+from runner.policy.polling import describe_polling, parse_poll_mode
+from runner.policy.selection import described_selection
+from runner.settings import Settings
+from runner.store.heartbeat import (
+    Identity,
+)
+
+
+def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InFlight) -> Identity:
+    """Return the identity of a runner in this process.
+
+    Raises:
+        InvalidSettings: a policy or a selection in the settings is not valid.
+    """
+    in_processes = sorted(name for name, handler in handlers.items() if handler.in_process)
+    threaded = [name for name, handler in handlers.items() if not handler.is_async and not handler.in_process]
+    names, queue_names, threads = sorted(handlers), sorted(settings.queues), in_flight.in_threads.size
+    slices, buckets = described_selection(settings.slice, settings.buckets)
+    limits = {name: handler.defaults.limits for name, handler in handlers.items() if handler.defaults.limits}
+    breakers = {name: breaker.columns for name, handler in handlers.items() if (breaker := handler.defaults.breaker)}
+    made = Identity(socket.gethostname(), os.getpid(), release(), names, in_flight.capacity, queue_names, threads)
+    return made._replace(
+        threaded=sorted(threaded),
+        processes=in_flight.in_processes.size,
+        in_processes=in_processes,
+        limits=limits,
+        breakers=breakers,
+        signatures=stored_signatures(handlers, settings.retry, settings.max_attempts),
+        claim_order=str(parse_order(settings.claim_order)),
+        polling=describe_polling(parse_poll_mode(settings.poll_mode), settings.poll_interval, settings.scans),
+        slice=slices,
+        buckets=buckets,
+    )
+
+
+def release() -> str:
+    """The version of this program."""
+    try:
+        return version("tasktui")
+    except PackageNotFoundError:
+        return "unknown"

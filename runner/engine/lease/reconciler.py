@@ -1,0 +1,114 @@
+"""Reconciler: compares the tasks in flight with the table."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from runner.db.database import Database
+from runner.db.halves import write_in_halves
+from runner.engine.claiming.claimer import Claimer
+from runner.engine.event_log import LOST_ANSWER
+from runner.engine.events import Events, StrangersReleased
+from runner.engine.slots import Claim, InFlight
+from runner.errors import StoreError
+from runner.model.outcome import Release
+from runner.model.stuck_row import RowFault
+from runner.store.heartbeat import HeartbeatReply
+from runner.store.settle import Settlement, settle
+from runner.text.sanitize import count_noun, one_line
+
+log = logging.getLogger("runner.recovery")
+
+
+RELEASE_CHUNK = 500
+"""Tasks released in one transaction."""
+
+
+class Reconciler:
+    """Releases strangers: running tasks of this runner in the database that never arrived in this process.
+
+    A stranger comes from a claim whose result was lost: the server restarted, the connection broke, or the process ran
+    out of memory while reading the rows. The runner is alive, so no rescue applies to such a task.
+
+    A heartbeat reads the running tasks while claims arrive and tasks end. A task in its reply is a stranger only if the
+    process did not have it before the statement, and no claim delivered it before the current claim ended.
+
+    Args:
+        in_flight: the tasks of this process.
+        claimer: the claimer whose current claim is awaited.
+        events: receives the number of released tasks.
+    """
+
+    def __init__(self, database: Database, in_flight: InFlight, claimer: Claimer, events: Events) -> None:
+        self._database = database
+        self._in_flight = in_flight
+        self._claimer = claimer
+        self._events = events
+        self._known_claims: set[Claim] | None = None
+        """The claims since the last `begin`; None if it came during a comparison, so that no reply can be judged."""
+        self._comparison: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Record the claims of this process. Call it before the heartbeat."""
+        self._known_claims = self._in_flight.watch() if self._comparison is None else None
+
+    def compare(self, runner_id: int, reply: HeartbeatReply) -> None:
+        """Release the strangers in a reply, in the background; comparisons never overlap.
+
+        A reply is ignored if its heartbeat began during a comparison, which has ended since: the process may have
+        claimed and settled tasks in between that no set contains.
+
+        Args:
+            reply: reply of the heartbeat after `begin`.
+        """
+        claims = self._known_claims
+        if self._comparison is not None or claims is None:
+            return
+        if reply.running <= claims:
+            self._in_flight.unwatch()
+            return
+        self._comparison = asyncio.ensure_future(self._compare(runner_id, reply.running, claims))
+        self._comparison.add_done_callback(self._done)
+
+    async def close(self, limit: float) -> None:
+        """Wait for the current comparison, then cancel it.
+
+        Args:
+            limit: maximum wait in seconds.
+        """
+        if self._comparison is not None:
+            await asyncio.wait([self._comparison], timeout=limit)
+        if self._comparison is not None:
+            self._comparison.cancel()
+
+    async def _compare(self, runner_id: int, running: frozenset[Claim], claims: set[Claim]) -> None:
+        await self._claimer.claim_done.wait()
+        strangers = sorted(running - claims)
+        for first in range(0, len(strangers), RELEASE_CHUNK):
+            await self._release(runner_id, strangers[first : first + RELEASE_CHUNK])
+
+    async def _release(self, runner_id: int, strangers: list[Claim]) -> None:
+        settlements = [Settlement(task_id, fence, Release(LOST_ANSWER)) for task_id, fence in strangers]
+        released = 0
+
+        async def write(batch: Sequence[Settlement]) -> None:
+            nonlocal released
+            released += len((await self._database.write(settle, runner_id, batch)).verbs)
+
+        try:
+            await write_in_halves(settlements, write, self._set_apart)
+        except StoreError as error:
+            log.warning("could not release %s: %s", count_noun(len(strangers), "task"), error)
+        if released:
+            self._events.publish(StrangersReleased(released))
+
+    @staticmethod
+    def _set_apart(item: Settlement, fault: RowFault) -> None:
+        """The next heartbeat finds it again."""
+        log.warning("could not release task %d: %s", item.id, one_line(fault.fact))
+
+    def _done(self, comparison: "asyncio.Task[None]") -> None:
+        self._comparison = self._known_claims = None
+        self._in_flight.unwatch()
+        if not comparison.cancelled() and (error := comparison.exception()) is not None:
+            log.error("could not reconcile tasks with the database", exc_info=error)

@@ -1,0 +1,1 @@
+"""The ticks of a runner: scans, schedules, expiry and maintenance."""

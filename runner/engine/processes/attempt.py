@@ -1,0 +1,383 @@
+"""Process attempts: run the handler of a task in a worker process, and kill the process when the attempt has to end.
+
+A worker that begins a task receives the next one, so that it does not wait for its runner between two short tasks. The
+runner can take an offered task back until the worker starts it: a kill, a stop or a breaker concerns running tasks
+alone.
+"""
+
+import asyncio
+import contextlib
+import json
+import pickle
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from runner.engine.executing.attempt_outcome import (
+    AttemptLimits,
+    failed,
+    handed_back,
+    interrupted,
+    result_outcome,
+    timed_out,
+)
+from runner.engine.executing.deadlines import Deadlines
+from runner.engine.executing.jobs import AttemptJob, end
+from runner.engine.hosting.hooks import Middleware
+from runner.engine.processes.messages import ProcessCall, ProcessEnd, ProcessNotStarted, error_of
+from runner.engine.processes.pool import END_TIMEOUT, ProcessPool, WorkerProcess
+from runner.engine.slots import ProcessSlots, Running, Slots
+from runner.errors import DatabaseUnavailable, StoreError
+from runner.handlers.context import Context
+from runner.handlers.dependencies import ParentResults
+from runner.model.outcome import Cancelled, Dead, Done, Failure, Outcome, Retry
+from runner.resource_limits import reached_limit
+from runner.settings import Settings
+
+GRACE = 0.5
+"""Seconds for a handler to clean up after its timeout, a terminate request or an interruption, before it is killed."""
+
+START_TIMEOUT = 60.0
+"""Seconds for the start of a process and the import of the handler's module."""
+
+OFFER_TIME = 1.0
+"""Seconds for which a worker may start an offered task: a stopped runner may lose its lease."""
+
+
+class ProcessAttempts:
+    """Runs attempts in the worker processes of a runner.
+
+    Args:
+        parents: returns the reader of `ctx.batch.results()`.
+        middleware: runs around each handler, in the process of the runner.
+        may_start: True while the lease of the runner is valid.
+        limit_of: returns the seconds allowed for an attempt; None for no limit.
+        hung_server: returns the outage of a server that hangs while a task waits for it; None if it answers.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        parents: Callable[[Running], ParentResults] | None,
+        middleware: Middleware,
+        may_start: Callable[[], bool],
+        limit_of: Callable[[Running], float | None],
+        hung_server: Callable[[Running], Awaitable[StoreError | None]],
+    ) -> None:
+        self.pool = ProcessPool(settings)
+        """The worker processes."""
+        self.deadlines = Deadlines()
+        """The deadlines of the starts and of the handlers."""
+        self.parents, self.limit_of = parents, limit_of
+        self._limits = AttemptLimits.of(settings)
+        self._rules = self._limits.rules
+        self._middleware, self._may_start, self._hung_server = middleware, may_start, hung_server
+
+    async def execute(self, running: Running, context: Callable[[], Context]) -> Outcome:
+        """Run a task's handler; `context` is for the middleware. When it returns, the process is idle or dead."""
+        attempt = running.offer if isinstance(running.offer, _Attempt) else _Attempt(self, running)
+        running.offer, stopped, running.job = None, False, running.job or asyncio.current_task()
+        body: asyncio.Future[Outcome] = attempt.ending
+        if isinstance(running.slots, ProcessSlots):
+            running.slots.on_waiting = self._offer
+        if self._middleware.callbacks or not attempt.assign():
+            body = job = AttemptJob(self._body(running, attempt, context), loop=asyncio.get_running_loop())
+            job.owner = running.task
+        attempt.open()
+        if running.cancel_requested and running.job is not None:  # the process has started it before its slot was free
+            end(running.job)
+        try:
+            if await attempt.asked_to_end(body):
+                outcome, stopped = await self._stopped(running, attempt, body)
+        finally:
+            attempt.unwatch()
+            if not body.done():
+                attempt.kill()
+        if body.done():
+            outcome = outcome if stopped and attempt.crashed else body.result()
+        else:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([body], timeout=END_TIMEOUT if running.process is not None else 0)
+            body.cancel()  # of a middleware that goes on, or of a task that never started
+        await attempt.leave()
+        if attempt.outage is None or not isinstance(outcome, (Retry, Dead)):
+            return outcome
+        return handed_back(running, TimeoutError(), attempt.outage, self._limits.interruptions)
+
+    async def _stopped(
+        self, running: Running, attempt: "_Attempt", body: "asyncio.Future[Outcome]"
+    ) -> tuple[Outcome, bool]:
+        """Return the outcome of an attempt that has to end, and False if its deadline is the reason."""
+        late = attempt.unwatch()
+        if running.cancel_requested or running.interrupted:
+            outcome = Cancelled() if running.cancel_requested else interrupted(running, self._limits.interruptions)
+            await attempt.stop(body)
+            return outcome, True
+        if late and attempt.has_begun:
+            attempt.outage = await self._hung_server(running) or attempt.outage
+            return timed_out(running, attempt.limit, self._rules), False
+        attempt.kill()
+        return attempt.not_started(f"its process did not start within {START_TIMEOUT:.0f} s"), False
+
+    def call(self, running: Running, number: int, offered_until: float | None) -> ProcessCall:
+        """Return a task as a worker receives it."""
+        notes, handler = running.notes, running.handler
+        state = None if notes is None or notes.state is None else json.dumps(notes.state)
+        limits = self.limit_of(running), self._limits.interruptions, handler.defaults.memory_limit
+        return ProcessCall(number, offered_until, running.task, handler.function.__module__, state, *limits)
+
+    def offer_next(self, worker: WorkerProcess, slots: Slots) -> None:
+        """Send the first waiting task to a worker that has begun another one."""
+        if worker.offered is not None or worker.on_last_task or not isinstance(slots, ProcessSlots):
+            return
+        running = next((running for running in slots.waiting if running.offer is None), None)
+        if running is None or slots.in_use > slots.size or not (self._is_plain(running) and self._may_start()):
+            return
+        running.offer = attempt = _Attempt(self, running)
+        attempt.offer(worker, slots.offered)
+
+    def _is_plain(self, running: Running) -> bool:
+        """True if a task needs nothing from the runner at its start: middleware, its checkpoint, or its expiry."""
+        task, stateless = running.task, running.task.fence == 1 or not running.handler.context
+        is_simple = task.payload is not None and task.expires_in is None and not running.cancel_requested
+        return is_simple and stateless and not self._middleware.callbacks
+
+    def _offer(self, slots: ProcessSlots) -> None:
+        for worker in self.pool.busy:
+            self.offer_next(worker, slots)
+
+    async def _body(self, running: Running, attempt: "_Attempt", context: Callable[[], Context]) -> Outcome:
+        if not self._middleware.callbacks:
+            return await attempt.run()
+        try:
+            result = await self._middleware.run(context(), attempt.result)
+        except BaseException as error:
+            is_own = attempt.outcome is not None and error is attempt.error
+            return attempt.outcome if is_own and attempt.outcome is not None else failed(running, error, self._limits)
+        if isinstance(attempt.outcome, Done) and result is attempt.value:
+            return attempt.outcome
+        return result_outcome(running, result, self._limits)
+
+
+class _Attempt:
+    """One attempt in a worker process."""
+
+    def __init__(self, attempts: ProcessAttempts, running: Running) -> None:
+        self._attempts, self._running = attempts, running
+        self.ending: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        """Receives the outcome."""
+        self.limit = attempts.limit_of(running)
+        """Seconds allowed for the handler: the import of its module does not count."""
+        self._kill_after = None if self.limit is None else self.limit + GRACE
+        self.call: ProcessCall
+        self.has_begun = self.crashed = False
+        """True if the handler has started, and if its process ended before it."""
+        self.outcome: Outcome | None = None
+        self.error: BaseException | None = None
+        """The exception that the middleware receives."""
+        self.value: Any = None
+        """The result as plain JSON, for the middleware."""
+        self.outage: StoreError | None = None
+        """The outage in a call of the Context for which the handler waited until its timeout."""
+        self._worker: WorkerProcess | None = None
+        self._offered: list[Running] = []
+        self._open = self._finished = self._late = False
+        """True from its slot on, after a decision about its end, and after its deadline."""
+        self._watched: float | None = None
+        """The timeout of which the deadline is watched."""
+        self._inbox: deque[tuple[str, list[Any]]] = deque()
+        """The messages that wait for the slot, or for the reply to an earlier one."""
+        self._request: asyncio.Task[None] | None = None
+        self._new_process: asyncio.Task[Outcome] | None = None
+
+    @property
+    def is_next(self) -> bool:
+        """True if the task before it has ended."""
+        return self._worker is not None and self._worker.current in (None, self)
+
+    def offer(self, worker: WorkerProcess, offered: list[Running]) -> None:
+        """Send it to a worker that executes another task, and add it to the offered ones."""
+        offered.append(self._running)
+        self._worker, self._offered, until = worker, offered, time.monotonic() + OFFER_TIME
+        self.call = self._attempts.call(self._running, next(self._attempts.pool.numbers), until)
+        worker.offer(self)
+
+    def withdraw(self) -> bool:
+        """Take it back from the worker that it was offered to; False if its handler has started."""
+        return self._worker is None or (self._worker.offered is self and self._worker.withdraw())
+
+    def withdrawn(self) -> None:
+        """Record that the worker will not start it."""
+        self._worker = self._running.process = None
+        if self._running.offer is self:
+            self._running.offer = None
+            if self._running in self._offered:
+                self._offered.remove(self._running)
+        elif self._open and not self._finished and not self.assign():
+            self._new_process = asyncio.ensure_future(self.run())
+
+    def assign(self) -> bool:
+        """Find a worker; return False if a new one is necessary."""
+        worker = self._worker
+        if worker is not None and (self.has_begun or worker.current is None or not self.withdraw()):
+            self._running.process = worker
+            return True
+        if (idle := self._attempts.pool.idle()) is not None:
+            self._start(idle)
+        return idle is not None
+
+    def open(self) -> None:
+        """Begin to execute its messages: it has a slot."""
+        self._open = True
+        if self.has_begun:
+            self._watch(self._kill_after)
+        self._read()
+
+    async def run(self) -> Outcome:
+        """Run the handler, in a new worker if none is idle."""
+        if not self.assign():
+            try:
+                self._start(await self._attempts.pool.start())
+            except (OSError, RuntimeError, MemoryError) as error:
+                return self.not_started(f"its process could not start: {reached_limit(error) or error}")
+        return await self.ending
+
+    async def result(self) -> Any:
+        """Run the handler and return its result, or raise its exception, for the middleware."""
+        outcome = await self.run()
+        if isinstance(outcome, Done):
+            self.value = None if outcome.result is None else json.loads(outcome.result)
+            return self.value
+        substitute = outcome if isinstance(outcome, BaseException) else asyncio.CancelledError()
+        self.error = self._running.error or substitute
+        raise self.error
+
+    async def asked_to_end(self, body: "asyncio.Future[Outcome]") -> bool:
+        """Wait for the end of the handler; return True if its deadline passes, or the runner asks it to end, before.
+
+        Nothing else can end a process, so any other cancellation of its asyncio task is ignored.
+        """
+        running = self._running
+        while not body.done():
+            try:
+                await asyncio.wait([body])
+            except asyncio.CancelledError:
+                late = running.job is not None and self._attempts.deadlines.has_expired(running.job)
+                if late or running.cancel_requested or running.interrupted:
+                    return True
+        return False
+
+    async def stop(self, body: "asyncio.Future[Outcome]") -> None:
+        """Ask the handler to end, and wait a little."""
+        if self.has_begun and self._worker is not None:
+            self._worker.send("stop", self.call.number, self._running.cancel_requested)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([body], timeout=GRACE)
+
+    def kill(self) -> None:
+        """Kill the process, unless it has ended this task and begun another one."""
+        self._finished, worker = True, self._worker
+        runs = worker is not None and worker.current is self and (worker.offered is None or worker.withdraw())
+        if worker is not None and (runs or (worker.offered is self and not worker.withdraw())):
+            worker.kill()
+
+    async def leave(self) -> None:
+        """Wait for the end of a worker that cannot take another task."""
+        worker, self._running.process = self._worker, None
+        if self._new_process is not None:
+            self._new_process.cancel()
+        if worker is not None and not worker.alive:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([self._attempts.pool.retire(worker)], timeout=END_TIMEOUT)
+
+    def unwatch(self) -> bool:
+        """Forget the deadline; return True if it has passed."""
+        limit, self._watched = self._watched, None
+        if limit is not None and (job := self._running.job) and self._attempts.deadlines.end(job, limit):
+            self._late = True
+            job.uncancel()
+        return self._late
+
+    def not_started(self, reason: str) -> Outcome:
+        """Return the outcome of an attempt whose process could not start."""
+        self._end(ProcessNotStarted(reason))
+        return self.ending.result()
+
+    def began(self, worker: WorkerProcess) -> None:
+        """Record that the handler is loaded and starts."""
+        self.has_begun = True
+        if self._open and not self._finished:
+            self._watch(self._kill_after)
+        self._attempts.offer_next(worker, self._running.slots)
+
+    def receive(self, kind: str, values: list[Any]) -> None:
+        """Take a message of the handler."""
+        self._inbox.append((kind, values))
+        self._read()
+
+    def fail(self, error: Exception) -> None:
+        """End the attempt: its process crashed or could not start it."""
+        self.receive("fail", [error])
+
+    def _start(self, worker: WorkerProcess) -> None:
+        self._worker = self._running.process = worker
+        self.call = self._attempts.call(self._running, next(self._attempts.pool.numbers), None)
+        self._watch(START_TIMEOUT)
+        worker.start(self)
+
+    def _watch(self, limit: float | None) -> None:
+        """Cancel the attempt after a time in seconds; None for never."""
+        self.unwatch()
+        self._watched, job = limit, self._running.job
+        if limit is not None and job is not None:
+            self._attempts.deadlines.watch(job, limit)
+
+    def _read(self) -> None:
+        """Execute the messages that have arrived, in their order."""
+        while self._inbox and self._open and self._request is None:
+            kind, values = self._inbox.popleft()
+            self._execute(kind, values)
+
+    def _execute(self, kind: str, values: list[Any]) -> None:
+        notes = self._running.notes
+        match kind:
+            case "end" | "fail":
+                self._end(values[0])
+            case "line" | "progress" if notes is not None:
+                getattr(notes, kind)(*values)
+            case "keep" if notes is not None:
+                notes.keep(json.loads(values[0]))
+            case "save" | "parents":
+                self._request = asyncio.ensure_future(self._reply(kind, *values))
+
+    def _end(self, end: ProcessEnd | Exception) -> None:
+        if isinstance(end, Exception):
+            self._running.error, self.crashed = end, True
+            self.outcome = Retry(failure=Failure(type(end).__name__, str(end.args[0]), "".join(end.args[1:])))
+        else:
+            self._running.error = error_of(end.error)
+            self.outcome = end.outcome
+        if not self.ending.done():
+            self.ending.set_result(self.outcome)
+
+    async def _reply(self, kind: str, number: int, *values: str) -> None:
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            if kind == "parents" and self._attempts.parents is not None:
+                value = await self._attempts.parents(self._running).read()
+            elif self._running.notes is not None:
+                await self._running.notes.save(json.loads(values[0]))
+            pickle.dumps(value)
+        except Exception as failure:
+            value, error = None, failure
+            if isinstance(failure, DatabaseUnavailable) and any(kind == "end" for kind, _ in self._inbox):
+                self.outage = failure
+        if self._worker is not None:
+            try:
+                self._worker.send("reply", number, value, error)
+            except Exception:  # the error cannot be pickled
+                self._worker.send("reply", number, None, RuntimeError(f"{type(error).__name__}: {error}"))
+        self._request = None
+        self._read()

@@ -1,0 +1,1 @@
+"""The part of a runner that writes outcomes, and resolves their dependents."""
