@@ -32,7 +32,7 @@ def batch(
     """Submit a batch of calls in one transaction, with tasks to run when the batch has finished.
 
     Args:
-        calls: tasks made with `call`, for any handlers.
+        calls: tasks made with `new`, for any handlers.
         callback: task that runs when all have finished, in any final state; its Context has the counts.
         on_success: task that runs when all have succeeded; it is cancelled as soon as one is dead or cancelled.
         tx: your connection or session; the tasks join its open transaction. See docs/transactions.md.
@@ -42,7 +42,7 @@ def batch(
         WouldBlock: called on an event loop without `tx`.
 
     Example:
-        >>> batch([charge.call(order=n) for n in orders], callback=report.options(queue="reports").call(day="today"))
+        >>> batch([charge.new(order=n) for n in orders], callback=report.options(queue="reports").new(day="today"))
     """
     tasks, positions = _tasks(list(calls), callback, on_success)
     if tx is not None:
@@ -84,7 +84,7 @@ def _tasks(
 def _require_call(task: Any) -> None:
     """Reject anything but a NewTask, such as a task handle, a handler, or the fields of one call."""
     if task is not None and not isinstance(task, NewTask):
-        why = "pass a list of calls, each made with handler.call(...)"
+        why = "pass a list of calls, each made with handler.new(...)"
         raise InvalidTask(field="call", value=task, why=why)
 
 

@@ -14,10 +14,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runner.client.commit import Coalescer, SubmitThreads, Template, raise_explained, shares_commits, submit_alone
+from runner.client.commit import MOST, Coalescer, SubmitThreads, Template, raise_explained, shares_commits, submit_alone
 from runner.client.result_poller import ResultPoller
 from runner.db.semaphore import InterruptibleLock
-from runner.errors import DatabaseUnavailable, PayloadTooLarge
+from runner.errors import DatabaseRefused, DatabaseUnavailable, PayloadTooLarge
 from runner.handlers.hooks import LIFE_CYCLE, submitting
 from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings, load
@@ -50,7 +50,7 @@ class Client:
         self._loop = asyncio.new_event_loop()
         self.waiting = ResultPoller(self._look, self._loop)
         """Callers that wait for tasks to finish."""
-        self._coalescer = Coalescer(self._submit, self._loop) if settings.coalesce else None
+        self._coalescer = Coalescer(self._submit_chunk, self._loop) if settings.coalesce else None
         self._threads = SubmitThreads()
         self._database: asyncio.Future[Database] | None = None
         self._opened_database: Database | None = None
@@ -124,12 +124,16 @@ class Client:
 
     def submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Submit tasks in a separate transaction."""
+        if not LIFE_CYCLE.callbacks.get("around_submit"):
+            return self._submit(tasks)
         with submitting(tasks) as around:
-            if self._coalescer is not None and shares_commits(around.tasks):
-                around.result = self._coalescer.put(around.tasks[0]).result()
-            else:
-                around.result = self._submit_in_thread(around.tasks)
+            around.result = self._submit(around.tasks)
         return around.result
+
+    def _submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
+        if self._coalescer is not None and shares_commits(tasks):
+            return self._coalescer.put(tasks[0]).result()
+        return self._submit_in_thread(tasks)
 
     async def submit_async(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Same as `submit`, without blocking the caller's event loop."""
@@ -141,23 +145,26 @@ class Client:
         return around.result
 
     def _submit_in_thread(self, tasks: Sequence[NewTask]) -> SubmitResult:
+        from runner.db.server_watch import answer_within
         from runner.store.submit import submit_steps, takes_one_statement
 
         database, single = self._open_database(), takes_one_statement(tasks)
+        begins = not single or (len(tasks) > 1 and not database.dialect.is_server)  # all tasks or none
         try:
-            steps = database.threads.following(
-                lambda frame: submit_steps(frame, tasks, self.settings.notify), single=single
-            )
-            return database.threads.run(steps, begins=not single)
+            submit = partial(database.threads.follow, submit_steps, tasks, self.settings.notify, prepares=single)
+            if len(tasks) <= MOST:
+                return submit(begins=begins)
+            with answer_within(None):  # a million tasks take minutes
+                return submit(begins=begins)
         except DatabaseUnavailable as error:
-            raise_explained(error, tasks, commits_itself=single)
+            raise_explained(error, tasks, commits_itself=not begins)
 
     def _open_database(self) -> "Database":
         if self._opened_database is not None:
             return self._opened_database
         return asyncio.run_coroutine_threadsafe(self._get_database(), self._loop).result()
 
-    async def _submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
+    async def _submit_chunk(self, tasks: Sequence[NewTask]) -> SubmitResult:
         return await submit_alone(await self._get_database(), tasks, notify=self.settings.notify)
 
     def submit_within(self, tx: object, tasks: Sequence[NewTask]) -> SubmitResult:
@@ -186,8 +193,7 @@ class Client:
         from runner.queries.task.results import endings
 
         threads = (await self._get_database()).threads
-        steps = threads.following(lambda frame: endings(frame, ids), single=True)
-        return await asyncio.to_thread(threads.run, steps, begins=False, writes=False)
+        return await asyncio.to_thread(threads.follow, endings, ids, begins=False, prepares=True, writes=False)
 
     def opening(self) -> Future[None]:
         """Open the database if it is not open; the future resolves when that has succeeded or failed."""
@@ -222,12 +228,20 @@ class Client:
         from runner.db.database import Database
         from runner.db.migrations.apply import accept
         from runner.db.migrations.revisions import stored_revision
+        from runner.db.migrations.sequences import advance, late_sequences_of
 
         database = Database.of(self.settings)
         try:
             revision = await asyncio.to_thread(database.threads.inspect, stored_revision)
-            if await accept(database, revision) and revision is None:
-                log.warning("created the tables of the new database %s", database.url)
+            if await accept(database, revision):
+                if revision is None:
+                    log.warning("created the tables of the new database %s", database.url)
+            else:
+                late = []
+                with contextlib.suppress(DatabaseRefused):  # a login that may only submit: the runners repair them
+                    late = await asyncio.to_thread(database.threads.inspect, late_sequences_of)
+                if late:
+                    await advance(database, late)  # a new task must not get the id of an earlier one
         except BaseException:
             await database.dispose()
             raise
@@ -266,7 +280,7 @@ def load_packages(settings: Settings) -> "StatementFrame":
     """
     from runner.db import connect, database  # noqa: F401 - a submit opens the database
     from runner.db.dialects import DIALECTS
-    from runner.db.migrations import apply  # noqa: F401 - opening looks for the tables
+    from runner.db.migrations import apply, sequences  # noqa: F401 - opening looks for the tables and their sequences
     from runner.db.statement import StatementFrame
     from runner.store import submit  # noqa: F401 - a submit compiles its statements
 

@@ -48,8 +48,6 @@ async def submit_alone(database: "Database", tasks: Sequence[NewTask], *, notify
     """Submit tasks in a transaction of their own.
 
     Args:
-        database: the database to submit to.
-        tasks: any number of tasks.
         notify: wake listening runners.
 
     Returns:
@@ -73,8 +71,6 @@ def raise_explained(error: DatabaseUnavailable, tasks: Sequence[NewTask], *, com
     """Raise SubmitUncertain for a connection that broke during the commit, and any other error as it is.
 
     Args:
-        error: the error of the submit.
-        tasks: the tasks of the submit.
         commits_itself: True if the only statement is the commit.
     """
     from runner.db.errors import is_answered
@@ -90,7 +86,6 @@ def uncertain(error: DatabaseUnavailable, tasks: Sequence[NewTask]) -> SubmitUnc
 
     Args:
         error: the error of the connection, or an error for more tasks than these.
-        tasks: the tasks of the submit.
     """
     subject = "The task" if len(tasks) == 1 else f"All {count_noun(len(tasks), 'task')}, or none of them,"
     url, why = error.fields["url"], error.fields["why"]
@@ -103,15 +98,15 @@ def _command(tasks: Sequence[NewTask]) -> str:
     terms = [Term("handler", Operator.EQ, handlers[0])] if len(handlers) == 1 else []
     if 1 < len(handlers) <= MOST_NAMED:
         terms = [Term("handler", Operator.IN, tuple(handlers))]
-    if len(tasks) == 1 and tasks[0].unique is not None:
-        terms.append(Term("unique", Operator.EQ, tasks[0].unique.key))
+    if len(tasks) == 1 and tasks[0].unique_key is not None:
+        terms.append(Term("unique", Operator.EQ, tasks[0].unique_key.text))
     elif len(tasks) == 1 and tasks[0].key is not None:
         terms.append(Term("key", Operator.EQ, tasks[0].key))
     return f"runner tasks {quote(str(Filter(tuple(terms))))}"
 
 
 def _remedy(tasks: Sequence[NewTask]) -> str:
-    if all(task.unique is not None for task in tasks):
+    if all(task.unique_key is not None for task in tasks):
         return "Or submit again: the unique key prevents a second task while the first one holds it"
     return "Submit again only if it is not there; with a unique key you could submit again without a search"
 
@@ -293,7 +288,6 @@ def refuse_event_loop(call: str, instead: str | None = None) -> None:
     is as if it ran in another thread.
 
     Args:
-        call: name of the function.
         instead: the function to await; by default the one with `_async` at the end of its name.
 
     Raises:

@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from runner.client.results import TaskHandle
 from runner.client.submission import Submission, Submitter
 from runner.errors import InvalidEdit, InvalidHandler, InvalidTask
+from runner.handlers.call_options import CallNumber, CallText, Duplicate, require_call_text
 from runner.handlers.context import Context
-from runner.handlers.dependencies import Parent
+from runner.handlers.dependencies import Parent, ParentHandler, declared
 from runner.handlers.functions import signature_of
-from runner.handlers.keys import Duplicate, OrderKey, UniqueKey
-from runner.handlers.options import convert
+from runner.handlers.options import convert, read_call_options
 from runner.handlers.outcome_rules import OnError, OnNone
 from runner.handlers.registry import REGISTRY, ExecutorKind, Handler, Options, parse_memory
-from runner.handlers.rules import NO_RULES, Bucket, Rules, Tenant
 from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
 from runner.model.task import NewTask, OnFailure
 from runner.policy.breaker import Breaker, read_breaker
-from runner.policy.retry import parse_plan
-from runner.text.operator import host_list
+from runner.policy.retry import load_retry
+from runner.text.hosts import host_list
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -100,14 +99,14 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
         retry: str | None = None,
         timeout: Delay | None = None,
         tags: Iterable[str] = (),
-        bucket: Bucket | None = None,
-        tenant: Tenant | None = None,
+        bucket: CallNumber | None = None,
+        tenant: CallText | None = None,
         hosts: str | Iterable[str] | None = None,
         hosts_for: Delay | None = None,
-        unique_key: UniqueKey | None = None,
+        unique_key: CallText | None = None,
         unique: str | None = None,
         on_duplicate: Duplicate | None = None,
-        order_key: OrderKey | None = None,
+        order_key: CallText | None = None,
         order_on_failure: OnFailure | None = None,
         after: Parent | Iterable[Parent] = (),
         tx: object = None,
@@ -142,22 +141,16 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
             InvalidTask, InvalidHandler: a value is not valid, or a function takes arguments that the handler lacks.
         """
         arguments = {name: value for name, value in locals().items() if name not in ("self", "tx")}
-        rules = Rules.read(unique_key, unique, on_duplicate, bucket, tenant, order_key, order_on_failure)
-        return Submission(self, NewTask(self.name, **self._values(arguments)), self._rules(rules), tx)
+        return self._submission_with({name: value for name, value in arguments.items() if value not in (None, ())}, tx)
 
-    def _values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a task from its options and the defaults, without those of Rules."""
-        values = self.defaults.at_submit() | convert(arguments)
-        if arguments["retry"] is not None:
-            values["retry"] = str(parse_plan(arguments["retry"]))
-        return values
-
-    def _rules(self, rules: Rules) -> Rules:
-        if rules == NO_RULES:
-            return self.defaults.rules
-        combined = rules.completed_from(self.defaults.rules)
-        combined.require(self.signature)
-        return combined
+    def _submission_with(self, options: Mapping[str, Any], tx: object) -> Submission[P, R]:
+        """The submission with these options, without those that are None, and with the handler's defaults."""
+        call_options = read_call_options(options).completed_from(self.defaults.call_options)
+        call_options.require(self.signature)
+        fields = {**self.submit_defaults, **convert(options)}
+        if "retry" in options:
+            fields["retry"] = str(load_retry(options["retry"]))
+        return Submission(self, NewTask(self.name, **fields), call_options, tx)
 
 
 class _Decorator:
@@ -202,15 +195,17 @@ def handler(  # noqa: D417, PLR0913 - one argument per task option
     expires: Delay | None = None,
     on_error: OnError | None = None,
     on_none: OnNone | None = None,
-    bucket: Bucket | None = None,
-    tenant: Tenant | None = None,
+    bucket: CallNumber | None = None,
+    tenant: CallText | None = None,
     hosts: str | Iterable[str] | None = None,
     hosts_for: Delay | None = None,
-    unique_key: UniqueKey | None = None,
+    unique_key: CallText | None = None,
     unique: str | None = None,
     on_duplicate: Duplicate | None = None,
-    order_key: OrderKey | None = None,
+    order_key: CallText | None = None,
     order_on_failure: OnFailure | None = None,
+    key: CallText | None = None,
+    after: ParentHandler | Iterable[ParentHandler] | None = None,
     limit: int | None = None,
     limit_per_tenant: int | None = None,
     limit_per_runner: int | None = None,
@@ -229,14 +224,12 @@ def handler(  # noqa: D417, PLR0913 - one argument per task option
         max_attempts: maximum number of attempts; None for the runner's.
         priority: priority of its tasks, 1 to 9; 9 runs first.
         expires: longest time from the due time of its tasks to the start of an attempt; None for no limit.
-        on_error: outcome of an exception or a timeout: "retry", "dead", exception classes that mean dead, or a function
-            of the exception, which may also take the Context; None for the runner's.
-        on_none: outcome of None if the return annotation excludes it: "succeed", "retry", "dead", or a function of the
-            Context; None for the runner's.
-        bucket, tenant, hosts, hosts_for: as in `options`.
-        unique_key, unique, on_duplicate, order_key, order_on_failure: as in `options`.
-        limit: maximum number of its tasks that run at the same time, over all runners; an operator can change it.
-        limit_per_tenant: the same for each tenant.
+        on_error: outcome of an exception or a timeout: "retry", "dead", exception classes, or a function.
+        on_none: outcome of None if a result is declared: "succeed", "retry", "dead", or a function of the Context.
+        bucket, tenant, hosts, hosts_for, unique_key, unique, on_duplicate, order_key, order_on_failure: see `options`.
+        key: business key of its tasks, or a function of the call's arguments, unless a submit sets one.
+        after: handlers or names; each task depends on their tasks with its key. DependsOn sets the effect of a failure.
+        limit, limit_per_tenant: maximum number of its tasks that run at once over all runners; operators can change it.
         limit_per_runner: maximum number of its tasks in one runner, which leaves the other slots to other handlers.
         rate: maximum rate of starts over all runners, such as 5/s or 100/min; an operator can change it.
         executor: "process" for a process of its own; None for the event loop or a thread, by the kind of function.
@@ -258,11 +251,11 @@ def _defaults(arguments: Mapping[str, Any]) -> Options:
     if callable(arguments["name"]):
         why = 'use @handler("name"), with the name under which tasks store it'
         raise InvalidHandler(name=getattr(arguments["name"], "__name__", ""), why=why)
-    rules = ("unique_key", "unique", "on_duplicate", "bucket", "tenant", "order_key", "order_on_failure")
+    key = arguments["key"] if arguments["key"] is None else require_call_text("key", arguments["key"])
     shared = (arguments["limit"], arguments["limit_per_tenant"], arguments["rate"])
     return Options(
         queue=arguments["queue"],
-        retry=None if arguments["retry"] is None else str(parse_plan(arguments["retry"])),
+        retry=None if arguments["retry"] is None else str(load_retry(arguments["retry"])),
         timeout=_seconds(arguments["timeout"]),
         max_attempts=arguments["max_attempts"],
         priority=arguments["priority"],
@@ -271,7 +264,7 @@ def _defaults(arguments: Mapping[str, Any]) -> Options:
         hosts_for=_seconds(arguments["hosts_for"]),
         on_error=arguments["on_error"],
         on_none=arguments["on_none"],
-        rules=Rules.read(*(arguments[name] for name in rules)),
+        call_options=read_call_options(arguments)._replace(key=key, after=declared(arguments["after"])),
         limits=_limits(arguments["name"], shared, arguments["limit_per_runner"]),
         limit_per_runner=arguments["limit_per_runner"],
         executor=arguments["executor"],

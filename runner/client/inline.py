@@ -3,28 +3,18 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from runner.client.client import get_client
-from runner.client.commit import refuse_event_loop
-from runner.client.results import TaskHandle
 from runner.errors import InvalidInline, InvalidInput
 from runner.handlers.context import AttemptLogger, Context, MemoryNotes
 from runner.handlers.outcome_rules import OutcomeRules
 from runner.handlers.registry import Handler
 from runner.model.outcome import Dead, Delay, HandlerOutcome, Outcome, Retry, Snooze
 
-if TYPE_CHECKING:
-    import asyncio
-
-    from runner.db.transaction import Transaction
-
 log = logging.getLogger("runner.task")
 
 T = TypeVar("T")
-
-MOST_UNFINISHED = 1_000
-"""Maximum number of handles that `unfinished` returns."""
 
 
 def inline_arguments(handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,22 +27,19 @@ def inline_arguments(handler: Handler, args: tuple[Any, ...], kwargs: Mapping[st
     if handler.resources:
         names = ", ".join(sorted(handler.resources))
         raise InvalidInline(handler=handler.name, why=f"only a runner opens its resources: {names}")
-    arguments = handler.signature.decode(handler.signature.encode(args, kwargs))
-    return arguments | handler.injections(lambda: _context(handler))
+    payload = handler.signature.encode(args, kwargs)
+    arguments = handler.signature.decode(payload)
+    return arguments | handler.injections(lambda: _context(handler, payload))
 
 
-def _context(handler: Handler) -> Context:
+def _context(handler: Handler, payload: str = "{}") -> Context:
     notes = MemoryNotes()
-    logger = AttemptLogger(log, {"handler": handler.name}, notes)
+    logger = AttemptLogger(log, {"handler": handler.name}, notes, payload)
     return Context(0, None, 1, 1, 0, None, logger, handler=handler.name, notes=notes)
 
 
 def require_result(handler: Handler, result: Any) -> None:
     """Refuse the result of an inline call that a runner would not accept either.
-
-    Args:
-        handler: the handler.
-        result: its return value.
 
     Raises:
         HandlerOutcome: the outcome that the handler returned, or that the rule for None decided.
@@ -76,7 +63,6 @@ def delay_after(handler: Handler, outcome: Exception) -> Delay | None:
     """Decide about the end of an inline call: return the delay of the task to store, or None to store it due now.
 
     Args:
-        handler: the handler.
         outcome: its exception, or the Retry, Dead or Snooze that it returned.
 
     Raises:
@@ -100,43 +86,3 @@ def chunks(rows: Iterable[T], size: int) -> Iterator[list[T]]:
     iterator = iter(rows)
     while chunk := list(islice(iterator, size)):
         yield chunk
-
-
-def unfinished(handler: Handler | str, key: str) -> list[TaskHandle[Any]]:
-    """Find the unfinished tasks of a handler with a business key: waiting, blocked or running.
-
-    Args:
-        handler: the handler or its name.
-        key: the business key, as in `options(key=...)`.
-
-    Returns:
-        Handles of the oldest 1,000 tasks, in the order of submission; empty if none is unfinished.
-
-    Raises:
-        DatabaseUnavailable: the database cannot be reached.
-        WouldBlock: called on an event loop: await `unfinished_async` there.
-    """
-    refuse_event_loop("unfinished")
-    handles: list[TaskHandle[Any]] = _find(handler, key).result()
-    return handles
-
-
-async def unfinished_async(handler: Handler | str, key: str) -> list[TaskHandle[Any]]:
-    """Same as `unfinished`, on an event loop."""
-    from asyncio import wrap_future
-
-    handles: asyncio.Future[list[TaskHandle[Any]]] = wrap_future(_find(handler, key))
-    return await handles
-
-
-def _find(handler: Handler | str, key: str) -> Any:
-    name = handler.name if isinstance(handler, Handler) else handler
-    return get_client().run(lambda database: database.read(_live, name, key))
-
-
-async def _live(tx: "Transaction", handler: str, key: str) -> list[TaskHandle[Any]]:
-    import sqlalchemy as sa
-
-    task = tx.tables.task.c
-    statement = sa.select(task.id).where(task.key == key, task.handler == handler).order_by(task.id)
-    return [TaskHandle(row.id) for row in await tx.rows(statement.limit(MOST_UNFINISHED))]

@@ -45,7 +45,6 @@ class ResultWait:
         until_finished: False if the next query of each task is enough, whether or not the task has finished.
         since: start of the wait, monotonic.
         endings: the endings so far, by task id.
-        future: resolves with all endings.
     """
 
     open: set[int]
@@ -69,7 +68,6 @@ class PolledTask:
     Args:
         since: start of the wait, monotonic.
         due: time of the next query, monotonic.
-        waits: the callers.
     """
 
     since: float
@@ -120,7 +118,6 @@ class ResultPoller:
         """Query tasks immediately, from any thread. Cancel the future to stop waiting.
 
         Args:
-            ids: task ids.
             until_finished: continue until all tasks have finished; False returns None for a live task.
 
         Returns:

@@ -11,8 +11,8 @@ from runner.client.commit import Template, refuse_event_loop
 from runner.client.inline import chunks, delay_after, inline_arguments, require_result
 from runner.client.results import DuplicateHandle, TaskHandle, handles
 from runner.errors import InvalidTask
+from runner.handlers.call_options import NO_CALL_OPTIONS, CallOptions
 from runner.handlers.registry import Handler
-from runner.handlers.rules import NO_RULES, Rules
 from runner.model.duration import parse_duration
 from runner.model.task import NewTask, SubmitResult
 from runner.model.task_batch import TaskBatch
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 Call: TypeAlias = NewTask | Mapping[str, Any]
-"""One call of a handler: made with `call`, or its named arguments."""
+"""One call of a handler: made with `new`, or its named arguments."""
 
 
 class Submitter(Generic[P, R]):
@@ -73,7 +73,7 @@ class Submitter(Generic[P, R]):
         """Submit many tasks in one transaction: that of `tx`, or a separate one.
 
         Args:
-            calls: each made with `call`, which type checkers check, or the named arguments as a mapping. A call keeps
+            calls: each made with `new`, which type checkers check, or the named arguments as a mapping. A call keeps
                 the options with which it was made.
 
         Returns:
@@ -156,7 +156,7 @@ class Submitter(Generic[P, R]):
             return await self._submission.after(error).submit_async(*args, **kwargs)
         return cast("R", result)
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
+    def new(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
         """Make the task that `submit` would submit, with a validated payload, to pass to `batch`."""
         return self._submission.tasks(args, kwargs)[0]
 
@@ -168,19 +168,19 @@ class Submission(Submitter[P, R]):
     Args:
         handler: handler of the tasks.
         task: task options, without a payload.
-        rules: values derived from the payload.
+        call_options: options from which each call derives values.
         tx: connection of the application, whose transaction the tasks join; None for a separate transaction.
     """
 
     handler: Handler
     task: NewTask
-    rules: Rules = NO_RULES
+    call_options: CallOptions = NO_CALL_OPTIONS
     tx: object = None
 
     @cached_property
     def template(self) -> Template | None:
         """The template of its tasks; None if values are derived from their payloads."""
-        return Template(self.task) if self.rules == NO_RULES and self.tx is None else None
+        return Template(self.task) if self.call_options == NO_CALL_OPTIONS and self.tx is None else None
 
     @property
     def _submission(self) -> "Submission[P, R]":  # type: ignore[override] # read only
@@ -228,14 +228,17 @@ class Submission(Submitter[P, R]):
             PayloadTooLarge: a payload exceeds the payload limit.
             InvalidPayload: a value cannot be derived from a payload.
         """
-        client = get_client()
+        require_size = get_client().require_size
         for payload in payloads:
-            client.require_size(self.task.handler, payload)
-        bulk = TaskBatch(self.task, payloads)
-        if self.rules == NO_RULES:
-            return bulk
-        arguments = self.handler.signature.arguments
-        return [self.rules.applied(task, partial(arguments, task.payload)) for task in bulk]
+            require_size(self.task.handler, payload)
+        if self.call_options == NO_CALL_OPTIONS:
+            return TaskBatch(self.task, payloads)
+        arguments, rest = self.handler.signature.arguments, self.task[2:]
+        applied, tasks = self.call_options.applied, []
+        for payload in payloads:
+            task = NewTask._make((self.task.handler, payload, *rest))  # twice as fast as _replace
+            tasks.append(applied(task, partial(arguments, payload)))
+        return tasks
 
 
 def task_handle(result: SubmitResult) -> TaskHandle[R]:

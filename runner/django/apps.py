@@ -16,11 +16,12 @@ from runner.django.connection import DjangoClient, clear_tables, database_alias,
 from runner.errors import RunnerError
 from runner.handlers.registry import REGISTRY, Handler
 from runner.settings import load
-from runner.settings.loading import SettingLayer, use_application
+from runner.settings.loading import use_application
+from runner.settings.sources import SettingLayer
 from runner.urls import DatabaseUrl
 from runner.urls.libpq import OPTIONS, Host
 
-ORIGIN = "RUNNER in Django's settings"
+ORIGIN = "TASKTUI in Django's settings"
 MODULE = "tasks"
 """The module of an app that defines handlers."""
 
@@ -58,14 +59,14 @@ class TasktuiConfig(AppConfig):
 
 
 def django_settings() -> SettingLayer:
-    """Return the settings of the project: its RUNNER, the URL of its database, and the handlers of its apps.
+    """Return the settings of the project: its TASKTUI, the URL of its database, and the handlers of its apps.
 
     Raises:
-        ImproperlyConfigured: RUNNER is not a dictionary, or its DATABASE is not an alias of DATABASES.
+        ImproperlyConfigured: TASKTUI is not a dictionary, or its DATABASE is not an alias of DATABASES.
     """
-    options = getattr(settings, "RUNNER", {})
+    options = getattr(settings, "TASKTUI", {})
     if not isinstance(options, dict):
-        raise ImproperlyConfigured(f"RUNNER must be a dictionary such as {{'CONCURRENCY': 20}}, not {options!r}")
+        raise ImproperlyConfigured(f"TASKTUI must be a dictionary such as {{'CONCURRENCY': 20}}, not {options!r}")
     values = {name.lower(): value for name, value in options.items() if name != "DATABASE"}
     modules = [
         f"{app.name}.{MODULE}"
@@ -90,14 +91,14 @@ def database_url(alias: str) -> DatabaseUrl:
     """
     if alias not in connections.settings:
         aliases = ", ".join(sorted(connections.settings))
-        raise ImproperlyConfigured(f"DATABASE of RUNNER is {alias!r}, but DATABASES defines only: {aliases}")
+        raise ImproperlyConfigured(f"DATABASE of TASKTUI is {alias!r}, but DATABASES defines only: {aliases}")
     connection = connections[alias]
     values: dict[str, Any] = connection.settings_dict
     if connection.vendor == "sqlite":
         return DatabaseUrl("sqlite", str(values["NAME"]))
     if connection.vendor != "postgresql":
         why = f"the task tables need SQLite or PostgreSQL, but the database {alias!r} is {connection.display_name}"
-        raise ImproperlyConfigured(f"{why}: set DATABASE in RUNNER to the alias of another one")
+        raise ImproperlyConfigured(f"{why}: set DATABASE in TASKTUI to the alias of another one")
     options = {name: str(value) for name, value in values["OPTIONS"].items() if name in OPTIONS}
     # Django connects with libpq's default, so that a runner must not demand more of the same server.
     options.setdefault("sslmode", "prefer")
@@ -140,7 +141,7 @@ def between_connections(handler: Handler) -> Any:
 
 
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
-    """Report mistakes in RUNNER by `manage.py check`."""
+    """Report mistakes in TASKTUI by `manage.py check`."""
     try:
         load()
     except (RunnerError, ImproperlyConfigured) as error:

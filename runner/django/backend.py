@@ -31,7 +31,6 @@ def task_body(sender: type, task: Task, alias: str) -> Callable[..., Any]:
 
     Args:
         sender: class of the backend, the sender of the signals.
-        task: the task.
         alias: alias of the backend.
     """
     body: Any = _on_loop(sender, task, alias) if iscoroutinefunction(task.func) else _in_thread(sender, task, alias)

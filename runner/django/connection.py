@@ -27,8 +27,8 @@ IN_MEMORY = (
 
 
 def database_alias() -> str:
-    """Return the alias of the database that has the task tables: `DATABASE` of the setting RUNNER, or "default"."""
-    return str(getattr(settings, "RUNNER", {}).get("DATABASE", "default"))
+    """Return the alias of the database that has the task tables: `DATABASE` of the setting TASKTUI, or "default"."""
+    return str(getattr(settings, "TASKTUI", {}).get("DATABASE", "default"))
 
 
 class DjangoClient(Client):
@@ -81,7 +81,6 @@ def migrate_tables(using: str, verbosity: int) -> None:
     """Create or upgrade the tables.
 
     Args:
-        using: alias of the database.
         verbosity: as for `manage.py migrate`.
 
     Raises:
@@ -100,11 +99,7 @@ def migrate_tables(using: str, verbosity: int) -> None:
 
 
 def clear_tables(using: str) -> None:
-    """Delete all rows.
-
-    Args:
-        using: alias of the database.
-    """
+    """Delete all rows."""
     connection = connections[using]
     with connection.cursor() as cursor:
         for table in _tables(connection.vendor, load()).metadata.tables.values():

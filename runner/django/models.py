@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from runner.model.task import FINAL, LIVE, Shown, State
 
-PREFIX = getattr(settings, "RUNNER", {}).get("TABLE_PREFIX", "")
-SCHEMA = getattr(settings, "RUNNER", {}).get("TABLE_SCHEMA")
+PREFIX = getattr(settings, "TASKTUI", {}).get("TABLE_PREFIX", "")
+SCHEMA = getattr(settings, "TASKTUI", {}).get("TABLE_SCHEMA")
 
 
 def table_name(name: str) -> str:

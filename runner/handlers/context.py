@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from runner.errors import InvalidProgress, NoTransaction
 from runner.handlers.dependencies import BatchResult
 from runner.handlers.functions import is_named, signature_of
+from runner.text.redact import hide, secrets
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -121,22 +122,26 @@ def checkpoint(notes: Notes, state: Any) -> Awaitable[None]:
 
 
 class AttemptLogger(logging.LoggerAdapter[logging.Logger]):
-    """Writes to the log of the runner and to the log of the attempt.
+    """Writes to the log of the runner and to the log of the attempt, both without the secrets of the payload.
 
     Args:
         logger: the logger of the runner.
         extra: the fields of every record.
         notes: receives the lines.
+        payload: the payload of the task as JSON text.
     """
 
-    def __init__(self, logger: logging.Logger, extra: dict[str, object], notes: Notes) -> None:
+    def __init__(self, logger: logging.Logger, extra: dict[str, object], notes: Notes, payload: str) -> None:
         super().__init__(logger, extra)
         self._notes = notes
+        self._payload = payload
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Log one message; the attempt keeps it from the level info on, for any level of the logger."""
         if level >= logging.INFO:
             self._notes.line(level, _text(msg, args, kwargs.get("exc_info")))
+        if self.isEnabledFor(level) and (values := secrets(self._payload)):
+            msg, args = hide(_text(msg, args, None), values), ()
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # name the line of the handler, not this one
         super().log(level, msg, *args, **kwargs)
 
@@ -212,7 +217,7 @@ class Context:
 
         The handler's writes and the completion of the task commit together or not at all. If the runner no longer
         holds the task, both are rolled back. If the block raises, both are rolled back and the attempt fails as with
-        any exception.
+        any exception. After an outage of the database the attempt does not count.
 
         Returns:
             A context manager for `async with` or `with` that returns a SQLAlchemy connection. Set its `result` to
@@ -248,7 +253,8 @@ class Context:
         Raises:
             InvalidCheckpoint: the state is not JSON or too large; the last checkpoint stays.
             FencedOut: the runner no longer holds the task.
-            DatabaseUnavailable: the database cannot be reached.
+            DatabaseUnavailable: the database cannot be reached. If the error leaves the handler, the attempt does not
+                count.
         """
         return checkpoint(self.notes, state)
 

@@ -5,10 +5,10 @@ import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, Self, TypeAlias, get_args
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, get_args
 
-from runner.errors import InvalidInput, InvalidTask, NoRunner, WouldBlock
-from runner.model.task import DependsOn, OnFailure
+from runner.errors import InvalidHandler, InvalidInput, InvalidTask, NoRunner, WouldBlock
+from runner.model.task import DependsOn, NewTask, OnFailure
 from runner.model.text_limits import LONGEST_KEY, require_name, require_storable
 
 FAILURE_RULES = get_args(OnFailure)
@@ -68,6 +68,104 @@ def _is_name(parent: Any) -> bool:
         and isinstance(getattr(parent[0], "name", parent[0]), str)
         and isinstance(parent[1], str)
     )
+
+
+DECLARED = "after"
+"""The name of declared dependencies among the options of a handler or a schedule that the database stores."""
+
+
+class SameKey(NamedTuple):
+    """The parent of a declared dependency: the task of a handler that has the key of the dependent."""
+
+    handler: str
+
+
+ParentHandler: TypeAlias = str | NamedHandler | DependsOn
+"""A handler whose tasks come first: itself, its name, or a DependsOn of it with the effect of a failure."""
+
+
+def declared(after: ParentHandler | Iterable[ParentHandler] | None) -> tuple[DependsOn, ...] | None:
+    """Convert the dependencies between handlers that @handler declares; None for none.
+
+    Raises:
+        InvalidTask: an item is not a handler or its name, or the effect of a failure is unknown.
+    """
+    if after is None:
+        return None
+    is_single = isinstance(after, (str, DependsOn)) or hasattr(after, "name") or not isinstance(after, Iterable)
+    parents: Any = [after] if is_single else after
+    items = tuple({item.parent: item for item in map(_to_declared, parents)}.values())
+    return items or None
+
+
+def _to_declared(parent: Any) -> DependsOn:
+    inner: Any
+    rule: Any
+    inner, rule = parent if isinstance(parent, DependsOn) else (parent, "wait")
+    name = getattr(inner, "name", inner)
+    if not isinstance(name, str) or not name:
+        why = 'expected a handler or its name, such as "etl.extract", or a DependsOn of one'
+        raise InvalidTask(field="after", value=parent, why=why)
+    if rule not in FAILURE_RULES:
+        raise InvalidTask(field="after", value=rule, why=f"on_failure must be one of {', '.join(FAILURE_RULES)}")
+    return DependsOn(SameKey(name), rule)
+
+
+def stored_declared(after: Iterable[DependsOn]) -> dict[str, OnFailure]:
+    """Write declared dependencies for the options that the database stores."""
+    return {item.parent.handler: item.on_failure for item in after}
+
+
+def read_declared(options: Mapping[str, Any]) -> tuple[DependsOn, ...]:
+    """Read declared dependencies from stored options of a handler: the rule of each parent by its name."""
+    stored = options.get(DECLARED)
+    rules = stored.items() if isinstance(stored, Mapping) else ()
+    return tuple(DependsOn(SameKey(str(name)), rule) for name, rule in rules if rule in FAILURE_RULES)
+
+
+def with_key(task: NewTask, after: Iterable[DependsOn] = ()) -> NewTask:
+    """Return a task whose declared dependencies name tasks by its own key.
+
+    Args:
+        after: declared dependencies, besides those that it has.
+
+    Raises:
+        InvalidTask: it has a declared dependency and no key.
+    """
+    parents = {item.parent: item for item in (*(task.after or ()), *after)}
+    if not any(isinstance(parent, SameKey) for parent in parents):
+        return task
+    if task.key is None:
+        names = " and ".join(parent.handler for parent in parents if isinstance(parent, SameKey))
+        why = f"{task.handler} runs after {names} with the same key: set the option key, or key= of its @handler"
+        raise InvalidTask(field="key", value=None, why=why)
+    named = [
+        item._replace(parent=(item.parent.handler, task.key)) if isinstance(item.parent, SameKey) else item
+        for item in parents.values()
+    ]
+    return task._replace(after=tuple({item.parent: item for item in reversed(named)}.values())[::-1])
+
+
+def refuse_declared_cycle(name: str, parents: Mapping[str, Iterable[str]]) -> None:
+    """Refuse declarations by which the tasks of a handler would wait for themselves.
+
+    Args:
+        parents: names of the handlers that come before, by handler.
+
+    Raises:
+        InvalidHandler: they do; the message names the cycle.
+    """
+    paths: list[tuple[str, ...]] = [(name,)]
+    seen = set[str]()
+    while paths:
+        path = paths.pop()
+        for parent in parents.get(path[-1], ()):
+            if parent == name:
+                words = ", which runs after ".join((*path[1:], name)) if path[1:] else "itself"
+                raise InvalidHandler(name=name, why=f"it runs after {words}: remove one `after` of this cycle")
+            if parent not in seen:
+                seen.add(parent)
+                paths.append((*path, parent))
 
 
 def parse_parents(value: Any) -> tuple[DependsOn, ...] | None:
@@ -131,7 +229,9 @@ def check_parents(after: tuple[DependsOn, ...]) -> None:
             raise InvalidTask(
                 field="after", value=on_failure, why=f"on_failure must be one of {', '.join(FAILURE_RULES)}"
             )
-        if isinstance(parent, tuple):
+        if isinstance(parent, SameKey):
+            require_name("after", parent.handler)
+        elif isinstance(parent, tuple):
             require_name("after", parent[0])
             require_storable("after", parent[1], LONGEST_KEY)
         elif isinstance(parent, int) and not 1 <= parent < 2**63:
@@ -156,8 +256,6 @@ class BatchResult:
 
     Args:
         total: number of them.
-        succeeded: number that succeeded.
-        dead: number that are dead.
         cancelled: number that were cancelled.
         parents: reads their results; None outside a runner.
     """

@@ -10,6 +10,7 @@ from types import ModuleType
 
 from runner.errors import HandlersNotFound, RunnerError
 from runner.handlers.registry import REGISTRY, Registry
+from runner.own_code import fault_text
 
 ENTRY_POINTS = "runner.handlers"
 """The group of entry points in which installed packages list their modules."""
@@ -22,7 +23,6 @@ def discover(modules: Iterable[str] = (), *, installed: bool = True) -> Registry
     an underscore or `test`.
 
     Args:
-        modules: dotted names.
         installed: also import the modules that installed packages list in the entry-point group `runner.handlers`.
 
     Raises:
@@ -38,6 +38,7 @@ def discover(modules: Iterable[str] = (), *, installed: bool = True) -> Registry
                 _import(name)
     for handler in REGISTRY.values():
         handler.require()  # fail here, not in the attempts of its tasks
+        handler.require_parents(REGISTRY)
     return REGISTRY
 
 
@@ -46,14 +47,16 @@ def _import(module: str) -> ModuleType:
         return importlib.import_module(module)
     except RunnerError:
         raise
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}{_place(error)}"
+    except BaseException as error:  # a module that exits would end the program as if all had been well
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        why = f"{fault_text(error)}{_place(error)}"
         if isinstance(error, ModuleNotFoundError) and error.name == module and module.endswith(".py"):
             why += f"; name the module without .py: {module.removesuffix('.py')}"
         raise HandlersNotFound(module=module, why=why) from error
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """The last file and line of the application that led to an error of its import; a SyntaxError names them itself."""
     if isinstance(error, SyntaxError):
         return ""

@@ -55,7 +55,6 @@ def hints_of(function: Callable[..., Any], names: Collection[str]) -> dict[str, 
     """Return the evaluated annotations of a function.
 
     Args:
-        function: a function of the application.
         names: the parameters to evaluate, and `RETURN`. Annotations of others may name types that only type checkers
             import.
 
@@ -102,10 +101,6 @@ def _some_hints(function: Callable[..., Any], names: Collection[str], include_ex
 def require_executable(handler: str, function: object) -> None:
     """Reject a function that no payload can call, or that would not execute.
 
-    Args:
-        handler: handler name.
-        function: the decorated object.
-
     Raises:
         InvalidHandler: it is a class, a method of one, a generator function, without a name or not callable.
     """
@@ -137,9 +132,7 @@ def require_names(option: str, function: Callable[..., Any], handler: str, takes
     """Reject a function that takes arguments the handler does not have.
 
     Args:
-        option: task option that holds the function.
         function: takes some of the handler's arguments by name, or `**all` of them.
-        handler: handler name.
         takes: true for the name of an argument of the handler.
 
     Raises:
@@ -157,12 +150,6 @@ def require_names(option: str, function: Callable[..., Any], handler: str, takes
 def derive(option: str, function: Callable[..., Any], handler: str, arguments: Mapping[str, Any]) -> Any:
     """Call the function with the arguments that it takes.
 
-    Args:
-        option: task option that holds the function.
-        function: the function.
-        handler: handler name.
-        arguments: all arguments of the call.
-
     Raises:
         InvalidPayload: the function raised an exception, which is the cause of this one.
     """
@@ -170,7 +157,9 @@ def derive(option: str, function: Callable[..., Any], handler: str, arguments: M
     accepted = arguments if names is None else {name: arguments[name] for name in names if name in arguments}
     try:
         return function(**accepted)
-    except Exception as error:
+    except KeyboardInterrupt:  # of a person, in the program that submits
+        raise
+    except BaseException as error:  # an exit would end a program as if it had submitted the task
         why = f"its {option} function raised {type(error).__name__}"  # without the message, which may hold a secret
         raise InvalidPayload(handler=handler, why=why) from error
 
@@ -204,8 +193,6 @@ def end_copy(pid: int, handler: str, task_id: int) -> None:
 
     Args:
         pid: id of the process that called the handler.
-        handler: handler name, for the log.
-        task_id: id of the task, for the log.
     """
     if os.getpid() == pid:
         return

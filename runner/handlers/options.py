@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypedDict
 
+from runner.handlers.call_options import (
+    CallOptions,
+    check_order_key,
+    check_unique_key,
+    parse_on_duplicate,
+    parse_order_on_failure,
+    parse_scope,
+    require_call_text,
+)
 from runner.handlers.dependencies import check_parents, dependencies, parse_parents
-from runner.handlers.keys import check_order, check_unique
 from runner.handlers.option_values import (
     Parse,
     check_name,
@@ -26,7 +34,7 @@ from runner.handlers.option_values import (
 from runner.model.outcome import Delay
 from runner.model.task import BUCKETS, Priority
 from runner.model.text_limits import LONGEST_KEY, require_hosts, require_whole
-from runner.text.operator import host_list
+from runner.text.hosts import host_list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +198,8 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         convert=host_list,
         check=require_hosts,
         default="submit",
-        help="The hosts that may take it: web-3 or web-1,web-2; same for this host; any for all, the default.",
+        help="The hosts that may take it: web-3 or web-1,web-2; same for this host; failed for the host of a failed "
+        "attempt; any for all, the default.",
     ),
     TaskOption(
         name="hosts_for",
@@ -205,21 +214,24 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         name="unique_key",
         type=None,
         column="unique_key",
-        field="unique",
-        check=lambda _name, unique: check_unique(unique),
+        convert=partial(require_call_text, "unique_key"),
+        check=check_unique_key,
         default="call",
         help="Allow only one task of the handler with this key.",
     ),
     TaskOption(
         name="unique",
         type=None,
+        field="unique_key",
+        convert=parse_scope,
         default="call",
         help='Scope of the unique key: "until finished", "until started", forever, "for 1h" or "debounce 5s".',
     ),
     TaskOption(
         name="on_duplicate",
         type=None,
-        field="unique",
+        field="unique_key",
+        convert=parse_on_duplicate,
         default="call",
         help="If the key is taken: skip submits nothing, replace updates the waiting task, error fails.",
     ),
@@ -227,8 +239,8 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         name="order_key",
         type=None,
         column="order_key",
-        field="order",
-        check=lambda _name, order: check_order(order),
+        convert=partial(require_call_text, "order_key"),
+        check=check_order_key,
         default="call",
         help="Run the tasks with this key one at a time, in the order of submit.",
     ),
@@ -236,7 +248,8 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         name="order_on_failure",
         type=None,
         column="order_on_failure",
-        field="order",
+        field="order_key",
+        convert=parse_order_on_failure,
         default="call",
         help="If the task before it with this order key fails: wait for it, cancel this task, or run it.",
     ),
@@ -278,7 +291,7 @@ CHECKS = tuple((option.name, option.field or option.name, option.check) for opti
 
 
 def convert(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Read options from Python into fields of NewTask, without the options that Rules reads.
+    """Read options from Python into fields of NewTask, without the call options.
 
     Args:
         options: values by option name; None for an omitted one.
@@ -291,3 +304,21 @@ def convert(options: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in options.items()
         if value is not None and (option := SETTABLE[name]).default != "call"
     }
+
+
+CALL_OPTIONS = tuple((name, option.convert) for name, option in SETTABLE.items() if option.default == "call")
+
+
+def read_call_options(options: Mapping[str, Any]) -> CallOptions:
+    """Read the call options, from Python or from parsed text.
+
+    Args:
+        options: values by option name, also of other options; None for an omitted one.
+
+    Raises:
+        InvalidTask: a value is not valid.
+    """
+    values = {
+        name: read(value) if read else value for name, read in CALL_OPTIONS if (value := options.get(name)) is not None
+    }
+    return CallOptions(**values)

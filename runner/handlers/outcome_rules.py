@@ -27,6 +27,7 @@ from runner.model.outcome import (
     Retry,
     Unexpected,
 )
+from runner.own_code import OwnCodeFault, call_own
 from runner.settings import Settings
 
 log = logging.getLogger("runner.task")
@@ -74,7 +75,6 @@ class OutcomeRule:
     Args:
         case: the results that it decides.
         value: a word, exception classes, or a function.
-        origin: its origin, for people.
         call: calls the function with the result and the Context; None for a word or classes.
     """
 
@@ -129,29 +129,34 @@ class OutcomeRule:
 
         Args:
             result: the exception, or None.
-            context: makes the Context of the task.
         """
+        try:
+            outcome = call_own(self._outcome, result, context)
+        except OwnCodeFault as fault:  # a function, or an exception class that decides about instances, may exit
+            return Decision(Retry(), fault=f"{self.case.name} {fault}")
+        if outcome is None:
+            return None
+        return Decision(outcome, "" if self._is_default else f"{_word(outcome)}, by {self.origin}")
+
+    def _outcome(self, result: Exception | None, context: Callable[[], Context]) -> Outcome | None:
+        """The outcome of the value.
+
+        Raises:
+            BaseException: of the function.
+        """
+        if isinstance(self.value, str):
+            return WORDS[self.value]()
         if self.call is None:
-            outcome = self._outcome(result)
-            return Decision(outcome, "" if self._is_default else f"{_word(outcome)}, by {self.origin}")
+            return Dead() if isinstance(result, self.value) else Retry()
         try:
             verdict = self.call(result, replace(context(), open_transaction=None))
         except HandlerOutcome as raised:
             verdict = raised
-        except BaseException as error:  # a function may exit
-            return Decision(Retry(), fault=f"{self.case.name} raised {_text(error)}")
         if verdict is None:
             return None
         if not isinstance(verdict, VALID_OUTCOMES):
-            fault = f"{self.case.name} returned {type(verdict).__name__}, which is not an outcome"
-            return Decision(Retry(), fault=fault)
-        outcome = replace(verdict) if isinstance(verdict, HandlerOutcome) else verdict  # without its traceback
-        return Decision(outcome, f"{_word(outcome)}, by {self.origin}")
-
-    def _outcome(self, result: Exception | None) -> Outcome:
-        if isinstance(self.value, str):
-            return WORDS[self.value]()
-        return Dead() if isinstance(result, self.value) else Retry()
+            raise OwnCodeFault(f"returned {type(verdict).__name__}, which is not an outcome")
+        return replace(verdict) if isinstance(verdict, HandlerOutcome) else verdict  # without its traceback
 
     @property
     def _is_default(self) -> bool:
@@ -189,9 +194,7 @@ class OutcomeRules:
 
         Args:
             own: the rule of the handler; None if it has none.
-            handler: name of the handler, for the log.
             result: the exception, or None.
-            context: makes the Context of the task.
         """
         general = self.on_none if result is None else self.on_error
         for rule in (own, general):
@@ -239,9 +242,9 @@ POSITIONAL_KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIO
 def _imported(text: str) -> Any:
     module, _, name = text.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
-    except Exception as error:  # the module may raise anything
-        raise ValueError(f"{text!r}: the function cannot be loaded: {_text(error)}") from None
+        return call_own(lambda: getattr(importlib.import_module(module), name))
+    except OwnCodeFault as fault:  # the module may raise anything
+        raise ValueError(f"{text!r}: the function cannot be loaded: {fault.error}") from None
 
 
 def _is_exception(value: Any) -> bool:
@@ -250,10 +253,3 @@ def _is_exception(value: Any) -> bool:
 
 def _word(outcome: Outcome) -> str:
     return type(outcome).__name__.lower() if not isinstance(outcome, Done) else "succeed"
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return f"{type(error).__qualname__}: {error}"
-    except BaseException:  # __str__ of an exception may raise
-        return type(error).__qualname__

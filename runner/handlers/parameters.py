@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
 from runner.errors import InvalidHandler, InvalidInput, InvalidPayload, RunnerError
+from runner.handlers.dependencies import DECLARED, stored_declared
 from runner.handlers.option_values import Clock
 from runner.handlers.registry import Handler
 from runner.handlers.signature import OPEN
@@ -36,7 +37,6 @@ def stored_signatures(
     """Write the signatures of handlers as JSON, by name; a handler whose types have no schema is left out.
 
     Args:
-        handlers: the handlers by name.
         retry: the runner's retry plan, for a handler without one; None for unknown.
         max_attempts: the same for the maximum number of attempts.
     """
@@ -52,8 +52,11 @@ def _signature_text(handler: Handler, retry: str | None, max_attempts: int | Non
     for name, default in handler.signature.defaults.items():
         if name in schema.get("properties", {}) and not is_secret(name):
             schema["properties"][name]["default"] = default
-    options = {name: value for name, value in handler.defaults.at_submit().items() if value is not None}
-    derived = [name for name, rule in handler.defaults.rules._asdict().items() if rule is not None]
+    options = {name: value for name, value in handler.submit_defaults.items() if value is not None}
+    call_options = handler.defaults.call_options
+    if call_options.after:
+        options[DECLARED] = stored_declared(call_options.after)
+    derived = [name for name, value in call_options._asdict().items() if value is not None]
     attempts = {"retry": handler.defaults.retry or retry, "max_attempts": handler.defaults.max_attempts or max_attempts}
     # A form cannot use a default that JSON cannot hold.
     return json.dumps(
@@ -85,8 +88,6 @@ class ParameterField:
     """One parameter of a handler.
 
     Args:
-        name: its name.
-        kind: its kind.
         required: True if a call must pass it.
         nullable: True if it may be null.
         choices: its values, of the kind CHOICE.
@@ -240,10 +241,9 @@ class StoredSignature(NamedTuple):
     """The signature of a handler as its runners stored it last.
 
     Args:
-        fields: its parameters, in order.
         extra: True if a call may pass other arguments too.
         options: the defaults of its tasks, by task option.
-        derived: what its code derives from the arguments of a call: unique (the unique key), bucket, order, tenant.
+        derived: call options that its code sets, such as unique_key, bucket, order_key and tenant.
         attempts: the retry plan (`retry`) and `max_attempts` of a task that has none of its own.
     """
 
@@ -279,7 +279,6 @@ class StoredSignature(NamedTuple):
         """Reject a payload that the handler would refuse.
 
         Args:
-            handler: name of the handler.
             payload: the arguments, a JSON object as text.
 
         Raises:
@@ -293,9 +292,6 @@ class StoredSignature(NamedTuple):
         """Return why the handler would refuse a payload; empty if nothing is known against it.
 
         The code decides: it may have checks that no schema shows.
-
-        Args:
-            payload: the arguments.
         """
         names = [field.name for field in self.fields]
         for name in payload.keys() - set(names) if not self.extra else ():

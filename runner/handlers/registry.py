@@ -8,9 +8,10 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from math import inf
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from runner.errors import (
     DuplicateHandler,
@@ -18,14 +19,15 @@ from runner.errors import (
     InvalidTask,
     UnknownHandler,
 )
+from runner.handlers.call_options import NO_CALL_OPTIONS, CallOptions
 from runner.handlers.context import Context, context_parameter
+from runner.handlers.dependencies import refuse_declared_cycle
 from runner.handlers.functions import require_executable
 from runner.handlers.options import TASK_OPTIONS
 from runner.handlers.outcome_rules import OnError, OnNone, OutcomeRule
 from runner.handlers.resources import RESOURCES, InvalidResource
-from runner.handlers.rules import NO_RULES, BreakerRule, Rules
 from runner.handlers.signature import Returned, Signature
-from runner.model.outcome import ON_ERROR, ON_NONE
+from runner.model.outcome import ON_ERROR, ON_NONE, Outcome
 
 log = logging.getLogger("runner")
 
@@ -60,6 +62,17 @@ def parse_memory(name: str, limit: str | int | None) -> int | None:
     return int(parts[1]) << UNITS[parts[2]]
 
 
+class BreakerRule(Protocol):
+    """When a handler stops because its tasks fail; runner.policy.breaker.Breaker is one."""
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The definition, as the registry of handlers stores it."""
+
+    def effect(self, outcome: Outcome, error: BaseException | None) -> Literal["", "counts", "opens"]:
+        """Decide the effect of the end of an attempt, which an exception may have led to."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """Defaults of a handler for its tasks.
@@ -73,7 +86,7 @@ class Options:
         expires, hosts, hosts_for: see NewTask; None for no limit.
         on_error: the outcome of an exception or a timeout; None for the runner's.
         on_none: the outcome of None where a result is declared; None for the runner's.
-        rules: values derived from a call's arguments, such as its unique key and bucket.
+        call_options: options from which each call derives values, such as its unique key and bucket.
         limits: its limits over all runners, by column of the registry of handlers.
         limit_per_runner: maximum number of its tasks in one runner; None for its slots.
         executor: where the function runs; None for the event loop (async functions) or a thread (plain functions).
@@ -91,16 +104,12 @@ class Options:
     hosts_for: float | None = None
     on_error: OnError | None = None
     on_none: OnNone | None = None
-    rules: Rules = NO_RULES
+    call_options: CallOptions = NO_CALL_OPTIONS
     limits: Mapping[str, Any] = field(default_factory=dict)
     limit_per_runner: int | None = None
     executor: ExecutorKind | None = None
     memory_limit: int | None = None
     breaker: BreakerRule | None = None
-
-    def at_submit(self) -> dict[str, Any]:
-        """The defaults that a submit writes into the row; a claim takes the others."""
-        return {option.name: getattr(self, option.name) for option in TASK_OPTIONS if option.default == "submit"}
 
 
 class Handler:
@@ -134,14 +143,37 @@ class Handler:
         self.context = context_parameter(function)
         RESOURCES.users.add(self)
         self.result_type = Returned(function)
-        self.defaults.rules.require(self.signature)
+        self.defaults.call_options.require(self.signature)
         self.on_error = OutcomeRule.of_handler(name, ON_ERROR, self.defaults.on_error)
         self.on_none = OutcomeRule.of_handler(name, ON_NONE, self.defaults.on_none)
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """Names of the handlers whose tasks with the same key come before its own."""
+        return tuple(item.parent.handler for item in self.defaults.call_options.after or ())
+
+    def require_parents(self, handlers: Mapping[str, "Handler"]) -> None:
+        """Check that the handlers exist that it runs after.
+
+        Raises:
+            InvalidHandler: one is not among the loaded handlers; its tasks would wait for ever.
+        """
+        for name in self.parents:
+            if name not in handlers:
+                similar = get_close_matches(name, handlers, 1)
+                hint = f"did you mean {similar[0]!r}?" if similar else "load its module too"
+                raise InvalidHandler(name=self.name, why=f"it runs after {name!r}, which is not loaded: {hint}")
 
     @property
     def location(self) -> str:
         """Module and qualified name of the function, for messages."""
         return f"{self.function.__module__}.{self.function.__qualname__}"
+
+    @cached_property
+    def submit_defaults(self) -> Mapping[str, Any]:
+        """The defaults that a submit writes into the row; a claim takes the others."""
+        names = [option.name for option in TASK_OPTIONS if option.default == "submit"]
+        return {name: getattr(self.defaults, name) for name in names}
 
     @cached_property
     def signature(self) -> Signature:
@@ -263,6 +295,9 @@ class Registry(Mapping[str, Handler]):
         existing = self._handlers.get(handler.name)
         if existing is not None and existing.location != handler.location:
             raise DuplicateHandler(name=handler.name, first=existing.location, second=handler.location)
+        if handler.parents:
+            parents = {name: other.parents for name, other in self._handlers.items()}
+            refuse_declared_cycle(handler.name, parents | {handler.name: handler.parents})
         if self._wrap is not None:
             handler.body = self._wrap(handler)
         self._handlers[handler.name] = handler

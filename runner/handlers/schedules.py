@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from runner.errors import DuplicateSchedule, InvalidSchedule, InvalidTask
+from runner.handlers.dependencies import DECLARED, read_declared, stored_declared
 from runner.handlers.option_values import Clock
 from runner.handlers.options import SCHEDULE_OPTIONS, SETTABLE
 from runner.handlers.registry import Handler
@@ -21,8 +22,6 @@ class DeclaredSchedule(NamedTuple):
     """A schedule in the code of an application.
 
     Args:
-        id: id of the schedule.
-        spec: its definition.
         module: module of its handler's function.
         location: module and qualified name of the function, for messages.
     """
@@ -112,6 +111,9 @@ def read_options(text: str) -> Mapping[str, Any]:
         raise InvalidSchedule(field="options", value=text[:80], why="it is not a JSON object")
     fields: dict[str, Any] = {}
     for name, value in options.items():
+        if name == DECLARED:
+            fields[name] = read_declared(options) or None
+            continue
         if name not in SCHEDULE_OPTIONS:
             why = f"a schedule sets {', '.join(SCHEDULE_OPTIONS)}"
             raise InvalidSchedule(field="options", value=str(name)[:80], why=why)
@@ -132,7 +134,9 @@ def write_options(options: Mapping[str, Any], handler: Handler | None = None, *,
         handler: the handler of the tasks, if it is loaded.
         broadcast: omit the default queue, because a broadcast has queues of its own.
     """
-    values = handler.defaults.at_submit() if handler is not None else {}
+    values = dict(handler.submit_defaults) if handler is not None else {}
+    if handler is not None and handler.defaults.call_options.after:
+        values[DECLARED] = stored_declared(handler.defaults.call_options.after)
     if broadcast:
         values.pop("queue", None)
     values |= {name: value for name, value in options.items() if value is not None}

@@ -56,9 +56,6 @@ class Signature:
     def encode_each(self, calls: Iterable[Mapping[str, Any]]) -> list[str]:
         """Encode many calls.
 
-        Args:
-            calls: named arguments of each call.
-
         Raises:
             InvalidPayload: as for `encode`, with the index of the first call that does not match.
         """

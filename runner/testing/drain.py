@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,25 +13,27 @@ from runner.db.database import Database
 from runner.db.schema import Tables
 from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST, Instant, db_later
-from runner.engine.attempt_outcome import AttemptLimits, done
-from runner.engine.claimer import handler_defaults
-from runner.engine.dependency_resolver import DependencyResolver
-from runner.engine.executor import Executor
-from runner.engine.handler_context import HandlerTransaction, StoredParentResults
-from runner.engine.heartbeat import release
-from runner.engine.hooks import Hooks, Middleware, attempt_end
-from runner.engine.notes import NotesWriter
-from runner.engine.resources import OpenResources
+from runner.engine.claiming.claimer import handler_defaults
+from runner.engine.events import Events
+from runner.engine.executing.attempt_outcome import AttemptLimits, done
+from runner.engine.executing.executor import Executor
+from runner.engine.executing.handler_context import HandlerTransaction, StoredParentResults
+from runner.engine.executing.notes import NotesWriter
+from runner.engine.hosting.hooks import Hooks, Middleware, attempt_end
+from runner.engine.hosting.resources import OpenResources
+from runner.engine.lease.identity import release
+from runner.engine.settling.dependency_resolver import DependencyResolver
 from runner.engine.slots import Running, Slots
+from runner.engine.stuck_rows import StuckRows
 from runner.handlers.hooks import LIFE_CYCLE, Event
 from runner.handlers.registry import Handler
 from runner.model.outcome import Outcome
 from runner.model.task import Claimed
 from runner.policy.lanes import LanePosition, Lanes
 from runner.settings import Settings
-from runner.store.claim import Claimant, claim
+from runner.store.claim.plain import Claimant, claim
+from runner.store.claim.survey import survey
 from runner.store.heartbeat import Identity, leave, register
-from runner.store.lanes import survey
 from runner.store.settle import Settlement, settle
 
 
@@ -104,7 +105,7 @@ class Drain:
     def __post_init__(self) -> None:
         self._resources = OpenResources((), self.replacements)
         self._around = LIFE_CYCLE.of("around_execute")
-        self._hooks = Hooks(LIFE_CYCLE, self._resources.values)
+        self._hooks = Hooks(LIFE_CYCLE, self._resources.values, Events())
 
     async def run(self, ahead: float = 0.0) -> list[Ran]:
         """Run due tasks and the tasks that they trigger, until none is due.
@@ -117,7 +118,7 @@ class Drain:
         """
         identity = Identity("test", 0, release(), sorted(self.handlers), 1)
         runner_id = await self.database.write(register, identity, LEASE)
-        resolver = DependencyResolver(self.database, False, Counter(), lambda: None)
+        resolver = DependencyResolver(self.database, False, Events(), StuckRows())
         ran: list[Ran] = []
         try:
             while len(ran) < MOST:
@@ -179,17 +180,17 @@ class Drain:
 
     async def _call_hooks(self, running: Running, verb: str, outcome: Outcome, took: float) -> None:
         if self._hooks.listens(verb):
-            self._hooks.publish(attempt_end(running, verb, outcome, took))
+            self._hooks.call(attempt_end(running, verb, outcome, took))
             await self._hooks.drain(LEASE)
 
     async def _outcome(self, running: Running, runner_id: int) -> Outcome:
         limits = AttemptLimits.of(self.settings)
-        notes = NotesWriter(self.database, self.settings, lambda: runner_id)
+        notes = NotesWriter(self.database, self.settings, lambda: runner_id, StuckRows())
         executor = Executor(
             1,
             limits,
             lambda running: HandlerTransaction(self.database, runner_id, running, partial(done, limit=limits.result)),
-            lambda task_id: StoredParentResults(self.database, task_id, asyncio.get_running_loop()),
+            lambda running: StoredParentResults(self.database, running, asyncio.get_running_loop()),
             self._resources.values,
             Middleware(self._around, self._resources.values),
             notes.begin,

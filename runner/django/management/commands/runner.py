@@ -11,6 +11,7 @@ from django.db import connections
 
 from runner.cli.app import run
 from runner.cli.exit_codes import exit_code_of, prepare_streams
+from runner.cli.init import run_as_child
 from runner.django.connection import IN_MEMORY, database_alias, is_in_memory
 from runner.errors import InvalidSettings
 
@@ -25,6 +26,7 @@ class Command(BaseCommand):
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Run `manage.py runner ...`, and exit with the code of the command."""
+        run_as_child()
         prepare_streams()
         sys.exit(exit_code_of(lambda: _run(list(_without_django_options(argv[2:])))))
 
