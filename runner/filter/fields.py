@@ -56,10 +56,7 @@ class Field(NamedTuple):
     """A field of filters.
 
     Args:
-        name: its name in filters.
-        kind: the kind of its values.
         operators: its operators; the first one is the meaning of `:` before one plain value.
-        help: one line of help.
         examples: filters that use it, separated by blanks.
         lowest: the least integer allowed.
         highest: the greatest integer allowed, the limit of the column.
@@ -262,7 +259,6 @@ def sort_by(name: str, *, descending: bool | None = None) -> Sort:
     """The order by a field.
 
     Args:
-        name: the name of the field.
         descending: the direction; None for the default of the field.
 
     Raises:

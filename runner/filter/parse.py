@@ -37,7 +37,6 @@ class Term:
 
     Args:
         field: a name in FIELDS, or a member of the payload.
-        operator: one of the field's operators.
         value: a value of the field's kind, in the operator's shape.
         negated: True for the opposite, which also matches a task without a value for the field.
     """

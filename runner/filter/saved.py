@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import platformdirs
-
 from runner.errors import InvalidInput
 from runner.filter.fields import suggestion
+from runner.model.home import config_folder, expand_home
 from runner.text.sanitize import clean
 
 LONGEST_NAME = 40
@@ -21,7 +20,7 @@ SIGN = "@"
 
 def default_path() -> Path:
     """The file of this operator's views."""
-    return platformdirs.user_config_path("tasktui") / "views.json"
+    return config_folder() / "views.json"
 
 
 def load(path: Path) -> dict[str, str]:
@@ -131,17 +130,13 @@ def _write(path: Path, views: Mapping[str, str]) -> None:
 def write_new(name: str, text: str) -> Path:
     """Write a report to a new file.
 
-    Args:
-        name: path of the file.
-        text: the report.
-
     Returns:
         The absolute path.
 
     Raises:
         InvalidInput: the file exists, or cannot be written.
     """
-    path = Path(name).expanduser()
+    path = expand_home(name)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

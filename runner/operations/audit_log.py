@@ -10,6 +10,9 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction
 from runner.model.text_limits import to_storable
 from runner.operations.results import Actor
+from runner.operations.written_rows import write_rows
+
+ONE: Any = sa.literal_column("1")
 
 NAME_LIMIT = 1_000
 REASON_LIMIT = 4_000
@@ -20,7 +23,6 @@ class AuditEntry(NamedTuple):
     """One change.
 
     Args:
-        verb: the operation.
         before: the values before the change.
         after: the values after the change.
         task_id: the changed task; None if the change was not to a task.
@@ -37,10 +39,15 @@ class AuditEntry(NamedTuple):
 
 
 async def record(tx: Transaction, by: Actor, entries: Iterable[AuditEntry]) -> None:
-    """Write audit entries, in the transaction of their changes."""
+    """Write audit entries, in the transaction of their changes.
+
+    Raises:
+        DatabaseRefused: the database left out an entry; the transaction must not commit.
+    """
     rows = [_values(by, entry) for entry in entries]
     if rows:
-        await tx.execute(sa.insert(tx.tables.audit), rows)
+        insert = sa.insert(tx.tables.audit).returning(ONE)  # logins that may not read the audit log return no column
+        await write_rows(tx, insert, len(rows), rows)
 
 
 def _values(by: Actor, entry: AuditEntry) -> dict[str, Any]:
@@ -71,8 +78,6 @@ async def reveal(tx: Transaction, task_id: int, by: Actor) -> None:
 
     Args:
         tx: a writing transaction; commit it before the secrets are shown.
-        task_id: the task's id.
-        by: the author and the reason.
     """
     from runner.queries.audit import REVEAL  # few operators reveal a secret
 

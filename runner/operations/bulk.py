@@ -8,11 +8,13 @@ from typing import Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 
+from runner.db.halves import write_in_halves
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.operations.results import Result, Target
+from runner.model.stuck_row import RowFault
+from runner.operations.results import Result, Target, stuck_of
 from runner.queries.fate import FailureCause, GroupFate, fate_of
 from runner.queries.rows import as_int
 from runner.queries.task_list.compile import is_few
@@ -76,10 +78,16 @@ class BulkOptions:
     async def step(
         self, database: DatabaseAccess, operation: Operation, targets: Sequence[Target], so_far: Result
     ) -> None:
-        """Process one chunk and add its result."""
-        limit = None if self.limit is None else self.limit - len(so_far.changed)
-        if targets:
-            so_far.add(await database.write(_at_most, limit, operation, targets))
+        """Process one chunk and add its result; tasks that the database refuses to change hold up no others."""
+
+        async def write(part: Sequence[Target]) -> None:
+            limit = None if self.limit is None else self.limit - len(so_far.changed)
+            so_far.add(await database.write(_at_most, limit, operation, part))
+
+        def refuse(target: Target, fault: RowFault) -> None:
+            so_far.stuck.append(stuck_of(target.id, fault))
+
+        await write_in_halves(targets, write, refuse)
         if self.on_progress:
             self.on_progress(so_far)
 
@@ -92,7 +100,6 @@ class Matching:
     """Tasks that match a filter, with their current versions.
 
     Args:
-        targets: the tasks.
         next: the cursor to continue from; None at the end.
     """
 
@@ -106,8 +113,6 @@ async def matching(
     """Find the tasks that match a filter, newest first.
 
     Args:
-        tx: an open transaction.
-        task_filter: the filter.
         limit: maximum number of tasks.
         after: the cursor from the previous call; None to begin.
         scan_limit: maximum number of rows to check in each table; it can leave fewer than `limit` tasks.
@@ -127,12 +132,6 @@ async def to_all(
 
     The bulk goes from the newest task to the oldest, so that it skips later submits and does not meet requeued tasks
     again. A task that changes between the search and the operation is reported as a conflict.
-
-    Args:
-        database: access to the database.
-        operation: the operation on a chunk.
-        task_filter: the filter.
-        options: the options of the bulk operation.
 
     Returns:
         The combined result.
@@ -154,12 +153,6 @@ async def to_each(
     database: DatabaseAccess, operation: Operation, targets: Sequence[Target], options: BulkOptions = DEFAULT_OPTIONS
 ) -> Result:
     """Apply an operation to selected tasks.
-
-    Args:
-        database: access to the database.
-        operation: the operation on a chunk.
-        targets: the tasks, with the versions that the operator saw.
-        options: the options of the bulk operation.
 
     Returns:
         The combined result.
@@ -231,9 +224,7 @@ async def canary(
     A stage goes on from the newest task to the oldest, below the tasks of the stage before. The last one does not wait.
 
     Args:
-        database: access to the database.
         operation: the operation on a chunk, such as a retry.
-        task_filter: the filter.
         options: the options of the bulk operation; `stop` also ends the wait between two stages.
         on_wait: called with the fate of a stage while it waits.
     """
@@ -252,6 +243,7 @@ async def canary(
         if fate.causes or options.is_done(total):
             return CanaryResult(total, fate.causes, number)
         others = [skipped.id for skipped in stage.skipped] + [conflict.id for conflict in stage.conflicts]
+        others += [stuck.id for stuck in stage.stuck]
         lowest = min(stage.changed + others)
         task_filter = Filter((*task_filter.terms, Term("id", Operator.LT, lowest)))
     return CanaryResult(total, (), len(STAGES) + 1)

@@ -54,11 +54,7 @@ async def edit(
     with the new values. This is one change, and one undo.
 
     Args:
-        tx: a writing transaction.
-        id: the task's id.
         version: the expected version; None to edit any version.
-        changes: the new values.
-        by: the author.
         requeue: requeue a dead or cancelled task.
         payload_limit: maximum number of bytes of a payload.
         checked: refuse a payload that does not match the stored signature of the task's handler.
@@ -97,10 +93,7 @@ async def preview_edit(
     """Preview an edit.
 
     Args:
-        tx: an open transaction.
-        id: the task's id.
         version: the expected version; None for any version.
-        changes: the new values.
         requeue: as in `edit`.
         payload_limit: maximum number of bytes of a payload.
         checked: as in `edit`.
@@ -159,10 +152,7 @@ async def edit_all(
     """Set the same values of many live tasks; a task that does not allow them, or already has them, is skipped.
 
     Args:
-        tx: a writing transaction.
-        targets: the tasks, with the versions that the operator saw.
         changes: the new values, without payload and key.
-        by: the author.
         spread: seconds after the new due time over which the tasks are spread at random.
 
     Raises:

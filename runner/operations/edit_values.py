@@ -95,10 +95,6 @@ def check_values(changes: Changes, payload_limit: int = PAYLOAD_LIMIT) -> dict[s
 def check_against(values: Mapping[str, Any], task: Any) -> None:
     """Validate values against the current state of the task.
 
-    Args:
-        values: the validated values by column.
-        task: a row with state and attempt.
-
     Raises:
         InvalidEdit: the change would have no effect, or the task could never run again.
     """
@@ -118,7 +114,6 @@ def edit_objection(values: Mapping[str, Any], task: Any) -> str | None:
     """The reason why an edit of many tasks skips one.
 
     Args:
-        values: the validated values by column.
         task: a row with state, attempt, and the columns of the values as far as they are known.
 
     Returns:
@@ -163,7 +158,6 @@ def check_payload(payload: str, limit: int) -> None:
     """Reject a payload that is not a JSON object, or too large.
 
     Args:
-        payload: the arguments, as text.
         limit: maximum number of bytes.
 
     Raises:

@@ -1,8 +1,7 @@
-"""limit: set and remove the limits of queues and handlers."""
+"""limit: the limits of queues and handlers over all runners."""
 
 import json
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -13,14 +12,14 @@ from runner.errors import InvalidEdit, InvalidInput
 from runner.filter.fields import suggestion
 from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
-from runner.operations.pause import PauseKind, PauseTarget, name_warning, registry_of
-from runner.operations.results import Actor
+from runner.operations.names import name_warning
+from runner.operations.pause import PauseKind, PauseTarget, registry_of
+from runner.operations.results import LOCK_LIMIT, Actor
+from runner.operations.written_rows import write_rows
 from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.policy.rate import Rate, checked
-from runner.queries.registries import BreakerRow, breakers
 from runner.queries.rows import moment, readable, text
-from runner.store.breaker import STATE, close_breaker, open_breaker
-from runner.store.limits import kept_tokens
+from runner.store.claim.ledger import kept_tokens
 
 NONE = "none"
 """The value that removes a limit."""
@@ -89,7 +88,6 @@ def edited(limits: SharedLimits, values: Mapping[str, str]) -> SharedLimits:
 
     Args:
         limits: the limits before.
-        values: new values as text by option.
 
     Raises:
         InvalidEdit: a value is not valid.
@@ -115,10 +113,7 @@ async def set_limits(tx: Transaction, target: PauseTarget, edit: LimitEdit, by: 
     """Set the limits of a queue or a handler. Tasks that run already count, and none of them stops.
 
     Args:
-        tx: a writing transaction.
         target: the queue or handler.
-        edit: the change.
-        by: the author and the reason.
 
     Raises:
         InvalidInput: a value is not valid, or the name is unknown; nothing was changed.
@@ -178,7 +173,8 @@ async def read_entry(tx: Transaction, target: PauseTarget, *, locked: bool) -> d
     registry = registry_of(tx, target)
     names = [*COLUMNS, *(["declared_limits"] if target.kind is PauseKind.HANDLER else [])]
     statement = sa.select(*readable(tx, [registry.c[name] for name in names])).where(registry.c.name == target.name)
-    row = (await tx.execute(statement.with_for_update() if locked else statement)).mappings().one_or_none()
+    bounded = statement.where(tx.dialect.lock_limit(LOCK_LIMIT)).with_for_update(key_share=True)
+    row = (await tx.execute(bounded if locked else statement)).mappings().one_or_none()
     if row is None:
         return dict.fromkeys(names) | {"known": False}
     texts = ("limited_by", "limited_why")
@@ -193,121 +189,4 @@ async def write(tx: Transaction, target: PauseTarget, values: Mapping[str, Any])
     unseen = {"last_seen_at": EARLIEST} if target.kind is PauseKind.HANDLER else {}
     insert = tx.dialect.insert(registry).values(name=target.name, **values, **unseen)
     new = dict(values) | {"rate_spent": kept_tokens(registry, values)}
-    await tx.execute(insert.on_conflict_do_update(index_elements=registry.primary_key, set_=new))
-
-
-BREAKER_COLUMNS = (*STATE, "breaker_opened_at", "breaker_by", "breaker_why", "breaker_closed_at")
-TIMES = ("breaker_probe_at", "breaker_opened_at", "breaker_closed_at")
-TEXTS = ("breaker_by", "breaker_why")
-
-OPEN, CLOSE = "open breaker", "close breaker"
-"""The audit verbs."""
-
-LONGEST_WAIT = timedelta(days=365)
-
-
-class BreakerResult(NamedTuple):
-    """The breaker before and after a change.
-
-    Args:
-        changed: False if it was in that state before; then nothing was written.
-        row: the breaker after the change.
-    """
-
-    changed: bool
-    row: BreakerRow
-
-
-async def open_by_hand(tx: Transaction, handler: str, by: Actor, wait: timedelta | None = None) -> BreakerResult:
-    """Open the breaker of a handler: its tasks wait, and probe after a time.
-
-    Args:
-        tx: a writing transaction.
-        handler: name of the handler.
-        by: the author and the reason.
-        wait: time until the first probe; None for that of the definition.
-
-    Raises:
-        InvalidInput: the handler has no breaker, or the time is not valid; nothing was changed.
-    """
-    row = await breaker_of(tx, handler)
-    if wait is not None and not timedelta(seconds=1) <= wait <= LONGEST_WAIT:
-        raise InvalidEdit(field="the time until the first probe", value=str(wait), why="it must be from 1s to 365d")
-    if row.definition is None:
-        raise InvalidInput(why=f"the definition of the breaker of {handler} is not readable; start a runner")
-    before = await read_state(tx, handler)
-    seconds, author = None if wait is None else wait.total_seconds(), to_storable(by.operator, NAME_LIMIT)
-    why = by.reason or f"opened by {by.operator}"
-    changed = await open_breaker(tx, handler, row.definition, why, author, seconds)
-    return await _recorded(tx, handler, by, OPEN, before, changed=changed)
-
-
-async def close_by_hand(tx: Transaction, handler: str, by: Actor) -> BreakerResult:
-    """Close the breaker of a handler: its tasks start again, and earlier failures do not count.
-
-    Args:
-        tx: a writing transaction.
-        handler: name of the handler.
-        by: the author and the reason.
-
-    Raises:
-        InvalidInput: the handler has no breaker.
-    """
-    await breaker_of(tx, handler)
-    before = await read_state(tx, handler)
-    changed = await close_breaker(tx, handler)
-    return await _recorded(tx, handler, by, CLOSE, before, changed=changed)
-
-
-async def _recorded(
-    tx: Transaction, handler: str, by: Actor, verb: str, before: Mapping[str, Any], *, changed: bool
-) -> BreakerResult:
-    if changed:
-        after = await read_state(tx, handler)
-        await record(tx, by, [AuditEntry(verb, before, after, target=f"handler {handler}")])
-    return BreakerResult(changed, await breaker_of(tx, handler))
-
-
-async def breaker_of(tx: Transaction, handler: str) -> BreakerRow:
-    """Read the breaker of a handler.
-
-    Raises:
-        InvalidInput: the handler has no breaker.
-    """
-    rows = await breakers(tx, handler)
-    if rows:
-        return rows[0]
-    names = tuple(row.handler for row in await breakers(tx))
-    hint = suggestion(handler, names) or (f"; handlers with a breaker: {', '.join(names[:5])}" if names else "")
-    why = f"handler {handler} has no breaker{hint}; @handler(breaker=...) sets one, and runner pause stops its tasks"
-    raise InvalidInput(why=why)
-
-
-async def read_state(tx: Transaction, handler: str) -> dict[str, Any]:
-    """Read and lock the state of a breaker, as the audit has it."""
-    registry = tx.tables.handler
-    columns = readable(tx, [registry.c[name] for name in BREAKER_COLUMNS])
-    statement = sa.select(*columns).where(registry.c.name == handler).with_for_update()
-    row = (await tx.execute(statement)).mappings().one()
-    return {name: _value(name, row[name]) for name in BREAKER_COLUMNS}
-
-
-def _value(name: str, value: Any) -> Any:
-    if name in TIMES:
-        return moment(value)
-    return text(value) if name in TEXTS else value
-
-
-async def restore(tx: Transaction, handler: str, values: Mapping[str, Any]) -> None:
-    """Write the state of a breaker from the audit.
-
-    Args:
-        tx: a writing transaction.
-        handler: name of the handler.
-        values: the values by column; times as text.
-    """
-    registry = tx.tables.handler
-    columns: dict[str, Any] = {
-        name: moment(values.get(name)) if name in TIMES else values.get(name) for name in BREAKER_COLUMNS
-    }
-    await tx.execute(sa.update(registry).where(registry.c.name == handler).values(columns))
+    await write_rows(tx, insert.on_conflict_do_update(index_elements=registry.primary_key, set_=new))

@@ -7,9 +7,11 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
 from runner.errors import TaskNotFound
+from runner.handlers.dependencies import read_declared, with_key
 from runner.handlers.options import SETTABLE
 from runner.handlers.parameters import StoredSignature, read_signature
 from runner.model.task import MOVES, NewTask, State
+from runner.model.text_limits import FAILED_HOST
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.edit_values import PAYLOAD_LIMIT, check_payload
 from runner.operations.results import Actor, Result
@@ -35,7 +37,13 @@ Its time and expiry begin again. Unique key, order key and dependencies stay wit
 """
 
 
-DERIVED = {"unique": "a unique key", "bucket": "a bucket", "order": "an order key", "tenant": "a tenant"}
+DERIVED = {
+    "unique_key": "a unique key",
+    "bucket": "a bucket",
+    "order_key": "an order key",
+    "tenant": "a tenant",
+    "key": "a key",
+}
 """The values that the code of a handler derives from the arguments of a call."""
 
 
@@ -60,10 +68,7 @@ async def submit_task(tx: Transaction, task: NewTask, by: Actor, options: Submit
     """Submit a task.
 
     Args:
-        tx: a writing transaction.
         task: the task; the operator becomes its submitter.
-        by: the author.
-        options: the settings.
 
     Returns:
         The id of the task.
@@ -73,6 +78,9 @@ async def submit_task(tx: Transaction, task: NewTask, by: Actor, options: Submit
         InvalidEdit: the payload is not a JSON object; nothing was written.
         PayloadTooLarge: the payload exceeds the limit.
     """
+    signature = await stored_signature(tx, task.handler)
+    if signature is not None:
+        task = with_key(task, read_declared(signature.options))
     return await _submit(tx, task, by, options, {})
 
 
@@ -82,11 +90,7 @@ async def copy_task(
     """Submit a copy of a task in any state. The audit links both tasks.
 
     Args:
-        tx: a writing transaction.
-        id: the task to copy.
         values: other values by field of NewTask. A mask in the payload keeps the secret of the same place.
-        by: the author.
-        options: the settings.
 
     Returns:
         The id of the copy.
@@ -122,7 +126,10 @@ async def copy_of(tx: Transaction, id: int, values: Mapping[str, Any], options: 
             await require_signature(tx, as_text(row["handler"]), others["payload"])
     if others.get("retry") is not None:
         others["retry"] = str(parse_plan(others["retry"]))
-    task = NewTask(as_text(row["handler"]), stored, **{name: row[name] for name in COPIED})._replace(**others)
+    copied = {name: row[name] for name in COPIED}
+    if FAILED_HOST in as_text(copied["hosts"] or "").split(","):
+        copied["hosts"] = FAILED_HOST  # its own first attempt has not failed
+    task = NewTask(as_text(row["handler"]), stored, **copied)._replace(**others)
     check(task)
     return task
 
@@ -137,8 +144,6 @@ async def require_signature(tx: Transaction, handler: str, payload: str) -> None
     """Reject a payload that the handler would refuse, as far as its runners have stored its signature.
 
     Args:
-        tx: an open transaction.
-        handler: name of the handler.
         payload: the arguments, a JSON object as text.
 
     Raises:
@@ -157,13 +162,7 @@ async def _submit(tx: Transaction, task: NewTask, by: Actor, options: SubmitOpti
 
 
 async def cancel_submit(tx: Transaction, pairs: "Sequence[tuple[UndoableChange, LockedTask]]", by: Actor) -> Result:
-    """Undo submits by operators: cancel the tasks, which have not started.
-
-    Args:
-        tx: a writing transaction.
-        pairs: the changes that can be undone, and their locked tasks.
-        by: the author.
-    """
+    """Undo submits by operators: cancel the tasks, which have not started."""
     await cancel(tx, [task for _, task in pairs], by)
     after = {"state": MOVES["cancel"].target}
     entries = [AuditEntry("cancel", {"state": task.state}, after, task.id, undo_of=change.id) for change, task in pairs]

@@ -35,7 +35,6 @@ class Preview:
     """The preview of an operation.
 
     Args:
-        verb: the operation.
         total: the number of matching tasks.
         groups: their number by state and queue, largest first.
         eligible: the number of tasks that would change.
@@ -63,11 +62,8 @@ async def preview(
     """Preview an operation.
 
     Args:
-        tx: an open transaction.
-        task_filter: the filter.
         verb: a key of targets.ACCEPTED_STATES.
         cap: maximum number of tasks to read.
-        values: the validated values of an edit.
     """
     ids, more = await matching_ids(tx, task_filter, cap)
     outlines = await _outlines(tx, ids)

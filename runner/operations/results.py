@@ -4,17 +4,20 @@ import secrets
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from runner.model.stuck_row import RowFault, StuckCause
 from runner.model.task import State
 from runner.text import operator
-from runner.text.sanitize import count_noun
+from runner.text.sanitize import count_noun, one_line
+from runner.text.stuck_row import LONGEST_FACT, lock_advice, refusal_advice
+
+LOCK_LIMIT = "500ms"
+"""The longest wait for a lock of a row of another table."""
 
 
 class Actor(NamedTuple):
     """The author of an operation, recorded with every change.
 
     Args:
-        operator: the operator's name.
-        host: the operator's host.
         reason: the reason; None if none was given.
         change_group: the id of the change group; its changes can be undone together.
     """
@@ -29,7 +32,6 @@ class Target(NamedTuple):
     """A task to change.
 
     Args:
-        id: the task's id.
         version: the expected version; None to change any version.
     """
 
@@ -53,20 +55,48 @@ class Skipped(NamedTuple):
     subject: str = "task"
 
 
+class Stuck(NamedTuple):
+    """A task, or a change of an undo, whose row is locked or which the database refuses to change; it is unchanged.
+
+    Args:
+        id: the task's id; the id of the audit entry for a change that was not to a task.
+        cause: locked or refused.
+        why: the observed fact, which begins with the SQLSTATE, the session that holds the lock, and the next step.
+        subject: task or change.
+    """
+
+    id: int
+    cause: StuckCause
+    why: str
+    subject: str = "task"
+
+
+def stuck_of(id: int, fault: RowFault, subject: str = "task") -> Stuck:
+    """Return a task or a change that the database did not change, with the next step.
+
+    Args:
+        id: its id.
+        fault: the reason.
+        subject: task or change.
+    """
+    advice = refusal_advice(fault.fact) if fault.cause is StuckCause.REFUSED else lock_advice(None)
+    return Stuck(id, fault.cause, f"{one_line(fault.fact, LONGEST_FACT)}; {advice}", subject)
+
+
 @dataclass(slots=True)
 class Result:
     """The result of an operation, by task.
 
     Args:
         changed: the ids of the changed tasks.
-        conflicts: the conflicts.
-        skipped: the skipped tasks.
+        stuck: the tasks whose rows could not be changed.
         requested: the ids of those changed tasks that still run: their runners carry out the operation.
     """
 
     changed: list[int] = field(default_factory=list)
     conflicts: list[Conflict] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
+    stuck: list[Stuck] = field(default_factory=list)
     requested: list[int] = field(default_factory=list, compare=False)
 
     def add(self, other: "Result") -> None:
@@ -74,6 +104,7 @@ class Result:
         self.changed += other.changed
         self.conflicts += other.conflicts
         self.skipped += other.skipped
+        self.stuck += other.stuck
         self.requested += other.requested
 
     def __str__(self) -> str:
@@ -86,15 +117,19 @@ class Result:
             counts.append(count_noun(len(self.conflicts), "conflict"))
         if self.skipped:
             counts.append(f"{len(self.skipped):,} skipped")
+        for cause in StuckCause:
+            if number := sum(stuck.cause is cause for stuck in self.stuck):
+                counts.append(f"{number:,} {cause}")
         return ", ".join(counts)
 
     def reasons(self) -> list[str]:
-        """One sentence per conflict and skipped task or change."""
+        """One sentence per task or change that is not changed: the locked and the refused ones first."""
+        stuck = [f"{stuck.subject} {stuck.id} is {stuck.cause}: {stuck.why}" for stuck in self.stuck]
         conflicts = [
             f"task {conflict.id} has changed: it is now {conflict.state}, version {conflict.version}"
             for conflict in self.conflicts
         ]
-        return [f"{skipped.subject} {skipped.id}: {skipped.why}" for skipped in self.skipped] + conflicts
+        return stuck + [f"{skipped.subject} {skipped.id}: {skipped.why}" for skipped in self.skipped] + conflicts
 
 
 def local_actor(reason: str | None) -> Actor:

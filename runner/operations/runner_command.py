@@ -5,7 +5,8 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction
 from runner.errors import InvalidEdit, InvalidInput
 from runner.operations.audit_log import AuditEntry, record
-from runner.operations.results import Actor
+from runner.operations.results import LOCK_LIMIT, Actor
+from runner.operations.written_rows import write_rows
 from runner.policy.runner_command import MOST_STACKS, RunnerCommand, parse_runner_command
 
 
@@ -17,11 +18,8 @@ async def send_command(tx: Transaction, runner_id: int, command: str | None, by:
     """Store a command for a runner, together with the commands that it has not received yet.
 
     Args:
-        tx: a writing transaction.
-        runner_id: the runner's id.
         command: a command in the format of runner.policy.runner_command; None withdraws a command that the runner
             has not received yet.
-        by: the author.
 
     Returns:
         False if the runner does not exist.
@@ -33,14 +31,15 @@ async def send_command(tx: Transaction, runner_id: int, command: str | None, by:
     parsed = None if command is None else parse_runner_command(command)
     runner = tx.tables.runner
     is_runner = runner.c.id == runner_id
-    rows = await tx.rows(sa.select(runner.c.command).where(is_runner).with_for_update())
+    command_of = sa.select(runner.c.command).where(is_runner, tx.dialect.lock_limit(LOCK_LIMIT))
+    rows = await tx.rows(command_of.with_for_update(key_share=True))
     if parsed is not None and rows:
         parsed = _pending(rows[0].command).followed_by(parsed)
         if len(parsed.stacks) > MOST_STACKS:
             raise CommandPending(id=runner_id, number=MOST_STACKS)
     if rows:
         command = None if parsed is None else str(parsed)
-        await tx.execute(sa.update(runner).where(is_runner).values(command=command))
+        await write_rows(tx, sa.update(runner).where(is_runner).values(command=command))
         entry = AuditEntry("command", {"command": rows[0].command}, {"command": command}, target=f"runner {runner_id}")
         await record(tx, by, [entry])
     return bool(rows)

@@ -25,7 +25,8 @@ from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
 from runner.operations.new_task import stored_signature
 from runner.operations.pause import PAUSE
-from runner.operations.results import Actor
+from runner.operations.results import LOCK_LIMIT, Actor
+from runner.operations.written_rows import write_rows
 from runner.policy.schedule_ticks import check_spec
 from runner.text.redact import redact
 
@@ -53,10 +54,6 @@ async def add_schedule(
     """Add a schedule; a runner plans its first tick within a second.
 
     Args:
-        tx: a writing transaction.
-        id: its id.
-        spec: its definition.
-        by: the author.
         payload_limit: maximum size of the payload in bytes; None for no limit.
 
     Raises:
@@ -85,10 +82,7 @@ async def edit_schedule(
     """Set columns of a schedule. The code of runners does not change them back.
 
     Args:
-        tx: a writing transaction.
-        id: the schedule.
         changes: new values by column of ScheduleSpec.
-        by: the author.
         version: the expected version; None to edit any version.
         payload_limit: maximum size of the payload in bytes; None for no limit.
 
@@ -117,10 +111,6 @@ async def edit_schedule(
 async def check_arguments(tx: Transaction, spec: ScheduleSpec) -> None:
     """Reject a payload that the handler would refuse, as far as its runners have stored its signature.
 
-    Args:
-        tx: an open transaction.
-        spec: the schedule.
-
     Raises:
         InvalidSchedule: the handler would refuse the payload.
     """
@@ -137,14 +127,8 @@ async def pause_schedule(
     """Stop the ticks of a schedule; a run that was submitted continues.
 
     Args:
-        tx: a writing transaction.
-        id: the schedule.
-        by: the author and the reason.
         until: when the pause ends automatically, aware; None for never. The ticks during a pause are not made up for.
         version: the expected version; None for any.
-
-    Returns:
-        The pause.
 
     Raises:
         InvalidEdit: the end is not in the future.
@@ -170,9 +154,6 @@ async def resume_schedule(tx: Transaction, id: str, by: Actor, *, version: int |
     """End the pause of a schedule; a runner plans its next tick.
 
     Args:
-        tx: a writing transaction.
-        id: the schedule.
-        by: the author.
         version: the expected version; None for any.
 
     Returns:
@@ -193,11 +174,6 @@ async def resume_schedule(tx: Transaction, id: str, by: Actor, *, version: int |
 async def run_schedule(tx: Transaction, id: str, by: Actor) -> datetime:
     """Ask for a run now, also of a paused schedule and beside an unfinished run; a runner submits it within a second.
 
-    Args:
-        tx: a writing transaction.
-        id: the schedule.
-        by: the author.
-
     Returns:
         The time of the request.
 
@@ -214,11 +190,6 @@ async def run_schedule(tx: Transaction, id: str, by: Actor) -> datetime:
 
 async def free_schedule(tx: Transaction, id: str, by: Actor) -> int | None:
     """Free the round of a schedule: its next tick no longer waits for the last run, which may have lost its runner.
-
-    Args:
-        tx: a writing transaction.
-        id: the schedule.
-        by: the author.
 
     Returns:
         The task of the unfinished run, which does not change; None if there is none.
@@ -240,9 +211,6 @@ async def delete_schedule(tx: Transaction, id: str, by: Actor, *, version: int |
     """Delete a schedule; its runs and their history stay.
 
     Args:
-        tx: a writing transaction.
-        id: the schedule.
-        by: the author.
         version: the expected version; None for any.
 
     Raises:
@@ -254,7 +222,7 @@ async def delete_schedule(tx: Transaction, id: str, by: Actor, *, version: int |
     if row["module"] is not None and row["paused_by"] != VANISHED_BY:
         raise ScheduleInCode(id=id, module=row["module"])
     table = tx.tables.schedule
-    await tx.execute(sa.delete(table).where(table.c.id == id))
+    await write_rows(tx, sa.delete(table).where(table.c.id == id))
     await record(tx, by, [AuditEntry("delete", {name: row[name] for name in RESTORED}, {}, target=target_of(id))])
 
 
@@ -270,7 +238,8 @@ async def lock_schedule(tx: Transaction, id: str, version: int | None = None) ->
         ScheduleConflict: it has changed since `version`.
     """
     table = tx.tables.schedule
-    rows = (await tx.execute(sa.select(table).where(table.c.id == id).with_for_update())).mappings().all()
+    row = sa.select(table).where(table.c.id == id, tx.dialect.lock_limit(LOCK_LIMIT)).with_for_update(key_share=True)
+    rows = (await tx.execute(row)).mappings().all()
     if not rows:
         raise UnknownSchedule(id=id, hint=await _hint(tx, id))
     if version is not None and rows[0]["version"] != version:
@@ -288,7 +257,8 @@ async def _hint(tx: Transaction, id: str) -> str:
 async def change_schedule(tx: Transaction, id: str, values: Mapping[str, Any]) -> None:
     """Set columns of a locked schedule, and raise its version."""
     table = tx.tables.schedule
-    await tx.execute(sa.update(table).where(table.c.id == id).values(version=next_version(table.c.version), **values))
+    change = sa.update(table).where(table.c.id == id).values(version=next_version(table.c.version), **values)
+    await write_rows(tx, change)
 
 
 def _pause_of(row: Mapping[str, Any]) -> dict[str, Any]:

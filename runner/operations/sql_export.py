@@ -14,8 +14,9 @@ import sqlalchemy as sa
 from runner.db.sql_text import BoundStatement, Recording, in_psql, in_sqlite
 from runner.db.transaction import Transaction
 from runner.errors import NoSqlEquivalent
+from runner.operations.breaker import read_state
 from runner.operations.bulk import Operation
-from runner.operations.limit import LimitEdit, read_entry, read_state, set_limits
+from runner.operations.limit import LimitEdit, read_entry, set_limits
 from runner.operations.pause import PauseTarget, pause_of, registry_of
 from runner.operations.results import Actor, Result, Target
 from runner.operations.runner_command import send_command
@@ -62,7 +63,6 @@ async def script(tx: Transaction, operation: Operation, targets: Sequence[Target
 
     Args:
         tx: a writing transaction; all changes in it are rolled back.
-        operation: the operation.
         targets: the tasks, with the versions that the operator saw; without a version the current one counts.
 
     Returns:
@@ -81,8 +81,6 @@ async def undo_script(tx: Transaction, entry: AuditRecord, by: Actor) -> str:
 
     Args:
         tx: a writing transaction; all changes in it are rolled back.
-        entry: the change.
-        by: the author of the undo.
 
     Raises:
         NoSqlEquivalent: the change is not to a task, cannot be undone, or the SQL would show masked secrets.
@@ -229,8 +227,6 @@ async def limit_script(tx: Transaction, target: PauseTarget, edit: LimitEdit, by
     Args:
         tx: a writing transaction; all changes in it are rolled back.
         target: the queue or handler.
-        edit: the change.
-        by: the author.
 
     Raises:
         NoSqlEquivalent: the SQL cannot be pasted safely.
@@ -250,7 +246,6 @@ async def breaker_script(tx: Transaction, handler: str, operation: Callable[[Tra
 
     Args:
         tx: a writing transaction; all changes in it are rolled back.
-        handler: the handler.
         operation: opens or closes it.
 
     Raises:
@@ -270,9 +265,6 @@ async def command_script(tx: Transaction, runner_id: int, command: str, by: Acto
 
     Args:
         tx: a writing transaction; all changes in it are rolled back.
-        runner_id: the runner's id.
-        command: a command in the format of runner.policy.runner_command.
-        by: the author.
 
     Raises:
         NoSqlEquivalent: the runner does not exist, or the SQL cannot be pasted safely.

@@ -3,6 +3,7 @@
 Previews and operations share these rules.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,12 +12,16 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.dialects import by_column, same_id
+from runner.db.row_locks import row_locks
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, next_version
+from runner.model.stuck_row import LOCKED, BlockingSession, StuckCause
 from runner.model.task import LIVE, MOVES, State
-from runner.operations.results import Conflict, Result, Skipped, Target
+from runner.operations.results import LOCK_LIMIT, Conflict, Result, Skipped, Stuck, Target
+from runner.operations.written_rows import write_rows
 from runner.policy.claim_conditions import used_up
 from runner.queries.rows import as_int, as_text, moment, number, readable, text
+from runner.text.stuck_row import holder_text, lock_advice
 
 REQUEUED = tuple(state for state in MOVES["requeue"].sources if state)
 CANCELLED = tuple(state for state in MOVES["cancel"].sources if state)
@@ -43,7 +48,6 @@ def objection(verb: str, task: Any) -> str | None:
     """The reason why an operation does not apply to a task.
 
     Args:
-        verb: a key of ACCEPTED_STATES.
         task: a row with state, attempt, max_attempts and cancel_requested.
 
     Returns:
@@ -87,7 +91,6 @@ class RequiredConfirmation:
     """The confirmation that a change requires.
 
     Args:
-        word: word to type.
         reason: True if a reason is required.
     """
 
@@ -99,9 +102,7 @@ def required_confirmation(count: int, *, production: bool, name: str) -> Require
     """Decide the confirmation of a change.
 
     Args:
-        count: number of rows to change.
         production: True if the database is marked as production.
-        name: name of the database.
     """
     if production or count > MANY:
         return RequiredConfirmation(name, reason=True)
@@ -147,17 +148,17 @@ async def lock_targets(tx: Transaction, verb: str, targets: Iterable[Target]) ->
     """Lock tasks and separate the ones that have changed or that the operation does not apply to.
 
     Args:
-        tx: a writing transaction.
-        verb: a key of ACCEPTED_STATES.
         targets: the tasks, with the versions that the operator saw; the first target of an id counts.
 
     Returns:
-        The tasks to change, by id; and a result with only the conflicts and skipped tasks.
+        The tasks to change, by id; and a result with only the conflicts, the skipped and the locked tasks.
     """
     target_list = list(targets)
-    return partition_targets(
-        verb, target_list, await read_tasks(tx, sorted({target.id for target in target_list}), locked=True)
-    )
+    tasks, stuck = await lock_tasks(tx, sorted({target.id for target in target_list}))
+    locked = {each.id for each in stuck}
+    eligible, result = partition_targets(verb, [each for each in target_list if each.id not in locked], tasks)
+    result.stuck += stuck
+    return eligible, result
 
 
 def partition_targets(
@@ -166,9 +167,7 @@ def partition_targets(
     """Separate the tasks that have changed or that the operation does not apply to, as `lock_targets` does.
 
     Args:
-        verb: a key of ACCEPTED_STATES.
         targets: the tasks, with the versions that the operator saw; the first target of an id counts.
-        tasks: the current tasks by id.
     """
     versions: dict[int, int | None] = {}
     for target in targets:
@@ -187,6 +186,41 @@ def partition_targets(
     return eligible, result
 
 
+LOCK_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
+"""Seconds between two looks at tasks whose rows are locked: claims and settles lock them for milliseconds."""
+
+
+async def lock_tasks(tx: Transaction, ids: Sequence[int]) -> tuple[dict[int, LockedTask], list[Stuck]]:
+    """Lock tasks of the live table and the history until the transaction ends.
+
+    It never waits in the database, so that it holds up no other transaction that waits for this one.
+
+    Args:
+        ids: the ids in ascending order.
+
+    Returns:
+        The tasks by id; and those that another transaction has locked for longer than about a second.
+    """
+    tasks = await read_tasks(tx, ids, locked=True)
+    if not tx.dialect.row_locks or len(tasks) == len(ids):
+        return tasks, []
+    rest: list[int] = []
+    for pause in (0.0, *LOCK_PAUSES):
+        await asyncio.sleep(pause)
+        tasks |= await read_tasks(tx, [id for id in ids if id not in tasks], locked=True)
+        missing = [id for id in ids if id not in tasks]
+        rest = sorted(await read_tasks(tx, missing, locked=False)) if missing else []
+        if not rest:
+            return tasks, []
+    sessions = await row_locks(tx, rest)
+    return tasks, [Stuck(id, StuckCause.LOCKED, _held(sessions.get(id))) for id in rest]
+
+
+def _held(session: BlockingSession | None) -> str:
+    fact = LOCKED.fact if session is None else f"its row is {holder_text(session)}"
+    return f"{fact}; {lock_advice(session)}"
+
+
 async def read_tasks(tx: Transaction, ids: Sequence[int], *, locked: bool) -> dict[int, LockedTask]:
     """Read tasks from the live table and the history.
 
@@ -195,14 +229,17 @@ async def read_tasks(tx: Transaction, ids: Sequence[int], *, locked: bool) -> di
     Args:
         tx: an open transaction; a writing one if `locked`.
         ids: the ids in ascending order, the locking order that avoids deadlocks between operators.
-        locked: True to lock the rows until the transaction ends.
+        locked: True to lock the rows until the transaction ends, and leave out those that another one has locked.
     """
     tasks: dict[int, LockedTask] = {}
     for table in (tx.tables.task, tx.tables.history, tx.tables.task):
         missing = [id for id in ids if id not in tasks]
         if missing:
             statement = sa.select(*readable(tx, _columns(table))).where(tx.dialect.one_of(table.c.id, missing))
-            rows = await tx.execute(statement.order_by(table.c.id).with_for_update() if locked else statement)
+            if locked:
+                limited = statement.where(tx.dialect.lock_limit(LOCK_LIMIT)).order_by(table.c.id)
+                statement = limited.with_for_update(skip_locked=True)
+            rows = await tx.execute(statement)
             tasks |= {row["id"]: _locked_task(row) for row in rows.mappings()}
     return tasks
 
@@ -242,10 +279,14 @@ def _locked_task(row: sa.RowMapping) -> LockedTask:
 
 
 async def change(tx: Transaction, ids: Sequence[int], **values: Any) -> None:
-    """Set columns of locked live tasks, and raise their versions."""
+    """Set columns of locked live tasks, and raise their versions.
+
+    Raises:
+        DatabaseRefused: a task did not change; the transaction must not commit.
+    """
     task = tx.tables.task
     statement = sa.update(task).where(tx.dialect.one_of(task.c.id, ids))
-    await tx.execute(statement.values(version=next_version(task.c.version), **values))
+    await write_rows(tx, statement.values(version=next_version(task.c.version), **values), len(set(ids)))
 
 
 async def reschedule(tx: Transaction, times: Mapping[int, datetime], **others: Any) -> dict[int, datetime | None]:
@@ -260,5 +301,6 @@ async def reschedule(tx: Transaction, times: Mapping[int, datetime], **others: A
     due, match = tx.dialect.one_by_one(tx.dialect.rows("due", DUE_COLUMNS), task, same_id)
     values = {"run_at": due.c.run_at, "version": next_version(task.c.version)} | others
     statement = sa.update(task).where(match).values(values).returning(task.c.id, task.c.run_at)
-    rows = await tx.rows(statement, tx.dialect.parameters("due", by_column(DUE_COLUMNS, times.items())))
+    parameters = tx.dialect.parameters("due", by_column(DUE_COLUMNS, times.items()))
+    rows = await write_rows(tx, statement, len(times), parameters)
     return {id: moment(run_at) for id, run_at in rows}

@@ -20,11 +20,6 @@ async def terminate(tx: Transaction, targets: Iterable[Target], by: Actor) -> Re
 
     A running task is cancelled when its runner settles it, unless it has succeeded by then.
 
-    Args:
-        tx: a writing transaction.
-        targets: the tasks, with the versions that the operator saw.
-        by: the author.
-
     Returns:
         The result; a running task is "requested" as well as "changed".
     """

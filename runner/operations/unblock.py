@@ -31,8 +31,6 @@ async def unblock(
     """Resolve the dependencies of blocked tasks as if the parents had succeeded.
 
     Args:
-        tx: a writing transaction.
-        targets: the tasks, with the versions that the operator saw.
         by: the author; the dependency stores the name too.
         dependency_id: the id of the only dependency to remove, which must belong to one of the tasks; None for all.
         notify: wake runners that listen (PostgreSQL).

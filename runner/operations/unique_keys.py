@@ -8,9 +8,9 @@ import sqlalchemy as sa
 from runner.db.schema import is_state
 from runner.db.transaction import Transaction
 from runner.model.task import Scope
-from runner.operations.results import Conflict, Result, Skipped
+from runner.operations.results import LOCK_LIMIT, Conflict, Result, Skipped
 from runner.operations.targets import REQUEUED, LockedTask
-from runner.policy.uniqueness import Key, KeyChange, blocked
+from runner.policy.uniqueness import HandlerKey, KeyChange, blocked
 from runner.queries.rows import as_text, readable
 from runner.store.unique import delete_keys, key_holders, lock_unique_keys, save_keys
 
@@ -25,28 +25,18 @@ class Locked(NamedTuple):
         fresh: the keys that had no row before the lock.
     """
 
-    keys: Mapping[int, Key]
-    fresh: Collection[Key]
+    keys: Mapping[int, HandlerKey]
+    fresh: Collection[HandlerKey]
 
 
 async def key_conflicts(tx: Transaction, ids: Sequence[int]) -> Collection[int]:
-    """The finished tasks that cannot run again because another task holds their unique key.
-
-    Args:
-        tx: an open transaction.
-        ids: the ids of finished tasks.
-    """
+    """The finished tasks that cannot run again because another task holds their unique key."""
     keys = await _keys(tx, ids)
     return blocked(keys, await tx.follow(key_holders(tx, set(keys.values())))).keys()
 
 
 async def lock_keys(tx: Transaction, ids: Sequence[int]) -> Locked:
-    """Lock the unique keys of tasks that may run again, before the tasks themselves, in the order of submit.
-
-    Args:
-        tx: a writing transaction.
-        ids: the ids of any tasks.
-    """
+    """Lock the unique keys of tasks that may run again, before the tasks themselves, in the order of submit."""
     keys = await _keys(tx, ids)
     return Locked(keys, await tx.follow(lock_unique_keys(tx, set(keys.values()))))
 
@@ -57,7 +47,6 @@ async def assign_keys(
     """Assign unique keys to the tasks that run again, and skip tasks whose key another task holds.
 
     Args:
-        tx: a writing transaction.
         locked_keys: the keys of the tasks.
         tasks: the locked tasks.
         result: receives the skipped tasks and conflicts.
@@ -85,12 +74,13 @@ async def assign_keys(
     return eligible
 
 
-async def _keys(tx: Transaction, ids: Sequence[int]) -> dict[int, Key]:
+async def _keys(tx: Transaction, ids: Sequence[int]) -> dict[int, HandlerKey]:
     """The unique keys of the tasks in a state that can run again."""
     history = tx.tables.history
     if not ids:
         return {}
     columns: list[Any] = readable(tx, [history.c.id, history.c.handler, history.c.unique_key])
     requeuable = tx.dialect.one_of(history.c.id, ids) & is_state(history.c.state, *REQUEUED)
-    rows = await tx.execute(sa.select(*columns).where(requeuable, history.c.unique_key.is_not(None)))
+    keyed = (requeuable, history.c.unique_key.is_not(None), tx.dialect.lock_limit(LOCK_LIMIT))
+    rows = await tx.execute(sa.select(*columns).where(*keyed))
     return {row["id"]: (as_text(row["handler"]), as_text(row["unique_key"])) for row in rows.mappings()}

@@ -18,15 +18,9 @@ class AuditRecord:
     """An audit entry: one change by an operator.
 
     Args:
-        id: the entry's id.
         task_id: the changed task; None if the change was not to a task.
         target: the changed queue, handler or runner, e.g. "queue mail".
         undo_of: the entry that this one undoes.
-        at: the time.
-        operator: the operator's name.
-        host: the operator's host.
-        verb: the operation.
-        reason: the operator's reason.
         before: the values before, JSON text.
         after: the values after, JSON text.
         change_group: the id of the change group; None for a single change.
@@ -69,7 +63,6 @@ async def audit(
     """List the changes by operators, latest first.
 
     Args:
-        tx: an open transaction.
         task_id: only changes of this task.
         after: the id of the last entry of the previous page; None to begin.
         limit: maximum number of entries.
@@ -100,7 +93,6 @@ async def entries(
 
     Args:
         tx: an open transaction; one statement is executed.
-        indexed: conditions with an index.
         unindexed: conditions without an index; with any of them the search reads at most SCAN_LIMIT entries.
         limit: maximum number of entries.
     """

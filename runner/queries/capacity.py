@@ -12,14 +12,15 @@ from runner.db.transaction import Transaction, clock
 from runner.policy.capacity import MINUTE, CapacityRow, Demand, KeyPart, Pool, Situation, WorkKey, capacity_rows
 from runner.policy.lanes import RUNNER_QUEUE, Lane
 from runner.queries.counting import Count, TenantTurn, due_by_lane, due_of_tenants, first_of_tenants
-from runner.queries.queues import uncounted
-from runner.queries.registries import limit_usages, pauses
+from runner.queries.counts import uncounted
+from runner.queries.limits import limit_usages
+from runner.queries.registries import pauses
 from runner.queries.reports import OTHERS, Flow, per_minute
 from runner.queries.rows import as_text
 from runner.queries.runners import RunnerRow, runners
 from runner.queries.summary import GroupResult, mean_durations, results_by, totals
-from runner.store.lanes import MANY, survey
-from runner.text.formatting import age, rate
+from runner.store.claim.survey import MANY, survey
+from runner.text.formatting import age, rate, volume
 
 if TYPE_CHECKING:
     from runner.policy.limits import LimitUsage
@@ -51,8 +52,6 @@ class TenantRow:
     """A tenant that waits at its limit.
 
     Args:
-        tenant: the tenant.
-        running: its running tasks.
         backlog: its due tasks.
         oldest: seconds since the first of them became due.
         work: its backlog in minutes of one slot; None if no duration is known.
@@ -105,9 +104,7 @@ class Capacity:
     """The capacity of all queues or handlers.
 
     Args:
-        at: the database's time.
         minutes: the period of the rates.
-        by: the grouping.
         rows: the rows; the last one to be drained comes first.
         tenants: the limits at which tenants wait.
     """
@@ -124,8 +121,6 @@ async def capacity(tx: Transaction, by: KeyPart = "queue", period: timedelta = P
 
     Args:
         tx: an open transaction; about twenty statements are executed, for any number of tasks.
-        by: the grouping.
-        period: the period of the rates of arrivals.
     """
     at = await clock(tx)
     minutes, situation, lanes = await read_situation(tx, at, period)
@@ -134,13 +129,7 @@ async def capacity(tx: Transaction, by: KeyPart = "queue", period: timedelta = P
 
 
 async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tuple[float, Situation, list[Lane]]:
-    """Read the minutes that the rates cover, the work, the slots and the limits, and the lanes with due tasks.
-
-    Args:
-        tx: an open transaction.
-        at: the database's time.
-        period: the period of the rates of arrivals.
-    """
+    """Read the minutes that the rates cover, the work, the slots and the limits, and the lanes with due tasks."""
     since = (at - period).replace(second=0, microsecond=0)
     first = next(iter(await per_minute(tx, since, at)), None)
     minutes = max(1.0, (at - (first.minute if first else since)).total_seconds() / MINUTE)
@@ -174,6 +163,7 @@ async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tu
             oldest[work_key] if ready.number else 0.0,
             ready.more,
             (flow.finished + flow.retried) / minutes,
+            flow.finished / minutes,
         )
     current = await pauses(tx)
     paused = {("queue", name) for name in current.queues} | {("handler", name) for name in current.handlers}
@@ -291,7 +281,7 @@ def _tenant_row(
 
 
 def capacity_cells(row: CapacityRow) -> list[str]:
-    """The row for a table: name, arrivals, capacity, share, due tasks, oldest, work, drained in, bound."""
+    """The row for a table: name, arrivals, capacity, per day, share, due tasks, oldest, work, drained in, bound."""
     demand, used, work, bound = row.demand, row.utilisation, row.behind, row.bound
     endless = "steady" if row.is_steady else "never" if row.deciding.per_minute else "not now"
     at_most = "<" if bound.at_least else ""
@@ -299,6 +289,7 @@ def capacity_cells(row: CapacityRow) -> list[str]:
         row.name,
         rate(demand.arrivals),
         f"{'>' if bound.at_least else ''}{rate(row.per_minute)}",
+        f"{'>' if bound.at_least and row.per_day is not None else ''}{volume(row.per_day)}",
         "-"
         if used is None or (bound.at_least and used > 1)
         else "over"

@@ -16,7 +16,7 @@ from runner.model.task import Shown, State
 from runner.policy.lanes import Head, Lane
 from runner.queries.rows import as_text, text
 from runner.queries.task_list.sources import live_states
-from runner.store.lanes import survey
+from runner.store.claim.survey import survey
 from runner.text.sanitize import one_line
 
 QUEUE_COLUMNS: dict[str, Any] = {"queue": sa.Text}

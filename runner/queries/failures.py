@@ -38,11 +38,9 @@ class Failures:
         fingerprint: the id of the cause: handler, error type and message, with numbers and ids masked.
         count: the number of attempts.
         dead: the attempts after which the task was dead.
-        tasks: the number of tasks.
         recent: the attempts that ended in the last RECENT_SECONDS seconds.
         first: when the first one ended.
         last: when the last one ended.
-        handler: the handler of the tasks.
         error_type: the error type of the last one.
         message: the message of the last one.
         traceback: the traceback of the last one; None if there is none.
@@ -79,7 +77,6 @@ async def failures(
 
     Args:
         tx: an open transaction; one statement is executed.
-        task_filter: a filter on the fields of an attempt.
         since: include only attempts that ended at or after this time, aware.
         limit: maximum number of groups.
         window: maximum number of attempts to read; beyond it, the counts cover the latest ones.
@@ -176,7 +173,6 @@ class Shares:
 
     Args:
         versions: attempts by version of the runner; an unregistered runner has no version.
-        hosts: attempts by host.
         numbers: attempts that were the first, the second, or later ones.
     """
 
@@ -192,7 +188,6 @@ class LatestTask:
     Args:
         task: the task as it is now.
         failed_at: when its attempt of this group ended.
-        host: the host of that attempt.
     """
 
     task: TaskRow
@@ -264,7 +259,6 @@ async def shares(tx: Transaction, fingerprint: str, since: datetime, window: int
 
     Args:
         tx: an open transaction; one statement is executed.
-        fingerprint: the failure group.
         since: include only attempts that ended at or after this time, aware.
         window: maximum number of attempts to read, latest first.
     """
@@ -291,7 +285,6 @@ async def group_tasks(
 
     Args:
         tx: an open transaction; five statements are executed.
-        fingerprint: the failure group.
         since: include only attempts that ended at or after this time, aware.
         limit: maximum number of latest tasks.
         window: maximum number of attempts to read, latest first.

@@ -25,10 +25,8 @@ class FailureCause(NamedTuple):
     """A failure group of attempts after a change.
 
     Args:
-        fingerprint: the failure group.
         error: error type and message of one attempt.
         tasks: the number of tasks that failed with it.
-        task_id: one of them.
         repeated: True if one of the tasks failed with it before the change as well.
     """
 
@@ -69,7 +67,6 @@ async def fate(tx: Transaction, change_group: str) -> GroupFate:
 
     Args:
         tx: an open transaction; five statements are executed.
-        change_group: the id of the change group.
     """
     audit = tx.tables.audit.c
     mine = (audit.change_group == change_group) & audit.task_id.is_not(None)
@@ -87,7 +84,6 @@ async def fate_of(tx: Transaction, ids: Sequence[int], since: datetime, *, more:
 
     Args:
         tx: an open transaction; three statements are executed.
-        ids: the ids of the tasks, CAP at most.
         since: the time of the change, aware; earlier failures do not count.
         more: True if there are more tasks.
     """

@@ -91,7 +91,6 @@ class DeadRows:
     """The dead rows of a table, which take space until a vacuum.
 
     Args:
-        table: the name of the table.
         live: the estimated number of live rows.
         dead: the estimated number of dead rows.
         vacuumed: seconds since the last vacuum; None for never.
@@ -108,8 +107,6 @@ class Health:
     """The state of a database; fields that it does not have, or this login may not see, are None.
 
     Args:
-        at: the database's time.
-        kind: the dialect.
         version: the version of the server or library.
         size: bytes of our tables, or of the file.
         free: unused bytes of the file.
@@ -117,7 +114,6 @@ class Health:
         connections: open and allowed connections.
         hidden: connections whose activity this login may not see.
         oldest: the oldest open transaction.
-        dead: the tables with their dead rows.
         stale: seconds since the newest change that a standby shows; None if it is not a standby.
     """
 

@@ -1,6 +1,5 @@
 """registries: the pauses, limits and breakers of queues and handlers, with since when, how far used, and by whom."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from runner.db.dialects import Dialect
-from runner.db.transaction import Transaction, clock
-from runner.db.types import EARLIEST, epoch_seconds, seconds_until
-from runner.policy.breaker import BreakerDefinition, OpenBreaker
+from runner.db.transaction import Transaction
+from runner.db.types import EARLIEST, seconds_until
+from runner.policy.breaker import OpenBreaker
 from runner.policy.claim_policy import LIMITED, PAUSED
-from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits
-from runner.queries.counting import running_by_limit
+from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.queries.rows import as_text, moment, number, read_time, readable, text, values_of
 from runner.text.formatting import since
 
@@ -33,8 +31,6 @@ class Pause:
     Args:
         since: when it began.
         until: when it ends automatically; None for never.
-        by: the operator.
-        why: the reason.
     """
 
     since: datetime | None
@@ -67,12 +63,7 @@ class RegistryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """The pauses in force.
-
-    Args:
-        queues: the pauses by queue.
-        handlers: the pauses by handler.
-    """
+    """The pauses in force."""
 
     queues: Mapping[str, Pause]
     handlers: Mapping[str, Pause]
@@ -99,7 +90,6 @@ async def registry_entries(
     """Read a registry.
 
     Args:
-        tx: an open transaction.
         registry: the table of queues or of handlers.
         names: only the entries of these names; None for all.
 
@@ -151,114 +141,6 @@ def _entry(row: Mapping[Any, Any]) -> RegistryEntry:
     )
 
 
-async def limit_usages(tx: Transaction, names: Mapping[str, str] | None = None) -> list[LimitUsage]:
-    """Read limits and their use.
-
-    Args:
-        tx: an open transaction; three to five statements are executed.
-        names: the name of one queue and of one handler, by kind; None for every one with a limit.
-
-    Returns:
-        One usage for each queue and handler with a limit, queues first, by name.
-    """
-    rows = [(kind, row) for kind in ("queue", "handler") for row in await _limited(tx, kind, names)]
-    if not rows:
-        return []
-    at, running = await clock(tx), await running_by_limit(tx)
-    usages = []
-    for kind, row in rows:
-        name = as_text(row["name"])
-        mine = [(task, count) for task, count in running.items() if task[kind == "handler"] == name]
-        by_tenant: Counter[str] = Counter()
-        by_runner: Counter[str] = Counter()
-        for (_, _, tenant, runner), count in mine:
-            by_tenant[tenant] += count
-            by_runner[runner] += count
-        set_at = moment(row["limited_at"])
-        usages.append(
-            LimitUsage(
-                kind=kind,
-                name=name,
-                limits=SharedLimits.of_row(row),
-                at=float(row["epoch"]),
-                spent=number(row["rate_spent"]),
-                running=dict(by_tenant),
-                holders=dict(by_runner.most_common()),
-                since=since(set_at, at) if set_at else "",
-                by=text(row["limited_by"]),
-                why=text(row["limited_why"]),
-                breaker=open_breaker(row, at),
-            )
-        )
-    return usages
-
-
-async def _limited(tx: Transaction, kind: str, names: Mapping[str, str] | None) -> Sequence[Mapping[Any, Any]]:
-    registry = tx.tables.queue if kind == "queue" else tx.tables.handler
-    statement = sa.select(*readable(tx, registry.c), epoch_seconds().label("epoch"), probe_in(registry))
-    if names is not None:
-        statement = statement.where(registry.c.name == names[kind])
-    statement = statement.where(LIMITED.is_limited(registry)).order_by(registry.c.name).limit(MOST)
-    return (await tx.execute(statement)).mappings().all()
-
-
-@dataclass(frozen=True, slots=True)
-class BreakerRow:
-    """The breaker of a handler.
-
-    Args:
-        handler: name of the handler.
-        definition: from the handler's code; None if it is not readable.
-        state: the state while it is open; None while it is closed.
-        at: the database's time.
-        closed_at: when it was closed; None if it never was.
-    """
-
-    handler: str
-    definition: BreakerDefinition | None
-    state: OpenBreaker | None
-    at: datetime
-    closed_at: datetime | None = None
-
-
-async def breakers(tx: Transaction, handler: str | None = None, *, only_open: bool = False) -> list[BreakerRow]:
-    """Read the breakers, by the names of their handlers.
-
-    Args:
-        tx: an open transaction; two statements are executed.
-        handler: only the breaker of this handler.
-        only_open: leave out the closed ones.
-    """
-    registry = tx.tables.handler
-    column = registry.c.breaker_probes if only_open else registry.c.breaker
-    statement = _breakers_statement(registry, tx.dialect, column.name)
-    rows = (
-        (await tx.execute(statement if handler is None else statement.where(registry.c.name == handler)))
-        .mappings()
-        .all()
-    )
-    if not rows:
-        return []
-    at = await clock(tx)
-    return [
-        BreakerRow(
-            as_text(row["name"]),
-            BreakerDefinition.of(row["breaker"]),
-            open_breaker(row, at),
-            at,
-            moment(row["breaker_closed_at"]),
-        )
-        for row in rows
-    ]
-
-
-@lru_cache
-def _breakers_statement(registry: sa.Table, dialect: Dialect, column: str) -> sa.Select[Any]:
-    """The entries with a value in a column, with their probes."""
-    columns = (*readable(dialect, registry.c), probe_in(registry))
-    return sa.select(*columns).where(registry.c[column].is_not(None)).order_by(registry.c.name).limit(MOST)
-
-
 def probe_in(registry: sa.Table) -> sa.ColumnElement[Any]:
     """The seconds until the next probe, as the column that `open_breaker` reads; null for queues."""
     if "breaker_probe_at" not in registry.c:
@@ -267,12 +149,7 @@ def probe_in(registry: sa.Table) -> sa.ColumnElement[Any]:
 
 
 def open_breaker(row: Mapping[Any, Any], at: datetime) -> OpenBreaker | None:
-    """Read the open breaker of a registry row with `probe_in`; None if it is closed.
-
-    Args:
-        row: the columns of the registry.
-        at: the database's time.
-    """
+    """Read the open breaker of a registry row with `probe_in`; None if it is closed."""
     opened_at = moment(row.get("breaker_opened_at"))
     wait = number(row.get("breaker_wait")) or 0.0
     state = OpenBreaker.of_row({**row, "breaker_opened_at": opened_at, "breaker_wait": wait})
@@ -294,7 +171,6 @@ async def registries_as_of(
     Each change has its values in the audit. An object without a change has its present ones.
 
     Args:
-        tx: an open transaction.
         at: the moment, aware.
         kind: "queue" or "handler".
         audited: the login may read the audit.

@@ -25,7 +25,6 @@ class Flow:
 
     Args:
         submitted: submitted tasks that have been claimed or have ended.
-        succeeded: succeeded tasks.
         first_try: of these, on the first attempt.
         second_try: of these, on the second attempt.
         retried: failed attempts that were followed by another one.
@@ -72,12 +71,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class MinuteFlow:
-    """The counts of one minute or step, for plots.
-
-    Args:
-        minute: its start.
-        flow: the counts.
-    """
+    """The counts of one minute or step, for plots."""
 
     minute: datetime
     flow: Flow
@@ -109,7 +103,6 @@ async def flows_between(tx: Transaction, since: datetime, until: datetime) -> di
     """Sum up a period by queue.
 
     Args:
-        tx: an open transaction.
         since: the first minute, aware.
         until: the end, aware and exclusive.
     """
@@ -176,7 +169,6 @@ async def per_minute(
     """Sum up by minute, or by several minutes, in order; steps without activity are left out.
 
     Args:
-        tx: an open transaction.
         since: the first minute, aware.
         until: the end, aware and exclusive.
         queue: only this queue.

@@ -14,15 +14,18 @@ from runner.db.dialects import Dialect
 from runner.db.schema import Tables, is_state
 from runner.db.transaction import Transaction
 from runner.db.types import db_now, seconds_until
+from runner.model.stuck_row import StuckReport, read_stuck
 from runner.model.task import BUCKETS, State
 from runner.policy.lanes import Head, Lane, runner_queue, serves
 from runner.policy.selection import stored_buckets
 from runner.queries.counting import lane_heads
+from runner.queries.current_stuck import current_stuck
 from runner.queries.registries import registry_entries
 from runner.queries.rows import as_int, as_text, moment, number, readable, text, texts
 from runner.store.heartbeat import MOST_SUSPECTS, LoopBlock
 from runner.text.formatting import age
-from runner.text.operator import admits
+from runner.text.hosts import admits
+from runner.text.operator import host_names
 from runner.text.sanitize import count_noun
 
 MOST = 1_000
@@ -31,6 +34,11 @@ MOST = 1_000
 MOST_CPUS, LONGEST_SECONDS = 1e6, 1e9
 """Limits of the figures that a row may contain; others count as unknown."""
 
+
+PIPES = ("pipe_write", "pipe_wait", "anon_pipe_write", "n_tty_write", "unix_stream_sendmsg", "sock_alloc_send_pskb")
+"""Functions of the kernel in which a thread waits for a reader."""
+
+NOTHING_STUCK = StuckReport()
 
 SlotKind: TypeAlias = Literal["slots", "threads", "processes"]
 """The slots of a runner: for coroutines, for plain functions and for process handlers."""
@@ -42,19 +50,14 @@ class RunnerRow:
 
     Args:
         id: the runner's id, which changes with every start.
-        host: the host of the process.
         pid: the process id on that host.
-        version: the version of the program.
         started_at: when it registered.
         heartbeat_age: seconds since its last heartbeat.
         lease: seconds until its lease expires; negative if its tasks may be rescued.
-        handlers: the names of its handlers.
         queues: the queues that it claims from; empty for all.
         threaded: the handlers that run in threads.
         capacity: its slots, threads and processes included.
-        threads: its threads.
         in_processes: the handlers that run in processes.
-        processes: its worker processes.
         running: the tasks that it reported with its last heartbeat.
         abandoned: its threads whose function did not end after the timeout of its task.
         replaced: the ones with a spare thread instead; the others keep their slots.
@@ -67,6 +70,7 @@ class RunnerRow:
         cpu: the processors in use between its last two heartbeats, its handler processes included; None if unknown.
         memory: their resident memory in bytes; None if unknown.
         block: the reason why it sends no heartbeat although it is alive; None if it sends them.
+        stuck: the rows of tasks that it could not change.
     """
 
     id: int
@@ -95,6 +99,7 @@ class RunnerRow:
     cpu: float | None = None
     memory: int | None = None
     block: LoopBlock | None = None
+    stuck: StuckReport = NOTHING_STUCK
 
     @property
     def alive(self) -> bool:
@@ -113,12 +118,13 @@ class RunnerRow:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Its runner command, abandoned threads, and selection, order and polling where they are not the default."""
+        """Its command, stuck rows, abandoned threads, and its selection, order and polling if not the default."""
         from runner.policy.polling import DEFAULT_POLLING  # the first data of the console need no poll modes
 
         order = "" if self.claim_order == "strict" else self.claim_order
         polling = "" if self.polling == DEFAULT_POLLING else self.polling
-        return tuple(text for text in (self.command, self.threads_lost, self.selection, order, polling) if text)
+        remarks = (self.command, self.stuck_rows, self.threads_lost, self.selection, order, polling)
+        return tuple(text for text in remarks if text)
 
     @property
     def threads_lost(self) -> str:
@@ -144,9 +150,22 @@ class RunnerRow:
         return name or self.block.place or "unknown code"
 
     @property
+    def guess(self) -> str:
+        """The probable reason why not even its threads run: a reader that stands still, or C code."""
+        fact = self.block.fact if self.block is not None else ""
+        if fact.endswith(PIPES):
+            return "probably a reader of its log or output has stopped"
+        return f"probably C code of {self.culprit} holds the interpreter lock"
+
+    @property
     def obstruction(self) -> str:
         """How long it has been blocked, and by what; empty if nothing blocks it."""
         return f"blocked {age(self.blocked_for)} by {self.culprit}" if self.blocked_for else ""
+
+    @property
+    def stuck_rows(self) -> str:
+        """The number of rows that it could not change, as text; empty without one, and if it is lost."""
+        return count_noun(self.stuck.total, "stuck row") if self.stuck.total and self.alive else ""
 
     @property
     def selection(self) -> str:
@@ -189,7 +208,6 @@ class HandlerWithoutRunner:
     """A handler with waiting tasks that no live runner claims.
 
     Args:
-        handler: the handler's name.
         queues: the queues with its unclaimed tasks.
         due: seconds since its first task became due; negative if it is not due yet.
         seen: when a runner last had the handler; None for never.
@@ -230,7 +248,12 @@ def _statement(tables: Tables, dialect: Dialect) -> sa.Select[Any]:
 
 
 async def _runners(tx: Transaction, statement: sa.Select[Any]) -> list[RunnerRow]:
-    return [_runner(row) for row in (await tx.execute(statement)).mappings().all()]
+    found = [_runner(row) for row in (await tx.execute(statement)).mappings().all()]
+    stuck = [row for runner in found for row in runner.stuck.rows]
+    if not stuck:
+        return found
+    current = set(await current_stuck(tx, stuck))
+    return [replace(runner, stuck=runner.stuck.among(current)) if runner.stuck.rows else runner for runner in found]
 
 
 def _runner(row: sa.RowMapping) -> RunnerRow:
@@ -261,6 +284,7 @@ def _runner(row: sa.RowMapping) -> RunnerRow:
         cpu=share(row["cpu"]),
         memory=row["memory"] if isinstance(row["memory"], int) and row["memory"] >= 0 else None,
         block=_block(text(row["stall"])),
+        stuck=read_stuck(text(row["stuck"])),
     )
 
 
@@ -286,7 +310,8 @@ def _block(value: str | None) -> LoopBlock | None:
         if isinstance(each, list) and len(each) == 2 and isinstance(each[0], int) and isinstance(each[1], str)  # noqa: PLR2004 - id and handler
     ]
     valid = seconds if seconds is not None and 0 <= seconds < LONGEST_SECONDS else 0.0
-    return LoopBlock(valid, named, as_text(stored.get("place")), stored.get("locked") is True)
+    fact = as_text(stored.get("fact"))
+    return LoopBlock(valid, named, as_text(stored.get("place")), stored.get("locked") is True, fact)
 
 
 async def unknown_handlers(tx: Transaction, heads: Sequence[Head] | None = None) -> list[HandlerWithoutRunner]:
@@ -299,7 +324,7 @@ async def unknown_handlers(tx: Transaction, heads: Sequence[Head] | None = None)
     lanes: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
     for head in await lane_heads(tx) if heads is None else heads:
         queues = lanes[as_text(head.lane.handler)]
-        lane_key = as_text(head.lane.queue), as_text(head.lane.hosts)
+        lane_key = as_text(head.lane.queue), ",".join(host_names(as_text(head.lane.hosts)))
         queues[lane_key] = min(queues.get(lane_key, head.wait), head.wait)
     runner = tx.tables.runner.c
     rows = await tx.rows(

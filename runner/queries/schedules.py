@@ -38,12 +38,10 @@ class ScheduleRun:
     """One tick of a schedule, and its task.
 
     Args:
-        tick: the tick.
         due: when its task was due; later than the tick by the jitter.
         outcome: see TickOutcome.
         at: when a runner handled the tick.
         task: the task; None if there is none, or if it was pruned.
-        task_id: its id.
         runner_id: the runner of a broadcast; None for other schedules.
         started_at: when its first attempt began, if that is known.
     """
@@ -78,8 +76,6 @@ class ScheduleRow:
     """A schedule.
 
     Args:
-        id: its id.
-        spec: its definition.
         next_at: its next tick as stored; None until a runner has computed it.
         upcoming: its next ticks; empty while it is paused or its definition is not valid.
         last_tick: its last tick.
@@ -108,9 +104,6 @@ class ScheduleRow:
     def lateness(self, at: datetime) -> timedelta | None:
         """The lateness of its oldest run that has not started, or of a tick that no runner has handled.
 
-        Args:
-            at: the current time.
-
         Returns:
             None if it is not late.
         """
@@ -127,7 +120,6 @@ async def schedules(
     """List schedules with their last runs.
 
     Args:
-        tx: an open transaction.
         ids: only these; None for all.
         runs: maximum number of runs of each.
         limit: maximum number of schedules.
@@ -257,7 +249,6 @@ async def recent_starts(tx: Transaction, span: timedelta) -> list[tuple[datetime
     """Read the lateness of the runs of all schedules, for a plot and percentiles.
 
     Args:
-        tx: an open transaction.
         span: how far back; at most the latest MOST_STARTS runs are read.
 
     Returns:
@@ -290,8 +281,6 @@ class TaskSchedule:
     """The schedule that submitted a task.
 
     Args:
-        id: its id.
-        tick: the tick of the task.
         manual: True if an operator ran the schedule.
         overlap: its overlap policy; None if the schedule no longer exists.
     """

@@ -21,12 +21,13 @@ from runner.policy.retry import Retries, RetryPlan, parse_plan
 from runner.policy.simulation import Backlog, Configuration, TaskKind, Workload
 from runner.queries.capacity import is_listed, pools_of
 from runner.queries.counting import due_by_lane
-from runner.queries.registries import MOST, limit_usages, pauses
+from runner.queries.limits import limit_usages
+from runner.queries.registries import MOST, pauses
 from runner.queries.reports import Flow
 from runner.queries.rows import as_int, as_text, moment, text
 from runner.queries.runners import RunnerRow, runners
 from runner.queries.summary import totals
-from runner.store.lanes import MANY, survey
+from runner.store.claim.survey import MANY, survey
 
 MOST_SAMPLED = 2_000
 """Finished tasks to read for the priorities and tenants of tasks."""
@@ -36,9 +37,7 @@ class Present(NamedTuple):
     """The work of the last hours, and the present configuration.
 
     Args:
-        at: the database's time.
         workload: the arrivals and durations of the last hours, and the due tasks.
-        configuration: the present configuration.
         runners: the live runners that do not drain.
     """
 
@@ -53,7 +52,6 @@ async def present(tx: Transaction, hours: float, retry: str, max_attempts: int) 
 
     Args:
         tx: an open transaction; about twenty statements are executed.
-        hours: the length of the simulation.
         retry: the retry plan of handlers whose runners have stored none.
         max_attempts: the same for the maximum number of attempts.
     """
@@ -167,7 +165,6 @@ def read_changes(option: str, texts: Sequence[str] | None) -> list[LimitChange]:
 
     Args:
         option: limit, rate or per-tenant.
-        texts: the limits.
 
     Raises:
         InvalidInput: a text has another form.
@@ -201,11 +198,9 @@ def changed(
     """Return another configuration to simulate.
 
     Args:
-        today: the present one.
         order: the claim order; None for the present one.
         concurrency: the slots of all runners together; None for the present number.
         number_of_runners: the number of runners, each like the present ones on average; None for the present number.
-        changes: the limits that differ.
     """
     setup, pools = today.configuration, list(today.configuration.pools)
     total = sum(pool.size for pool in pools)

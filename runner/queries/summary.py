@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction, clock
 from runner.policy.histogram import Histogram, Times, merged
 from runner.queries.counting import Count
-from runner.queries.queues import uncounted
+from runner.queries.counts import uncounted
 from runner.queries.reports import COUNTS_ROW, OTHERS, Flow, flow_of, histograms, sums, within
 from runner.queries.rows import as_text, moment
 from runner.text.sanitize import csv_text
@@ -23,9 +23,6 @@ class Total:
     """The results of one handler in one queue.
 
     Args:
-        queue: the name of the queue.
-        handler: the name of the handler.
-        flow: the counts.
         durations: the run times of attempts.
         waits: the times from the due times of attempts to their starts.
     """
@@ -63,7 +60,6 @@ async def waits_by_queue(tx: Transaction, since: datetime, queues: Sequence[str]
     Args:
         tx: an open transaction; one statement is executed.
         since: the first minute, aware.
-        queues: names of queues.
     """
     minute = tx.tables.minute.c
     groups, number = (minute.queue, minute.minute), sa.func.sum(minute.waits)
@@ -175,7 +171,6 @@ class SummaryLine:
     Args:
         name: the name of the handler or queue.
         submitted: the tasks submitted in the period, claimed or not.
-        flow: the results.
         p50: the median duration of attempts in seconds; None if unknown.
         p95: the 95th percentile in seconds; None if unknown.
         wait50: the median wait of attempts from the due time to the start in seconds; None if unknown.
@@ -210,10 +205,8 @@ class Summary:
     """The results of a period.
 
     Args:
-        at: the database's time.
         since: the first minute.
         until: the end, exclusive.
-        by: the grouping.
         total: the sum of everything.
         lines: one line per handler or queue, most ended tasks first; at most MOST_LINES.
         others: the sum of the unlisted ones; None if all are listed.
@@ -246,7 +239,6 @@ async def summary(
         tx: an open transaction; four or five statements are executed, and two more if not everything is listed.
         since: the start, aware; its whole minute is included.
         until: the end, aware and exclusive; None for now.
-        by: the grouping.
         most: maximum number of lines, those with the most ended tasks.
     """
     at = await clock(tx)

@@ -18,11 +18,8 @@ class UndoableChange(NamedTuple):
     """An audit entry to undo.
 
     Args:
-        id: the entry's id.
         task_id: the changed task; None if the change was not to a task.
         target: the changed queue, handler or runner.
-        verb: the operation.
-        at: the time.
         before: the values before.
         after: the values after.
         undone_by: the entry that has undone it.
@@ -73,8 +70,6 @@ async def entries_of_group(tx: Transaction, change_group: str, limit: int, befor
     """Find the audit entries of a change group, latest first.
 
     Args:
-        tx: an open transaction.
-        change_group: the id of the change group.
         limit: maximum number of entries.
         before: the id of the last entry of the previous call; None to begin.
     """

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 from runner.db.transaction import Transaction
 from runner.errors import RunnerError
 from runner.model.task import LIVE, MOVES, State
+from runner.operations.breaker import CLOSE, OPEN
 from runner.operations.edit_values import FIELDS, Changes, check_against, check_values
-from runner.operations.limit import CLOSE, OPEN
 from runner.operations.new_task import SUBMIT, cancel_submit, submit_conflict
 from runner.operations.results import Actor, Result
 from runner.operations.targets import MISSING, REQUEUED, LockedTask, objection
@@ -186,7 +186,6 @@ def task_conflict(change: UndoableChange, task: LockedTask | None, dependents: M
     """The reason why a change of a task cannot be undone.
 
     Args:
-        change: the change to undo.
         task: the current task; None if it no longer exists.
         dependents: by terminated task, a dependent that was cancelled or released because of it.
 

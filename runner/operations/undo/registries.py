@@ -9,14 +9,16 @@ from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput, UnknownSchedule
 from runner.model.schedule import SPEC_COLUMNS, ScheduleSpec
 from runner.operations.audit_log import AuditEntry
-from runner.operations.limit import CLOSE, OPEN, before_of, read_entry, read_state, restore
+from runner.operations.breaker import CLOSE, OPEN, read_state, restore
 from runner.operations.limit import COLUMNS as LIMIT_COLUMNS
+from runner.operations.limit import before_of, read_entry
 from runner.operations.limit import write as write_limits
-from runner.operations.pause import PAUSE, PauseKind, PauseTarget, pause_of, pause_set
+from runner.operations.pause import PAUSE, PauseKind, PauseTarget, pause_of, pause_set, registry_of
+from runner.operations.results import LOCK_LIMIT
 from runner.operations.schedule import PLANNED, RESTORED, change_schedule, lock_schedule
 from runner.operations.undo.entries import UndoableChange
 from runner.policy.schedule_ticks import check_spec
-from runner.queries.registries import breakers
+from runner.queries.breakers import breakers
 from runner.queries.rows import moment
 
 PAUSED_SINCE = "it has been paused or resumed again since"
@@ -24,6 +26,8 @@ SWITCHED_SINCE = "the breaker has been opened or closed again since"
 LIMITED_SINCE = "its limits have been changed again since"
 EXPIRED = "that pause would have ended by now"
 UNKNOWN = "its target is unknown"
+UNREGISTERED = "the registry has no row of {target} any more"
+NO_BREAKER = "{target} has no breaker any more"
 NOT_PENDING = "its runner has received it, has another command, or no longer exists"
 
 
@@ -37,12 +41,15 @@ def _target_of(change: UndoableChange) -> PauseTarget | None:
     return PauseTarget(PauseKind(kind), name) if kind in tuple(PauseKind) else None
 
 
+async def _is_registered(tx: Transaction, target: PauseTarget) -> bool:
+    """True if a queue or handler has a row in its registry, which is locked then."""
+    registry = registry_of(tx, target)
+    row = sa.select(registry.c.name).where(registry.c.name == target.name, tx.dialect.lock_limit(LOCK_LIMIT))
+    return bool(await tx.rows(row.with_for_update(key_share=True)))
+
+
 async def undo_pause(tx: Transaction, change: UndoableChange) -> UndoAnswer:
     """Undo a pause or resume.
-
-    Args:
-        tx: a writing transaction.
-        change: the change to undo.
 
     Returns:
         The audit entry of the undo, or the reason why the change cannot be undone.
@@ -50,6 +57,8 @@ async def undo_pause(tx: Transaction, change: UndoableChange) -> UndoAnswer:
     target = _target_of(change)
     if target is None:
         return UNKNOWN
+    if not await _is_registered(tx, target):
+        return UNREGISTERED.format(target=target)
     current = await pause_of(tx, target)
     if current.get("paused_at") != moment(change.after.get("paused_at")):
         return PAUSED_SINCE
@@ -68,16 +77,14 @@ async def undo_pause(tx: Transaction, change: UndoableChange) -> UndoAnswer:
 async def undo_limit(tx: Transaction, change: UndoableChange) -> UndoAnswer:
     """Undo a change of limits.
 
-    Args:
-        tx: a writing transaction.
-        change: the change to undo.
-
     Returns:
         The audit entry of the undo, or the reason why the change cannot be undone.
     """
     target = _target_of(change)
     if target is None:
         return UNKNOWN
+    if not await _is_registered(tx, target):
+        return UNREGISTERED.format(target=target)
     current = before_of(await read_entry(tx, target, locked=True))
     if current["limited_at"] != moment(change.after.get("limited_at")):
         return LIMITED_SINCE
@@ -90,16 +97,16 @@ async def undo_limit(tx: Transaction, change: UndoableChange) -> UndoAnswer:
 async def undo_breaker(tx: Transaction, change: UndoableChange) -> UndoAnswer:
     """Undo the opening or the closing of a breaker.
 
-    Args:
-        tx: a writing transaction.
-        change: the change to undo.
-
     Returns:
         The audit entry of the undo, or the reason why the change cannot be undone.
     """
     target = _target_of(change)
-    if target is None or target.kind is not PauseKind.HANDLER or not await breakers(tx, target.name):
+    if target is None or target.kind is not PauseKind.HANDLER:
         return UNKNOWN
+    if not await _is_registered(tx, target):
+        return UNREGISTERED.format(target=target)
+    if not await breakers(tx, target.name):
+        return NO_BREAKER.format(target=target)
     handler = target.name
     current = await read_state(tx, handler)
     is_open = current["breaker_probes"] is not None
@@ -114,10 +121,6 @@ async def undo_breaker(tx: Transaction, change: UndoableChange) -> UndoAnswer:
 async def undo_runner_command(tx: Transaction, change: UndoableChange) -> UndoAnswer:
     """Undo a runner command that its runner has not received.
 
-    Args:
-        tx: a writing transaction.
-        change: the change to undo.
-
     Returns:
         The audit entry of the undo, or the reason why the change cannot be undone.
     """
@@ -126,7 +129,8 @@ async def undo_runner_command(tx: Transaction, change: UndoableChange) -> UndoAn
         return UNKNOWN
     runner = tx.tables.runner
     is_runner = runner.c.id == int(runner_id)
-    rows = await tx.rows(sa.select(runner.c.command).where(is_runner).with_for_update())
+    command = sa.select(runner.c.command).where(is_runner, tx.dialect.lock_limit(LOCK_LIMIT))
+    rows = await tx.rows(command.with_for_update(key_share=True))
     if not rows or rows[0].command is None or rows[0].command != change.after.get("command"):
         return NOT_PENDING
     before = change.before.get("command")
@@ -149,10 +153,6 @@ def is_of_schedule(change: UndoableChange) -> bool:
 
 async def undo_schedule(tx: Transaction, change: UndoableChange) -> UndoAnswer:
     """Undo a change of a schedule.
-
-    Args:
-        tx: a writing transaction.
-        change: the change to undo.
 
     Returns:
         The audit entry of the undo, or the reason why the change cannot be undone.

@@ -14,24 +14,18 @@ from runner.db.types import Instant, next_version
 from runner.model.task import FINAL, MOVES, State
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.results import Actor, Result, Skipped
-from runner.operations.retry import copy_checkpoint
+from runner.operations.rewind import copy_checkpoint
 from runner.operations.targets import LockedTask, change, reschedule
 from runner.operations.undo.entries import UndoableChange, edited_columns, former_values
 from runner.operations.unique_keys import Locked, assign_keys
-from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish, shared
+from runner.store.history import UNASSIGNED, FinishedTask, finish, refuse_reused, require_all, shared
 from runner.store.minute_statistics import NO_RUNNER, count_unclaimed
 
 NO_DEPENDENCIES = "its dependencies no longer exist"
 
 
 async def reblock(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
-    """Reopen the dependencies that an operator removed; the next sweep handles parents that have ended since.
-
-    Args:
-        tx: a writing transaction.
-        pairs: the changes that can be undone, and their locked tasks.
-        by: the author.
-    """
+    """Reopen the dependencies that an operator removed; the next sweep handles parents that have ended since."""
     dependencies = {task.id: set(change.before.get("dependencies", ())) for change, task in pairs}
     reopened = await _open(tx, dependencies)
     eligible = [(change, task) for change, task in pairs if task.id in reopened]
@@ -86,7 +80,6 @@ class Restored(NamedTuple):
 
     Args:
         keys: the locked unique keys of these tasks, and of tasks that cannot be restored.
-        pairs: the changes that can be undone, and their locked tasks.
     """
 
     keys: Locked
@@ -97,11 +90,6 @@ async def restore(tx: Transaction, restored: Restored, by: Actor) -> Result:
     """Move cancelled tasks back to the live table with their due times, attempts and errors, blocked ones as blocked.
 
     A task whose unique key another task holds is skipped.
-
-    Args:
-        tx: a writing transaction.
-        restored: the tasks to restore.
-        by: the author.
     """
     result = Result()
     changes = {task.id: change for change, task in restored.pairs}
@@ -135,7 +123,9 @@ async def _move_back(tx: Transaction, back: Sequence[tuple[Any, ...]]) -> None:
     rows = sa.select(*values.values()).select_from(history.join(lost, is_selected))
     parameters = tx.dialect.parameters("back", by_column(BACK_COLUMNS, back))
     moved = await tx.rows(sa.insert(task).from_select(list(values), rows).returning(task.c.id), parameters)
-    await tx.execute(sa.delete(history).where(tx.dialect.one_of(history.c.id, [row.id for row in moved])))
+    is_moved = tx.dialect.one_of(history.c.id, [row.id for row in moved])
+    removed = await tx.rows(sa.delete(history).where(is_moved).returning(history.c.id))
+    require_all(len(back), len(removed))
 
 
 async def consequences(tx: Transaction, ends: Iterable[UndoableChange]) -> dict[int, int]:
@@ -189,18 +179,12 @@ MOVES_TO = {MOVES[verb].target: verb for verb in ("undo_retry", "cancel")}
 
 
 async def undo_requeue(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
-    """Make requeued tasks dead or cancelled again, with their former times and runner; their unique keys become free.
-
-    Args:
-        tx: a writing transaction.
-        pairs: the changes that can be undone, and their locked tasks.
-        by: the author.
-    """
+    """Make requeued tasks dead or cancelled again, at their former times; their unique keys become free."""
     await _restore_attempts(tx, [retry for retry, _ in pairs])
     for retry, task in pairs:
         if names := edited_columns(retry):
             await change(tx, [task.id], **former_values(retry, names))
-    await delete_stale_history(tx, [task.id for _, task in pairs])
+    await refuse_reused(tx, [task.id for _, task in pairs])
     for state, verb in MOVES_TO.items():
         endings = [FinishedTask(task.id, task.fence) for retry, task in pairs if retry.before["state"] == state]
         if endings:
@@ -252,13 +236,7 @@ def _requeue_entry(change: UndoableChange, task: LockedTask) -> AuditEntry:
 
 
 async def set_values(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
-    """Restore the values of live tasks.
-
-    Args:
-        tx: a writing transaction.
-        pairs: the changes that can be undone, and their locked tasks.
-        by: the author.
-    """
+    """Restore the values of live tasks."""
     values_by_id = {task.id: former_values(change, change.before) for change, task in pairs}
     times = {id: values["run_at"] for id, values in values_by_id.items() if list(values) == ["run_at"]}
     await reschedule(tx, {id: moment for id, moment in times.items() if isinstance(moment, datetime)})
@@ -278,13 +256,7 @@ def _edit_entry(change: UndoableChange, task: LockedTask, values: dict[str, obje
 
 
 async def undo_rewind(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
-    """Return to the checkpoints before rewinds, unless the tasks have stored others since.
-
-    Args:
-        tx: a writing transaction.
-        pairs: the changes that can be undone, and their locked tasks.
-        by: the author.
-    """
+    """Return to the checkpoints before rewinds, unless the tasks have stored others since."""
     result, entries = Result(), list[AuditEntry]()
     for rewound, task in pairs:
         before, after = int(rewound.before["checkpoint"]), int(rewound.after["checkpoint"])
@@ -295,13 +267,7 @@ async def undo_rewind(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Loc
 
 
 async def withdraw(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
-    """Withdraw terminations of running tasks; `runner.policy.attempt_verdict` has the concurrent ones.
-
-    Args:
-        tx: a writing transaction.
-        pairs: the changes that can be undone, and their locked tasks.
-        by: the author.
-    """
+    """Withdraw terminations of running tasks; `runner.policy.attempt_verdict` has the concurrent ones."""
     await change(tx, [task.id for _, task in pairs], cancel_requested=sa.false())
     await record(
         tx,
@@ -329,7 +295,6 @@ async def _restore_endings(tx: Transaction, endings: Sequence[tuple[Any, ...]]) 
     """Write the former endings of tasks that returned to the history.
 
     Args:
-        tx: the transaction that returned them.
         endings: the values as in RESTORED_COLUMNS; without a `finished_at`, the task keeps the present one.
     """
     history = tx.tables.history

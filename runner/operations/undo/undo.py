@@ -5,11 +5,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from runner.db.halves import write_in_halves
 from runner.db.transaction import Transaction
+from runner.model.stuck_row import RowFault
 from runner.operations.audit_log import record
 from runner.operations.bulk import DEFAULT_OPTIONS, BulkOptions, DatabaseAccess
-from runner.operations.results import Actor, Result, Skipped
-from runner.operations.targets import read_tasks
+from runner.operations.results import Actor, Result, Skipped, stuck_of
+from runner.operations.targets import lock_tasks, read_tasks
 from runner.operations.undo.entries import UndoableChange, changes_of, entries_of_group
 from runner.operations.undo.kinds import KINDS, TERMINATE, Pair, kind_of, object_conflict, task_conflict, unsupported
 from runner.operations.undo.tasks import Restored, consequences, restore
@@ -27,9 +29,7 @@ async def undo(tx: Transaction, entries: Iterable[int], by: Actor) -> Result:
     and unblocked ones blocked; pauses and runner commands are as before.
 
     Args:
-        tx: a writing transaction.
         entries: the ids of audit entries; of several for one task only the latest is undone.
-        by: the author of the undo.
 
     Returns:
         The result by task id; by entry id for changes that were not to tasks.
@@ -61,7 +61,10 @@ async def _tasks(tx: Transaction, changes: Sequence[UndoableChange], by: Actor, 
     result.skipped += [Skipped(change.subject, LATER) for change in changes if latest[change.subject] is not change]
     ends = [change for change in latest.values() if kind_of(change) is TERMINATE]
     keys = await lock_keys(tx, sorted(change.subject for change in ends))
-    tasks = await read_tasks(tx, sorted(latest), locked=True)
+    tasks, stuck = await lock_tasks(tx, sorted(latest))
+    result.stuck += stuck
+    for locked in stuck:
+        del latest[locked.id]
     dependents = await consequences(tx, ends)
     eligible: list[Pair] = []
     for id, change in sorted(latest.items()):
@@ -113,9 +116,7 @@ async def preview_undo(
     """Preview an undo; pauses and runner commands are judged only by the undo itself.
 
     Args:
-        tx: an open transaction.
         entries: the ids of audit entries; None for a change group.
-        change_group: the id of the change group.
         cap: maximum number of changes of a group to read.
     """
     entry_ids = await entries_of_group(tx, change_group, cap + 1) if entries is None else list(entries)
@@ -147,24 +148,29 @@ UndoOperation: TypeAlias = Callable[[Transaction, Sequence[int]], Awaitable[Resu
 """The undo of audit entries: `functools.partial(undo, by=by)`."""
 
 
+async def undo_each(database: DatabaseAccess, operation: UndoOperation, entries: Sequence[int], so_far: Result) -> None:
+    """Undo changes and add the result; changes that the database refuses hold up no others."""
+
+    async def write(part: Sequence[int]) -> None:
+        so_far.add(await database.write(operation, part))
+
+    def refuse(entry: int, fault: RowFault) -> None:
+        so_far.stuck.append(stuck_of(entry, fault, "change"))
+
+    await write_in_halves(entries, write, refuse)
+
+
 async def undo_all(
     database: DatabaseAccess, operation: UndoOperation, change_group: str, options: BulkOptions = DEFAULT_OPTIONS
 ) -> Result:
-    """Undo a change group in chunks, latest change first.
-
-    Args:
-        database: access to the database.
-        operation: undoes a chunk.
-        change_group: the id of the change group.
-        options: the options.
-    """
+    """Undo a change group in chunks, latest change first."""
     result, before = Result(), None
     while not options.is_done(result):
         limit = options.chunk if options.limit is None else min(options.chunk, options.limit - len(result.changed))
         entries = await database.read(entries_of_group, change_group, limit, before)
         if not entries:
             break
-        result.add(await database.write(operation, entries))
+        await undo_each(database, operation, entries, result)
         before = entries[-1]
         if options.on_progress:
             options.on_progress(result)

@@ -24,14 +24,10 @@ class Attempt:
 
     Args:
         attempt: its number, from 1.
-        fence: the fence of its claim.
         started_at: when the runner claimed it.
         ended_at: when it ended.
-        runner_id: the runner that executed it.
-        host: the host of that runner.
         verb: the resulting move.
         error_type: the class of the exception.
-        message: the message of the exception.
         traceback: the traceback; None if there is none.
         fingerprint: see Failures.
         delay: the delay until the next attempt; None if there was none.
@@ -67,13 +63,7 @@ async def attempts_of(tx: Transaction, id: int) -> list[Attempt]:
 
 
 async def last_rule(tx: Transaction, id: int, attempt: int) -> str:
-    """Return the rule that decided what followed an attempt; "" without one.
-
-    Args:
-        tx: an open transaction.
-        id: the task's id.
-        attempt: number of the attempt.
-    """
+    """Return the rule that decided what followed an attempt; "" without one."""
     column = tx.tables.attempt.c
     statement = sa.select(column.attempt, column.rule).where(column.task_id == id).order_by(column.fence.desc())
     row = next(iter(await tx.rows(statement.limit(1))), None)
@@ -145,7 +135,6 @@ class TaskProgress:
         """The progress as a line, such as "42 of 105 files (40 %), 3.1/s, 20s left".
 
         Args:
-            now: the database's time.
             running: False to leave out the rate and the time left.
         """
         share = f" ({min(100.0, 100 * self.done / self.total):.0f} %)" if self.total else ""
@@ -168,7 +157,6 @@ class CheckpointRow:
 
     Args:
         number: its number; the highest one counts.
-        attempt: the attempt that stored it.
         at: when it was stored.
         state: the state, JSON text.
     """
@@ -184,12 +172,7 @@ class LogRow:
     """A line of the log.
 
     Args:
-        fence: the fence of the attempt.
-        number: its number in the attempt.
-        attempt: number of the attempt.
         at: when it was written, by the clock of the runner.
-        level: its level.
-        line: its text.
     """
 
     fence: int
@@ -244,8 +227,6 @@ async def log_of(
     """Read the last log lines of a task, oldest first.
 
     Args:
-        tx: an open transaction.
-        id: the task's id.
         after: fence and number of the last known line; only later ones are read.
         attempt: number of the only attempt to read; None for all.
         limit: maximum number of lines.

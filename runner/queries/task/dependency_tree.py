@@ -106,12 +106,7 @@ class TreeChild:
 
 
 async def dependency_tree(tx: Transaction, task: TaskRow) -> DependencyTree:
-    """Read the dependencies and dependents of a task.
-
-    Args:
-        tx: an open transaction.
-        task: the task.
-    """
+    """Read the dependencies and dependents of a task."""
     total, waiting, by_state = await _progress(tx, task.id)
     children = await _count(tx, task)
     return DependencyTree(
@@ -251,7 +246,6 @@ async def dependency_cycles(tx: Transaction, most: int = MOST_CYCLES) -> list[tu
     """Find cycles among the oldest blocked tasks and their dependencies.
 
     Args:
-        tx: an open transaction.
         most: maximum number of tasks to start from.
 
     Returns:

@@ -9,16 +9,20 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidRetryPlan, TaskNotFound
 from runner.handlers.options import TASK_OPTIONS
+from runner.model.stuck_row import StuckRow
 from runner.model.task import Scope, State
 from runner.policy.breaker import OpenBreaker
 from runner.policy.claim_conditions import used_up
+from runner.policy.own_retry_plan import NAME, title_of
 from runner.policy.retry import next_runs, parse_plan
 from runner.policy.suspicion import describe, is_suspect
 from runner.queries.audit import AuditRecord, audit
+from runner.queries.breakers import breakers
 from runner.queries.health import reads_audit
-from runner.queries.registries import Pause, breakers, pauses
+from runner.queries.registries import Pause, pauses
 from runner.queries.rows import as_int, as_text, moment, number, readable, text, texts
 from runner.queries.runners import RunnerRow, runner_of
+from runner.queries.stuck_rows import stuck_of
 from runner.queries.task.attempts import (
     LAST_LINES,
     MOST_ATTEMPTS,
@@ -36,10 +40,11 @@ from runner.queries.task_list.row import TaskRow, displayed_state, one_task, sam
 from runner.store.unique import is_key_held
 from runner.text import formatting
 from runner.text.sanitize import count_noun
+from runner.text.stuck_row import MISSED, stuck_fact
 
 
 @dataclass(frozen=True, slots=True)
-class UniqueKey:
+class UniqueKeyState:
     """A unique key, as seen from one of its tasks.
 
     Args:
@@ -59,12 +64,7 @@ class UniqueKey:
     duplicate_at: datetime | None = None
 
     def describe(self, id: int, at: datetime) -> str:
-        """Describe the key's meaning for a task.
-
-        Args:
-            id: the task's id.
-            at: the database's time.
-        """
+        """Describe the key's meaning for a task."""
         scopes = {
             Scope.FOR_A_TIME.value: f"for another {formatting.age(self.until - at)}" if self.until else "for a time"
         }
@@ -81,13 +81,10 @@ class UniqueKey:
         return f"{state}; {self.duplicates:,} duplicate{'s' if self.duplicates > 1 else ''}, the last {last}"
 
 
-async def unique_key(tx: Transaction, id: int, handler: str, key: str) -> UniqueKey:
+async def unique_key(tx: Transaction, id: int, handler: str, key: str) -> UniqueKeyState:
     """Find the holder of a task's unique key.
 
     Args:
-        tx: an open transaction.
-        id: the task's id.
-        handler: the handler's name.
         key: the task's unique key.
     """
     unique = tx.tables.unique
@@ -96,11 +93,11 @@ async def unique_key(tx: Transaction, id: int, handler: str, key: str) -> Unique
     same_key = (unique.c.handler == handler) & (unique.c.unique_key == key)
     row = (await tx.execute(sa.select(*columns).where(same_key))).mappings().one_or_none()
     if row is None:
-        return UniqueKey(key)
+        return UniqueKeyState(key)
     duplicates = (as_int(row["duplicates"]), moment(row["duplicate_at"])) if row["task_id"] == id else ()
     if not row["in_force"]:
-        return UniqueKey(key, None, None, None, *duplicates)
-    return UniqueKey(key, as_int(row["task_id"]), text(row["scope"]), moment(row["expires_at"]), *duplicates)
+        return UniqueKeyState(key, None, None, None, *duplicates)
+    return UniqueKeyState(key, as_int(row["task_id"]), text(row["scope"]), moment(row["expires_at"]), *duplicates)
 
 
 ALONE = DependencyTree()
@@ -117,11 +114,9 @@ class TaskDetail:
         result: its result, JSON text; None if there is none.
         retry: its retry plan as text; None for the handler's plan.
         timeout: seconds that an attempt may take; None for the handler's timeout.
-        tags: its tags.
         trace: the W3C traceparent of its submit.
         bucket: its bucket, from 0 to 999.
         unique: its unique key and the key's holder; None if it has no unique key.
-        submitted_by: the submitter.
         deadline_at: when the current attempt times out.
         started_at: when the current attempt started; None while no start is recorded.
         attempts: its failed attempts, in order.
@@ -133,14 +128,13 @@ class TaskDetail:
         queue_pause: the pause of its queue; None if the queue is not paused.
         handler_pause: the pause of its handler; None if the handler is not paused.
         breaker: the open breaker of its handler, for a waiting task; None if it is closed.
-        at: the database's time.
-        dependencies: its dependencies and dependents.
         progress: its progress; None without one.
         checkpoints: its checkpoints, oldest first.
         log: its last log lines.
         options: the task options without a field here or in `task`, by column.
         handler_retry: the handler's retry plan, for a task without its own; None if the task has one, or it is unknown.
         same_key: the newest other tasks of its handler with its key.
+        stuck: the verbs of live runners that could not change its row, with the reasons.
     """
 
     task: TaskRow
@@ -159,7 +153,7 @@ class TaskDetail:
     runner: RunnerRow | None
     at: datetime
     bucket: int = 0
-    unique: UniqueKey | None = None
+    unique: UniqueKeyState | None = None
     queue_pause: Pause | None = None
     handler_pause: Pause | None = None
     breaker: OpenBreaker | None = None
@@ -172,6 +166,12 @@ class TaskDetail:
     options: Mapping[str, str | None] = field(default_factory=dict)
     handler_retry: str | None = None
     same_key: tuple[TaskRow, ...] = ()
+    stuck: tuple[StuckRow, ...] = ()
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the attempt of a running task has ended, and its outcome is not written."""
+        return any(row.verb == "settle" for row in self.stuck)
 
     @property
     def suspicion(self) -> str:
@@ -190,8 +190,6 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
     """Read all details of a task.
 
     Args:
-        tx: an open transaction.
-        id: the task's id.
         default_retry: the handler's retry plan, for a task without its own; None for the one that runners stored last.
 
     Raises:
@@ -235,6 +233,7 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         log=tuple(await log_of(tx, id, limit=LAST_LINES)),
         options={name: text(row[name]) for name in OTHER_OPTIONS},
         same_key=tuple(await same_key_tasks(tx, task)),
+        stuck=() if task.state.final else await stuck_of(tx, id),
     )
 
 
@@ -247,8 +246,8 @@ async def _stored_retry(tx: Transaction, handler: str) -> str | None:
     plan = signature.attempts.get("retry") if signature is not None else None
     try:
         parse_plan(as_text(plan))
-    except InvalidRetryPlan:
-        return None
+    except InvalidRetryPlan:  # the plan of an application whose code this process has not loaded, or nothing
+        return as_text(plan) if NAME.fullmatch(as_text(plan)) else None
     return as_text(plan)
 
 
@@ -256,9 +255,7 @@ def forecast(task: TaskRow, retry: str | None, now: datetime) -> tuple[datetime,
     """Predict when a task runs again if every attempt fails immediately.
 
     Args:
-        task: any task.
         retry: the effective plan, as text; None if unknown.
-        now: the database's time.
 
     Returns:
         The times of all remaining attempts: from the next one for a waiting task, from the one after the current for a
@@ -296,16 +293,16 @@ async def _row(tx: Transaction, id: int) -> sa.RowMapping:
 def task_fields(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
     """List the fields of a task; empty ones are left out.
 
-    Args:
-        detail: the details of the task.
-        zone: the time zone of times.
-
     Yields:
         A label and a text; the text is not sanitized.
     """
     task = detail.task
     yield "task", f"{task.id}   version {task.version}"
-    yield "state", formatting.state(task.shown) + ("   termination requested" if task.cancel_requested else "")
+    remarks = "   ended, its outcome is not written" if detail.has_ended else ""
+    remarks += "   termination requested" if task.cancel_requested else ""
+    yield "state", f"{formatting.state(task.shown)}{remarks}"
+    for row in detail.stuck:
+        yield str(row.cause), f"{stuck_fact(row)}; {MISSED[row.verb]}"
     yield "handler", f"{task.handler}   in queue {task.queue}, priority {task.priority}"
     rescued = f"   rescued {count_noun(task.rescues, 'time')}" if task.rescues else ""
     stops = f"   interrupted {count_noun(task.interruptions, 'time')}" if task.interruptions else ""
@@ -338,7 +335,8 @@ def _rest(detail: TaskDetail) -> Iterator[tuple[str, object]]:
     yield "host", None if runner else task.host
     if runner is not None and runner.memory is not None:
         yield "its process", f"CPU {round((runner.cpu or 0) * 100)} %, memory {formatting.size(runner.memory)}"
-    yield "retry plan", detail.retry or (detail.handler_retry and f"{detail.handler_retry}, the handler's own")
+    own = detail.handler_retry
+    yield "retry plan", title_of(detail.retry) if detail.retry else own and f"{title_of(own)}, the handler's own"
     yield "timeout", formatting.age(detail.timeout) if detail.timeout is not None else None
     yield "tags", ", ".join(detail.tags)
     yield "bucket", detail.bucket

@@ -61,8 +61,6 @@ async def parents(tx: Transaction, *children: int, closed: bool = False, limit: 
     """Find the dependencies of tasks, in submit order.
 
     Args:
-        tx: an open transaction.
-        children: the ids of the dependent tasks.
         closed: include resolved dependencies, after the open ones.
         limit: maximum number of dependencies.
     """

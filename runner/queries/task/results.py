@@ -19,10 +19,6 @@ class TaskResult(NamedTuple):
     """The result of a task.
 
     Args:
-        id: the task's id.
-        handler: its handler's name.
-        state: its final state.
-        attempt: the attempts used.
         result: JSON text; None if there is none.
         error: the last error, or why its result was not stored; None if there is none.
         error_type: the error type of the final failure; empty if it did not fail.
@@ -98,7 +94,6 @@ async def unfinished(tx: Transaction, handler: str, key: str, limit: int = 100) 
 
     Args:
         tx: an open transaction, possibly the caller's own.
-        handler: the handler's name.
         key: the business key.
         limit: maximum number of ids to return.
 

@@ -42,7 +42,6 @@ def timeline(detail: TaskDetail, *, reveal: bool = False, zone: tzinfo = UTC) ->
     A finished attempt has the time of its end, when its result was decided; a running one has the time of its claim.
 
     Args:
-        detail: the details of the task.
         reveal: show secrets.
         zone: the time zone of times in changed values.
     """

@@ -24,7 +24,7 @@ from runner.policy.lanes import Lane
 from runner.queries.task_list.compile import conditions
 from runner.queries.task_list.cursor import AccessPath, Cursor, Page
 from runner.queries.task_list.sources import Source, bound_to, waiting
-from runner.store.lanes import survey
+from runner.store.claim.survey import survey
 
 MOST_LANES = 500
 
@@ -85,7 +85,6 @@ async def walk_lanes(
 
     Args:
         tx: an open transaction; the walk executes two to four statements.
-        task_filter: the filter.
         sort: by run_at or by priority.
         limit: maximum number of ids to return.
         after: the cursor to continue from; None to begin.

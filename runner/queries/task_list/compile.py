@@ -41,8 +41,6 @@ def conditions(task_filter: Filter, source: Source, dialect: Dialect) -> list[Co
 
     Args:
         task_filter: a filter from `parse_filter`.
-        source: the table that the filter applies to.
-        dialect: the dialect of the database.
 
     Returns:
         Conditions that must all hold; None if no row of the table can match.
@@ -206,7 +204,6 @@ class Scan:
     """The part of a search in one table.
 
     Args:
-        source: the table.
         indexed: the conditions that an index serves.
         filtered: the conditions that are checked row by row.
         few: True if the index has another order than the list; its rows are sorted, and expected to be few.
@@ -222,9 +219,6 @@ def scans(task_filter: Filter, sources: Iterable[Source], dialect: Dialect, *, b
     """Divide a search into scans.
 
     Args:
-        task_filter: the filter.
-        sources: the tables.
-        dialect: the dialect of the database.
         by_queue: True if the index of failed tasks by queue has the order of the list.
 
     Returns:
@@ -294,7 +288,6 @@ def matcher(task_filter: Filter, at: datetime) -> Callable[[Any, str], bool]:
     """Translate a filter into a function of a row that was read already, and of the word of its state.
 
     Args:
-        task_filter: the filter.
         at: the time that due times and ages count from.
 
     Raises:

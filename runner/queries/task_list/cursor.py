@@ -28,7 +28,6 @@ class Cursor(NamedTuple):
     """The position of a task in a list.
 
     Args:
-        id: the task's id.
         values: its sort values without the id; empty if the list is sorted by id.
     """
 
@@ -94,7 +93,6 @@ class Page:
     """The ids that one search returned.
 
     Args:
-        ids: the ids, in order.
         next: the cursor of the next search; None at the end.
         capped: True if the search stopped at the scan limit; a sorted result then covers only the newest tasks.
         access_path: how the search read the tables.
@@ -129,7 +127,6 @@ class SortKey(NamedTuple):
         """The ORDER BY of the key.
 
         Args:
-            columns: the columns of a table.
             hidden: write the order so that no index can serve it.
         """
         key_columns = self.columns(columns)
@@ -147,9 +144,7 @@ def compared(columns: Any, key: SortKey, cursor: Cursor, *, beyond: bool) -> sa.
     """The condition that a row comes after a cursor, or not after it.
 
     Args:
-        columns: the columns of a table.
         key: the sort key of the list.
-        cursor: the cursor.
         beyond: True for rows after the cursor, False for the others.
     """
     key_columns = key.columns(columns)

@@ -23,17 +23,12 @@ class TaskRow:
     """A task as a list shows it: long texts are cut to SHORT characters, unreadable values are None.
 
     Args:
-        id: the task's id.
         shown: its displayed state, by the database's clock.
         version: the version that an operation must present.
-        queue: its queue.
-        handler: its handler's name.
         key: its business key.
-        tenant: the tenant that it belongs to.
         hosts: the hosts that may take it; empty for all.
         hosts_until: from then on any host may take it; None for never.
         priority: 1 to 9.
-        attempt: the attempts used.
         max_attempts: the attempts allowed; None for the handler's limit.
         rescues: the times that it was rescued from a lost runner.
         run_at: its due time.
@@ -43,7 +38,6 @@ class TaskRow:
         finished_at: when it ended.
         duration: seconds that the last attempt took.
         runner_id: the runner of its last attempt.
-        host: the host of that runner.
         cancel_requested: True if termination was requested while it runs.
         error: the last error.
         blocked_by: the number of its open dependencies.
@@ -106,10 +100,6 @@ STORED = {shown: State(shown.value) for shown in Shown if shown.value in tuple(S
 
 async def task_rows(tx: Transaction, ids: Sequence[int]) -> list[TaskRow]:
     """Read tasks by id.
-
-    Args:
-        tx: an open transaction.
-        ids: the ids of one page.
 
     Returns:
         The existing tasks, in the order of `ids`.
@@ -217,8 +207,6 @@ class PayloadRow(NamedTuple):
     """The payload of a task.
 
     Args:
-        id: task id.
-        handler: name of the handler.
         payload: JSON text.
     """
 

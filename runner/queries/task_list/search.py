@@ -28,7 +28,6 @@ async def sort_among(
 
     Args:
         tx: an open transaction; one statement is executed.
-        parts: the scans of the search.
         key: the sort key.
         limit: maximum number of ids to return.
         after: the cursor to continue from; None to begin.
@@ -67,10 +66,8 @@ async def find(
     Args:
         tx: an open transaction; the search executes one statement, one more to filter rows, and one more by due time
             or priority.
-        task_filter: the filter.
         limit: maximum number of ids to return.
         after: the cursor to continue from (`TaskPage.next`); None to begin.
-        sort: the order.
         scan_limit: maximum number of rows to filter or sort in each table.
 
     Raises:
@@ -142,7 +139,6 @@ async def walk(
 
     Args:
         tx: an open transaction; the walk executes one statement, or two to filter rows.
-        parts: the scans of the search.
         key: the sort key.
         limit: maximum number of ids to return.
         after: the cursor to continue from; None to begin.
@@ -193,7 +189,6 @@ class TaskPage:
     """One page of a task list.
 
     Args:
-        tasks: the tasks, in order.
         next: the cursor of the next page (`after`); None on the last page.
         capped: True if the search stopped at the scan limit; a short page is then not the last one.
         indexed: True if an index serves the filter, False if rows are checked one by one.
@@ -230,15 +225,9 @@ async def page(
     The cost of a page does not grow with the tables: without an index it reads at most `scan_limit` rows per table.
 
     Args:
-        tx: an open transaction.
-        task_filter: the filter.
         after: the cursor from the previous page; None for the first page.
         limit: maximum number of tasks on a page.
-        sort: the order.
         scan_limit: maximum number of rows to check or sort in each table.
-
-    Returns:
-        The page.
 
     Raises:
         InvalidSort: no matching task has the sort field, or the waiting tasks have too many lanes.
@@ -254,9 +243,6 @@ async def page_script(tx: Transaction, task_filter: Filter, sort: Sort, limit: i
     """Write the SQL that reads the first page of a list: the ids in order, then the live and finished rows.
 
     Args:
-        tx: an open transaction.
-        task_filter: the filter.
-        sort: the order.
         limit: maximum number of tasks on a page.
 
     Raises:

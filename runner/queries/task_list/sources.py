@@ -51,7 +51,6 @@ class Source:
     """A table that a filter applies to.
 
     Args:
-        table: the table.
         columns: the column or expression of each field.
         states: the condition of each state that a row of the table can have.
         related: the tables of attempts, changes and dependencies, which belong to its rows.

@@ -29,8 +29,6 @@ async def ahead(
     """Count the due tasks that a claim takes before this one.
 
     Args:
-        tx: an open transaction.
-        id: the task's id.
         run_at: its due time in the database's own form; None for a task that becomes due now, after all due tasks.
         priority: its priority, or another one to try.
         lanes: the lanes that the same slots serve.
@@ -93,7 +91,6 @@ async def arrivals(tx: Transaction, lanes: Sequence[Lane], priority: int, order:
     Args:
         tx: an open transaction; two statements are executed, each along an index.
         lanes: the lanes that the same slots serve.
-        priority: the priority of a waiting task.
         order: the order in which the runners claim.
         rate: attempts per second that end in these lanes, see `pace`.
     """

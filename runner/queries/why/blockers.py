@@ -10,6 +10,7 @@ from shlex import quote
 from runner.errors import InvalidDuration, InvalidSettings
 from runner.filter.fields import suggestion
 from runner.model.duration import parse_duration
+from runner.model.text_limits import FAILED_HOST
 from runner.policy.claim_facts import CommonCause, Explanation
 from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.polling import Tiers, parse_poll_mode
@@ -32,7 +33,8 @@ from runner.queries.why.remedies import (
     tasks_of,
 )
 from runner.text.formatting import age, since, when
-from runner.text.operator import admits
+from runner.text.hosts import admits
+from runner.text.operator import host_names
 from runner.text.sanitize import count_noun, one_line
 
 GRACE = 2.0
@@ -43,12 +45,7 @@ START = "runner work -H package.module"
 
 
 def blockers(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
-    """Find the reasons why a waiting task does not run.
-
-    Args:
-        facts: the facts about a waiting task.
-        zone: the time zone of times in the text.
-    """
+    """Find the reasons why a waiting task does not run."""
     causes = [*map(_cause, CLAIM_POLICY.explain(facts, zone)), *_unclaimed(facts, zone)]
     yield from causes
     if causes and any(step.kind == "priority" for remedy in remedies(facts) for step in remedy.changes):
@@ -58,7 +55,7 @@ def blockers(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
         rest = [*_stalled(facts), *isolated, *_behind_suspects(facts), *_full(facts)]
         rest = rest or [*_between_scans(facts)]
         rest += _behind(facts)
-        yield from rest or [_nothing(facts)]
+        yield from rest or ([] if facts.stuck else [_nothing(facts)])
 
 
 def _cause(explanation: Explanation) -> Cause:
@@ -120,11 +117,13 @@ def _similar_handler(facts: Facts) -> str:
 def _elsewhere(facts: Facts, runners: Sequence[RunnerRow], zone: tzinfo) -> Cause:
     """The cause of a task whose hosts have no runner for it, while others have."""
     task = facts.task
-    names = [one_line(name) for name in task.hosts.split(",")]
+    names = [one_line(name) for name in host_names(task.hosts)]
     hosts = f"host {names[0]}" if len(names) == 1 else f"one of the hosts {listed(names)}"
     present = any(admits(task.hosts, runner.host) for runner in facts.alive)
     lack = "no live runner for such tasks" if present else "no live runner"
     until = when(task.hosts_until, facts.at, zone) if task.hosts_until else ""
+    failed = FAILED_HOST in task.hosts.split(",")
+    hosts += ", where its last attempt failed" if failed else ""
     text = f"It waits for {hosts}, which {'has' if len(names) == 1 else 'have'} {lack}"
     text += f"; any host may take it {until}." if until else ", and no other host may take it."
     places = listed(dict.fromkeys(one_line(runner.host) for runner in runners))
@@ -191,8 +190,6 @@ def _scan_of(polling: str, handler: str, failures: int) -> tuple[str, float] | N
 
     Args:
         polling: the polling of a runner, from `describe_polling`; another program may have written anything.
-        handler: the handler of the task.
-        failures: the number of its failures.
     """
     main, *own = polling.split("; ")
     with contextlib.suppress(InvalidDuration, InvalidSettings):

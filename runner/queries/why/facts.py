@@ -12,6 +12,7 @@ from runner.db.schema import is_state
 from runner.db.transaction import Transaction, clock
 from runner.db.types import db_now
 from runner.errors import InvalidSettings, TaskNotFound
+from runner.model.stuck_row import StuckRow
 from runner.model.task import Priority, State
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import STRICT, ClaimOrder, known_order
@@ -20,15 +21,17 @@ from runner.policy.lanes import Lane
 from runner.policy.limits import LimitUsage
 from runner.queries.audit import AuditRecord, audit
 from runner.queries.counting import Count
-from runner.queries.registries import Pauses, RegistryEntry, entry, limit_usages, pauses
+from runner.queries.limits import limit_usages
+from runner.queries.registries import Pauses, RegistryEntry, entry, pauses
 from runner.queries.rows import as_int, as_text, moment, readable
 from runner.queries.runners import RunnerRow, SlotKind, runner_of, runners
+from runner.queries.stuck_rows import stuck_on, with_sessions
 from runner.queries.task.attempts import last_rule
 from runner.queries.task.parents import Parent, parents
 from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_row, task_rows
 from runner.queries.why.ahead import ahead, arrivals, pace, suspects_ahead
-from runner.store.lanes import MANY, survey
-from runner.text.operator import admits
+from runner.store.claim.survey import MANY, survey
+from runner.text.hosts import admits
 
 CAP = 10_000
 MET = "claim_"
@@ -50,7 +53,6 @@ class CandidateRunner:
     """A live runner that claims tasks like this one.
 
     Args:
-        runner: the runner.
         pool: the kind of slots in which it runs such tasks.
         size: its slots for such tasks.
         running: the tasks in these slots, by handler.
@@ -81,15 +83,12 @@ class Facts:
     """The facts about a task and its surroundings.
 
     Args:
-        task: the task.
-        at: the database's time.
         refused: the names of the claim conditions that a live task does not meet.
         later: True if its due time is in the future, regardless of other obstacles.
         deadline_at: when its current attempt times out.
         queue: the registry entry of its queue; None if there is none.
         handler: the registry entry of its handler; None if no runner ever had it.
         limits: the limits of its queue and of its handler, with their use.
-        runners: all registered runners.
         candidates: the live runners that claim such tasks and are not draining.
         ahead: the due tasks that are claimed before it, assuming that nothing else blocks it.
         raised: the same for each higher priority, up to the first with no task ahead.
@@ -100,8 +99,8 @@ class Facts:
         terminated: the audit entry of its termination; None if there is none.
         predecessor: the task whose turn it is, of those with its order key; None if it is its own turn.
         order: the order in which the runners of such tasks claim.
-        bucket: its bucket.
         rule: the rule for unexpected results that decided after its last attempt; "" without one.
+        stuck: the verbs of live runners that could not change its row, with the reasons.
     """
 
     task: TaskRow
@@ -125,6 +124,7 @@ class Facts:
     order: ClaimOrder = STRICT
     bucket: int = 0
     rule: str = ""
+    stuck: tuple[StuckRow, ...] = ()
 
     @property
     def due(self) -> bool:
@@ -147,7 +147,6 @@ async def read_facts(tx: Transaction, id: int, cap: int = CAP) -> Facts:
 
     Args:
         tx: an open transaction; about twenty statements are executed, each along an index.
-        id: the task's id.
         cap: maximum number of tasks to count.
 
     Raises:
@@ -172,7 +171,12 @@ async def read_facts(tx: Transaction, id: int, cap: int = CAP) -> Facts:
             return await _of_waiting(tx, facts, None, cap)
         case State.RUNNING:
             facts = replace(facts, runner=await runner_of(tx, facts.task.runner_id), runners=tuple(await runners(tx)))
+            facts = replace(facts, stuck=await _stuck(tx, id, facts.runners))
     return replace(facts, terminated=await _terminated(tx, id))
+
+
+async def _stuck(tx: Transaction, id: int, runners: Sequence[RunnerRow]) -> tuple[StuckRow, ...]:
+    return tuple(await with_sessions(tx, [row for row in stuck_on(runners) if row.task == id]))
 
 
 async def _row(tx: Transaction, id: int) -> sa.RowMapping:
@@ -200,6 +204,7 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
         handler=await entry(tx, tx.tables.handler, task.handler),
         limits=tuple(await limit_usages(tx, {"queue": task.queue, "handler": task.handler})),
         runners=all_runners,
+        stuck=await _stuck(tx, task.id, all_runners),
     )
     candidates = claimants_of(all_runners, task.queue, task.handler, facts.bucket, task.hosts)
     running = await running_tasks(tx, [runner.id for runner in candidates])

@@ -23,7 +23,8 @@ from runner.policy.claim_facts import ClaimScope, CommonCause
 from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.limits import LIMITS, LimitUsage
 from runner.queries.counting import Count
-from runner.queries.registries import RegistryEntry, limit_usages, registry_entries
+from runner.queries.limits import limit_usages
+from runner.queries.registries import RegistryEntry, registry_entries
 from runner.queries.rows import as_int, as_text
 from runner.queries.runners import RunnerRow, runners
 from runner.queries.task.parents import Parent, parents
@@ -56,7 +57,6 @@ class CauseGroup:
     Args:
         kind: the kind of the cause, see Cause.
         phrase: the cause; values from the database in it are safe to print.
-        tasks: the number of tasks.
         command: the shell command that lifts the cause; empty if no single one does.
         freed: the tasks that the command frees: they have no other cause.
         example: the id of one of the tasks.
@@ -77,8 +77,6 @@ class WhyMany:
     """The answer to "why are these tasks not running?".
 
     Args:
-        at: the database's time.
-        filter: the filter, as text.
         examined: the number of tasks; `more` if it is only the first part of them, by due time.
         causes: the causes, most tasks first.
     """
@@ -122,7 +120,6 @@ async def why_many(tx: Transaction, task_filter: Filter, zone: tzinfo, most: int
     Args:
         tx: an open transaction; about twenty statements are executed, for any number of tasks.
         task_filter: the filter; only waiting and blocked tasks are examined.
-        zone: the time zone of times in the text.
         most: maximum number of tasks to examine, in the order of their due times.
     """
     ids, blocked_ids, more = await _examined(tx, task_filter, most)

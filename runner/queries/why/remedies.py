@@ -2,18 +2,22 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from shlex import quote
 from typing import Literal, NamedTuple
 
+from runner.model.stuck_row import StuckRow
 from runner.model.task import State
 from runner.policy.claim_facts import CommonCause, RemedyStep
 from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.limits import WithinLimits
 from runner.queries.counting import Count
-from runner.queries.runners import RunnerRow, SlotKind
+from runner.queries.runners import PIPES, RunnerRow, SlotKind
 from runner.queries.why.facts import CandidateRunner, Facts
 from runner.text.formatting import age
+from runner.text.operator import host_names
 from runner.text.sanitize import count_noun, one_line
+from runner.text.stuck_row import MISSED, stuck_advice, stuck_fact, stuck_fate
 
 MOST_NAMED = 4
 """Maximum number of handlers that one sentence lists."""
@@ -73,24 +77,33 @@ def describe(runner: RunnerRow) -> str:
 
 
 def blocked_runner(runner: RunnerRow) -> Cause:
-    """The reason why a live runner neither starts nor ends tasks.
-
-    Args:
-        runner: a runner with a block.
-    """
+    """The reason why a live runner neither starts nor ends tasks."""
     duration, culprit = age(runner.blocked_for), one_line(runner.culprit)
     if runner.block is not None and runner.block.locked:
-        text = (
-            f"R{describe(runner)[1:]} has executed no Python code for {duration}: C code of {culprit} holds "
-            "the interpreter lock."
-        )
-        return Cause("locked", text, 'use executor="process" for this handler', at_runner(runner))
+        fact = f", and {one_line(runner.block.fact)}" if runner.block.fact else ""
+        text = f"R{describe(runner)[1:]} has sent neither a heartbeat nor a ping for {duration}{fact}: "
+        text += f"{one_line(runner.guess)}."
+        advice = "read its log" if runner.block.fact.endswith(PIPES) else 'use executor="process" for this handler'
+        return Cause("locked", text, advice, at_runner(runner))
     place = one_line(runner.block.place) if runner.block is not None and runner.block.tasks else ""
     text = (
         f"The event loop of {describe(runner)} has been blocked for {duration} by {culprit}"
         f"{f' at {place}' if place else ''}: a blocking call in an async handler."
     )
     return Cause("stalled", text, 'make it a plain function, or use executor="process"', at_runner(runner))
+
+
+def stuck_cause(row: StuckRow, at: datetime, runner: RunnerRow | None = None) -> Cause:
+    """The reason why a row of a task does not change.
+
+    Args:
+        runner: the runner of the task; None without one.
+    """
+    tries = f"tried {count_noun(row.tries, 'time')} in {age(at - row.since)}"
+    end = f" {fate}." if (fate := stuck_fate(row)) else ""
+    text = f"Its row is {row.cause}: {stuck_fact(row)}. So {MISSED[row.verb]}, {tries}.{end}"
+    common = CommonCause(f"the row is {row.cause}: {one_line(row.fact)}")
+    return Cause("stuck", text, stuck_advice(row), at_runner(runner), common)
 
 
 def at_runner(runner: RunnerRow | None) -> RelatedView:
@@ -118,7 +131,7 @@ def listed(names: Iterable[str]) -> str:
 def resize(runner_id: int, kind: SlotKind, number: int) -> str:
     """The command that changes the number of slots of one kind."""
     option = "concurrency" if kind == "slots" else kind
-    return f"runner resize {runner_id} --{option} {number}"
+    return f"runner runners resize {runner_id} --{option} {number}"
 
 
 MAX_GROWTH = 4
@@ -152,9 +165,6 @@ def sentence(remedies: Sequence[Remedy]) -> str:
 
 def remedies(facts: Facts) -> tuple[Remedy, ...]:
     """Find the changes that would let a task start now.
-
-    Args:
-        facts: the facts about any task.
 
     Returns:
         The alternatives; none if the task is not waiting, starts anyway, or no change guarantees a start.
@@ -212,7 +222,8 @@ def _new_runner(facts: Facts, most: int) -> Iterator[tuple[RemedyStep, ...]]:
     if _fits(ahead, most):
         room = f" with {ahead.number + 1:,} free slots" if ahead.number else ""
         text = f"a runner{room} claimed handler {one_line(facts.task.handler)} from queue {one_line(facts.task.queue)}"
-        text += f" on {one_line(facts.task.hosts.replace(',', ' or '))}" if facts.task.hosts else ""
+        hosts = host_names(facts.task.hosts)
+        text += f" on {one_line(' or '.join(hosts))}" if hosts else ""
         command = "runner work -H package.module"
         if any(runner.buckets is not None and facts.task.handler in runner.handlers for runner in facts.alive):
             text, command = f"{text} and bucket {facts.bucket}", f"{command} --buckets {facts.bucket}"

@@ -17,23 +17,34 @@ from runner.errors import InvalidInput, TaskNotFound
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.schedule import OVERLAPS, overlap_effect
+from runner.model.stuck_row import StuckRow
 from runner.model.task import Shown, State
 from runner.policy.claim_conditions import AttemptsLeft, NotExpired, used_up
 from runner.policy.claim_facts import CommonCause
 from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits
-from runner.queries.as_of import CANDIDATES, task_as_of, tasks_as_of
+from runner.queries.breakers import breakers
 from runner.queries.health import reads_audit
-from runner.queries.reconstruction import UNRECORDED as WAITING_OR_RUNNING
-from runner.queries.reconstruction import PastTask
-from runner.queries.registries import RegistryEntry, breakers, registries_as_of
+from runner.queries.past.as_of import CANDIDATES, task_as_of, tasks_as_of
+from runner.queries.past.reconstruction import UNRECORDED as WAITING_OR_RUNNING
+from runner.queries.past.reconstruction import PastTask
+from runner.queries.registries import RegistryEntry, registries_as_of
 from runner.queries.rows import moment
 from runner.queries.schedules import TaskSchedule, schedule_of
 from runner.queries.task.parents import Parent
 from runner.queries.task_list.row import TaskRow
 from runner.queries.why.blockers import blockers
 from runner.queries.why.facts import Facts, read_facts
-from runner.queries.why.remedies import Cause, RelatedView, Remedy, at_runner, blocked_runner, describe, remedies
+from runner.queries.why.remedies import (
+    Cause,
+    RelatedView,
+    Remedy,
+    at_runner,
+    blocked_runner,
+    describe,
+    remedies,
+    stuck_cause,
+)
 from runner.text.formatting import age, sentence_of, since, when
 from runner.text.sanitize import one_line
 from runner.text.times import format_moment
@@ -44,8 +55,6 @@ class Why:
     """The answer to "why is this task in this state?".
 
     Args:
-        task: the task.
-        at: the database's time.
         verdict: a one-sentence summary.
         causes: the reasons, most important first.
         remedies: alternative ways to let the task start now.
@@ -65,8 +74,6 @@ async def why(tx: Transaction, id: int, zone: tzinfo) -> Why:
 
     Args:
         tx: an open transaction; see `read_facts`.
-        id: the task's id.
-        zone: the time zone of times in the text.
 
     Raises:
         TaskNotFound: no task has this id.
@@ -91,6 +98,8 @@ def verdict(facts: Facts) -> str:
     task = facts.task
     name = f"Task {task.id} {one_line(task.handler)}"
     match task.shown:
+        case Shown.RUNNING if _ended(facts) is not None:
+            return f"{name} has ended, and its outcome is not written."
         case Shown.RUNNING:
             return f"{name} is running."
         case Shown.LOST:
@@ -107,8 +116,9 @@ def causes(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
 
     Args:
         facts: the result of `read_facts`.
-        zone: the time zone of times in the text.
     """
+    for row in facts.stuck:
+        yield stuck_cause(row, facts.at, facts.runner)
     match facts.task.state:
         case State.WAITING:
             yield from blockers(facts, zone)
@@ -177,11 +187,18 @@ def _running(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
         duration = since(task.claimed_at, facts.at)
         process = " in a process of its own" if task.handler in runner.in_processes else ""
         text = f"It has been running on {describe(runner)}{process} for {duration}, {attempt}{limit}."
+        if _ended(facts) is not None:
+            text = f"It ran on {describe(runner)}{process}, {attempt}, started {duration} ago."
         yield Cause(State.RUNNING, text, view=at_runner(runner))
         if runner.blocked_for:
             yield blocked_runner(runner)
     if task.cancel_requested:
         yield _termination(facts)
+
+
+def _ended(facts: Facts) -> StuckRow | None:
+    """The stuck row of an attempt that has ended."""
+    return next((row for row in facts.stuck if row.verb == "settle"), None)
 
 
 def _termination(facts: Facts) -> Cause:
@@ -248,10 +265,7 @@ async def why_as_of(tx: Transaction, id: int, at: datetime, zone: tzinfo) -> Why
     """Find out why a task was not running at a past moment, by the conditions whose facts are known for then.
 
     Args:
-        tx: an open transaction.
-        id: the task's id.
         at: the moment, aware.
-        zone: the time zone of times in the text.
 
     Returns:
         The causes without advice. The last one names the facts that are not recorded. See `task_as_of` for errors.

@@ -56,9 +56,6 @@ class Incident:
     """The data of a report.
 
     Args:
-        at: the database's time.
-        queues: the results by queue.
-        handlers: the results by handler.
         before: the results by queue of the period of the same length before.
         minutes: the counts by minute.
         failures: the failure groups, largest first.
@@ -213,13 +210,7 @@ def _rescues(minutes: Sequence[MinuteFlow], rescues: Sequence[datetime]) -> Iter
 
 
 def as_markdown(incident: Incident, name: str, zone: tzinfo) -> str:
-    """Write a report as Markdown: secrets are masked, and texts from the database are inert.
-
-    Args:
-        incident: the data.
-        name: the database, for the title.
-        zone: the time zone of all times.
-    """
+    """Write a report as Markdown: secrets are masked, and texts from the database are inert."""
     since, until = (at.astimezone(zone) for at in (incident.queues.since, incident.queues.until))
     end = f"{until:%H:%M %Z}" if since.date() == until.date() else f"{until:%Y-%m-%d %H:%M %Z}"
     items = ((_clock(item.at, until, seconds=not item.minute), item.text) for item in _timeline(incident))

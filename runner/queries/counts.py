@@ -22,7 +22,7 @@ from runner.queries.counting import Count, RunningCounts, WaitingCounts
 from runner.queries.registries import MOST, Pause, RegistryEntry, changed_entries, registry_entries
 from runner.queries.reports import Flow, flows
 from runner.queries.rows import as_text
-from runner.store.lanes import survey
+from runner.store.claim.survey import survey
 
 STEPS = (1_000, 10_000)
 """The number of newest tasks to read; the second step runs only if all tasks of the first are newer than the period."""
@@ -90,7 +90,6 @@ class QueueCounts:
     """The numbers of one queue.
 
     Args:
-        queue: the name of the queue.
         ready: due tasks.
         scheduled: future tasks that were never attempted.
         retrying: future tasks that were attempted before.
@@ -251,7 +250,6 @@ async def waiting(tx: Transaction, cap: int = CAP, most: int = MOST_QUEUES) -> d
     """Count the waiting tasks of each queue: the slowest part of `counts` on a large backlog.
 
     Args:
-        tx: an open transaction.
         cap: maximum number of tasks to count per number.
         most: maximum number of queues, by name.
     """

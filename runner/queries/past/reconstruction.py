@@ -1,7 +1,8 @@
 """reconstruction: the state of a task at a past moment, from its row, attempts, changes and dependencies.
 
-A decision without I/O: `runner.queries.as_of` reads the evidence. Snoozes, releases and rescues before the start leave
-no attempt. Gaps in the fences reveal them: within a gap, a task was waiting or running, and which of both is unknown.
+A decision without I/O: `runner.queries.past.as_of` reads the evidence. Snoozes, releases and rescues before the start
+leave no attempt. Gaps in the fences reveal them: within a gap, a task was waiting or running, and which of both is
+unknown.
 """
 
 from bisect import bisect_right
@@ -30,7 +31,6 @@ class Evidence(NamedTuple):
         row: the live or finished row, with readable values by column.
         attempts: its failed attempts by column.
         changes: its audit entries, oldest first.
-        dependencies: its dependencies by column.
     """
 
     row: Mapping[str, Any]
@@ -68,12 +68,8 @@ class PastRun(NamedTuple):
     """A run of a task.
 
     Args:
-        fence: the fence of its claim.
         start: when it was claimed; None if unknown.
         end: when it ended; None while it runs.
-        attempt: its number.
-        runner_id: its runner.
-        host: the host of the runner.
         bumps: the number of fences that its end used.
     """
 

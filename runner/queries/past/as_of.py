@@ -22,7 +22,7 @@ from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.queries.audit import as_record, entries
 from runner.queries.counting import Count
 from runner.queries.health import reads_audit
-from runner.queries.reconstruction import Evidence, PastTask, past_task
+from runner.queries.past.reconstruction import Evidence, PastTask, past_task
 from runner.queries.registries import Pause, registries_as_of
 from runner.queries.reports import Flow, flows_between
 from runner.queries.rows import as_text, moment, readable
@@ -55,7 +55,6 @@ class PastPage:
     """A page of a task list as of a moment.
 
     Args:
-        at: the moment.
         tasks: the tasks, newest first.
         next: the id to continue after; None on the last page.
         capped: True if the search stopped after CANDIDATES tasks.
@@ -74,13 +73,10 @@ class PastQueue:
     """A queue as of a moment.
 
     Args:
-        queue: its name.
         states: the number of its tasks by word of their state; finished ones only as dead.
-        dead: its dead tasks.
         oldest: seconds since its first ready task became due; None without one.
         minute: its flow in the last full minute.
         hour: its flow in the hour before.
-        pause: the pause in force.
         limits: its limits over all runners.
     """
 
@@ -99,9 +95,6 @@ class PastQueues:
     """The queues as of a moment.
 
     Args:
-        at: the moment.
-        queues: the queues by name.
-        handlers: the pauses of handlers in force.
         busy: the number of running tasks by id and host of their runner.
         capped: True if only the first CANDIDATES unfinished tasks were counted.
         audited: as for PastPage.
@@ -119,7 +112,6 @@ async def read_moment(tx: Transaction, written: str, zone: tzinfo) -> datetime:
     """Parse a past moment, by the database's clock.
 
     Args:
-        tx: an open transaction.
         written: the moment as typed: `03:12`, `20m ago`, `2026-11-22T03:12+01:00`.
         zone: the time zone of times without an offset.
 
@@ -154,7 +146,6 @@ async def tasks_as_of(
     """List the tasks that existed at a moment, newest first, in their states of then.
 
     Args:
-        tx: an open transaction.
         at: the moment, aware; see `read_moment`.
         task_filter: the filter, which applies to the values of then.
         after: the id to continue after; None to begin.

@@ -1,0 +1,1 @@
+"""The state of tasks and runners at a past time."""
