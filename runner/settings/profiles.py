@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from runner.errors import InvalidSettings, UnknownProfile
+from runner.model.home import config_folder
 from runner.settings.settings import locate
 from runner.urls import DatabaseUrl
 
@@ -38,9 +39,6 @@ def read_password(command: str, where: str, timeout: float = PASSWORD_TIMEOUT) -
         command: command line, split as a shell does, but run without a shell.
         where: origin of the command, for messages.
         timeout: seconds until the program is killed.
-
-    Returns:
-        The password.
 
     Raises:
         InvalidSettings: the program cannot be started, fails, takes too long, or prints no usable password.
@@ -102,7 +100,6 @@ class Profile:
     """A profile of the configuration file.
 
     Args:
-        name: name of the profile.
         path: path of the configuration file.
         values: values as TOML returns them.
     """
@@ -173,16 +170,16 @@ class ConfigFile:
     """The configuration file; an optional file that is missing has no profiles.
 
     Args:
-        path: path of the file.
         default_profile: profile to use if none is selected.
-        profiles: profiles by name.
         exists: True if the file exists.
+        unreachable: the error of an optional file that this user cannot reach; empty for any other file.
     """
 
     path: Path
     default_profile: str | None = None
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     exists: bool = True
+    unreachable: str = ""
 
     def choose(self, name: str | None) -> Profile | None:
         """Return a profile.
@@ -206,19 +203,15 @@ class ConfigFile:
 
 def default_path() -> Path:
     """Return the default path of the configuration file."""
-    try:
-        import platformdirs
-    except ModuleNotFoundError:  # an installation that only submits may lack it
-        folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-        return folder / "tasktui" / "config.toml"
-    return platformdirs.user_config_path("tasktui") / "config.toml"
+    return config_folder() / "config.toml"
 
 
 def read_config(path: Path | None, asked_by: str = "") -> ConfigFile:
     """Read the configuration file.
 
     Args:
-        path: path of a required file; None for the default file, which may be missing.
+        path: path of a required file; None for the default file, which may be missing. A default file that this user
+            cannot reach counts as missing: a service often runs with the HOME of another user.
         asked_by: origin of the path, for messages.
 
     Returns:
@@ -228,7 +221,7 @@ def read_config(path: Path | None, asked_by: str = "") -> ConfigFile:
         InvalidSettings: a required file is missing; or the file is not a regular file, not readable, not TOML or not
             a configuration file; or it names a password_command, and other users may write or replace it.
     """
-    file = path or default_path()
+    file, status = path or default_path(), None
     try:
         status = file.stat()
         # Opening a fifo waits for a writer, and reading a device may never end.
@@ -239,9 +232,13 @@ def read_config(path: Path | None, asked_by: str = "") -> ConfigFile:
         if path is None:
             return ConfigFile(file, exists=False)
         raise InvalidSettings(where=asked_by or str(file), why=f"the file {file} does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InvalidSettings(where=str(file), why=f"the file cannot be read: {why}") from None
+    except OSError as error:
+        why = f"{error.strerror} (errno {error.errno})"
+        if path is None and not (status and status.st_uid == os.geteuid()):
+            return ConfigFile(file, exists=False, unreachable=why)
+        raise InvalidSettings(where=asked_by or str(file), why=f"the file {file} cannot be read: {why}") from None
+    except UnicodeDecodeError:
+        raise InvalidSettings(where=str(file), why="the file cannot be read: it is not UTF-8 text") from None
     config = _parsed(file, _decoded(file, text))
     _reject_foreign_command(config, status)
     return config
@@ -276,9 +273,6 @@ def replaceable(file: Path) -> str:
 
     The rule is that of OpenSSH for `authorized_keys`: every folder above the file must belong to a trusted user and be
     writable by no other one. Links count by their own folder and by their target.
-
-    Args:
-        file: path of an existing file.
 
     Returns:
         The problem, with advice; empty if there is none.

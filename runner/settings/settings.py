@@ -1,15 +1,14 @@
 """Settings: every value that a user can set, with its type, bounds, default, description and origin."""
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import (
-    BaseModel,
     ByteSize,
-    ConfigDict,
     Field,
     InstanceOf,
     ModelWrapValidatorHandler,
@@ -19,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from runner.errors import InvalidSettings, InvalidUrl
 from runner.model.duration import format_duration
@@ -50,7 +50,7 @@ DEFAULT_URL = "sqlite:///tasktui.db"
 MAX_TRANSACTIONS = 10
 """Default limit of open handler transactions; more connections rarely make a database faster."""
 
-ENV_PREFIX = "RUNNER_"
+ENV_PREFIX = "TASKTUI_"
 
 
 class Row(NamedTuple):
@@ -66,7 +66,7 @@ class Origins(NamedTuple):
 
     Args:
         places: origin by setting, without those at their default.
-        stray: RUNNER_* variables that are not settings.
+        stray: TASKTUI_* variables that are not settings.
     """
 
     places: Mapping[str, str] = {}
@@ -77,7 +77,11 @@ class Origins(NamedTuple):
         return self.places.get(name, f"argument {name}")
 
 
-class Settings(BaseModel):
+SOURCES: ContextVar[tuple[PydanticBaseSettingsSource, ...]] = ContextVar("SOURCES", default=())
+"""The sources of `load` besides the arguments, the strongest first; none for the constructor alone."""
+
+
+class Settings(BaseSettings):
     """All settings. The constructor uses only its arguments and defaults; `load` reads all sources.
 
     Raises:
@@ -85,7 +89,15 @@ class Settings(BaseModel):
         InvalidUrl: the URL is not valid or not supported.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        validate_default=False,
+        env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,
+        enable_decoding=False,  # texts such as mail,sms are not JSON
+    )
 
     profile: str | None = Field(default=None, description="profile of the configuration file")
     config: Path | None = Field(default=None, description="path of the configuration file, if not the default one")
@@ -117,7 +129,8 @@ class Settings(BaseModel):
     slice: Name | None = Field(
         default=None,
         description="share of the buckets: 2/8 (those with bucket % 8 = 2; a second runner of a slice is its standby), "
-        "live (the live runners with the same handlers and queues divide them), or single (one runner claims)",
+        "live (the live runners with the same handlers and queues divide them), single (one runner claims), or a class "
+        "of your own as package.module:Class",
     )
 
     poll_mode: Name = Field(
@@ -223,7 +236,8 @@ class Settings(BaseModel):
     on_error: ErrorRule = Field(default=ON_ERROR.choices[0], description=ON_ERROR.help)
     on_none: NoneRule = Field(default=ON_NONE.choices[0], description=ON_NONE.help)
     max_interruptions: Maximum = Field(
-        default=20, description="how often stopping runners may interrupt a task without a new checkpoint; or none"
+        default=20,
+        description="how often stops of runners and outages may interrupt a task without a new checkpoint; or none",
     )
 
     sqlite_synchronous: Durability = Field(
@@ -237,6 +251,18 @@ class Settings(BaseModel):
     )
 
     origins: InstanceOf[Origins] = Field(default=Origins(), repr=False, exclude=True)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature of pydantic-settings
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the arguments, and the sources of `load`."""
+        return init_settings, *SOURCES.get()
 
     @model_validator(mode="wrap")
     @classmethod
@@ -286,10 +312,10 @@ class Settings(BaseModel):
         return self.profile or self.url.database.rpartition("/")[2] or self.url.kind
 
     def describe(self) -> list[Row]:
-        """List every setting; RUNNER_* variables that are not settings come last."""
+        """List every setting; TASKTUI_* variables that are not settings come last."""
         rows = []
         for name in NAMES:
-            origin = self.origins.places.get(name, "argument") if name in self.model_fields_set else "default"
+            origin = self.origins.places.get(name, "argument" if name in self.model_fields_set else "default")
             rows.append(Row(name, value_text(getattr(self, name)), origin))
         tls = self.url.tls
         rows.append(Row("tls", tls.mode or "not needed", "weaker than verify-full" if tls.weak else "derived from url"))

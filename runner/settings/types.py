@@ -31,6 +31,13 @@ def _items(value: Any) -> Any:
     return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
 
 
+def _all_items(value: Any) -> Any:
+    """The items of one list, or of several, such as those of a repeated option."""
+    if isinstance(value, (tuple, list)):
+        return [item for each in value for item in (_items(each) if isinstance(each, str) else [each])]
+    return _items(value)
+
+
 def _upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
@@ -67,10 +74,32 @@ def module_name(text: str) -> str:
     raise ValueError(f"it must be the name of a Python module, such as {example}, not {text!r}")
 
 
-Identifier: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$", max_length=63)]
-Prefix: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([a-z_][a-z0-9_]*)?$", max_length=MAX_PREFIX)]
+RESERVED_SIGNS = "%:\\$"
+"""Characters with a meaning of their own in SQL texts and parameters."""
+
+
+def identifier(longest: int, text: str) -> str:
+    """Check a part of the names of tables: any printable text, such as `Shop "2"`, which statements quote.
+
+    Args:
+        longest: maximum number of bytes.
+        text: the text.
+
+    Raises:
+        ValueError: it is too long, or has characters that no name may have.
+    """
+    if len(text.encode(errors="surrogatepass")) > longest:
+        raise ValueError(f"it must have at most {longest} bytes")
+    signs = [sign for sign in text if sign in RESERVED_SIGNS or not sign.isprintable()]
+    if signs:
+        raise ValueError(f"it must not contain {signs[0]!r}")
+    return text
+
+
+Identifier: TypeAlias = Annotated[str, StringConstraints(min_length=1), AfterValidator(partial(identifier, 63))]
+Prefix: TypeAlias = Annotated[str, AfterValidator(partial(identifier, MAX_PREFIX))]
 Module: TypeAlias = Annotated[str, AfterValidator(module_name)]
-Modules: TypeAlias = Annotated[tuple[Module, ...], BeforeValidator(_items)]
+Modules: TypeAlias = Annotated[tuple[Module, ...], BeforeValidator(_all_items)]
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 Names: TypeAlias = Annotated[tuple[Name, ...], BeforeValidator(_items)]
 ErrorRule: TypeAlias = Annotated[str, AfterValidator(partial(_outcome_rule, ON_ERROR))]

@@ -12,6 +12,8 @@ NOTHING = "-"
 """The text of a missing value."""
 
 TEN_MILLISECONDS = 0.01
+
+MILLION = 1_000_000
 """Seconds below which durations show tenths of a millisecond."""
 
 
@@ -81,6 +83,13 @@ def rate(number: float | None) -> str:
     if number is None:
         return NOTHING
     return f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"  # noqa: PLR2004 - two digits
+
+
+def volume(number: float | None) -> str:
+    """A number of tasks: `288,000`, `1.2 M`."""
+    if number is None:
+        return NOTHING
+    return f"{number / MILLION:,.1f} M" if number >= MILLION else f"{number:,.0f}"
 
 
 def verb(stored: str) -> str:
@@ -192,7 +201,6 @@ def progress(done: int, total: int | None, took: float) -> str:
     """The progress of a bulk operation: `1,200 of 4,120 (29 %), 350 a second, 8s left`.
 
     Args:
-        done: the items done.
         total: all items; None if unknown.
         took: seconds so far.
     """

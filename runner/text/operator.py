@@ -3,13 +3,12 @@
 import getpass
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from runner.errors import InvalidTask
-from runner.model.text_limits import require_text
+from runner.model.text_limits import FAILED_HOST
 
 LOCAL_TIME = Path("/etc/localtime")
 
@@ -27,41 +26,9 @@ def host() -> str:
     return socket.gethostname()
 
 
-ANY_HOST, SAME_HOST = "any", "same"
-"""The words for all hosts, and for the host that submits a task."""
-
-
-NO_HOST = "name a host, same for this host, or any for all hosts"
-
-
-def host_list(hosts: str | Iterable[str]) -> str:
-    """Return hosts in the form in which a task stores them: sorted names with commas between them; empty for all.
-
-    Args:
-        hosts: names, or one text with commas between them; `same` is this host. `any` alone means all hosts.
-
-    Raises:
-        InvalidTask: there is no name, e.g. because a variable of a shell is empty.
-    """
-    if not isinstance(hosts, Iterable):
-        raise InvalidTask(field="hosts", value=hosts, why=NO_HOST)
-    words = hosts.split(",") if isinstance(hosts, str) else list(hosts)
-    for word in words:
-        require_text("hosts", word)
-    names = {host() if word == SAME_HOST else word for word in (word.strip() for word in words)}
-    if not any(names):
-        raise InvalidTask(field="hosts", value=hosts, why=NO_HOST)
-    return "" if names == {ANY_HOST} else ",".join(sorted(names))
-
-
-def admits(hosts: str, name: str) -> bool:
-    """True if a task may run on a host.
-
-    Args:
-        hosts: the hosts of the task as it stores them.
-        name: the name of the host.
-    """
-    return not hosts or name in (word.strip() for word in hosts.split(","))
+def host_names(hosts: str) -> list[str]:
+    """The names of the hosts that may take a task, as it stores them; empty for all."""
+    return [name for word in hosts.split(",") if (name := word.strip()) and name != FAILED_HOST] if hosts else []
 
 
 def now() -> datetime:
@@ -74,7 +41,6 @@ def local_zone(environ: Mapping[str, str] | None = None, local_time: Path = LOCA
 
     Args:
         environ: the environment, for TZ; os.environ by default.
-        local_time: the zone file of the system.
 
     Returns:
         The zone; the current offset if no zone is named.

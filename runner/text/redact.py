@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 from functools import cache
@@ -28,6 +28,8 @@ _SECRET = re.compile(
     r"|private[-_ ]?key|credential|cookie|^session(?:[-_ ]?id)?$|^pin$|^cvv$|^cvc$|signature",
     re.IGNORECASE,
 )
+_SECRET_IN_TEXT = re.compile(_SECRET.pattern.replace("^", '"').replace("$", '"'), re.IGNORECASE)
+"""Finds the same names in JSON text."""
 
 # The first words of messages about an argument, as in "password: at least 8 characters". Each has no word of a value.
 _MESSAGE = r"""
@@ -63,10 +65,6 @@ _HINTS = (
 def mask(text: str, *, reveal: bool = False) -> str:
     """Mask secrets in a text: an error, a traceback, a log line.
 
-    Args:
-        text: any text.
-        reveal: keep the secrets.
-
     Returns:
         The text with MASK in place of passwords in URLs, values after names such as `password=`, bearer tokens, and
         keys in well-known formats.
@@ -96,7 +94,6 @@ def redact(value: Any, *, reveal: bool = False, levels: int = MOST_LEVELS) -> An
 
     Args:
         value: decoded JSON.
-        reveal: keep the secrets.
         levels: maximum number of levels of nesting to show; deeper values are masked.
 
     Returns:
@@ -124,11 +121,31 @@ def secrets(payload: str) -> list[str]:
     Args:
         payload: JSON text.
     """
+    if "\\" not in payload and _SECRET_IN_TEXT.search(payload) is None:  # cheap, because each log line asks
+        return []
     try:
         texts = set(_secret_texts(json.loads(payload), secret=False))
     except (ValueError, RecursionError):
         return []
     return sorted(texts, key=len, reverse=True)
+
+
+def hide(value: Any, texts: Iterable[str]) -> Any:
+    """Mask texts in a value at any depth of its lists and dicts.
+
+    Args:
+        value: a text, or decoded JSON.
+        texts: the texts, as from `secrets`.
+    """
+    match value:
+        case str():
+            for text in texts:
+                value = value.replace(text, MASK)
+        case list() | tuple():
+            return type(value)([hide(item, texts) for item in value])
+        case dict():
+            return {name: hide(item, texts) for name, item in value.items()}
+    return value
 
 
 def _secret_texts(value: Any, *, secret: bool) -> Iterator[str]:
@@ -147,7 +164,6 @@ def decode(text: str | None, *, reveal: bool = False) -> Any:
 
     Args:
         text: the stored text, possibly from a foreign client; None for no value.
-        reveal: keep the secrets.
 
     Returns:
         The value with its secrets masked; a text that is not JSON is masked as a whole.
@@ -204,7 +220,6 @@ def decode_audit(text: str | None, *, reveal: bool = False) -> dict[str, Any]:
 
     Args:
         text: the stored text; None for no value.
-        reveal: keep the secrets.
 
     Returns:
         The values by name, with secrets masked; the payload, stored as text, is decoded too.
@@ -229,9 +244,7 @@ def differences(
     Args:
         before: the values before, JSON text.
         after: the values after, JSON text.
-        reveal: keep the secrets.
         most: maximum number of characters of a value; None for all.
-        zone: the time zone of times.
     """
     old, new = (decode_audit(text, reveal=reveal) for text in (before, after))
     was, now = (decode_audit(text, reveal=True) for text in (before, after))  # masks would hide a changed secret

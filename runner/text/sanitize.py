@@ -48,7 +48,6 @@ def clean(text: str, limit: int = LONGEST_TEXT, *, newlines: bool = False) -> st
     escapes (`\u202e`); all blanks become spaces; combining marks are limited; a long text is cut.
 
     Args:
-        text: any text.
         limit: maximum number of characters to show, at least 1.
         newlines: keep line breaks and widen tabs, for a text with its own lines.
 
@@ -73,6 +72,22 @@ def one_line(text: str, limit: int = 200) -> str:
 def state_text(state: Shown) -> str:
     """A displayed state: sign and word."""
     return f"{SIGNS[state]} {state}"
+
+
+def error_text(error: BaseException) -> str:
+    """Return the message of an exception, whatever its own `__str__` does: it may even exit."""
+    try:
+        return str.__str__(str(error))  # without the methods of a subclass of str
+    except BaseException:
+        return "(message not readable)"
+
+
+def value_text(value: object) -> str:
+    """Return the `repr` of a value, whatever its own `__repr__` does: it may even exit."""
+    try:
+        return str.__str__(repr(value))
+    except BaseException:
+        return f"a {type(value).__name__} (not readable)"
 
 
 def count_noun(number: int, noun: str) -> str:
@@ -111,7 +126,6 @@ def csv_text(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Write a table as CSV that spreadsheets read as plain values, never as formulas.
 
     Args:
-        titles: the column titles.
         rows: the values; None becomes an empty cell, and text is sanitized and gets a leading apostrophe if it starts
             like a formula.
     """

@@ -97,7 +97,6 @@ def format_zone(moment: datetime, zone: tzinfo) -> str:
 
     Args:
         moment: an aware moment; the offset may differ half a year later.
-        zone: the zone.
     """
     local = moment.astimezone(zone)
     offset, name = local.isoformat(" ", "seconds")[19:], local.tzname() or ""

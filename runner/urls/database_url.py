@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import quote
 
 from runner.errors import InvalidUrl, PasswordInArguments
+from runner.model.home import expand_home
 from runner.urls.libpq import Host, Tls, Unreadable, read_parts, tls_for
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class DatabaseUrl:
 
     Args:
         kind: kind of database.
-        database: path of the SQLite file, or name of the PostgreSQL database; empty for libpq's default.
+        database: absolute path of the SQLite file, or name of the PostgreSQL database; empty for libpq's default.
         user: login role; None for libpq's default.
         password: None for libpq's default: PGPASSWORD, ~/.pgpass, a service.
         hosts: servers to try in order; none for libpq's default: PGHOST, a service, a local socket.
@@ -91,9 +92,10 @@ def parse_url(text: str | DatabaseUrl) -> DatabaseUrl:
     """Parse a database URL.
 
     Args:
-        text: `sqlite:///file.db`, `sqlite:////absolute/file.db`, a path that ends in .db, .sqlite or .sqlite3, or
-            `postgresql://user:password@host:port/database?option=value` (also `postgres://`), with several hosts
-            separated by commas. PostgreSQL URLs use percent-encoding for special characters, as in libpq.
+        text: `sqlite:///file.db` (in the current folder), `sqlite:////absolute/file.db`, a path that ends in .db,
+            .sqlite or .sqlite3, or `postgresql://user:password@host:port/database?option=value` (also `postgres://`),
+            with several hosts separated by commas. PostgreSQL URLs use percent-encoding for special characters, as in
+            libpq.
 
     Returns:
         The decoded parts. A DatabaseUrl is returned as it is.
@@ -176,7 +178,7 @@ def _sqlite(rest: str) -> DatabaseUrl:
         raise Unreadable("write three slashes before the path of a file")
     if "?" in path or path.startswith("file:"):
         raise Unreadable("SQLite options are settings, not part of the URL")
-    return DatabaseUrl("sqlite", _home(path))
+    return DatabaseUrl("sqlite", _absolute(path))
 
 
 def _file(path: str) -> DatabaseUrl:
@@ -184,11 +186,19 @@ def _file(path: str) -> DatabaseUrl:
         raise Unreadable("it is neither a URL nor a file path")
     if Path(path).suffix.lower() not in FILE_ENDINGS:
         raise Unreadable("it has no scheme, and is not a path that ends in .db, .sqlite or .sqlite3")
-    return DatabaseUrl("sqlite", _home(path))
+    return DatabaseUrl("sqlite", _absolute(path))
 
 
-def _home(path: str) -> str:
-    return str(Path(path).expanduser()) if path.startswith("~") else path
+def _absolute(path: str) -> str:
+    """Make a path absolute once: a handler, or the application, may change the folder of the process later."""
+    path = str(expand_home(path)) if path.startswith("~") else path
+    if Path(path).is_absolute():
+        return path
+    try:
+        return str(Path.cwd() / path)
+    except OSError as error:
+        why = f"its path is relative, and the current folder cannot be read: {error.strerror} (errno {error.errno})"
+        raise Unreadable(why) from None
 
 
 def _host_text(host: Host) -> str:

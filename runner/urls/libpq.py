@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 from urllib.parse import unquote_to_bytes
 
+from runner.model.home import expand_home
+
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
@@ -101,7 +103,7 @@ def read_service(name: str, environ: Mapping[str, str]) -> Mapping[str, str]:
 
 def _service_files(environ: Mapping[str, str]) -> list[Path]:
     own = environ.get("PGSERVICEFILE")
-    files = [Path(own) if own else Path.home() / ".pg_service.conf"]
+    files = [Path(own) if own else expand_home("~/.pg_service.conf")]
     if folder := environ.get("PGSYSCONFDIR"):
         files.append(Path(folder) / "pg_service.conf")
     return files
@@ -166,9 +168,6 @@ def read_parts(rest: str) -> Parts:
 
     Args:
         rest: `user:password@host:port,host:port/database?option=value`, every part optional and percent-encoded.
-
-    Returns:
-        The parts.
 
     Raises:
         Unreadable: the text does not have this form.
