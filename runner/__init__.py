@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from runner.client.batch import Batch, batch, batch_async
     from runner.client.client import connect, disconnect
     from runner.client.handler import TaskHandler, handler
-    from runner.client.inline import unfinished, unfinished_async
     from runner.client.results import TaskHandle, results, results_async
     from runner.client.schedules import schedule, schedules
     from runner.client.submission import Submission
-    from runner.engine.embedded import Runner
+    from runner.client.unfinished import unfinished, unfinished_async
+    from runner.engine.hosting.embedded import Runner
     from runner.handlers.context import Context
     from runner.handlers.hooks import (
         AttemptEnd,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from runner.model.outcome import Dead, Retry, Snooze
     from runner.model.task import DependsOn, NewTask, SubmitResult
     from runner.policy.breaker import Breaker
+    from runner.policy.own_retry_plan import FailedRun, retry_plan
 
 __all__ = [
     "AttemptEnd",
@@ -40,6 +41,7 @@ __all__ = [
     "Context",
     "Dead",
     "DependsOn",
+    "FailedRun",
     "NewTask",
     "Resource",
     "Retry",
@@ -66,6 +68,7 @@ __all__ = [
     "resource",
     "results",
     "results_async",
+    "retry_plan",
     "schedule",
     "schedules",
     "unfinished",
@@ -81,10 +84,11 @@ __getattr__ = lazy_names(
         "Context": "runner.handlers.context",
         "Dead": "runner.model.outcome",
         "DependsOn": "runner.model.task",
+        "FailedRun": "runner.policy.own_retry_plan",
         "NewTask": "runner.model.task",
         "Resource": "runner.handlers.resources",
         "Retry": "runner.model.outcome",
-        "Runner": "runner.engine.embedded",
+        "Runner": "runner.engine.hosting.embedded",
         "Snooze": "runner.model.outcome",
         "Submission": "runner.client.submission",
         "SubmitResult": "runner.model.task",
@@ -107,9 +111,10 @@ __getattr__ = lazy_names(
         "resource": "runner.handlers.resources",
         "results": "runner.client.results",
         "results_async": "runner.client.results",
+        "retry_plan": "runner.policy.own_retry_plan",
         "schedule": "runner.client.schedules",
         "schedules": "runner.client.schedules",
-        "unfinished": "runner.client.inline",
-        "unfinished_async": "runner.client.inline",
+        "unfinished": "runner.client.unfinished",
+        "unfinished_async": "runner.client.unfinished",
     },
 )

@@ -31,8 +31,6 @@ def include_name(name: str | None, kind: Kind | str, parent_names: ParentNames) 
 
     Args:
         name: a name in the database; None for the default schema.
-        kind: its kind.
-        parent_names: the names of its schema and its table.
 
     Raises:
         ConfigurationError: the settings are not valid; see `runner.settings.load`.

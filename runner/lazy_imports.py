@@ -7,11 +7,7 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make the `__getattr__` of a package.
-
-    Args:
-        package: the name of the package.
-        modules: the module that defines each public name.
+    """Make the `__getattr__` of a package, and set its `__dir__`, so that `dir` lists its public names.
 
     Returns:
         A function that imports the module of a name and returns the object with that name.
@@ -24,4 +20,6 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
         setattr(sys.modules[package], name, value)
         return value
 
+    own = vars(sys.modules[package])
+    own["__dir__"] = lambda: sorted({*modules, *(name for name in own if name.startswith("__"))})
     return load

@@ -15,6 +15,13 @@ def main() -> int:
     Returns:
         The exit code; see runner.cli.exit_codes.
     """
+    from runner.cli.init import run_as_child
+
+    run_as_child()
+    if sys.argv[1:2] == ["work"]:
+        from runner.stop_signals import end_on_stop_signals
+
+        end_on_stop_signals()
     try:
         # Garbage collection during the imports would take a seventh of the start-up time; see `app.run`.
         gc.disable()

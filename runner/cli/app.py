@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cyclopts import App, Group, Parameter
 
-from runner.cli.exit_codes import MEANINGS
+from runner.cli.exit_codes import MEANINGS, PROGRAM
 from runner.errors import InvalidInput
 from runner.filter.fields import suggestion
 
@@ -17,16 +17,19 @@ class CliCommand(NamedTuple):
     """One command.
 
     Args:
-        name: the name on the command line.
         group: the heading in the help.
-        help: one line.
-        module: the module of runner.cli with a function of this name.
+        place: the module of runner.cli with a function of this name; empty for the module of the same name.
     """
 
     name: str
     group: str
     help: str
-    module: str
+    place: str = ""
+
+    @property
+    def module(self) -> str:
+        """The module of runner.cli with a function of this name."""
+        return self.place or self.name
 
 
 COMPLETION = "--install-completion"
@@ -37,46 +40,40 @@ ALONE = ("--help", "--version", COMPLETION)
 RUN, INSPECT, OPERATE, MAINTAIN = "Run", "Inspect", "Operate", "Maintain"
 
 CLI_COMMANDS = (
-    CliCommand("demo", RUN, "Fill a queue with sample tasks and run them.", "demo.demo"),
-    CliCommand("work", RUN, "Run tasks until stopped.", "work"),
-    CliCommand("submit", RUN, "Submit a task, or a file of tasks.", "submit"),
-    CliCommand("tasks", INSPECT, "List the tasks that match a filter.", "tasks"),
-    CliCommand("show", INSPECT, "Show everything about one task.", "task"),
-    CliCommand("why", INSPECT, "Explain why tasks are not running.", "task"),
-    CliCommand("logs", INSPECT, "Print the log lines of one task.", "logs"),
-    CliCommand("stack", INSPECT, "Show where the handler of a running task is.", "logs"),
-    CliCommand("stats", INSPECT, "Summarize the queues: states, ages, rates.", "stats"),
-    CliCommand("runners", INSPECT, "List the runners and the tasks they hold.", "runners"),
-    CliCommand("schedules", INSPECT, "List, preview, add, edit, pause, run, free or delete schedules.", "schedules"),
-    CliCommand("reports", INSPECT, "Report success, attempts, durations and volume over a period.", "reports"),
-    CliCommand("capacity", INSPECT, "Report the capacity of the runners, and when each queue is drained.", "reports"),
-    CliCommand("incident", INSPECT, "Report an incident as Markdown, ready to paste.", "reports"),
-    CliCommand("simulate", INSPECT, "Replay the last hours with another configuration.", "reports"),
-    CliCommand("failures", INSPECT, "Group failed attempts by cause.", "stats"),
-    CliCommand("audit", INSPECT, "List the changes: who, when and why.", "audit"),
-    CliCommand("views", INSPECT, "List, show, save or delete saved filters.", "tasks"),
-    CliCommand("retry", OPERATE, "Run tasks again now.", "operate"),
-    CliCommand("terminate", OPERATE, "Terminate tasks: waiting ones now, running ones by request.", "operate"),
-    CliCommand("delay", OPERATE, "Postpone tasks.", "operate"),
-    CliCommand("unblock", OPERATE, "Release tasks from their dependencies.", "operate"),
-    CliCommand("rewind", OPERATE, "Make a task continue from an earlier checkpoint.", "logs"),
-    CliCommand("copy", OPERATE, "Submit a copy of a task, with the same or another payload.", "submit"),
-    CliCommand("edit", OPERATE, "Change when and how tasks run.", "edit"),
-    CliCommand("pause", OPERATE, "Stop starting the tasks of a queue or a handler.", "pause"),
-    CliCommand("resume", OPERATE, "End a pause.", "pause"),
-    CliCommand("limit", OPERATE, "Limit the tasks of a queue or a handler over all runners.", "limit"),
-    CliCommand("breaker", OPERATE, "List, open or close the breakers of handlers.", "limit"),
-    CliCommand("undo", OPERATE, "Undo a change or a whole change group.", "audit"),
-    CliCommand("drain", OPERATE, "Ask a runner to finish its tasks and exit.", "runners"),
-    CliCommand("resize", OPERATE, "Ask a runner to run more or fewer tasks in parallel.", "runners"),
-    CliCommand("migrate", MAINTAIN, "Create or upgrade the tables.", "maintain"),
-    CliCommand("prune", MAINTAIN, "Delete finished tasks past their retention.", "maintain"),
-    CliCommand("check", MAINTAIN, "Check the installation and advise on problems.", "check"),
+    CliCommand("demo", RUN, "Fill a queue with sample tasks and run them."),
+    CliCommand("work", RUN, "Run tasks until stopped."),
+    CliCommand("submit", RUN, "Submit a task, or a file of tasks."),
+    CliCommand("tasks", INSPECT, "List the tasks that match a filter."),
+    CliCommand("show", INSPECT, "Show everything about one task, its log or its stack."),
+    CliCommand("why", INSPECT, "Explain why tasks are not running."),
+    CliCommand("stats", INSPECT, "Summarize the queues: states, ages, rates."),
+    CliCommand("runners", INSPECT, "List, drain or resize runners."),
+    CliCommand("schedules", INSPECT, "List, preview, add, edit, pause, run, free or delete schedules."),
+    CliCommand("reports", INSPECT, "Report success, attempts, durations and volume over a period."),
+    CliCommand("capacity", INSPECT, "Report when each queue is drained, or simulate other settings."),
+    CliCommand("incident", INSPECT, "Report an incident as Markdown, ready to paste."),
+    CliCommand("failures", INSPECT, "Group failed attempts by cause."),
+    CliCommand("audit", INSPECT, "List the changes: who, when and why."),
+    CliCommand("views", INSPECT, "List, show, save or delete saved filters."),
+    CliCommand("retry", OPERATE, "Run tasks again now."),
+    CliCommand("terminate", OPERATE, "Terminate tasks: waiting ones now, running ones by request."),
+    CliCommand("delay", OPERATE, "Postpone tasks."),
+    CliCommand("unblock", OPERATE, "Release tasks from their dependencies."),
+    CliCommand("rewind", OPERATE, "Make a task continue from an earlier checkpoint."),
+    CliCommand("copy", OPERATE, "Submit a copy of a task, with the same or another payload."),
+    CliCommand("edit", OPERATE, "Change when and how tasks run."),
+    CliCommand("pause", OPERATE, "Stop starting the tasks of a queue or a handler."),
+    CliCommand("resume", OPERATE, "End a pause."),
+    CliCommand("limit", OPERATE, "Limit a queue or a handler over all runners; open or close breakers."),
+    CliCommand("undo", OPERATE, "Undo a change or a whole change group."),
+    CliCommand("migrate", MAINTAIN, "Create or upgrade the tables."),
+    CliCommand("prune", MAINTAIN, "Delete finished tasks past their retention."),
+    CliCommand("check", MAINTAIN, "Check the installation and advise on problems."),
     CliCommand("bench", MAINTAIN, "Measure submit and run throughput on this machine.", "bench.verb"),
 )
 
 _DATABASE = (
-    "The database comes from --url or --profile, then RUNNER_URL, then the default profile of the configuration file. "
+    "The database comes from --url or --profile, then TASKTUI_URL, then the default profile of the configuration file. "
     "Without any of them it is the file tasktui.db in the current directory."
 )
 
@@ -88,7 +85,7 @@ def build(verb_name: str = "") -> App:
         verb_name: the command about to run; its help is its full documentation instead of one line.
     """
     app = App(
-        name="runner",
+        name=PROGRAM,
         help="Run and operate tasks whose queue is a database table.",
         help_format="plaintext",
         help_epilogue="" if verb_name in {verb.name for verb in CLI_COMMANDS} else f"{_DATABASE}\n\n{_exit_codes()}",

@@ -1,29 +1,19 @@
-"""`runner audit` and `runner undo`: the log of changes, and undoing a change or a whole change group."""
+"""`runner audit`: the log of changes."""
 
-import sys
 from collections.abc import Iterator
 from datetime import datetime
-from functools import partial
 from typing import Any
 
-from runner.cli.exit_codes import Exit, print_stderr
-from runner.cli.operation_output import ProgressLine, ask, check_count, demand_for, print_result, require_reason
-from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId, TaskId, open_database
+from runner.cli.exit_codes import Exit
+from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId, TaskId, open_database, refuse_empty
 from runner.cli.output import TableColumn, numbers, plain, print_json, print_line, print_table
-from runner.db.database import Database
 from runner.db.transaction import clock
-from runner.errors import InvalidInput, NotConfirmed
-from runner.operations.bulk import BulkOptions
-from runner.operations.results import Result, local_actor, with_change_group
-from runner.operations.sql_export import undo_script
-from runner.operations.undo.undo import UndoPreview, preview_undo, undo_all
-from runner.operations.undo.undo import undo as apply_undo
-from runner.queries.audit import AuditRecord, audit_record, undoable
+from runner.errors import InvalidInput
+from runner.queries.audit import AuditRecord
 from runner.queries.audit import audit as read_audit
 from runner.queries.fate import GroupFate, fate
-from runner.settings import Settings
 from runner.text import formatting
-from runner.text.operator import local_zone, operator
+from runner.text.operator import local_zone
 from runner.text.redact import decode_audit, differences
 from runner.text.sanitize import count_noun
 from runner.text.times import format_zone, parse_moment
@@ -69,6 +59,7 @@ async def audit(  # noqa: PLR0913 - one for each option
     """
     if not 1 <= limit <= MAX_LIMIT:
         raise InvalidInput(why=f"--limit must be between 1 and {MAX_LIMIT}, not {limit}; page with --after")
+    refuse_empty({"operator": operator, "of": of, "since": since, "group": group})
     async with open_database(connection.settings()) as database:
         at = await database.read(clock)
         begin = None if since is None else parse_moment(since, at, local_zone(), past=True)
@@ -137,163 +128,3 @@ def who(entry: AuditRecord) -> str:
     """Operator and host, and the database login if it has another name."""
     login = f" (login {entry.login})" if entry.login not in (None, entry.operator) else ""
     return f"{entry.operator}@{entry.host}{login}"
-
-
-MAX_RECENT = 1_000
-"""Entries searched for this operator's last change."""
-
-
-async def undo(
-    entry: EntryId | None = None,
-    /,
-    *,
-    group: str | None = None,
-    dry_run: bool = False,
-    sql: bool = False,
-    yes: str | None = None,
-    reason: str | None = None,
-    json: bool = False,
-    connection: Connection = DEFAULT_CONNECTION,
-) -> int:
-    """Undo a change or a whole change group, unless the task has changed since.
-
-    Restores edited, delayed and retried values. Terminated tasks wait again,
-    cancel requests of running tasks are withdrawn, unblocked tasks are blocked
-    again unless they have started, and pauses and runner commands return to their
-    previous state. Changes that cannot be undone are listed with the reason.
-    Without an id it shows your last change and asks for confirmation on a terminal.
-
-    Args:
-        entry: The id of the change, from runner audit.
-        group: The id of the change group, from runner audit or the operation.
-        dry_run: Only show the changes to undo.
-        sql: Only print SQL that undoes one change of a task, for psql or sqlite3.
-        yes: The number of changes to undo in the change group.
-        reason: The reason; recorded with the change.
-        json: Print one JSON document.
-        connection: The database.
-    """
-    if group is not None and entry is not None:
-        raise InvalidInput(why="name a change by its id, or a change group with --group, but not both")
-    if yes is not None and group is None:
-        raise InvalidInput(why="--yes only works with --group")
-    if sql and group is not None:
-        raise InvalidInput(why="--sql prints one change; name it by its id")
-    settings = connection.settings()
-    async with open_database(settings) as database:
-        if group is not None:
-            return await _undo_group(database, settings, group, yes, reason, dry_run=dry_run, json=json)
-        change = await _entry(database, entry)
-        if sql:
-            print(await database.write(undo_script, change, local_actor(reason)), end="")
-            return Exit.OK
-        preview = await database.read(preview_undo, [change.id])
-        if dry_run or entry is None:
-            await _show(database, change, preview, json=json and dry_run)
-        if dry_run:
-            return Exit.OK
-        if entry is None and preview.able:
-            _ask(change)
-        result = await database.write(apply_undo, [change.id], local_actor(reason))
-    return print_result("undo", result, json=json)
-
-
-async def _entry(database: Database, entry_id: int | None) -> AuditRecord:
-    if entry_id is None:
-        last = undoable(await database.read(read_audit, limit=MAX_RECENT, operator=operator()))
-        if last is None:
-            raise InvalidInput(why=f"{operator()} has no recent change to undo; see runner audit")
-        return last
-    change = await database.read(audit_record, entry_id)
-    if change is None:
-        raise InvalidInput(why=f"change {entry_id} does not exist; see runner audit")
-    return change
-
-
-async def _show(database: Database, change: AuditRecord, preview: UndoPreview, *, json: bool) -> None:
-    if json:
-        print_json(_document(preview))
-        return
-    at = await database.read(clock)
-    target = f"task {change.task_id}" if change.task_id is not None else formatting.text(change.target)
-    age = formatting.distance(change.at, at)
-    print_line(f"change {change.id}: {formatting.verb(change.verb)} of {target} by {change.operator}, {age}")
-    for difference in differences(change.after, change.before, zone=local_zone()):
-        print_line(f"  back to {difference}")
-    for why in preview.skipped:
-        print_line(f"  cannot undo: {why}")
-
-
-def _ask(change: AuditRecord) -> None:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidInput(why=f"nothing was changed; confirm with: runner undo {change.id}")
-    print_stderr("Type y to undo, anything else to cancel.")
-    if sys.stdin.readline().strip().lower() != "y":
-        raise NotConfirmed
-
-
-async def _undo_group(
-    database: Database,
-    settings: Settings,
-    group: str,
-    yes: str | None,
-    reason: str | None,
-    *,
-    dry_run: bool,
-    json: bool,
-) -> int:
-    preview = await _read_group(database, group)
-    if dry_run or yes is None:
-        _print_preview(preview, json=json and dry_run)
-    if dry_run:
-        return Exit.OK
-    demanded = demand_for(preview.number, settings)
-    require_reason(demanded, reason)
-    if yes is None:
-        yes = ask(preview.number, demanded)
-        preview = await _read_group(database, group)  # tasks may have changed while the prompt waited
-    check_count(preview.number, yes)
-    return print_result("undo", await _execute(database, group, preview, reason), json=json)
-
-
-async def _read_group(database: Database, group: str) -> UndoPreview:
-    preview = await database.read(preview_undo, None, group)
-    if not preview.changes:
-        raise InvalidInput(why=f"change group {group!r} does not exist; see runner audit --json")
-    return preview
-
-
-async def _execute(database: Database, group: str, preview: UndoPreview, reason: str | None) -> Result:
-    operation = partial(apply_undo, by=with_change_group(local_actor(reason)))
-    progress = ProgressLine("undo", None if preview.more else len(preview.able))
-    try:
-        return await undo_all(database, operation, group, BulkOptions(on_progress=progress.show))
-    finally:
-        progress.end()
-
-
-def _print_preview(preview: UndoPreview, *, json: bool) -> None:
-    if json:
-        print_json(_document(preview))
-        return
-    verbs = ", ".join(sorted({formatting.verb(change.verb) for change in preview.changes}))
-    more = "+" if preview.more else ""
-    print_line(
-        f"undo of {verbs}: {count_noun(len(preview.changes), 'change')}{more}, {preview.number} would be undone",
-        style="bold",
-    )
-    for why, count in preview.skipped.items():
-        print_line(f"{count:,} skipped: {why}")
-
-
-def _document(preview: UndoPreview) -> dict[str, Any]:
-    return {
-        "verb": "undo",
-        "total": len(preview.changes),
-        "more": preview.more,
-        "eligible": len(preview.able),
-        "skipped": [{"why": why, "changes": count} for why, count in preview.skipped.items()],
-        "changes": [
-            {"id": change.id, "verb": change.verb, "task_id": change.task_id} for change in preview.changes[:100]
-        ],
-    }

@@ -1,12 +1,17 @@
 """`runner check`: problems of an installation, with advice."""
 
+import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice
+from math import inf
 from shlex import quote
 from typing import NamedTuple
+
+from cyclopts import Group, Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.handlers import Modules, check_against, load_handlers
@@ -16,26 +21,37 @@ from runner.cli.stats import paused_line, unknown_line
 from runner.db.connect import most_connections
 from runner.db.database import Database
 from runner.db.errors import INCOMPLETE
+from runner.db.file_identity import other_names, writer_of
 from runner.db.filesystem import may_write, open_to_others
 from runner.db.migrations.revisions import HEAD, missing_tables
 from runner.db.migrations.revisions import check as check_schema
 from runner.db.migrations.roles import missing_grant, missing_guards
-from runner.db.transaction import clock
-from runner.errors import ConfigurationError, StoreError
+from runner.db.migrations.sequences import REMEDY, late_sequences, reused_ids
+from runner.db.row_locks import awaited_locks, registry_locks, table_locks, without_weak_locks
+from runner.db.server_encoding import ANY, encoding_of, escaping_note
+from runner.db.transaction import Transaction, clock
+from runner.errors import ConfigurationError, DatabaseLocked, InvalidInput, StoreError
 from runner.handlers.outcome_rules import OutcomeRules
+from runner.handlers.registry import Handler
+from runner.model.duration import parse_duration
+from runner.model.stuck_row import HeldLock, StuckCause, StuckRow
 from runner.operations.schedule import VANISHED_BY
+from runner.policy.lanes import Head
 from runner.queries.counting import Count, lane_heads, long_order_keys
-from runner.queries.health import health, health_issues, ping
+from runner.queries.health import Permission, connection_permission, health, health_issues, ping
 from runner.queries.registries import Pauses, pauses
 from runner.queries.rows import as_text
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow, runners, unknown_handlers
 from runner.queries.schedules import ScheduleRow, schedules
+from runner.queries.stuck_rows import number_of_stuck, stuck_on, with_sessions
 from runner.queries.task.dependency_tree import dependency_cycles
+from runner.queries.thresholds import DEFAULT_THRESHOLDS, Breach, Thresholds, breaches
 from runner.queries.why.remedies import blocked_runner
 from runner.settings import Settings
 from runner.store.partitions import has_tasks_beyond, read_layout
 from runner.text import formatting
 from runner.text.sanitize import count_noun
+from runner.text.stuck_row import lock_advice, lock_text, more_stuck, stuck_step, stuck_text
 from runner.urls import DatabaseUrl
 
 MAX_SKEW = timedelta(seconds=2)
@@ -59,6 +75,13 @@ MANY_IN_ORDER, COUNTED = 1_000, 100_000
 SETTINGS = (TableColumn("SETTING", no_wrap=True), TableColumn("VALUE"), TableColumn("ORIGIN"))
 
 
+LONG_LOCK, NO_READS = 2.0, "AccessExclusiveLock"
+"""Seconds up to which a lock is one of a short transaction; and the mode of a lock that also stops readers."""
+
+BREACHES = {Breach.DEAD: Exit.DEAD, Breach.FAILING: Exit.FAILING, Breach.LATE: Exit.LATE}
+"""The exit code of each kind of breach."""
+
+
 class CheckStatus(StrEnum):
     """The result of one check."""
 
@@ -76,7 +99,6 @@ class Finding(NamedTuple):
     Args:
         topic: the checked part.
         verdict: ok, note or wrong.
-        found: the observation.
         advice: the next step; empty without a problem.
         code: the exit code for the verdict wrong.
     """
@@ -88,43 +110,87 @@ class Finding(NamedTuple):
     code: int = Exit.ERROR
 
 
+@Parameter(name="*", group=Group("Thresholds", sort_key=50))
+@dataclass(frozen=True, slots=True)
+class AlertOptions:
+    """The largest numbers that leave the exit code at 0.
+
+    Args:
+        max_dead: Tasks that died within --since and are still dead.
+        since: The period of --max-dead.
+        max_failing: Percentage of the attempts of a handler that failed in the last ten minutes.
+        max_late: Time since the first ready task of a queue became due.
+        max_locked: Time since a runner first found a row locked that it could not change.
+        max_refused: Rows that the database refuses to change.
+    """
+
+    max_dead: int = DEFAULT_THRESHOLDS.dead
+    since: str = "1h"
+    max_failing: float = 100 * DEFAULT_THRESHOLDS.failing
+    max_late: str = "5m"
+    max_locked: str = "0s"
+    max_refused: int = DEFAULT_THRESHOLDS.refused
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """The thresholds.
+
+        Raises:
+            InvalidDuration: a time is not a duration.
+            InvalidInput: a number is out of range.
+        """
+        for option, number in (("--max-dead", self.max_dead), ("--max-refused", self.max_refused)):
+            if number < 0:
+                raise InvalidInput(why=f"{option} must be 0 or more, not {number}")
+        if not 0 <= self.max_failing <= 100:  # noqa: PLR2004 - percent
+            raise InvalidInput(why=f"--max-failing must be between 0 and 100, not {self.max_failing:g}")
+        span, late, locked = map(parse_duration, (self.since, self.max_late, self.max_locked))
+        return Thresholds(self.max_dead, span, self.max_failing / 100, late, locked, self.max_refused)
+
+
+DEFAULT_ALERTS = AlertOptions()
+
+
 async def check(
     *,
     handlers: Modules = (),
     against: str | None = None,
+    alerts: AlertOptions = DEFAULT_ALERTS,
     json: bool = False,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """Check the installation and advise on problems.
+    """Check the installation and its tasks, and advise on problems.
 
     Checks the settings and their origins, the handlers, the database, its tables,
-    clock and history, the runners, tasks that no runner takes, pauses, and
-    schedules. It changes nothing. The exit code is 0 when nothing is wrong. With
-    --against, checks only whether the waiting tasks fit new code.
+    clock and history, the runners, tasks that no runner takes, dead, failing and
+    late tasks, pauses, and schedules. It changes nothing. The exit code is 0 when
+    nothing is wrong, and otherwise that of the first problem: 10 for dead tasks, 11
+    for failing handlers, 12 for late queues, 13 for locked and 14 for refused rows.
+    With --against, checks only whether the waiting tasks fit new code.
 
     Args:
         against: A module with new code: names the waiting tasks that would fail with it.
         handlers: A module that defines handlers; may be repeated.
+        alerts: The thresholds.
         json: Print one JSON document.
         connection: The database.
     """
     if against is not None:
         return await check_against(against, connection, json=json)
-    settings = connection.settings(handlers=handlers or None)
-    if not json:
-        print_table(SETTINGS, settings.describe())
-        print_title("checks")
+    settings, thresholds = connection.settings(handlers=handlers or None), alerts.thresholds
     findings = []
-    async for finding in run_checks(settings):
+    async for finding in run_checks(settings, thresholds):
         findings.append(finding)
         if not json:
             _print(finding)
     if json:
         print_json({"settings": settings.describe(), "checks": findings})
+    else:
+        _print_settings(settings)
     return next((finding.code for finding in findings if finding.verdict is CheckStatus.WRONG), Exit.OK)
 
 
-async def run_checks(settings: Settings) -> AsyncIterator[Finding]:
+async def run_checks(settings: Settings, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> AsyncIterator[Finding]:
     """Run every check; stop at a problem that the other checks depend on."""
     for row in settings.describe():
         if row.origin.startswith("ignored"):
@@ -135,10 +201,15 @@ async def run_checks(settings: Settings) -> AsyncIterator[Finding]:
         yield Finding("sizes", CheckStatus.WELL, f"a runner with these settings opens {most} connections at most")
     try:
         async with open_unchecked(settings, must_exist=True) as database:
-            async for finding in _database(database, settings):
+            async for finding in _database(database, settings, thresholds):
                 yield finding
     except StoreError as error:
         yield Finding("database", CheckStatus.WRONG, str(error), code=error.exit_code)
+
+
+def _described(handler: Handler) -> str:
+    """The name of a handler, and those that its tasks depend on."""
+    return f"{handler.name} (after {' and '.join(handler.parents)})" if handler.parents else handler.name
 
 
 def _handlers(settings: Settings) -> Finding:
@@ -148,23 +219,54 @@ def _handlers(settings: Settings) -> Finding:
     except ConfigurationError as error:
         return Finding("handlers", CheckStatus.WRONG, str(error), "Fix the module, or leave it out.", error.exit_code)
     if handlers:
-        return Finding("handlers", CheckStatus.WELL, f"{len(handlers)} loaded: {', '.join(sorted(handlers))}")
-    return Finding("handlers", CheckStatus.NOTE, "none loaded", "Name their modules with -H or RUNNER_HANDLERS.")
+        names = ", ".join(_described(handlers[name]) for name in sorted(handlers))
+        return Finding("handlers", CheckStatus.WELL, f"{len(handlers)} loaded: {names}")
+    return Finding("handlers", CheckStatus.NOTE, "none loaded", "Name their modules with -H or TASKTUI_HANDLERS.")
 
 
-async def _database(database: Database, settings: Settings) -> AsyncIterator[Finding]:
+async def _database(database: Database, settings: Settings, thresholds: Thresholds) -> AsyncIterator[Finding]:
     latency, skew = await ping(lambda: database.read(clock), PINGS)
     yield Finding("database", CheckStatus.WELL, f"{database.url} answers in {formatting.duration(latency)}")
-    for issue in health_issues(await database.read(health)):
-        yield Finding("database", CheckStatus.NOTE, issue.text, issue.advice)
-    for finding in _file_mode(settings.url):
+    async for finding in _file_lock(database, settings):
+        yield finding
+    tables = await database.read(table_locks)
+    for finding in _locks(tables, thresholds):
+        yield finding
+    if any(lock.mode == NO_READS and _age(lock) >= LONG_LOCK for lock in tables):
+        return  # the other checks would wait for the lock
+    async for finding in _server(database, settings):
+        yield finding
+    yield _clock(skew)
+    async for finding in _tables(database, settings, thresholds):
+        yield finding
+
+
+async def _file_lock(database: Database, settings: Settings) -> AsyncIterator[Finding]:
+    """A SQLite file that another program keeps locked for longer than all writers wait."""
+    if settings.url.file is None or not writer_of(settings.url.database):
+        return
+    try:
+        await database.write(clock)
+    except DatabaseLocked as error:
+        yield Finding("locks", CheckStatus.WRONG, str(error), code=Exit.LOCKED)
+    except StoreError:  # a login that may only read
+        return
+
+
+async def _server(database: Database, settings: Settings) -> AsyncIterator[Finding]:
+    """The state and the settings of the server or the file."""
+    async for finding in _state(database):
+        yield finding
+    for finding in (*await database.read(_read_only_server), *_file_mode(settings.url)):
         yield finding
     if settings.url.tls.weak:
         advice = "Add sslmode=verify-full to the URL, and the server's certificate."
         yield Finding(
             "tls", CheckStatus.NOTE, f"the database connection is only protected by {settings.url.tls.mode}", advice
         )
-    yield _clock(skew)
+
+
+async def _tables(database: Database, settings: Settings, thresholds: Thresholds) -> AsyncIterator[Finding]:
     revision = await check_schema(database)
     fits = "as required" if revision == HEAD else f"which this program (revision {HEAD}) can use"
     if missing := await database.read(missing_tables):
@@ -176,10 +278,43 @@ async def _database(database: Database, settings: Settings) -> AsyncIterator[Fin
         yield finding
     async for finding in _history(database, settings):
         yield finding
-    async for finding in _work(database):
+    async for finding in _work(database, thresholds):
         yield finding
+    for breach in await database.read(breaches, thresholds):
+        yield Finding(breach.kind, CheckStatus.WRONG, breach.text, breach.advice, BREACHES[breach.kind])
     for finding in _schedules(await database.read(schedules, runs=1), await database.read(clock)):
         yield finding
+
+
+async def _state(database: Database) -> AsyncIterator[Finding]:
+    encoding = await database.read(encoding_of)
+    if encoding not in ANY:
+        yield Finding("encoding", CheckStatus.NOTE, escaping_note(encoding), "UTF8 holds all characters.")
+    for issue in health_issues(await database.read(health)):
+        yield Finding("database", CheckStatus.NOTE, issue.text, issue.advice)
+
+
+async def _read_only_server(tx: Transaction) -> list[Finding]:
+    """Check whether the server accepts changes."""
+    permission = await connection_permission(tx)
+    if permission is Permission.STANDBY:
+        text = f"read-only standby: pg_is_in_recovery() is true on {tx.server}"
+        advice = "Connect to its primary, or list all hosts in the URL: postgresql://first,second/database."
+    elif permission is Permission.CLOSED and tx.server:
+        text = f"read-only server: default_transaction_read_only is on at {tx.server}"
+        advice = "Set it to off, or connect to the primary."
+    else:
+        return []
+    return [Finding("database", CheckStatus.WRONG, f"{text}: runners wait, and submits fail", advice, Exit.DATABASE)]
+
+
+async def _ids(database: Database) -> AsyncIterator[Finding]:
+    """Check that new rows get new ids."""
+    for sequence in await database.read(late_sequences):
+        yield Finding("ids", CheckStatus.WRONG, f"{sequence.text}: new rows get ids of earlier ones", f"{REMEDY}.")
+    if reused := await database.read(reused_ids):
+        text = f"live tasks have the ids of finished ones, and cannot finish: {', '.join(map(str, reused))}"
+        yield Finding("ids", CheckStatus.WRONG, text, f"{REMEDY}. Then give the old rows of task_history other ids.")
 
 
 def _file_mode(url: DatabaseUrl) -> Iterator[Finding]:
@@ -187,6 +322,8 @@ def _file_mode(url: DatabaseUrl) -> Iterator[Finding]:
     if url.file is not None and not may_write(url.database):
         text = f"this user may not write {url.database} or its folder: its runners end, and its submits fail"
         yield Finding("file mode", CheckStatus.NOTE, text, "Give it the right to write both, unless it only reads.")
+    if url.file is not None and (links := other_names(os.path.realpath(url.file))) is not None:
+        yield Finding("file name", CheckStatus.WRONG, str(links))
     if files:
         names = " ".join(quote(str(file)) for file in files)
         text = f"every user of this machine may read or change {', '.join(file.name for file in files)}"
@@ -216,6 +353,8 @@ def _roles_command(url: DatabaseUrl) -> str:
 
 
 async def _history(database: Database, settings: Settings) -> AsyncIterator[Finding]:
+    async for finding in _ids(database):
+        yield finding
     if settings.retention_succeeded == timedelta(0) and (grant := await database.read(missing_grant)) is not None:
         text = f"succeeded tasks keep their rows until they are pruned: runners lack {grant}"
         advice = f"Run this statement as the owner of the tables, or: {_roles_command(settings.url)}"
@@ -246,7 +385,62 @@ def _faults(all_runners: Sequence[RunnerRow]) -> Iterator[Finding]:
             yield Finding("runners", CheckStatus.WRONG, blocked_runner(runner).sentences)
 
 
-async def _work(database: Database) -> AsyncIterator[Finding]:
+def _stuck(
+    all_runners: Sequence[RunnerRow], rows: Sequence[StuckRow], thresholds: Thresholds, at: datetime
+) -> Iterator[Finding]:
+    """Rows of tasks that are locked, or that the database refuses to change."""
+    refused = sum(row.cause is StuckCause.REFUSED for row in rows)
+    for row in rows[:MAX_REFUSED]:
+        if row.cause is StuckCause.REFUSED:
+            wrong, code = refused > thresholds.refused, Exit.REFUSED
+        else:
+            wrong, code = at - row.since >= thresholds.locked, Exit.LOCKED
+        advice = f"{stuck_step(row)} More: runner why {row.task}"
+        yield Finding("rows", CheckStatus.WRONG if wrong else CheckStatus.NOTE, stuck_text(row), advice, code)
+    if (more := number_of_stuck(all_runners) - min(len(rows), MAX_REFUSED)) > 0:
+        text = more_stuck(more)
+        yield Finding("rows", CheckStatus.NOTE, text, "Runners name them: runner runners --json")
+
+
+async def _rows(database: Database, all_runners: Sequence[RunnerRow], thresholds: Thresholds) -> AsyncIterator[Finding]:
+    """Rows of tasks that runners could not change, and locked rows of other tables."""
+    stuck = await database.read(with_sessions, stuck_on(all_runners))
+    for finding in _stuck(all_runners, stuck, thresholds, await database.read(clock)):
+        yield finding
+    named = {(database.tables.task.name, str(row.task)) for row in stuck if row.blocker is not None}
+    rows = await _row_locks(database)
+    for finding in _locks([lock for lock in rows if (lock.table, lock.key) not in named], thresholds):
+        yield finding
+
+
+def _locks(locks: Sequence[HeldLock], thresholds: Thresholds) -> Iterator[Finding]:
+    """Rows and tables that a transaction locks for longer than a transaction of this program takes."""
+    long = [lock for lock in locks if _age(lock) >= LONG_LOCK]
+    for lock in long[:MAX_REFUSED]:
+        verdict = CheckStatus.WRONG if _age(lock) >= thresholds.locked.total_seconds() else CheckStatus.NOTE
+        advice = lock_advice(lock.session)
+        yield Finding("locks", verdict, lock_text(lock), f"{advice[:1].upper()}{advice[1:]}.", Exit.LOCKED)
+    if len(long) > MAX_REFUSED:
+        text = f"{count_noun(len(long) - MAX_REFUSED, 'more lock')} of rows or tables"
+        yield Finding("locks", CheckStatus.NOTE, text, "The view pg_locks lists them.")
+
+
+def _age(lock: HeldLock) -> float:
+    """The age of the transaction in seconds; infinite if this login may not see it."""
+    return inf if lock.session.age is None else lock.session.age
+
+
+async def _row_locks(database: Database) -> list[HeldLock]:
+    """The locked rows of the registries, and those of any table for which a session waits, each once."""
+    registered = await database.read(registry_locks)
+    if registered:
+        with suppress(StoreError):  # a login or a server that may only read
+            registered = await database.write(without_weak_locks, registered)
+    locks = [*registered, *(lock for lock in await database.read(awaited_locks) if lock.key)]
+    return list({(lock.table, lock.key): lock for lock in reversed(locks)}.values())[::-1]
+
+
+async def _work(database: Database, thresholds: Thresholds) -> AsyncIterator[Finding]:
     all_runners = await database.read(runners)
     alive = [runner for runner in all_runners if runner.alive]
     paused = await database.read(pauses)
@@ -258,6 +452,8 @@ async def _work(database: Database) -> AsyncIterator[Finding]:
         yield Finding("runners", CheckStatus.WRONG if due_handlers else CheckStatus.NOTE, "no runner is alive", START)
     for finding in _faults(all_runners):
         yield finding
+    async for finding in _rows(database, all_runners, thresholds):
+        yield finding
     for unknown_handler in missing:
         verdict = CheckStatus.WRONG if unknown_handler.due >= 0 else CheckStatus.NOTE
         advice = "Start a runner with the module that defines it (-H), or terminate these tasks."
@@ -266,7 +462,18 @@ async def _work(database: Database) -> AsyncIterator[Finding]:
         yield Finding("handlers", verdict, unknown_line(unknown_handler), advice)
     for finding in _pauses(paused, await database.read(clock)):
         yield finding
-    refused = [head for head in await database.read_single(lane_heads) if head.refused is not None]
+    for finding in _refused(await database.read_single(lane_heads)):
+        yield finding
+    for finding in _orders(await database.read(long_order_keys, MANY_IN_ORDER, COUNTED)):
+        yield finding
+    for cycle in (await database.read(dependency_cycles))[:MAX_CYCLES]:
+        text = f"these tasks wait for each other and never run: {' -> '.join(map(str, (*cycle, cycle[0])))}"
+        yield Finding("cycles", CheckStatus.WRONG, text, f"Break the cycle: runner unblock {cycle[0]}")
+
+
+def _refused(heads: Sequence[Head]) -> Iterator[Finding]:
+    """Tasks that are first in their lanes and that no claim takes."""
+    refused = [head for head in heads if head.refused is not None]
     for head in refused[:MAX_REFUSED]:
         name, queue = as_text(head.lane.handler), as_text(head.lane.queue)
         text = f"task {head.refused} ({name}) waits first in queue {queue} and is never claimed"
@@ -274,11 +481,6 @@ async def _work(database: Database) -> AsyncIterator[Finding]:
     if len(refused) > MAX_REFUSED:
         text = f"{count_noun(len(refused) - MAX_REFUSED, 'more task')} of other queues are never claimed either"
         yield Finding("tasks", CheckStatus.WRONG, text, "Fix the tasks above, then run this check again.")
-    for finding in _orders(await database.read(long_order_keys, MANY_IN_ORDER, COUNTED)):
-        yield finding
-    for cycle in (await database.read(dependency_cycles))[:MAX_CYCLES]:
-        text = f"these tasks wait for each other and never run: {' -> '.join(map(str, (*cycle, cycle[0])))}"
-        yield Finding("cycles", CheckStatus.WRONG, text, f"Break the cycle: runner unblock {cycle[0]}")
 
 
 def _orders(keys: Mapping[str, Count]) -> Iterator[Finding]:
@@ -320,6 +522,16 @@ def _schedules(rows: Sequence[ScheduleRow], at: datetime) -> Iterator[Finding]:
             yield Finding("schedules", CheckStatus.NOTE, text, f"Run: runner schedules show {name}")
     if rows and all(row.pause is None and row.error is None and row.lateness(at) is None for row in rows):
         yield Finding("schedules", CheckStatus.WELL, f"{count_noun(len(rows), 'schedule')} on time")
+
+
+def _print_settings(settings: Settings) -> None:
+    rows = settings.describe()
+    chosen = [row for row in rows if row.origin != "default"]
+    print_title("settings")
+    print_table(SETTINGS, chosen)
+    if defaults := len(rows) - len(chosen):
+        verb = "setting has its default" if defaults == 1 else "settings have their defaults"
+        print_line(f"{defaults} {verb}: runner check --json lists them", style="dim")
 
 
 def _print(finding: Finding) -> None:

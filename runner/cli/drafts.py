@@ -24,10 +24,10 @@ from runner.errors import (
     RunnerError,
 )
 from runner.filter.fields import suggestion
+from runner.handlers.dependencies import read_declared, with_key
 from runner.handlers.option_values import Clock
-from runner.handlers.options import SETTABLE
+from runner.handlers.options import SETTABLE, read_call_options
 from runner.handlers.registry import Handler
-from runner.handlers.rules import Rules
 from runner.model.task import DependsOn, NewTask, OnFailure, SubmitResult
 from runner.model.text_limits import describe_json_error
 from runner.policy.retry import parse_plan
@@ -55,9 +55,6 @@ OPTIONS = tuple(SETTABLE)
 AT_SUBMIT = tuple(name for name, option in SETTABLE.items() if option.default == "submit")
 """Task options that a handler may set for its tasks."""
 
-RULES = tuple(name for name, option in SETTABLE.items() if option.default == "call")
-"""Task options that a handler may derive from the payload."""
-
 
 @dataclass(frozen=True)
 class Drafts:
@@ -66,7 +63,6 @@ class Drafts:
     Args:
         handlers: the loaded handlers, whose signatures payloads must match.
         payload_limit: maximum size of a payload in bytes.
-        submitted_by: the submitter.
         now: the current time, aware.
         zone: time zone of times without an offset.
         options: defaults for every task, by names of OPTIONS.
@@ -85,7 +81,6 @@ class Drafts:
         """Check a task and convert it for the store.
 
         Args:
-            handler: name of the handler.
             payload: arguments, a JSON object as text.
             options: options of this task alone, by names of OPTIONS.
 
@@ -95,10 +90,11 @@ class Drafts:
         spec = self.handlers.get(handler)
         signature = self.registry.signature(handler) if spec is None else None
         columns = {name: self._read(name, value) for name, value in {**self.options, **(options or {})}.items()}
-        rules = Rules.read(**{name: columns.pop(name, None) for name in RULES})
+        call_options = read_call_options(columns)
+        columns = {name: value for name, value in columns.items() if SETTABLE[name].default != "call"}
         if spec is not None:
-            rules = rules.completed_from(spec.defaults.rules)
-            columns = spec.defaults.at_submit() | columns
+            call_options = call_options.completed_from(spec.defaults.call_options)
+            columns = {**spec.submit_defaults, **columns}
         elif signature is not None:
             columns = {name: value for name, value in signature.options.items() if name in AT_SUBMIT} | columns
         if columns.get("retry") is not None:
@@ -107,12 +103,14 @@ class Drafts:
         if signature is not None and self.registry.checks:
             signature.require(handler, text)
         if signature is not None:
-            self.registry.report_missing(handler, signature, rules)
+            self.registry.report_missing(handler, signature, call_options)
         if (size := len(text.encode())) > self.payload_limit:
             raise PayloadTooLarge(handler=handler, size=size, limit=self.payload_limit)
-        rules.require_keys()
+        call_options.require_keys()
         task = NewTask(handler=handler, payload=text, submitted_by=self.submitted_by, **columns)
-        task = rules.applied(task, lambda: spec.signature.arguments(text) if spec else {})
+        task = call_options.applied(task, lambda: spec.signature.arguments(text) if spec else {})
+        if signature is not None:
+            task = with_key(task, read_declared(signature.options))
         check(task)
         return task
 
@@ -274,7 +272,6 @@ class Intake:
 
     Args:
         read: parses a line, or raises an error that explains the problem.
-        submit: submits tasks in one transaction.
     """
 
     read: Callable[[str], NewTask]

@@ -17,13 +17,14 @@ from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidEdit, InvalidInput, VersionConflict
 from runner.model.duration import parse_duration, parse_spread
+from runner.operations.bulk import to_each
 from runner.operations.edit import EditPreview, edit_all, edit_each, preview_edit
-from runner.operations.edit import edit as apply_edit
 from runner.operations.edit_values import KEEP, Changes, check_bulk
 from runner.operations.results import Target, local_actor
 from runner.policy.retry import parse_plan
 from runner.text import formatting
-from runner.text.operator import host_list, local_zone
+from runner.text.hosts import host_list
+from runner.text.operator import local_zone
 from runner.text.redact import differences
 from runner.text.times import format_moment, parse_moment
 
@@ -48,7 +49,7 @@ class NewValues:
         payload: The arguments, a JSON object.
         key: The business key, or none.
         expires_at: Not started after this time, or none: +1h, 18:00.
-        hosts: The hosts that may take it, web-1,web-2; same for this host; any for all.
+        hosts: The hosts that may take it, web-1,web-2; same, failed for the host of a failed attempt, or any for all.
         unchecked: Do not compare the payload with the signature that runners stored.
         requeue: Run a dead or cancelled task again with these values.
     """
@@ -118,6 +119,8 @@ async def edit(
     async with open_database(settings) as database:
         at = await database.read(clock)
         changes = values.changes(at)
+        if not (changes.edited() or values.requeue):
+            raise InvalidInput(why="name at least one change, such as --priority 9; see runner edit --help")
         if isinstance(tasks, list) and len(tasks) == 1 and not spread:
             limit = int(settings.payload_limit)
             how = {"requeue": values.requeue, "payload_limit": limit, "checked": not values.unchecked}
@@ -148,7 +151,7 @@ async def _edit_one(database: Database, task: SingleEdit, options: ChangeOptions
         plan = await database.read(preview_edit, id, version, changes, **how)
         result = plan.result
     else:
-        result = await database.write(apply_edit, id, version, changes, by, **how)
+        result = await to_each(database, partial(edit_each, changes=changes, by=by, **how), [task.target])
     for conflict in result.conflicts:
         raise VersionConflict(id=id, seen=version, state=conflict.state, found=conflict.version)
     if options.dry_run:

@@ -1,7 +1,9 @@
 """Exit codes, errors as one line on standard error instead of a traceback, and signals: the second one ends it."""
 
+import errno
 import os
 import re
+import select
 import signal
 import sys
 import traceback
@@ -14,8 +16,13 @@ from cyclopts import CycloptsError, UnusedCliTokensError
 
 from runner.errors import RunnerError
 from runner.filter.fields import FIELDS
+from runner.resource_limits import reached_limit
+from runner.stop_signals import stop_signals
 from runner.text.redact import mask
 from runner.text.sanitize import clean
+
+PROGRAM = "tasktui" if sys.argv[0].endswith("tasktui") else "runner"
+"""The name under which the user started this program."""
 
 
 class Exit(IntEnum):
@@ -31,6 +38,11 @@ class Exit(IntEnum):
     PARTIAL = 7
     FAILED = 8
     UNFINISHED = 9
+    DEAD = 10
+    FAILING = 11
+    LATE = 12
+    LOCKED = 13
+    REFUSED = 14
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
@@ -46,12 +58,20 @@ MEANINGS = {
     Exit.PARTIAL: "partly done; standard error lists the rest",
     Exit.FAILED: "the awaited task failed for good or was terminated",
     Exit.UNFINISHED: "the awaited task did not finish in time; it continues",
+    Exit.DEAD: "a check found dead tasks, more than --max-dead",
+    Exit.FAILING: "a check found a handler whose attempts fail, more than --max-failing",
+    Exit.LATE: "a check found a queue whose tasks wait, longer than --max-late",
+    Exit.LOCKED: "another transaction locks a row; in a check, for longer than --max-locked",
+    Exit.REFUSED: "a check found rows that the database refuses to change, more than --max-refused",
     Exit.INTERRUPTED: "interrupted",
     Exit.BROKEN_PIPE: "the reader of the output has gone away",
 }
 """The meaning of each exit code, for the help and the documentation."""
 
 _LONGEST_MESSAGE = 2_000
+
+PATIENCE = 1.0
+"""Seconds that the end of a command waits for a reader that reads nothing."""
 
 
 def prepare_streams() -> None:
@@ -76,6 +96,10 @@ def raise_interrupts() -> None:
     """Let ctrl-c raise KeyboardInterrupt, after the imports, during which it ends the process."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a write; without a file name, probably to standard output."""
 
 
 def exit_code_of(command: Callable[[], int]) -> int:
@@ -103,6 +127,16 @@ def exit_code_of(command: Callable[[], int]) -> int:
 
 
 def _exit_code(error: BaseException) -> int:
+    """Print an error, or each error of a group; return the exit code of the first that has one of its own."""
+    if isinstance(error, BaseExceptionGroup):
+        codes = [_exit_code(each) for each in error.exceptions]
+        return next((code for code in codes if code != Exit.ERROR), Exit.ERROR)
+    return _code_of_single(error)
+
+
+def _code_of_single(error: BaseException) -> int:
+    if not isinstance(error, RunnerError) and (limit := reached_limit(error)):
+        return _print_error(f"{limit}.", Exit.ERROR)
     match error:
         case BrokenPipeError():
             _discard(sys.stdout)
@@ -110,12 +144,12 @@ def _exit_code(error: BaseException) -> int:
         case RunnerError():
             return _print_error(str(error), error.exit_code)
         case CycloptsError():
-            command = " ".join(["runner", *(error.command_chain or ())])
+            command = " ".join([PROGRAM, *(error.command_chain or ())])
             text = _unused(error) or f"{error} {_negation_hint(str(error))}"
             return _print_error(f"{text}See {command} --help.", Exit.BAD_INPUT)
         case OSError():
             _discard(sys.stdout)
-            return _print_error(_os_message(error), Exit.ERROR)
+            return _print_error(_output_message(error), Exit.ERROR)
     return _print_unexpected(error)
 
 
@@ -137,21 +171,58 @@ def _negation_hint(message: str) -> str:
 
 
 def print_stderr(text: str) -> None:
-    """Print to standard error, sanitized and redacted. Does nothing if the stream is gone."""
+    """Print to standard error, sanitized and redacted, unless the stream is gone or its reader reads nothing."""
     try:
-        print(clean(mask(text), _LONGEST_MESSAGE, newlines=True), file=sys.stderr, flush=True)
+        if accepts(sys.stderr):
+            print(clean(mask(text), _LONGEST_MESSAGE, newlines=True), file=sys.stderr, flush=True)
     except OSError:
         _discard(sys.stderr)
 
 
+def accepts(stream: TextIO) -> bool:
+    """True unless the file of a stream accepts nothing for PATIENCE: its reader reads nothing."""
+    try:
+        return bool(select.select([], [stream], [], PATIENCE)[1])
+    except (OSError, ValueError):  # a stream without a file
+        return True
+
+
+def release_stdout() -> str:
+    """Write the rest of standard output, or discard it if its file does not accept it.
+
+    Returns:
+        The reason why the rest was discarded; empty if it was not.
+    """
+    if not accepts(sys.stdout):
+        why = f"its reader accepted nothing for {PATIENCE:.0f} s"
+    else:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            why = "its reader has gone away"
+        except OSError as error:
+            why = _os_message(error)
+        else:
+            return ""
+    _discard(sys.stdout)
+    return why
+
+
 def _print_error(text: str, code: int) -> int:
-    print_stderr(f"runner: {text}")
+    print_stderr(f"{PROGRAM}: {text}")
     return code
 
 
 def _os_message(error: OSError) -> str:
     path = f"{error.filename}: " if error.filename else ""
     return f"{path}{error.strerror or error}"
+
+
+def _output_message(error: OSError) -> str:
+    if error.filename is not None or error.errno not in OUTPUT_ERRORS:
+        return _os_message(error)
+    rest = "The output is incomplete, and the command may have been executed."
+    return f"standard output: {error.strerror} (errno {error.errno}). {rest}"
 
 
 def _print_unexpected(error: BaseException) -> int:
@@ -173,11 +244,8 @@ def _discard(stream: TextIO) -> None:
     os.close(null)
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
 class Interruption:
-    """Handles SIGINT and SIGTERM within its block.
+    """Handles the stop signals within its block.
 
     Args:
         callback: called once, at the first signal.
@@ -185,13 +253,14 @@ class Interruption:
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback = callback
+        self._signals = stop_signals()
         self._signal: signal.Signals | None = None
 
     def __enter__(self) -> Self:
         from asyncio import get_running_loop  # not needed for help
 
         loop = get_running_loop()
-        for signal_number in SIGNALS:
+        for signal_number in self._signals:
             loop.add_signal_handler(signal_number, self._handle, signal_number)
         return self
 
@@ -211,5 +280,5 @@ class Interruption:
     def _remove_handlers(self) -> None:
         from asyncio import get_running_loop
 
-        for signal_number in SIGNALS:
+        for signal_number in self._signals:
             get_running_loop().remove_signal_handler(signal_number)

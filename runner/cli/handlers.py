@@ -16,12 +16,12 @@ from runner.cli.output import plain, print_json, print_line
 from runner.db.database import Database
 from runner.errors import DatabaseRefused, HandlersNotFound, InvalidPayload
 from runner.filter.fields import suggestion
+from runner.handlers.call_options import CallOptions
 from runner.handlers.discovery import discover
 from runner.handlers.parameters import StoredSignature
 from runner.handlers.registry import Handler, Registry
-from runner.handlers.rules import Rules
+from runner.operations.names import handler_warning
 from runner.operations.new_task import DERIVED, stored_signature
-from runner.operations.pause import handler_warning
 from runner.queries.task_list.row import MOST_PAYLOADS, PayloadRow, newest_payloads, oldest_payloads
 from runner.settings import Settings
 from runner.text.sanitize import count_noun, one_line
@@ -32,9 +32,6 @@ Modules = Annotated[tuple[str, ...], Parameter(name=("--handlers", "-H"))]
 
 def load_handlers(settings: Settings) -> Registry:
     """Import the modules named in the settings, and the modules that installed packages register.
-
-    Args:
-        settings: the settings, with the module names.
 
     Returns:
         The handlers by name.
@@ -51,9 +48,6 @@ def load_handlers(settings: Settings) -> Registry:
                 raise
             why = f"{error.fields['why']}. Your {namesake} and tasktui's package have the same name: rename yours"
             raise HandlersNotFound(module=error.fields["module"], why=why) from error
-        except SystemExit as end:
-            modules = ", ".join(settings.handlers)
-            raise HandlersNotFound(module=modules, why=f"importing it exits the process ({end})") from None
 
 
 def _namesake() -> Path | None:
@@ -71,7 +65,6 @@ class HandlerRegistry:
 
     Args:
         read: executes a read operation; None without a database.
-        loaded: names of the loaded handlers.
         has_modules: True if -H named modules.
         checks: compare payloads with the stored signatures.
     """
@@ -102,16 +95,10 @@ class HandlerRegistry:
                 self._notify(self._unknown(name))
         return self._signatures.get(name)
 
-    def report_missing(self, name: str, signature: StoredSignature, rules: Rules) -> None:
-        """Warn about values that only the code of a handler derives from the arguments.
-
-        Args:
-            name: name of the handler.
-            signature: its stored signature.
-            rules: the rules of the task, from its options.
-        """
-        set_rules = {rule for rule, value in rules._asdict().items() if value is not None}
-        if missing := [DERIVED[rule] for rule in signature.derived if rule in DERIVED and rule not in set_rules]:
+    def report_missing(self, name: str, signature: StoredSignature, call_options: CallOptions) -> None:
+        """Warn about values that only the code of a handler derives from the arguments."""
+        present = {name for name, value in call_options._asdict().items() if value is not None}
+        if missing := [DERIVED[name] for name in signature.derived if name in DERIVED and name not in present]:
             names = " and ".join(missing)
             self._notify(f"the code of {name} derives {names}, which this task does not have; load the code with -H")
 
@@ -160,7 +147,6 @@ class PayloadCheck:
     """The check of the tasks of one handler.
 
     Args:
-        handler: name of the handler.
         known: True if the new code has it.
         tasks: number of checked tasks.
         failures: number of payloads that do not fit.
@@ -178,8 +164,6 @@ async def check_against(module: str, connection: Connection, *, json: bool) -> i
     """Check the payloads of live tasks against the handlers of a module; return the exit code.
 
     Args:
-        module: the module with the new code.
-        connection: the database.
         json: print one JSON document.
     """
     settings = connection.settings(handlers=(module,))

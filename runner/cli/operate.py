@@ -1,4 +1,4 @@
-"""`runner retry`, `terminate`, `delay`, `unblock`: operations on task ids or on a filter."""
+"""Change of tasks by a command: the targets, the confirmation, and the report."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -23,22 +23,17 @@ from runner.cli.operation_output import (
     select_targets,
     undo_command,
 )
-from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId, open_database, read_targets, warn_of_names
+from runner.cli.options import Connection, open_database, read_targets, warn_of_names
 from runner.cli.output import NO_MATCH
 from runner.db.database import Database
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.model.duration import parse_duration, parse_spread
-from runner.operations.bulk import BulkOptions, Operation, check_canary, to_all, to_each
+from runner.operations.bulk import BulkOptions, Operation, to_all, to_each
 from runner.operations.bulk import canary as apply_canary
 from runner.operations.preview import NO_VALUES, Preview, bounded
 from runner.operations.preview import preview as apply_preview
 from runner.operations.results import Actor, Result, Target, local_actor, with_change_group
-from runner.operations.retry import delay as apply_delay
-from runner.operations.retry import retry_now
-from runner.operations.terminate import terminate as apply_terminate
-from runner.operations.unblock import unblock as apply_unblock
 from runner.settings import Settings
 from runner.text import formatting
 from runner.text.sanitize import count_noun, one_line
@@ -71,97 +66,13 @@ class ChangeOptions:
 NO_OPTIONS = ChangeOptions()
 
 
-async def retry(
-    *targets: Targets,
-    spread: str | None = None,
-    canary: bool = False,
-    options: ChangeOptions = NO_OPTIONS,
-    connection: Connection = DEFAULT_CONNECTION,
-) -> int:
-    """Run tasks again now: waiting ones right away, dead and cancelled ones as new attempts.
-
-    TASKS are ids (runner retry 12 13) or a filter (runner retry queue:mail
-    state:dead). A filter shows a preview first. To apply it, repeat the number of
-    changes with --yes, or confirm on a terminal.
-
-    Args:
-        targets: Task ids, or a filter.
-        spread: Spread the tasks at random over this time: 10m.
-        canary: Retry 1, then 10, then 100 tasks, then the rest, and stop when one
-            of them fails again.
-        options: Confirmation.
-        connection: The database.
-    """
-    seconds = parse_spread(spread)
-    if canary:
-        check_canary(read_targets(targets), seconds)
-    change = Change("retry_now", partial(retry_now, spread=seconds), canary=canary)
-    return await _change(change, targets, options, connection)
-
-
-async def terminate(
-    *targets: Targets, options: ChangeOptions = NO_OPTIONS, connection: Connection = DEFAULT_CONNECTION
-) -> int:
-    """Terminate tasks: waiting ones now, running ones by request.
-
-    The runner of a running task receives the request with its next heartbeat.
-    TASKS are ids or a filter, as for runner retry.
-
-    Args:
-        targets: Task ids, or a filter.
-        options: Confirmation.
-        connection: The database.
-    """
-    return await _change(Change("terminate", apply_terminate), targets, options, connection)
-
-
-async def delay(
-    *targets: Targets,
-    length: Annotated[str, Parameter(name=("--by", "--for"))],
-    options: ChangeOptions = NO_OPTIONS,
-    connection: Connection = DEFAULT_CONNECTION,
-) -> int:
-    """Postpone waiting tasks, counted from their planned time.
-
-    TASKS are ids or a filter, as for runner retry.
-
-    Args:
-        targets: Task ids, or a filter.
-        length: Duration: 30s, 10m, 2h.
-        options: Confirmation.
-        connection: The database.
-    """
-    seconds = parse_duration(length).total_seconds()
-    operation = partial(apply_delay, seconds=seconds)
-    return await _change(Change("delay", operation), targets, options, connection)
-
-
-async def unblock(
-    *targets: Targets,
-    dependency: EntryId | None = None,
-    options: ChangeOptions = NO_OPTIONS,
-    connection: Connection = DEFAULT_CONNECTION,
-) -> int:
-    """Release tasks from their dependencies, as if every parent had succeeded.
-
-    TASKS are ids or a filter, as for runner retry.
-
-    Args:
-        targets: Task ids, or a filter.
-        dependency: Only the dependency with this id, as runner show prints.
-        options: Confirmation.
-        connection: The database.
-    """
-    operation = partial(apply_unblock, dependency_id=dependency)
-    return await _change(Change("unblock", operation), targets, options, connection)
-
-
-async def _change(
+async def change_named(
     change: "Change",
     words: Sequence[str],
     options: ChangeOptions,
     connection: Connection,
 ) -> int:
+    """Change the tasks that the words name, after a confirmation."""
     targets, settings = read_targets(words), connection.settings()
     async with open_database(settings) as database:
         return await change_targets(database, change, targets, options, settings)
@@ -196,11 +107,7 @@ async def change_targets(
     """Preview, confirm and apply an operation on tasks.
 
     Args:
-        database: the database.
-        change: the operation.
         targets: the ids of the tasks, or a filter.
-        options: the confirmation.
-        settings: the settings, with the profile.
     """
     if options.limit is not None and options.limit < 1:
         raise InvalidInput(why=f"--limit must be at least 1, not {options.limit}")

@@ -91,7 +91,6 @@ def ask(count: str, demanded: RequiredConfirmation) -> str:
 
     Args:
         count: number of tasks that would change.
-        demanded: the word to type.
 
     Returns:
         The confirmed count.
@@ -129,8 +128,6 @@ async def undo_command(database: Database, result: Result, change_group: str | N
     """Return the command that undoes an operation; empty if nothing was changed.
 
     Args:
-        database: an open database.
-        result: the tasks it changed and skipped.
         change_group: id of the change group; None for a single change.
     """
     if change_group is not None or not result.changed:
@@ -146,7 +143,6 @@ def print_result(verb: str, result: Result, *, json: bool, change_group: str | N
     """Print the result of an operation.
 
     Args:
-        verb: the operation.
         result: the tasks it changed and skipped.
         json: print one JSON document instead of text.
         change_group: id of the change group; None for a single change.
@@ -169,11 +165,11 @@ def print_result(verb: str, result: Result, *, json: bool, change_group: str | N
 
 def exit_code(result: Result) -> int:
     """The exit code of an operation."""
-    if not (result.conflicts or result.skipped):
+    if not (result.conflicts or result.skipped or result.stuck):
         return Exit.OK
     if result.changed:
         return Exit.PARTIAL
-    missing = not result.conflicts and all(skipped.why == MISSING for skipped in result.skipped)
+    missing = not (result.conflicts or result.stuck) and all(skipped.why == MISSING for skipped in result.skipped)
     return Exit.NOT_FOUND if missing else Exit.CONFLICT
 
 
@@ -185,7 +181,6 @@ class ProgressLine:
     """The progress of an operation on many tasks. It is silent unless standard error is a terminal.
 
     Args:
-        label: the operation.
         total: number of tasks to change; None if the count stopped at its cap.
     """
 

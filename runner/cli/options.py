@@ -2,9 +2,9 @@
 
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -17,7 +17,8 @@ from runner.db.connect import LOCK_OBSERVERS, driver_threads_ended
 from runner.db.database import Database
 from runner.db.migrations.apply import ensure
 from runner.db.migrations.revisions import REVISIONS
-from runner.errors import FileMissing, InvalidInput
+from runner.db.migrations.sequences import advance, late_sequences
+from runner.errors import DatabaseRefused, FileMissing, InvalidInput
 from runner.filter import saved
 from runner.filter.parse import Filter, parse_filter
 from runner.model.duration import parse_duration
@@ -51,11 +52,33 @@ class Connection:
 
         Raises:
             PasswordInArguments: the URL contains a password, visible to others in the process list.
+            InvalidInput: an option is empty.
             ConfigurationError: see `runner.settings.load`.
         """
+        refuse_empty({**asdict(self), **overrides})
         if self.url is not None:
             refuse_password(self.url)
         return load(profile=self.profile, config=self.config, url=self.url, **overrides)
+
+
+OPTION_NAMES = {"handlers": "-H", "without": "--except"}
+"""The options that are not named as their settings."""
+
+
+def refuse_empty(options: Mapping[str, Any]) -> None:
+    """Refuse options with an empty text, as from an unset variable of a shell: they would select nothing or all.
+
+    Args:
+        options: their values by setting.
+
+    Raises:
+        InvalidInput: one is empty.
+    """
+    for name, value in options.items():
+        texts = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(text, str) and not text.strip(" ,") for text in texts):
+            option = OPTION_NAMES.get(name, f"--{name.replace('_', '-')}")
+            raise InvalidInput(why=f"{option} is empty: give it a value, or leave it out")
 
 
 DEFAULT_CONNECTION = Connection()
@@ -67,7 +90,6 @@ async def open_unchecked(settings: Settings, *, must_exist: bool = False) -> Asy
     """Connect to the database of a command without checking its tables.
 
     Args:
-        settings: the settings, with the database.
         must_exist: raise an error for a missing SQLite file instead of creating it.
 
     Raises:
@@ -113,19 +135,25 @@ async def open_database(settings: Settings, *, creates: bool = False) -> AsyncIt
     """Open the database of a command and make sure that its tables exist.
 
     Args:
-        settings: the settings, with the database.
-        creates: create a missing SQLite file. Only a submit does: in a wrong directory any other command would report
-            an empty database.
+        creates: create a missing SQLite file, and advance sequences that are behind the ids. Only a submit does: in a
+            wrong directory any other command would report an empty database.
 
     Raises:
         FileMissing: the SQLite file does not exist.
         SchemaMissing: the PostgreSQL database has no tables of ours; a SQLite file gets them.
         DatabaseUnavailable: the database cannot be reached.
+        SequenceLate: a sequence is behind the ids, and this login may not change it.
     """
     async with open_unchecked(settings, must_exist=not creates) as database:
         revisions = await ensure(database)
         if len(revisions) == len(REVISIONS):
             print_stderr(f"runner: created the tables of the new database {database.url}")
+        elif creates:
+            late = []
+            with suppress(DatabaseRefused):  # a login that may only submit: the runners repair them
+                late = await database.read(late_sequences)
+            if late:
+                await advance(database, late)  # a new task must not get the id of an earlier one
         yield database
 
 
@@ -143,9 +171,6 @@ RunnerId: TypeAlias = TaskId
 
 def read_targets(words: Sequence[str]) -> list[int] | Filter:
     """Parse task ids or a filter.
-
-    Args:
-        words: the words on the command line.
 
     Returns:
         The ids, in order and without repetition; or the filter.
@@ -168,19 +193,19 @@ def read_targets(words: Sequence[str]) -> list[int] | Filter:
 def read_filter(words: Sequence[str]) -> Filter:
     """Parse a filter; @name inserts a saved filter.
 
-    Args:
-        words: the words on the command line.
-
     Raises:
-        InvalidInput: a saved filter of this name does not exist.
+        InvalidInput: a saved filter of this name does not exist, or a part is empty, as from an unset variable of a
+            shell.
         InvalidFilter: the filter has a syntax error.
     """
+    if not all(map(str.strip, words)):
+        raise InvalidInput(why="a filter is empty: give it a term such as queue:mail, or leave it out")
     return parse_filter(saved.expand(words, saved.default_path()), now(), local_zone())
 
 
 async def warn_of_names(database: Database, task_filter: Filter) -> None:
     """Warn, after a filter matched nothing, about misspelled names of queues and handlers."""
-    from runner.operations.pause import filter_warnings  # most filters match
+    from runner.operations.names import filter_warnings
 
     for warning in await database.read(filter_warnings, task_filter):
         print_stderr(f"runner: {warning}")

@@ -31,7 +31,6 @@ class TableColumn(NamedTuple):
     """A column of a table.
 
     Args:
-        title: the heading.
         right: align right, for numbers and ages.
         no_wrap: never truncate, even on a narrow terminal.
     """
@@ -51,10 +50,6 @@ def print_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[str]]) -
 
     On a terminal the table is at most as wide as the terminal. In a pipe or a file the cells are whole, unless COLUMNS
     is set.
-
-    Args:
-        columns: the headings and alignments.
-        rows: one text for each column.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title, right, no_wrap in columns:

@@ -1,4 +1,4 @@
-"""`runner pause`, `runner resume`: pauses of queues and handlers."""
+"""`runner pause`: stop starting the tasks of a queue or a handler."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -13,9 +13,9 @@ from runner.cli.output import print_json, print_line
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
-from runner.operations.pause import Paused, PauseKind, PauseTarget, name_warning, pause_note, pause_of, preview_pause
+from runner.operations.names import pause_note
+from runner.operations.pause import Paused, PauseKind, PauseTarget, preview_pause
 from runner.operations.pause import pause as apply_pause
-from runner.operations.pause import resume as apply_resume
 from runner.operations.results import local_actor
 from runner.operations.sql_export import pause_script
 from runner.text import formatting
@@ -44,13 +44,13 @@ async def pause(
         options: How the change is shown and recorded.
         connection: The database.
     """
-    target = _target(queue, handler)
+    target = pause_target(queue, handler)
     async with open_database(connection.settings()) as database:
         at = await database.read(clock)
         end = parse_moment(until, at, local_zone()) if until is not None else None
         by = local_actor(options.reason)
         if options.sql:
-            await _print_script(database, target, partial(apply_pause, target=target, by=by, until=end))
+            await print_script(database, target, partial(apply_pause, target=target, by=by, until=end))
             return Exit.OK
         warning = await database.read(pause_note, target)
         if options.dry_run:
@@ -67,44 +67,8 @@ async def pause(
     return Exit.OK
 
 
-async def resume(
-    queue: str | None = None,
-    /,
-    *,
-    handler: Handler = None,
-    options: SingleChangeOptions = SINGLE_CHANGE,
-    connection: Connection = DEFAULT_CONNECTION,
-) -> int:
-    """End a pause.
-
-    Args:
-        queue: The queue's name.
-        handler: A handler's name, instead of a queue.
-        options: How the change is shown and recorded.
-        connection: The database.
-    """
-    target = _target(queue, handler)
-    async with open_database(connection.settings()) as database:
-        if options.sql:
-            await _print_script(database, target, partial(apply_resume, target=target, by=local_actor(options.reason)))
-            return Exit.OK
-        if options.dry_run:
-            changed = bool(await database.read(pause_of, target, locked=False))
-        else:
-            changed = await database.write(apply_resume, target, local_actor(options.reason))
-        warning = "" if changed else await database.read(name_warning, target)
-    if options.json:
-        print_json({"verb": "resume", "target": str(target), "changed": changed, "dry_run": options.dry_run})
-    elif changed:
-        print_line(f"{target} {'would resume' if options.dry_run else 'resumed'}")
-    else:
-        print_line(f"{target} {'is' if options.dry_run else 'was'} not paused")
-    if warning:
-        print_stderr(f"runner: {warning}")
-    return Exit.OK if changed else Exit.CONFLICT
-
-
-async def _print_script(database: Database, target: PauseTarget, operation: Callable[..., Awaitable[object]]) -> None:
+async def print_script(database: Database, target: PauseTarget, operation: Callable[..., Awaitable[object]]) -> None:
+    """Print the SQL of a pause or a resume, and change nothing."""
     print(await database.write(pause_script, target, operation), end="")
 
 
@@ -120,7 +84,8 @@ def _arguments(target: PauseTarget) -> str:
     return f"--handler {target.name}" if target.kind is PauseKind.HANDLER else target.name
 
 
-def _target(queue: str | None, handler: str | None) -> PauseTarget:
+def pause_target(queue: str | None, handler: str | None) -> PauseTarget:
+    """The queue or the handler that a command names."""
     if (queue is None) == (handler is None):
         raise InvalidInput(why="name a queue, or a handler with --handler, but not both")
     return PauseTarget(PauseKind.QUEUE, queue) if queue is not None else PauseTarget(PauseKind.HANDLER, handler or "")

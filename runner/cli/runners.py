@@ -1,9 +1,7 @@
-"""`runner runners`, `runner drain`, `runner resize`: the registered runners, and commands for them.
-
-A runner receives a command with its next heartbeat.
-"""
+"""`runner runners`: the registered runners, and commands for them."""
 
 from datetime import datetime
+from typing import Literal
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import (
@@ -24,8 +22,10 @@ from runner.operations.sql_export import command_script
 from runner.policy.runner_command import RunnerCommand
 from runner.queries.runners import RunnerRow, runner_of
 from runner.queries.runners import runners as read_runners
+from runner.queries.stuck_rows import stuck_on
 from runner.queries.why.remedies import blocked_runner
 from runner.text import formatting
+from runner.text.stuck_row import stuck_step, stuck_text
 
 COLUMNS = (
     TableColumn("RUNNER", right=True, no_wrap=True),
@@ -38,25 +38,66 @@ COLUMNS = (
 )
 
 
-async def runners(*, json: bool = False, connection: Connection = DEFAULT_CONNECTION) -> int:
-    """List the runners, including lost ones, and the tasks they hold.
+async def runners(
+    action: Literal["list", "drain", "resize"] = "list",
+    runner: RunnerId | None = None,
+    /,
+    *,
+    concurrency: int | None = None,
+    threads: int | None = None,
+    processes: int | None = None,
+    options: SingleChangeOptions = SINGLE_CHANGE,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """List, drain or resize runners.
 
-    CPU is the share of one processor in use between the last two heartbeats, and
-    MEMORY the resident memory, both with the processes of its handlers.
+    runner runners [list]         list the runners, including lost ones
+    runner runners drain RUNNER   claim no more tasks, finish the running ones and
+                                  exit, as after SIGTERM
+    runner runners resize RUNNER  run more or fewer tasks in parallel
+
+    A runner receives a command with its next heartbeat; a size lasts until its end.
+    In the list, CPU is the share of one processor in use between the last two
+    heartbeats, and MEMORY the resident memory, both with the processes of its
+    handlers.
 
     Args:
-        json: Print one JSON document.
+        action: list, drain or resize.
+        runner: Id of the runner.
+        concurrency: resize: number of async handlers to run in parallel.
+        threads: resize: number of plain functions to run in parallel.
+        processes: resize: number of process handlers to run in parallel.
+        options: How the change is shown and recorded.
         connection: The database.
     """
+    is_sized = any(size is not None for size in (concurrency, threads, processes))
+    if is_sized and action != "resize":
+        raise InvalidInput(why="--concurrency, --threads and --processes apply to runner runners resize")
+    if action == "list":
+        if runner is not None:
+            raise InvalidInput(why=f"name an action: runner runners drain {runner}")
+        async with open_database(connection.settings()) as database:
+            return await _list(database, json=options.json)
+    if runner is None:
+        raise InvalidInput(why=f"name the runner by its id: runner runners {action} 7")
+    if action == "resize" and not is_sized:
+        raise InvalidInput(why="set --concurrency, --threads or --processes: --concurrency 50 --threads 4")
+    command = RunnerCommand(action == "drain", concurrency, threads, processes)
     async with open_database(connection.settings()) as database:
-        rows = await database.read(read_runners)
-        at = await database.read(clock)
+        return await _send(database, action, runner, command, options)
+
+
+async def _list(database: Database, *, json: bool) -> int:
+    rows = await database.read(read_runners)
+    at = await database.read(clock)
     if json:
         print_json({"at": at, "runners": [{**plain(runner), "alive": runner.alive} for runner in rows]})
     elif rows:
         print_table(COLUMNS, [_row(runner, at) for runner in rows])
         for cause in [blocked_runner(runner) for runner in rows if runner.blocked_for]:
             print_line(cause.sentences)
+        for row in stuck_on(rows):
+            print_line(f"{stuck_text(row)}. {stuck_step(row)}")
     else:
         print_line("No runners are registered. Start one with: runner work -H package.module")
     return Exit.OK
@@ -77,51 +118,6 @@ def _row(runner: RunnerRow, at: datetime) -> list[str]:
         runner.version,
         ", ".join(runner.handlers),
     ]
-
-
-async def drain(
-    runner: RunnerId,
-    /,
-    *,
-    options: SingleChangeOptions = SINGLE_CHANGE,
-    connection: Connection = DEFAULT_CONNECTION,
-) -> int:
-    """Ask a runner to claim no more tasks, finish the running ones and exit, as after SIGTERM.
-
-    Args:
-        runner: Id of the runner; see runner runners.
-        options: How the change is shown and recorded.
-        connection: The database.
-    """
-    async with open_database(connection.settings()) as database:
-        return await _send(database, "drain", runner, RunnerCommand(drain=True), options)
-
-
-async def resize(
-    runner: RunnerId,
-    /,
-    *,
-    concurrency: int | None = None,
-    threads: int | None = None,
-    processes: int | None = None,
-    options: SingleChangeOptions = SINGLE_CHANGE,
-    connection: Connection = DEFAULT_CONNECTION,
-) -> int:
-    """Ask a runner to run more or fewer tasks in parallel, until it exits.
-
-    Args:
-        runner: Id of the runner; see runner runners.
-        concurrency: Number of async handlers to run in parallel.
-        threads: Number of plain functions to run in parallel.
-        processes: Number of process handlers to run in parallel.
-        options: How the change is shown and recorded.
-        connection: The database.
-    """
-    if concurrency is None and threads is None and processes is None:
-        raise InvalidInput(why="set --concurrency, --threads or --processes: --concurrency 50 --threads 4")
-    async with open_database(connection.settings()) as database:
-        command = RunnerCommand(concurrency=concurrency, threads=threads, processes=processes)
-        return await _send(database, "resize", runner, command, options)
 
 
 async def _send(

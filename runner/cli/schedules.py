@@ -18,7 +18,8 @@ from runner.db.transaction import clock
 from runner.errors import InvalidInput, UnknownSchedule
 from runner.handlers.options import SCHEDULE_OPTIONS
 from runner.model.schedule import ScheduleSpec
-from runner.operations.pause import PauseKind, PauseTarget, handler_warning, name_warning
+from runner.operations.names import handler_warning, name_warning
+from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor, local_actor
 from runner.operations.schedule import (
     add_schedule,

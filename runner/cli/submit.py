@@ -1,4 +1,4 @@
-"""`runner submit`: one task from the command line, or many from lines of JSON; `runner copy`: one like another."""
+"""`runner submit`: one task from the command line, or many from lines of JSON."""
 
 import asyncio
 import json as jsons
@@ -17,25 +17,20 @@ from runner.cli.options import (
     DEFAULT_CONNECTION,
     NO_WAIT,
     Connection,
-    TaskId,
     WaitOptions,
     open_database,
     set_options,
     with_task_options,
 )
-from runner.cli.output import plain, print_block, print_json, print_line, progress
+from runner.cli.output import print_block, print_json, print_line, progress
 from runner.client.client import connect, disconnect
 from runner.client.commit import submit_alone
 from runner.client.results import kept, wait_for_end
 from runner.errors import InvalidInput, NoResult, ResultNotKept
-from runner.handlers.option_values import Clock
 from runner.handlers.options import SETTABLE
 from runner.model.task import NewTask, OnFailure, SubmitResult
-from runner.operations.new_task import COPIED, SubmitOptions, copy_of, copy_task
-from runner.operations.results import local_actor
 from runner.settings import Settings
 from runner.text.operator import local_zone, now, operator
-from runner.text.redact import decode
 from runner.text.sanitize import count_noun
 
 LINE_OVERHEAD = 64 * 1024
@@ -68,30 +63,6 @@ class TaskOptions:
 
 
 NO_OPTIONS = TaskOptions()
-
-COPY_OPTIONS = ("run_at", "delay", "expires", "expires_at", *COPIED)
-
-
-@Parameter(name="*", group=Group("Copy", sort_key=50))
-@dataclass(frozen=True)
-@with_task_options(COPY_OPTIONS)
-class CopyOptions:
-    """Options of the copy. An omitted option is that of the first task, except for its time and expiry.
-
-    Args:
-        unchecked: Do not compare the payload with the signature that runners stored.
-        dry_run: Only show the values of the copy.
-        reason: The reason; recorded with the change.
-        json: Print one JSON document.
-    """
-
-    unchecked: bool = False
-    dry_run: bool = False
-    reason: str | None = None
-    json: bool = False
-
-
-NO_COPY_OPTIONS = CopyOptions()
 
 
 class RegistryOptions(NamedTuple):
@@ -161,57 +132,6 @@ def submit(
     with _submitting(settings, drafts, registry) as submitting:
         result = submitting.submit([submitting.drafts.task(name, text)])
     return _report(settings, result, wait, json)
-
-
-async def copy(
-    id: TaskId,
-    payload: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    /,
-    *,
-    options: CopyOptions = NO_COPY_OPTIONS,
-    connection: Connection = DEFAULT_CONNECTION,
-) -> int:
-    """Submit a copy of a task, with the same or another payload.
-
-    The task may have any state, and does not change. The copy runs now, unless
-    --at or --delay is set. It has no unique key, order key or dependencies. The
-    audit links both tasks, and runner undo cancels a copy that has not started.
-
-    Args:
-        id: The task to copy.
-        payload: Other arguments, a JSON object; *** keeps the secret in its place;
-            - reads standard input.
-        options: Options of the copy.
-        connection: The database.
-    """
-    settings = connection.settings()
-    clock = Clock(now(), local_zone())
-    values = {name: _parse(name, value, clock) for name, value in set_options(options, COPY_OPTIONS).items()}
-    if payload is not None:
-        values["payload"] = sys.stdin.read() if payload == "-" else payload
-    limits = SubmitOptions(settings.notify, int(settings.payload_limit), not options.unchecked)
-    async with open_database(settings) as database:
-        if options.dry_run:
-            task = await database.read(copy_of, id, values, limits)
-            print_json({"copy_of": id} | _described(task))
-            return Exit.OK
-        copied = await database.write(copy_task, id, values, local_actor(options.reason), limits)
-    if options.json:
-        print_json({"id": copied, "copy_of": id})
-    else:
-        print_line(f"Submitted task {copied}, a copy of task {id}.")
-    return Exit.OK
-
-
-def _parse(name: str, value: Any, clock: Clock) -> Any:
-    parse = SETTABLE[name].parse
-    return parse(name, value, clock) if parse is not None else value
-
-
-def _described(task: NewTask) -> dict[str, Any]:
-    """The values of a task as JSON, with its secrets masked."""
-    values = {name: value for name, value in task._asdict().items() if value is not None}
-    return {name: plain(value) for name, value in (values | {"payload": decode(task.payload)}).items()}
 
 
 def _report(settings: Settings, result: SubmitResult, wait: WaitOptions, json: bool) -> int:
@@ -305,13 +225,7 @@ def wait_for_task(settings: Settings, id: int, wait: WaitOptions, *, json: bool)
     """Wait for a task and print its result.
 
     Args:
-        settings: the settings, with the database.
-        id: the id of the task.
-        wait: the time limit.
         json: print one JSON document.
-
-    Returns:
-        The exit code.
 
     Raises:
         TimedOut: the task did not finish in time.

@@ -1,8 +1,8 @@
-"""`runner tasks` and `runner views`: list tasks, and keep the filters of such lists under names."""
+"""`runner tasks`: the tasks that match a filter."""
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -10,11 +10,10 @@ from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter, warn_of_names
 from runner.cli.output import NO_MATCH, TableColumn, numbers, plain, print_json, print_line, print_table
 from runner.errors import InvalidInput
-from runner.filter import saved
 from runner.filter.fields import NEWEST, Sort, SortField, sort_by
 from runner.filter.parse import Filter
-from runner.queries.as_of import CANDIDATES, MISSING, UNAUDITED, read_moment, tasks_as_of
-from runner.queries.reconstruction import PastTask
+from runner.queries.past.as_of import CANDIDATES, MISSING, UNAUDITED, read_moment, tasks_as_of
+from runner.queries.past.reconstruction import PastTask
 from runner.queries.task_list.cursor import parse_cursor, written
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage, page, page_script
@@ -201,65 +200,3 @@ def past_document(past: PastTask) -> dict[str, object]:
 def past_word(past: PastTask) -> str:
     """The state of a task at a past time: sign and word, or words if it is not known exactly."""
     return formatting.state(past.task.shown) if past.certain else past.word
-
-
-VIEW_COLUMNS = (TableColumn("VIEW", no_wrap=True), TableColumn("FILTER"))
-
-
-def views(
-    action: Literal["show", "save", "delete"] = "show",
-    name: str | None = None,
-    /,
-    *words: Annotated[str, Parameter(name="FILTER")],
-    json: bool = False,
-) -> int:
-    """List, show, save or delete saved filters.
-
-    runner views show [NAME]            list the saved filters, or show one
-    runner views save NAME [FILTER...]  save a filter, or replace the saved one
-    runner views delete NAME            delete a saved filter
-
-    Commands that take a filter also take a saved one: runner tasks @late.
-
-    Args:
-        action: show, save or delete.
-        name: The name of the saved filter.
-        words: The filter to save; none saves a filter that matches all tasks.
-        json: Print one JSON document.
-    """
-    if words and action != "save":
-        raise InvalidInput(why=f"views {action} takes one name; quote a name with spaces")
-    if action == "show":
-        return _show(name, as_json=json)
-    if name is None:
-        raise InvalidInput(why=f"name the saved filter: runner views {action} NAME")
-    if action == "save":
-        return _save(name, words, as_json=json)
-    saved.delete(saved.default_path(), name)
-    print_line(f"deleted {name}")
-    return Exit.OK
-
-
-def _show(name: str | None, *, as_json: bool) -> int:
-    filters = saved.load(saved.default_path())
-    if name is not None:
-        filters = {name: saved.get(filters, name)}
-    if as_json:
-        print_json(
-            {"views": [{"name": view_name, "filter": filter_text} for view_name, filter_text in filters.items()]}
-        )
-    elif filters:
-        print_table(VIEW_COLUMNS, [[name, filter_text or "all tasks"] for name, filter_text in filters.items()])
-    else:
-        print_line("No filters are saved.", style="dim")
-    return Exit.OK
-
-
-def _save(name: str, words: tuple[str, ...], *, as_json: bool) -> int:
-    filter_text = str(read_filter(words))
-    saved.save(saved.default_path(), name, filter_text)
-    if as_json:
-        print_json({"name": name, "filter": filter_text})
-    else:
-        print_line(f"saved {name}: {filter_text or 'all tasks'}")
-    return Exit.OK

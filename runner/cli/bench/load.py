@@ -4,11 +4,11 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from runner.cli.bench.stopwatch import HANDLER
+from runner.cli.bench.exchange import HANDLER
 from runner.db.database import Database
 from runner.db.schema import NO_BIN
 from runner.db.transaction import Transaction
@@ -25,9 +25,6 @@ POLL_INTERVAL = 0.001
 TIMEOUT = 60.0
 """Seconds after the last start within which every task must finish."""
 
-FILL = 100_000
-"""Rows per INSERT: a statement has a deadline."""
-
 PAD = "x" * 64
 """Makes a payload about 100 bytes long."""
 
@@ -36,10 +33,7 @@ class TaskCounts(NamedTuple):
     """The fate of the tasks of one measurement.
 
     Args:
-        tasks: submitted tasks.
-        hits: starts.
         ended: tasks that succeeded, each at its first attempt.
-        unfinished: unfinished tasks.
     """
 
     tasks: int
@@ -86,7 +80,6 @@ class Load:
         """Submit tasks, CHUNK of them per transaction.
 
         Args:
-            tasks: number of tasks.
             change: gives each task its options, from its number.
         """
         for size in _sizes(tasks):
@@ -128,20 +121,6 @@ def _task(index: int, submitted_at: float = 0.0) -> NewTask:
 def _sizes(tasks: int) -> Iterator[int]:
     for first in range(0, tasks, CHUNK):
         yield min(CHUNK, tasks - first)
-
-
-async def insert(database: Database, table: sa.Table, rows: int, values: dict[str, Any]) -> None:
-    """Insert rows; a function among the values gets the column of their numbers from 1."""
-    for first in range(1, rows + 1, FILL):
-        n = sa.select(sa.literal_column(str(first)).label("i")).cte("n", recursive=True)
-        n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < min(first + FILL - 1, rows)))
-        columns = [value(n.c.i) if callable(value) else value for value in values.values()]
-        await database.write(execute, sa.insert(table).from_select([*values], sa.select(*columns).select_from(n)))
-
-
-async def execute(tx: Transaction, statement: sa.Executable) -> None:
-    """Execute one statement."""
-    await tx.execute(statement)
 
 
 async def analyze(tx: Transaction) -> None:

@@ -1,4 +1,4 @@
-"""The plan of a bench and its results: the parts to measure, their measurements, and the summary over repetitions."""
+"""The plan of a bench, and its results: measurements of parts, with a summary over repetitions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,58 +6,6 @@ from statistics import median
 from typing import NamedTuple
 
 from runner.cli.bench.load import TaskCounts
-from runner.errors import InvalidInput
-from runner.filter.fields import suggestion
-
-PARTS = {
-    "one": "submit one by one, each committed",
-    "bulk": "submit many in one call",
-    "coalesced": "submit single tasks from many coroutines, then threads",
-    "drain": "run a backlog of empty tasks",
-    "latency": "from submit to start, on an idle runner",
-    "pinned": "as drain, while an old transaction keeps dead rows",
-    "sustained": "submit as fast as tasks run",
-    "idle": "cost of an idle runner",
-    "schedules": "cost of an idle runner beside 10,000 schedules",
-    "ticks": "lateness of schedules beside a backlog",
-    "checkpoint": "store checkpoints one by one, each committed",
-    "profile": "time per step of a task",
-    "queues": "20,000 and 40,000 queues of one task each",
-    "lanes": "50,000 and 100,000 queues and priorities",
-    "paused": "beside 500,000 and 1,000,000 tasks of a paused queue",
-    "foreign": "beside 1,000,000 and 2,000,000 due tasks of others",
-    "future": "beside 1,000,000 and 2,000,000 tasks for later",
-    "keys": "200,000 and 400,000 tasks with unique keys",
-    "dependents": "100,000 and 200,000 dependents of one task",
-    "payloads": "payloads of 100 and 200 KiB",
-    "sync": "20,000 and 40,000 tasks of a plain function",
-    "burst": "100,000 and 200,000 tasks, statistics of an empty table",
-    "runners": "by 5 and 10 runners",
-    "history": "beside 5,000,000 and 10,000,000 finished tasks",
-    "limit": "under a concurrency limit",
-    "narrow": "under a limit per runner",
-    "tenants": "under a limit per tenant, with 50 tenants",
-    "rate": "under a rate limit",
-    "breaker": "with a closed breaker",
-    "aged": "with aged priorities, beside strict ones",
-    "weighted": "with weighted queues, beside strict ones",
-    "order": "with an order key per 10 tasks",
-    "unique": "with a unique key per task",
-    "expiry": "with an expiry",
-    "hosts": "for the host of the runners",
-    "spread": "with spread scans",
-    "tiers": "with tiers of scans",
-    "scans": "with an own scan of the handler",
-    "buckets": "from all buckets by name",
-    "slices": "with a static slice per runner",
-}
-"""Every part with its description, in the order of execution."""
-
-GROUPS = {
-    "growth": tuple(PARTS)[list(PARTS).index("queues") : list(PARTS).index("limit")],
-    "strategies": tuple(PARTS)[list(PARTS).index("limit") :],
-}
-"""The parts that measure growth, and the ratios of strategies; only a run that names them, or the group, has them."""
 
 MAX_SINGLE = 3_000
 MAX_LATENCIES = 500
@@ -66,9 +14,6 @@ MAX_LATENCIES = 500
 BULK_FACTOR = 5
 """The part `bulk` submits this many backlogs in one call; one alone would be too quick to measure."""
 
-IDLE_SHARE = 1 / 3
-"""The parts `idle`, `schedules` and `ticks` last this share of `seconds`."""
-
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
@@ -76,19 +21,17 @@ class BenchPlan:
 
     Args:
         tasks: size of a backlog.
-        parts: names from PARTS.
+        parts: names of the parts, in the order of execution.
         runners: number of processes that drain a backlog.
-        seconds: duration of the part `sustained`; other parts derive theirs from it.
+        seconds: duration of the part `load`.
         reps: repetitions; each repetition runs all parts in turn.
-        scale: share of the rows of the growth parts.
     """
 
     tasks: int = 20_000
-    parts: tuple[str, ...] = tuple(PARTS)
+    parts: tuple[str, ...] = ()
     runners: int = 1
     seconds: float = 30.0
     reps: int = 1
-    scale: float = 1.0
 
     @property
     def one(self) -> int:
@@ -105,54 +48,17 @@ class BenchPlan:
         """Number of tasks whose latency is measured."""
         return min(self.tasks, MAX_LATENCIES)
 
-    @property
-    def idle(self) -> float:
-        """Seconds of the parts `idle`, `schedules` and `ticks`."""
-        return self.seconds * IDLE_SHARE
-
-
-def read_parts(text: str) -> tuple[str, ...]:
-    """Parse part names separated by commas.
-
-    Args:
-        text: the names, or those of GROUPS; empty for the other parts.
-
-    Returns:
-        The names in the order of PARTS.
-
-    Raises:
-        InvalidInput: a name is unknown.
-    """
-    names = {name for name in (piece.strip() for piece in text.split(",")) if name}
-    for group, parts in GROUPS.items():
-        names = names - {group} | ({*parts} if group in names else set())
-    names = names or {*PARTS}.difference(*GROUPS.values())
-    for name in sorted(names - PARTS.keys()):
-        hint = suggestion(name, tuple(PARTS))
-        raise InvalidInput(why=f"unknown part {name!r}{hint}; parts: {', '.join([*PARTS, *GROUPS])}")
-    return tuple(name for name in PARTS if name in names)
-
 
 class Unit(NamedTuple):
     """The unit of a figure.
 
     Args:
         words: description for people.
-        decimals: significant decimals.
     """
 
     words: str
     decimals: int
 
-
-HISTORY_WORK = {
-    "page": "page of the list",
-    "by_state": "page of dead tasks",
-    "report": "report of a day",
-    "failures": "list of failures",
-    "prune": "pruned task",
-}
-"""The work that the part `history` measures besides the tasks."""
 
 UNITS = {
     "rate": Unit("tasks/s", 0),
@@ -160,47 +66,11 @@ UNITS = {
     "cpu_us": Unit("us of CPU per task", 1),
     "p50_ms": Unit("ms, median", 1),
     "p99_ms": Unit("ms, 99th percentile", 1),
-    "ratio": Unit("of the rate of drain", 2),
     "first": Unit("tasks/s in the first third", 0),
     "last": Unit("tasks/s in the last third", 0),
     "flat": Unit("last third : first third", 2),
-    "save_ms": Unit("ms per checkpoint, median", 2),
-    "per_update": Unit("of a plain UPDATE", 2),
-    "cpu_share": Unit("% of a core", 2),
-    "once_us": Unit("us per task", 1),
-    "twice_us": Unit("us per task, twice the rows", 1),
-    "growth": Unit("of the time per task", 2),
-    **{
-        f"{name}_{figure}": Unit(f"{unit} {words}{twice}", decimals)
-        for name, words in HISTORY_WORK.items()
-        for figure, unit, twice, decimals in (
-            ("once_us", "us per", "", 0),
-            ("twice_us", "us per", ", twice the rows", 0),
-            ("growth", "of the time per", "", 2),
-        )
-    },
-    "ratio_1": Unit("of a plain drain, 1 runner", 2),
-    "ratio_2": Unit("of a plain drain, 2 runners", 2),
 }
 """The unit of every figure, in display order."""
-
-
-class Cost(NamedTuple):
-    """A share of a task's time.
-
-    Args:
-        what: step of the runner, or statement of the database.
-        words: description for people.
-        cpu_us: CPU microseconds per task.
-        took_us: wall clock microseconds per task, including waits for the database; None if the step never waits.
-        calls: number of calls in the whole measurement.
-    """
-
-    what: str
-    words: str
-    cpu_us: float | None
-    took_us: float | None
-    calls: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +82,6 @@ class Measurement:
         tasks: number of submitted tasks.
         runners: number of runner processes.
         proof: counts of the executed tasks, if any were executed.
-        costs: time per step, from `profile`.
-        part: name of the part.
         repetition: counted from 1.
     """
 
@@ -221,7 +89,6 @@ class Measurement:
     tasks: int
     runners: int = 0
     proof: TaskCounts | None = None
-    costs: Sequence[Cost] = ()
     part: str = ""
     repetition: int = 0
 
@@ -242,17 +109,18 @@ class BenchReport:
 
     Args:
         database: location of the sandbox.
-        plan: the plan.
         machine: description of the machine, by topic.
         measurements: in order of execution.
         notes: warnings for the reader.
+        units: the unit of each figure, in display order.
     """
 
     database: str
     plan: BenchPlan
     machine: Mapping[str, str]
     measurements: Sequence[Measurement]
-    notes: Sequence[str] = field(default_factory=list)
+    notes: Sequence[str] = ()
+    units: Mapping[str, Unit] = field(default_factory=lambda: UNITS)
 
     @property
     def summaries(self) -> list[BenchSummary]:
@@ -260,7 +128,7 @@ class BenchReport:
         return [
             BenchSummary(part, figure, median(values), min(values), max(values))
             for part in self.plan.parts
-            for figure in UNITS
+            for figure in self.units
             if (values := self._values(part, figure))
         ]
 

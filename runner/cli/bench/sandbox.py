@@ -30,12 +30,7 @@ PREFIX = "tasktui_bench_"
 
 
 class Sandbox:
-    """A temporary folder, and on PostgreSQL also a new schema.
-
-    Args:
-        settings: the settings, with the database.
-        folder: folder for files.
-    """
+    """A temporary folder, and on PostgreSQL also a new schema."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.folder = folder
@@ -83,9 +78,6 @@ class Sandbox:
 async def create_sandbox(settings: Settings) -> AsyncIterator[Sandbox]:
     """Create a sandbox and remove it afterwards.
 
-    Args:
-        settings: the settings, with the database.
-
     Raises:
         InvalidSettings: the database is marked as production.
     """
@@ -120,12 +112,7 @@ MAX_LOAD = 0.5
 
 
 async def describe(database: Database, sandbox: Sandbox) -> dict[str, str]:
-    """Describe the machine and the software, by topic.
-
-    Args:
-        database: a database with its tables.
-        sandbox: the sandbox.
-    """
+    """Describe the machine and the software, by topic."""
     rows = {row.name: row.value for row in sandbox.settings.describe()}
     return {
         "cpus": _cpus(),

@@ -1,37 +1,18 @@
-"""The parts that write without a runner: `one`, `bulk` and `coalesced` submit, `checkpoint` stores states."""
+"""The parts that submit, without a runner: `one`, `bulk`, `coalesced`."""
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache
-from statistics import median
 from typing import Any
 
-import sqlalchemy as sa
-
+from runner.cli.bench.exchange import HANDLER
 from runner.cli.bench.load import PAD, Load
 from runner.cli.bench.plan import Measurement
-from runner.cli.bench.stopwatch import HANDLER
 from runner.cli.bench.workers import BenchContext
 from runner.client.client import connect, disconnect
 from runner.client.handler import TaskHandler
-from runner.db.schema import Tables
-from runner.db.statement import Prepared
-from runner.db.transaction import Transaction
-from runner.db.types import EARLIEST, next_version
-from runner.model.task import Priority
-from runner.policy.lanes import Lane, LanePosition
-from runner.store.attempts import Checkpoint, save_checkpoint
-from runner.store.claim import Claimant, HandlerDefaults, claim
-from runner.store.heartbeat import Identity, register
-
-LEASE = 3_600.0
-"""Seconds for which the task of `checkpoint` is claimed."""
-
-MILLI = 1e3
 
 COROUTINES, THREADS = 200, 32
 """Concurrent submitters in `coalesced`, each with one task at a time."""
@@ -63,43 +44,6 @@ async def coalesced(context: BenchContext) -> Measurement:
             rate = await _rate(_from_coroutines(handler, tasks), tasks)
             threads = await _rate(asyncio.to_thread(_from_threads, handler, tasks), tasks)
             return Measurement({"rate": rate, "threads": threads}, 2 * tasks)
-
-
-async def checkpoint(context: BenchContext) -> Measurement:
-    """Store checkpoints of a task; a plain UPDATE of the task in a transaction of its own follows each of them."""
-    count = context.plan.one
-    saved, updated = list[float](), list[float]()
-    async with context.create_load() as load:
-        await load.one()
-        holder, task_id, fence = await load.database.write(_claim_one)
-        for number in range(1, count + 1):
-            state = json.dumps({"line": number, "pad": PAD})
-            began = time.perf_counter()
-            await load.database.write(save_checkpoint, holder, Checkpoint(task_id, fence, 1, number, state))
-            between = time.perf_counter()
-            await load.database.write(_update, task_id)
-            saved.append(between - began)
-            updated.append(time.perf_counter() - between)
-    return Measurement({"save_ms": MILLI * median(saved), "per_update": median(saved) / median(updated)}, count)
-
-
-async def _claim_one(tx: Transaction) -> tuple[int, int, int]:
-    """Claim the only task; returns the runner, the task and its fence."""
-    runner_id = await register(tx, Identity("bench", 0, "", [HANDLER], 1), LEASE)
-    lanes = {Lane("default", HANDLER, Priority.DEFAULT): LanePosition(tx.dialect.position(EARLIEST), 0)}
-    (task,) = await claim(tx, Claimant(runner_id, "bench"), lanes, {HANDLER: HandlerDefaults(1, None)}, 1)
-    return runner_id, task.id, task.fence
-
-
-async def _update(tx: Transaction, task_id: int) -> None:
-    await tx.run(_update_statement(tx.tables, tx.driver), {"which": task_id})
-
-
-@lru_cache
-def _update_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
-    task = tables.task
-    change = sa.update(task).values(version=next_version(task.c.version)).returning(task.c.version)
-    return Prepared(change.where(task.c.id == sa.bindparam("which", type_=sa.BigInteger)), driver)
 
 
 @contextmanager

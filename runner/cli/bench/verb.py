@@ -4,47 +4,22 @@ import asyncio
 import sys
 import textwrap
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from runner.cli.bench.drain import drain, idle, latency, pinned, profile, schedules, sustained, ticks
-from runner.cli.bench.growth import GROWTH, growth
-from runner.cli.bench.plan import PARTS, UNITS, BenchPlan, BenchReport, BenchSummary, Cost, Measurement, read_parts
+from runner.cli.bench.parts import GROUPS, PARTS, BenchPart, read_parts
+from runner.cli.bench.plan import BenchPlan, BenchReport, BenchSummary, Measurement, Unit
 from runner.cli.bench.sandbox import Sandbox, cautions, coarse_clock, create_sandbox, describe
-from runner.cli.bench.strategies import STRATEGIES, markdown, strategy
-from runner.cli.bench.submit import bulk, checkpoint, coalesced, one
 from runner.cli.bench.workers import BenchContext
 from runner.cli.exit_codes import Exit, Interruption, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, Connection
-from runner.cli.output import TableColumn, numbers, print_json, print_line, print_table, print_title
+from runner.cli.output import TableColumn, print_json, print_line, print_table, print_title
 from runner.settings import Settings
-from runner.text import formatting
 from runner.text.sanitize import clean
-
-MEASURES: dict[str, Callable[[BenchContext], Awaitable[Measurement]]] = {
-    part.__name__: part
-    for part in (
-        one,
-        bulk,
-        coalesced,
-        drain,
-        latency,
-        pinned,
-        sustained,
-        idle,
-        schedules,
-        ticks,
-        checkpoint,
-        profile,
-    )
-}
-MEASURES |= {name: partial(growth, part=name) for name in GROWTH}
-MEASURES |= {name: partial(strategy, part=name) for name in STRATEGIES}
 
 MIN_INTERVAL = 0.25
 """Seconds between two progress lines."""
@@ -53,14 +28,14 @@ Progress = Callable[[str], None]
 """Replaces the progress line."""
 
 
-async def run_bench(settings: Settings, plan: BenchPlan, announce: Progress, show: Progress) -> BenchReport:
+async def run_bench(
+    settings: Settings, plan: BenchPlan, parts: Mapping[str, BenchPart], announce: Progress, show: Progress
+) -> BenchReport:
     """Run a plan in a sandbox on the same kind of database, and remove the sandbox afterwards.
 
     Args:
-        settings: the settings, with the database.
-        plan: the parts to measure.
+        plan: the names and amounts of the parts to measure.
         announce: called with the location of the sandbox before anything else happens.
-        show: called with progress lines.
 
     Returns:
         The measurements, with a description of the machine.
@@ -75,19 +50,21 @@ async def run_bench(settings: Settings, plan: BenchPlan, announce: Progress, sho
         notes = [*cautions(sandbox), *filter(None, [coarse_clock()])]
         async with sandbox.empty() as database:
             machine = await describe(database, sandbox)
-        measurements = await _measure(sandbox, plan, show)
+        measurements = await _measure(sandbox, plan, parts, show)
         return BenchReport(str(sandbox), plan, machine, measurements, notes)
 
 
-async def _measure(sandbox: Sandbox, plan: BenchPlan, show: Progress) -> list[Measurement]:
+async def _measure(
+    sandbox: Sandbox, plan: BenchPlan, parts: Mapping[str, BenchPart], show: Progress
+) -> list[Measurement]:
     measurements: list[Measurement] = []
     for repetition in range(1, plan.reps + 1):
         for part in plan.parts:
-            title = f"{part} ({PARTS[part]})" if plan.reps == 1 else f"{part}, {repetition} of {plan.reps}"
+            title = f"{part} ({parts[part].words})" if plan.reps == 1 else f"{part}, {repetition} of {plan.reps}"
             show(title)
             context = BenchContext(sandbox, plan, ThrottledProgress(show, title))
-            measurement = await MEASURES[part](context)
-            measurements.append(_with_ratio(replace(measurement, part=part, repetition=repetition), measurements))
+            measurement = await parts[part].measure(context)
+            measurements.append(replace(measurement, part=part, repetition=repetition))
     show("")
     return measurements
 
@@ -97,7 +74,6 @@ class ThrottledProgress:
 
     Args:
         show: replaces the progress line.
-        title: title of the part.
     """
 
     def __init__(self, show: Progress, title: str) -> None:
@@ -113,15 +89,6 @@ class ThrottledProgress:
             self._show(f"{self._title}: {text}")
 
 
-def _with_ratio(measurement: Measurement, earlier: Sequence[Measurement]) -> Measurement:
-    """Add the ratio of `pinned` to the `drain` of the same repetition, if there is one."""
-    for other in earlier:
-        if (measurement.part, other.part, other.repetition) == ("pinned", "drain", measurement.repetition):
-            ratio = measurement.figures["rate"] / other.figures["rate"]
-            return replace(measurement, figures={**measurement.figures, "ratio": ratio})
-    return measurement
-
-
 WIDTH, INDENT = 80, 10
 """Columns of the output, and of the labels at its left."""
 
@@ -131,12 +98,6 @@ FIGURES = (
     TableColumn("FIGURE", no_wrap=True),
     TableColumn("RANGE", right=True, no_wrap=True),
 )
-COSTS = (
-    TableColumn("STEP", no_wrap=True),
-    *numbers("CPU us", "WALL us", "CALLS"),
-    TableColumn("DESCRIPTION"),
-)
-
 MOST_RUNNERS = 16
 
 AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
@@ -149,7 +110,6 @@ async def bench(
     runners: Annotated[int, Parameter(validator=Number(gte=1, lte=MOST_RUNNERS))] = 1,
     seconds: Annotated[float, Parameter(validator=Number(gt=0, lte=86_400))] = 30.0,
     reps: AtLeastOne = 1,
-    scale: Annotated[float, Parameter(validator=Number(gt=0, lte=10))] = 1.0,
     json: bool = False,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
@@ -162,37 +122,33 @@ async def bench(
 
     Args:
         tasks: Size of a backlog.
-        parts: Parts, such as one,drain,latency. Plain: one, bulk,
-            coalesced, drain, latency, pinned, sustained, idle,
-            schedules, ticks, checkpoint, profile. With growth, the
-            time per task beside rows and twice as many: queues,
-            lanes, paused, foreign, future, keys, dependents,
-            payloads, sync, burst, runners, history. With
-            strategies, the rate under each strategy beside a plain
-            drain, with 1 and 2 runners: limit, narrow, tenants,
-            rate, breaker, aged, weighted, order, unique, expiry,
-            hosts, spread, tiers, scans, buckets, slices.
+        parts: Parts, such as one,drain; without them, all: one,
+            bulk, coalesced (submit names these three), drain,
+            latency, load.
         runners: Processes that drain a backlog.
-        seconds: Duration of the part sustained; idle, schedules and ticks
-            take a third of it.
+        seconds: Duration of the part load.
         reps: Repetitions of the whole plan.
-        scale: Share of the rows of the growth parts: 0.1 is a tenth.
         json: Print one JSON document.
         connection: The database.
     """
-    plan = BenchPlan(tasks, read_parts(parts), runners, seconds, reps, scale)
-    report = await _interruptible(connection.settings(), plan)
+    plan = BenchPlan(tasks, read_parts(parts, PARTS, GROUPS), runners, seconds, reps)
+    report = await interruptible_bench(connection.settings(), plan, PARTS)
     if isinstance(report, int):
         return report
-    print_json(document(report)) if json else _print(report)
+    print_json(document(report)) if json else print_report(report)
+    return exit_code(report)
+
+
+def exit_code(report: BenchReport) -> int:
+    """The exit code of a report, after the broken measurements on standard error."""
     for broken in report.broken:
         print_stderr(f"{broken.part}, repetition {broken.repetition}: {broken.proof}")
     return Exit.ERROR if report.broken else Exit.OK
 
 
-async def _interruptible(settings: Settings, plan: BenchPlan) -> BenchReport | int:
+async def interruptible_bench(settings: Settings, plan: BenchPlan, parts: Mapping[str, BenchPart]) -> BenchReport | int:
     """Run the bench, or return the exit code of the signal that interrupted it."""
-    measuring = asyncio.ensure_future(run_bench(settings, plan, print_stderr, _show))
+    measuring = asyncio.ensure_future(run_bench(settings, plan, parts, print_stderr, _show))
 
     def stop() -> None:
         measuring.cancel()
@@ -215,7 +171,7 @@ def document(report: BenchReport) -> dict[str, Any]:
         "plan": report.plan,
         "machine": report.machine,
         "notes": report.notes,
-        "figures": [{**summary._asdict(), "unit": UNITS[summary.figure].words} for summary in report.summaries],
+        "figures": [{**summary._asdict(), "unit": report.units[summary.figure].words} for summary in report.summaries],
         "exactly_once": not report.broken,
         "measurements": report.measurements,
     }
@@ -227,33 +183,23 @@ def _show(text: str) -> None:
         print(f"\r\x1b[K{clean(text, WIDTH - 1)}", end="", file=sys.stderr, flush=True)
 
 
-def _print(report: BenchReport) -> None:
+def print_report(report: BenchReport) -> None:
+    """Print the machine, the figures, and the remarks."""
     for topic, value in report.machine.items():
         for line in textwrap.wrap(f"{topic:<{INDENT}}{value}", WIDTH, subsequent_indent=" " * INDENT):
             print_line(line)
     print_title(f"{report.plan.tasks:,} tasks, runners: {report.plan.runners}, repetitions: {report.plan.reps}")
-    print_table(FIGURES, [_row(summary) for summary in report.summaries])
-    for measurement in report.measurements:
-        if measurement.costs:
-            print_title(f"profile {measurement.repetition}: microseconds per task; measuring slows the runner down")
-            print_table(COSTS, [_cost(cost) for cost in measurement.costs])
+    print_table(FIGURES, [_row(summary, report.units) for summary in report.summaries])
     print_line("")
-    for line in markdown(report):
-        print_line(line)
     for line in _remarks(report):
         for piece in textwrap.wrap(line, WIDTH):
             print_line(piece)
 
 
-def _row(summary: BenchSummary) -> Sequence[str]:
-    words, decimals = UNITS[summary.figure]
+def _row(summary: BenchSummary, units: Mapping[str, Unit]) -> Sequence[str]:
+    words, decimals = units[summary.figure]
     median, lowest, highest = (f"{value:,.{decimals}f}" for value in summary[2:])
     return [summary.part, median, words, f"{lowest} - {highest}" if lowest != highest else ""]
-
-
-def _cost(cost: Cost) -> Sequence[str]:
-    cpu, took = (formatting.NOTHING if value is None else f"{value:,.1f}" for value in (cost.cpu_us, cost.took_us))
-    return [cost.what, cpu, took, f"{cost.calls:,}" if cost.calls else formatting.NOTHING, cost.words]
 
 
 def _remarks(report: BenchReport) -> Iterator[str]:

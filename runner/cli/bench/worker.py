@@ -14,7 +14,7 @@ import threading
 import time
 from dataclasses import asdict
 
-from runner.cli.bench.stopwatch import HANDLER, Counter, Stopwatch, WorkerConfig, WorkerReport
+from runner.cli.bench.exchange import HANDLER, Counter, WorkerConfig, WorkerReport
 from runner.engine.main import tune_interpreter
 from runner.engine.runner import Engine
 from runner.handlers.registry import Handler, Options
@@ -33,13 +33,11 @@ class BenchWorker:
 
     def __init__(self, config: WorkerConfig) -> None:
         self._probe = Counter(config.probe)
-        self._stopwatch = Stopwatch() if config.profiling else None
-        if self._stopwatch is not None:
-            self._stopwatch.attach()
         self._latencies: list[float] = []
         self._marks: list[tuple[float, float]] = []
         self._hits = 0
-        self._first = (0.0, 0.0)
+        self.first = (0.0, 0.0)
+        """CPU seconds of the process and of the event loop's thread at the first task."""
         self._lock = threading.Lock()
         function = self.plain_noop if config.is_plain else self.noop
         self._runner = Engine(config.settings, {HANDLER: Handler(HANDLER, function, config.options or Options())})
@@ -48,7 +46,7 @@ class BenchWorker:
         """The handler: only counts."""
         now = time.monotonic()
         if not self._hits:
-            self._first = (time.process_time(), time.thread_time())
+            self.first = (time.process_time(), time.thread_time())
         if t:
             self._latencies.append(now - t)
         self._hits += 1
@@ -72,7 +70,7 @@ class BenchWorker:
                 self._marks.append((time.monotonic(), time.process_time()))
                 return
             loop.remove_reader(INPUT)
-            reports.append(self._report())
+            reports.append(self.report())
             started.set()
             self._runner.stop()
 
@@ -81,18 +79,18 @@ class BenchWorker:
         await started.wait()
         tune_interpreter(self._runner.settings)
         await self._runner.run()
-        return reports[0] if reports else self._report()
+        return reports[0] if reports else self.report()
 
-    def _report(self) -> WorkerReport:
+    def report(self) -> WorkerReport:
+        """The report of this moment."""
         self._marks.append((time.monotonic(), time.process_time()))
-        cpu, loop_cpu = (self._stopwatch and self._stopwatch.first_step) or self._first
+        cpu, loop_cpu = self.first
         return WorkerReport(
             hits=self._hits,
             cpu=time.process_time() - cpu,
             loop_cpu=time.thread_time() - loop_cpu,
             latencies=self._latencies,
             marks=self._marks,
-            steps=dict(self._stopwatch.steps) if self._stopwatch else {},
         )
 
 

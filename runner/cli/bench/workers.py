@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from runner.cli.bench.exchange import Counter, WorkerConfig, WorkerReport
 from runner.cli.bench.load import Load
 from runner.cli.bench.plan import BenchPlan
 from runner.cli.bench.sandbox import Sandbox
-from runner.cli.bench.stopwatch import Counter, WorkerConfig, WorkerReport, WorkerStep
 from runner.errors import BenchFailed
 from runner.text.sanitize import clean
 
@@ -41,13 +41,11 @@ class Workers:
     """Runner processes that live as long as the block.
 
     Args:
-        sandbox: the sandbox with their database.
         count: number of processes.
-        show: called with progress lines.
-        profiling: measure the cost of each step of a task.
         settings: settings of each process that differ; None for none.
         options: options of the handler; None for none.
         is_plain: True if the handler is a plain function.
+        command: arguments of Python that start a process.
     """
 
     def __init__(
@@ -56,14 +54,14 @@ class Workers:
         count: int,
         show: Show,
         *,
-        profiling: bool = False,
         settings: Sequence[Mapping[str, Any]] | None = None,
         options: "Options | None" = None,
         is_plain: bool = False,
+        command: Sequence[str] = COMMAND,
     ) -> None:
         self._sandbox = sandbox
         self._show = show
-        self._profiling, self._options, self._is_plain = profiling, options, is_plain
+        self._options, self._is_plain, self._command = options, is_plain, command
         self._settings = settings or [{}] * count
         self._files = [sandbox.folder / f"runner{index}" for index in range(count)]
         for file in self._files:
@@ -125,9 +123,6 @@ class Workers:
     async def stop(self) -> list[WorkerReport]:
         """Stop the runners gracefully.
 
-        Returns:
-            The report of each runner.
-
         Raises:
             BenchFailed: a runner does not exit, or exits with an error.
         """
@@ -142,11 +137,11 @@ class Workers:
 
     async def _start(self, file: Path, settings: Mapping[str, Any]) -> Process:
         own = self._sandbox.settings.model_copy(update=dict(settings))
-        config = WorkerConfig(own, file, self._profiling, self._options, self._is_plain)
+        config = WorkerConfig(own, file, self._options, self._is_plain)
         with _log_file(file).open("wb") as log:
             # A session of its own, so that ctrl-c reaches only the bench, which then stops its runners.
             process = await asyncio.create_subprocess_exec(
-                sys.executable, *COMMAND, stdin=PIPE, stdout=PIPE, stderr=log, start_new_session=True
+                sys.executable, *self._command, stdin=PIPE, stdout=PIPE, stderr=log, start_new_session=True
             )
         if process.stdin is not None:
             process.stdin.write(pickle.dumps(config))
@@ -157,9 +152,7 @@ class Workers:
         text = await _output(process).read()
         if await process.wait() != 0:
             raise BenchFailed(why=self._error_text(index))
-        report = json.loads(text)
-        steps = {name: WorkerStep(**step) for name, step in report.pop("steps").items()}
-        return WorkerReport(**report, steps=steps)
+        return WorkerReport(**json.loads(text))
 
     def _check(self) -> None:
         for index, process in enumerate(self._processes):
@@ -192,13 +185,7 @@ def _output(process: Process) -> asyncio.StreamReader:
 
 @dataclass(frozen=True, slots=True)
 class BenchContext:
-    """The context of a part.
-
-    Args:
-        sandbox: the sandbox.
-        plan: the amounts.
-        show: called with progress lines.
-    """
+    """The context of a part."""
 
     sandbox: Sandbox
     plan: BenchPlan
@@ -214,11 +201,11 @@ class BenchContext:
         self,
         count: int = 1,
         *,
-        profiling: bool = False,
         settings: Sequence[Mapping[str, Any]] | None = None,
         options: "Options | None" = None,
         is_plain: bool = False,
+        command: Sequence[str] = COMMAND,
     ) -> Workers:
         """Runners that live as long as the block; for the arguments see Workers."""
         handler: dict[str, Any] = {"options": options, "is_plain": is_plain}
-        return Workers(self.sandbox, count, self.show, profiling=profiling, settings=settings, **handler)
+        return Workers(self.sandbox, count, self.show, settings=settings, command=command, **handler)

@@ -1,4 +1,4 @@
-"""`runner migrate` and `runner prune`: create or upgrade the tables, and delete finished tasks past their retention."""
+"""`runner prune`: delete finished tasks past their retention."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,66 +6,22 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from runner.cli.exit_codes import Exit, print_stderr
-from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, open_unchecked
+from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import print_json, print_line
 from runner.db.database import Database
-from runner.db.migrations.apply import sql as write_sql
-from runner.db.migrations.apply import upgrade
-from runner.db.migrations.revisions import check as check_schema
-from runner.db.migrations.revisions import require_tables
-from runner.db.migrations.roles import roles as write_roles
 from runner.db.transaction import Transaction, clock
-from runner.errors import DatabaseRefused, InvalidInput
+from runner.errors import DatabaseRefused
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.duration import format_duration
+from runner.model.stuck_row import RowFault
 from runner.model.task import State
 from runner.policy.partitions import Range
 from runner.queries.counting import Count, capped
 from runner.queries.task_list.search import find
 from runner.store.partitions import extend, forecast
 from runner.store.retention import count_minutes, enforce, retention_of
-
-
-async def migrate(
-    *,
-    check: bool = False,
-    sql: bool = False,
-    roles: bool = False,
-    json: bool = False,
-    connection: Connection = DEFAULT_CONNECTION,
-) -> int:
-    """Create or upgrade the tables.
-
-    Several programs may do this at the same time. The first command that uses a
-    SQLite file migrates it; a PostgreSQL database needs this command.
-
-    Args:
-        check: Only check that this release can use the tables.
-        sql: Only print the statements that create the tables.
-        roles: Only print the statements that create the PostgreSQL roles
-            producer, runner, operator and reader with their privileges.
-        json: Print one JSON document.
-        connection: The database.
-    """
-    if check + sql + roles > 1:
-        raise InvalidInput(why="choose one of --check, --sql and --roles")
-    settings = connection.settings()
-    if sql or roles:
-        render = write_sql if sql else write_roles
-        print(render(settings.url, settings.table_prefix, settings.table_schema))
-        return Exit.OK
-    async with open_unchecked(settings, must_exist=check) as database:
-        revisions = [] if check else await upgrade(database)
-        number = await check_schema(database)
-        await require_tables(database)
-    if json:
-        print_json({"schema": number, "applied": revisions})
-    else:
-        summary = f"applied {', '.join(revisions)}" if revisions else "nothing to do"
-        print_line(f"{settings.url} is at schema {number}: {summary}.")
-    return Exit.OK
-
+from runner.text.sanitize import one_line
 
 CAP = 10_000
 """A dry run counts up to this many tasks per state."""
@@ -110,7 +66,7 @@ async def prune(
         )
     if json:
         print_json({"dry_run": dry_run, "retention": retention} | result._asdict())
-        return Exit.OK
+        return Exit.PARTIAL if result.stuck or result.refused else Exit.OK
     verb = "would be deleted" if dry_run else "deleted"
     for state, age in retention.items():
         print_line(f"{state} tasks older than {format_duration(age)} {verb}: {result.tasks.get(state, Count())}")
@@ -120,7 +76,7 @@ async def prune(
         print_line(f"the partition with tasks {part.first:,} to {part.end - 1:,} {_PARTITION_RESULTS[dry_run]}")
     if not retention:
         print_line("All finished tasks are kept forever.")
-    return Exit.OK
+    return Exit.PARTIAL if result.stuck or result.refused else Exit.OK
 
 
 _PARTITION_RESULTS = {
@@ -133,14 +89,17 @@ class PruneResult(NamedTuple):
     """The deleted tasks, or in a dry run the tasks to delete.
 
     Args:
-        tasks: number of tasks by state.
         partitions: whole partitions of the history.
         statistics: number of rows of the minute statistics.
+        stuck: the reason for each task that was not deleted, because its row is locked or the database refuses it.
+        refused: the reason for each partition that was not dropped, by its ids.
     """
 
     tasks: Mapping[State, Count]
     partitions: Sequence[Range]
     statistics: Count
+    stuck: Mapping[int, str] = {}
+    refused: Mapping[str, str] = {}
 
 
 async def _delete(
@@ -155,11 +114,25 @@ async def _delete(
     partitions: list[Range] = []
     minutes = 0
     # No leeway: an operator who prunes by hand expects every old task to go.
-    async for pruned in enforce(database, retention, leeway=0, statistics=statistics):
+    faults: dict[int, str] = {}
+    refused: dict[str, str] = {}
+
+    def report(id: int, handler: str, fault: RowFault) -> None:
+        faults[id] = fault.fact
+        print_stderr(f"runner: task {id} ({one_line(handler)}) was not deleted: {one_line(fault.fact)}")
+
+    async for pruned in enforce(
+        database, retention, leeway=0, statistics=statistics, on_fault=report, without=faults.keys
+    ):
         counts.update(pruned.tasks)
         partitions += pruned.ranges
+        for part, fact in pruned.refused.items():
+            refused[f"{part.first}-{part.end - 1}"] = fact
+            text = f"the partition with tasks {part.first:,} to {part.end - 1:,} was not dropped: {one_line(fact)}"
+            print_stderr(f"runner: {text}")
         minutes += pruned.minutes
-    return PruneResult({state: Count(number) for state, number in counts.items()}, partitions, Count(minutes))
+    deleted = {state: Count(number) for state, number in counts.items()}
+    return PruneResult(deleted, partitions, Count(minutes), faults, refused)
 
 
 async def _count(tx: Transaction, retention: Mapping[State, timedelta], statistics: timedelta | None) -> PruneResult:

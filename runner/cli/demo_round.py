@@ -1,4 +1,4 @@
-"""A round: source files of the Python that runs the demo, submitted as tasks, and their progress."""
+"""A round of the demo: source files of this Python, submitted as tasks, with their progress and results."""
 
 import os
 import socket
@@ -6,6 +6,7 @@ import sysconfig
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,9 +52,6 @@ class SourceFile(NamedTuple):
 def library(root: Path = LIBRARY) -> list[SourceFile]:
     """List the source files of the standard library.
 
-    Args:
-        root: folder of the library.
-
     Returns:
         The files in a fixed order that mixes small and large ones.
     """
@@ -86,10 +84,10 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _folder() -> Path:
-    folder = platformdirs.user_cache_path("tasktui") / "demo"
     try:
+        folder = platformdirs.user_cache_path("tasktui") / "demo"
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # no home folder, or a read-only one
+    except (OSError, RuntimeError):  # no home folder, or a read-only one
         return Path(tempfile.mkdtemp(prefix="tasktui-demo-"))
     return folder
 
@@ -101,7 +99,6 @@ class RoundProgress(NamedTuple):
         submitted: tasks submitted so far.
         unfinished: tasks that have not finished.
         failures: failed attempts.
-        dead: dead tasks.
     """
 
     submitted: int
@@ -116,11 +113,7 @@ class RoundProgress(NamedTuple):
 
 
 class Round:
-    """The tasks submitted by one run of the demo.
-
-    Args:
-        database: the database.
-    """
+    """The tasks submitted by one run of the demo."""
 
     def __init__(self, database: Database) -> None:
         self.by = f"runner demo, {socket.gethostname()} {os.getpid()}"
@@ -192,13 +185,7 @@ MAX_ATTEMPTS = 3
 
 
 def deal(sources: list[SourceFile], handlers: Mapping[str, Handler], by: str) -> list[NewTask]:
-    """Make a task for each file. Files that fail come first, so that their retries overlap with the other tasks.
-
-    Args:
-        sources: the files.
-        handlers: the sample handlers by name.
-        by: the submitter.
-    """
+    """Make a task for each file. Files that fail come first, so that their retries overlap with the other tasks."""
     failing_first = sorted(sources, key=lambda source: source.path.name not in FAILING)
     return [_task(source, handlers[_handler_name(source)], by) for source in failing_first]
 
@@ -217,3 +204,145 @@ def _task(source: SourceFile, handler: Handler, by: str) -> NewTask:
         max_attempts=MAX_ATTEMPTS,
         submitted_by=by,
     )
+
+
+SLOWEST = 5
+MAX_DEAD = 1_000
+MAX_REASONS = 100
+"""Rows to read at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoTotal:
+    """Counts of one handler's tasks.
+
+    Args:
+        unfinished: tasks that have not finished.
+        retried: tasks that finished after more than one attempt.
+        seconds: total duration of the last attempts of finished tasks.
+    """
+
+    handler: str
+    tasks: int = 0
+    succeeded: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    unfinished: int = 0
+    retried: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlowTask:
+    """One of the slowest tasks."""
+
+    id: int
+    handler: str
+    key: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailureReason:
+    """A failure group: failed attempts of one handler that differ only in numbers and quoted values.
+
+    Args:
+        reason: error of one of the attempts.
+    """
+
+    handler: str
+    reason: str
+    attempts: int
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadTask:
+    """A dead task and its last error."""
+
+    id: int
+    handler: str
+    key: str
+    attempts: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Results of a round."""
+
+    totals: Sequence[DemoTotal]
+    slowest: Sequence[SlowTask]
+    reasons: Sequence[FailureReason]
+    dead: Sequence[DeadTask]
+
+
+async def read_findings(tx: Transaction, demo_round: Round) -> Findings:
+    """Read the results of a round."""
+    return Findings(
+        await _totals(tx, demo_round),
+        await _slowest(tx, demo_round),
+        await _reasons(tx, demo_round),
+        await _dead(tx, demo_round),
+    )
+
+
+async def _totals(tx: Transaction, demo_round: Round) -> list[DemoTotal]:
+    task, history = tx.tables.task, tx.tables.history
+    finished = sa.select(
+        history.c.handler,
+        *(_count_if(is_state(history.c.state, state)) for state in (State.SUCCEEDED, State.DEAD, State.CANCELLED)),
+        sa.literal(0),
+        _count_if(history.c.attempt > 1),
+        sa.func.coalesce(sa.func.sum(history.c.duration), 0.0),
+    )
+    unfinished = sa.select(task.c.handler, *[sa.literal(0)] * 3, sa.func.count(), sa.literal(0), sa.literal(0.0))
+    by_handler: dict[str, list[Any]] = {}
+    for query, table in ((finished, history), (unfinished, task)):
+        for handler, *counts in await tx.rows(query.where(demo_round.owns(table)).group_by(table.c.handler)):
+            sums = by_handler.setdefault(handler, [0] * len(counts))
+            by_handler[handler] = [left + right for left, right in zip(sums, counts, strict=True)]
+    return [DemoTotal(handler, sum(counts[:4]), *counts) for handler, counts in sorted(by_handler.items())]
+
+
+async def _slowest(tx: Transaction, demo_round: Round) -> list[SlowTask]:
+    history = tx.tables.history
+    query = sa.select(history.c.id, history.c.handler, history.c.key, history.c.duration).where(
+        demo_round.owns(history)
+    )
+    query = (
+        query.where(history.c.duration.is_not(None)).order_by(history.c.duration.desc(), history.c.id).limit(SLOWEST)
+    )
+    return [SlowTask(*row) for row in await tx.rows(query)]
+
+
+async def _reasons(tx: Transaction, demo_round: Round) -> list[FailureReason]:
+    attempt = tx.tables.attempt
+    ids = [sa.select(table.c.id).where(demo_round.owns(table)) for table in (tx.tables.task, tx.tables.history)]
+    attempt_count, task_count = sa.func.count().label("attempts"), sa.func.count(attempt.c.task_id.distinct())
+    query = (
+        sa.select(attempt.c.handler, attempt.c.error_type, sa.func.min(attempt.c.message), attempt_count, task_count)
+        .where(attempt.c.task_id >= demo_round.first, attempt.c.task_id.in_(sa.union_all(*ids)))
+        .group_by(attempt.c.handler, attempt.c.error_type, attempt.c.fingerprint)
+        .order_by(attempt_count.desc(), attempt.c.handler, sa.func.min(attempt.c.task_id))
+        .limit(MAX_REASONS)
+    )
+    rows = await tx.rows(query)
+    return [
+        FailureReason(handler, f"{kind}: {text}" if text else kind, *counts) for handler, kind, text, *counts in rows
+    ]
+
+
+async def _dead(tx: Transaction, demo_round: Round) -> list[DeadTask]:
+    history = tx.tables.history
+    query = sa.select(history.c.id, history.c.handler, history.c.key, history.c.attempt, history.c.error)
+    query = (
+        query.where(demo_round.owns(history), is_state(history.c.state, State.DEAD))
+        .order_by(history.c.id)
+        .limit(MAX_DEAD)
+    )
+    return [DeadTask(*row) for row in await tx.rows(query)]
+
+
+def _count_if(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
+    return sa.func.count(sa.case((condition, 1)))

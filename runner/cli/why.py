@@ -1,178 +1,43 @@
-"""`runner show` and `runner why`: everything about one task, and why a task, or many tasks, are not running."""
+"""`runner why`: the reasons why a task, or many tasks, are not running."""
 
-import json as jsons
 import textwrap
-from datetime import datetime, tzinfo
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
-from runner.cli.handlers import Modules, load_handlers
-from runner.cli.options import DEFAULT_CONNECTION, Connection, TaskId, open_database, read_targets, warn_of_names
+from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_targets, warn_of_names
 from runner.cli.output import (
     NO_MATCH,
     TableColumn,
     console,
     plain,
-    print_block,
     print_json,
     print_line,
-    print_pairs,
     print_table,
-    print_title,
 )
-from runner.cli.stats import paused_line
 from runner.cli.tasks import task_document
-from runner.db.database import Database
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.operations.audit_log import reveal as record_reveal
-from runner.operations.results import local_actor
-from runner.queries.as_of import read_moment
-from runner.queries.task.attempts import checkpoint_lines, log_line
-from runner.queries.task.detail import TaskDetail, task_fields
-from runner.queries.task.detail import task_detail as read_detail
-from runner.queries.task.timeline import timeline
+from runner.queries.past.as_of import read_moment
 from runner.queries.why.many import EXAMINED, CauseGroup, WhyMany, why_many
 from runner.queries.why.remedies import sentence
 from runner.queries.why.why import Why, why_as_of
 from runner.queries.why.why import why as read_why
-from runner.settings import Settings
-from runner.text import formatting
 from runner.text.operator import local_zone
-from runner.text.redact import decode, decode_audit, mask
-from runner.text.sanitize import count_noun, one_line
-from runner.text.times import format_moment
-
-JSON_TEXTS = ("payload", "result")
-
-
-async def show(
-    id: TaskId,
-    /,
-    *,
-    reveal: bool = False,
-    handlers: Modules = (),
-    json: bool = False,
-    connection: Connection = DEFAULT_CONNECTION,
-) -> int:
-    """Show everything about one task, live or finished.
-
-    Values of fields such as password or token, and values that look like secrets,
-    are masked in payloads and errors. The next runs appear if the task or its
-    handler (-H) has a retry plan.
-
-    Args:
-        id: The id of the task.
-        reveal: Show secrets, and record that in the audit log.
-        handlers: A module that defines handlers; may be repeated.
-        json: Print one JSON document.
-        connection: The database.
-    """
-    settings = connection.settings(handlers=handlers or None)
-    async with open_database(settings) as database:
-        detail = await _read(database, settings, id)
-        if reveal:
-            await database.write(record_reveal, id, local_actor(None))
-    print_json(_document(detail, reveal), reveal=reveal) if json else _print(detail, reveal)
-    return Exit.OK
-
-
-async def _read(database: Database, settings: Settings, id: int) -> TaskDetail:
-    detail = await database.read(read_detail, id)
-    if detail.retry is not None or not settings.handlers:
-        return detail
-    handler = load_handlers(settings).get(detail.task.handler)
-    return await database.read(read_detail, id, handler.defaults.retry or settings.retry) if handler else detail
-
-
-def _document(detail: TaskDetail, reveal: bool) -> dict[str, Any]:
-    document = plain(detail)
-    document |= {name: decode(getattr(detail, name), reveal=reveal) for name in JSON_TEXTS}
-    document |= document.pop("options")
-    document["timeline"] = plain(timeline(detail, reveal=reveal))
-    document["audit"] = [
-        plain(entry) | {name: decode_audit(getattr(entry, name), reveal=reveal) for name in ("before", "after")}
-        for entry in detail.audit
-    ]
-    return {**task_document(detail.task), **{name: value for name, value in document.items() if name != "task"}}
-
-
-def _print(detail: TaskDetail, reveal: bool) -> None:
-    print_pairs(task_fields(detail, local_zone()))
-    _print_pauses(detail)
-    for title, lines in detail.dependencies.sections():
-        print_title(title)
-        for line in lines:
-            print_line(line)
-    _print_same_key(detail)
-    for name in JSON_TEXTS:
-        value = decode(getattr(detail, name), reveal=reveal)
-        if value is not None:
-            print_title(name)
-            print_block(jsons.dumps(value, indent=2, ensure_ascii=False))
-    _print_notes(detail, reveal)
-    _print_failures(detail, reveal)
-    if detail.next_runs:
-        print_title("next runs, if every attempt fails immediately")
-        print_block("\n".join(_time_line(run, detail.at, local_zone()) for run in detail.next_runs))
-
-
-def _print_same_key(detail: TaskDetail) -> None:
-    if detail.same_key:
-        print_title("newest other tasks with this handler and key")
-    for task in detail.same_key:
-        when = formatting.distance(task.relevant_time, detail.at)
-        print_line(f"{task.id:>8}  {formatting.state(task.shown):<12}  {when:>11}  {formatting.reason(task.remark)}")
-
-
-def _print_notes(detail: TaskDetail, reveal: bool) -> None:
-    lines = {
-        "checkpoints": checkpoint_lines(detail.checkpoints, detail.at, reveal=reveal),
-        "last log lines": [log_line(row, local_zone(), reveal=reveal) for row in detail.log],
-    }
-    for title, rows in lines.items():
-        if rows:
-            print_title(title)
-            print_block("\n".join(rows))
-
-
-def _print_pauses(detail: TaskDetail) -> None:
-    if detail.task.state.final:
-        return
-    pauses = {f"Queue {detail.task.queue}": detail.queue_pause, f"Handler {detail.task.handler}": detail.handler_pause}
-    for subject, pause in pauses.items():
-        if pause is not None:
-            print_line(paused_line(subject, pause, detail.at))
-
-
-def _print_failures(detail: TaskDetail, reveal: bool) -> None:
-    if detail.error:
-        print_title("last error")
-        print_block(mask(detail.error, reveal=reveal))
-    print_title("timeline")
-    for event in timeline(detail, reveal=reveal, zone=local_zone()):
-        print_line(f"{formatting.distance(event.at, detail.at) if event.at else '':>13}  {event.text}")
-        for part in event.details:
-            print_line(f"{'':15}{one_line(part)}")
-    if detail.attempts and (traceback := detail.attempts[-1].traceback):
-        print_title("traceback of the last failure")
-        print_block(mask(traceback, reveal=reveal))
-
-
-def _time_line(moment: datetime, at: datetime, zone: tzinfo) -> str:
-    return f"{format_moment(moment, zone)}  {formatting.distance(moment, at)}"
-
+from runner.text.sanitize import count_noun
 
 MIN_WIDTH = 40
 """Columns for a sentence, even on a narrower terminal."""
 
+
 MOST_EXAMINED = 100_000
+
 
 MOST_CAUSES = 20
 """Causes to print; --json prints all."""
+
 
 COLUMNS = (
     TableColumn("TASKS", right=True, no_wrap=True),

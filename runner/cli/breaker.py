@@ -1,0 +1,96 @@
+"""`runner limit handler NAME --breaker`: the breakers of handlers, which an operator opens and closes."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Literal
+
+from runner.cli.exit_codes import Exit
+from runner.cli.options import SingleChangeOptions
+from runner.cli.output import TableColumn, print_json, print_line, print_table
+from runner.db.database import Database
+from runner.operations.breaker import BreakerResult, breaker_of, close_by_hand, open_by_hand
+from runner.operations.results import local_actor
+from runner.operations.sql_export import breaker_script
+from runner.queries.breakers import BreakerRow
+from runner.text import formatting
+from runner.text.sanitize import one_line
+
+BREAKER_COLUMNS = (
+    TableColumn("HANDLER"),
+    TableColumn("BREAKER", no_wrap=True),
+    TableColumn("NEXT PROBE"),
+    TableColumn("OPENS AFTER"),
+    TableColumn("WHY"),
+)
+
+
+async def change_breaker(
+    database: Database,
+    action: Literal["open", "close"],
+    handler: str,
+    wait: timedelta | None,
+    options: SingleChangeOptions,
+) -> int:
+    """Open or close the breaker of a handler, and print the result. Returns the exit code."""
+    by = local_actor(options.reason)
+    if action == "open":
+        change = partial(open_by_hand, handler=handler, by=by, wait=wait)
+    else:
+        change = partial(close_by_hand, handler=handler, by=by)
+    if options.sql:
+        await database.read(breaker_of, handler)
+        print(await database.write(breaker_script, handler, change), end="")
+        return Exit.OK
+    if options.dry_run:
+        row = await database.read(breaker_of, handler)
+        result = BreakerResult((row.state is None) == (action == "open"), row)
+    else:
+        result = await database.write(change)
+    if options.json:
+        verb = f"breaker {action}"
+        print_json({"verb": verb, "changed": result.changed, "dry_run": options.dry_run} | breaker_document(result.row))
+    else:
+        print_line(_sentence(action, result, dry_run=options.dry_run))
+    return Exit.OK if result.changed else Exit.CONFLICT
+
+
+def _sentence(action: str, result: BreakerResult, *, dry_run: bool) -> str:
+    subject = f"breaker of {one_line(result.row.handler)}"
+    if not result.changed:
+        return f"{subject} {'is' if dry_run else 'was'} already {'open' if action == 'open' else 'closed'}"
+    if dry_run:
+        return f"{subject} would be {'opened' if action == 'open' else 'closed'}"
+    if result.row.state is None:
+        return f"{subject} closed: its tasks start again"
+    return f"{subject} opened: the next probe starts in {formatting.age(round(result.row.state.next_in))}"
+
+
+def print_breakers(rows: Sequence[BreakerRow]) -> None:
+    """Print a table of breakers."""
+    print_table(BREAKER_COLUMNS, [_cells(row) for row in rows])
+
+
+def breaker_document(row: BreakerRow) -> dict[str, object]:
+    """A breaker as a JSON object."""
+    state = row.state
+    return {
+        "handler": row.handler,
+        "open": state is not None,
+        "opened_at": state and state.opened_at,
+        "next_probe_in": state and max(0.0, state.next_in),
+        "round": state and state.round,
+        "by": state and state.by,
+        "why": state and state.why,
+        "closed_at": row.closed_at,
+        "definition": row.definition and row.definition._asdict(),
+    }
+
+
+def _cells(row: BreakerRow) -> Sequence[str]:
+    definition = "not readable" if row.definition is None else str(row.definition)
+    if row.state is None:
+        return [row.handler, "closed", "", definition, ""]
+    by = f" by {row.state.by}" if row.state.by else ""
+    probe = f"in {formatting.age(row.state.next_in)}" if row.state.next_in > 0 else "now"
+    return [row.handler, f"open for {row.state.since}{by}", probe, definition, formatting.text(row.state.why)]

@@ -1,0 +1,206 @@
+"""`runner show`: everything about one task, its log, or its stack."""
+
+import json as jsons
+from datetime import datetime, tzinfo
+from typing import Any
+
+from runner.cli.exit_codes import Exit
+from runner.cli.handlers import Modules, load_handlers
+from runner.cli.log import show_log
+from runner.cli.options import DEFAULT_CONNECTION, Connection, TaskId, open_database
+from runner.cli.output import (
+    plain,
+    print_block,
+    print_json,
+    print_line,
+    print_pairs,
+    print_title,
+)
+from runner.cli.stack import show_stack
+from runner.cli.stats import paused_line
+from runner.cli.tasks import task_document
+from runner.db.database import Database
+from runner.errors import InvalidInput
+from runner.operations.audit_log import reveal as record_reveal
+from runner.operations.results import local_actor
+from runner.queries.task.attempts import checkpoint_lines, log_line
+from runner.queries.task.detail import TaskDetail, task_fields
+from runner.queries.task.detail import task_detail as read_detail
+from runner.queries.task.timeline import timeline
+from runner.settings import Settings
+from runner.text import formatting
+from runner.text.operator import local_zone
+from runner.text.redact import decode, decode_audit, mask
+from runner.text.sanitize import one_line
+from runner.text.times import format_moment
+
+MOST_LINES = 1_000
+"""Log lines to print."""
+
+JSON_TEXTS = ("payload", "result")
+
+
+async def show(  # noqa: PLR0913 - the options of the command
+    id: TaskId,
+    /,
+    *,
+    log: bool = False,
+    follow: bool = False,
+    attempt: int | None = None,
+    limit: int = MOST_LINES,
+    stack: bool = False,
+    reason: str | None = None,
+    reveal: bool = False,
+    handlers: Modules = (),
+    json: bool = False,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """Show everything about one task, live or finished; or its log; or its stack.
+
+    Values of fields such as password or token, and values that look like secrets,
+    are masked in payloads and errors. The next runs appear if the task or its
+    handler (-H) has a retry plan.
+
+    runner show ID --log [--follow]  lines that the handler wrote with ctx.logger
+    runner show ID --stack           where the handler is: file, line and function
+
+    A runner writes log lines every second. An attempt keeps at most 1,000 of them.
+    It writes the stack into the log, so that --log and the console show it too. The
+    stack has no values of variables.
+
+    Args:
+        id: The id of the task.
+        log: Print its log lines.
+        follow: With --log: wait for more lines until the task has finished.
+        attempt: With --log: only the lines of this attempt.
+        limit: With --log: only the last lines.
+        stack: Ask its runner where the handler is.
+        reason: With --stack: the reason; recorded with the request.
+        reveal: Show secrets, and record that in the audit log.
+        handlers: A module that defines handlers; may be repeated.
+        json: Print one JSON document.
+        connection: The database.
+    """
+    _refuse_combinations(
+        log=log, stack=stack, of_log=follow or attempt is not None or limit != MOST_LINES, reason=reason
+    )
+    settings = connection.settings(handlers=handlers or None)
+    async with open_database(settings) as database:
+        if log:
+            return await show_log(database, id, attempt, limit, follow=follow, json=json)
+        if stack:
+            return await show_stack(database, id, reason, json=json)
+        detail = await _read(database, settings, id)
+        if reveal:
+            await database.write(record_reveal, id, local_actor(None))
+    print_json(_document(detail, reveal), reveal=reveal) if json else _print(detail, reveal)
+    return Exit.OK
+
+
+def _refuse_combinations(*, log: bool, stack: bool, of_log: bool, reason: str | None) -> None:
+    if log and stack:
+        raise InvalidInput(why="choose --log or --stack")
+    if of_log and not log:
+        raise InvalidInput(why="--follow, --attempt and --limit apply to --log")
+    if reason is not None and not stack:
+        raise InvalidInput(why="--reason applies to --stack")
+
+
+async def _read(database: Database, settings: Settings, id: int) -> TaskDetail:
+    detail = await database.read(read_detail, id)
+    if detail.retry is not None or not settings.handlers:
+        return detail
+    handler = load_handlers(settings).get(detail.task.handler)
+    return await database.read(read_detail, id, handler.defaults.retry or settings.retry) if handler else detail
+
+
+def _document(detail: TaskDetail, reveal: bool) -> dict[str, Any]:
+    document = plain(detail)
+    document |= {name: decode(getattr(detail, name), reveal=reveal) for name in JSON_TEXTS}
+    document |= document.pop("options")
+    document["timeline"] = plain(timeline(detail, reveal=reveal))
+    document["audit"] = [
+        plain(entry) | {name: decode_audit(getattr(entry, name), reveal=reveal) for name in ("before", "after")}
+        for entry in detail.audit
+    ]
+    return {**task_document(detail.task), **{name: value for name, value in document.items() if name != "task"}}
+
+
+def _print(detail: TaskDetail, reveal: bool) -> None:
+    print_pairs(task_fields(detail, local_zone()))
+    _print_pauses(detail)
+    for title, lines in detail.dependencies.sections():
+        print_title(title)
+        for line in lines:
+            print_line(line)
+    _print_same_key(detail)
+    for name in JSON_TEXTS:
+        value = decode(getattr(detail, name), reveal=reveal)
+        if value is not None:
+            print_title(name)
+            print_block(jsons.dumps(value, indent=2, ensure_ascii=False))
+    _print_notes(detail, reveal)
+    _print_failures(detail, reveal)
+    if detail.next_runs:
+        print_title("next runs, if every attempt fails immediately")
+        print_block("\n".join(_time_line(run, detail.at, local_zone()) for run in detail.next_runs))
+
+
+def _print_same_key(detail: TaskDetail) -> None:
+    if detail.same_key:
+        print_title("newest other tasks with this handler and key")
+    for task in detail.same_key:
+        when = formatting.distance(task.relevant_time, detail.at)
+        print_line(f"{task.id:>8}  {formatting.state(task.shown):<12}  {when:>11}  {formatting.reason(task.remark)}")
+
+
+def _print_notes(detail: TaskDetail, reveal: bool) -> None:
+    lines = {
+        "checkpoints": checkpoint_lines(detail.checkpoints, detail.at, reveal=reveal),
+        "last log lines": [log_line(row, local_zone(), reveal=reveal) for row in detail.log],
+    }
+    for title, rows in lines.items():
+        if rows:
+            print_title(title)
+            print_block("\n".join(rows))
+
+
+def _print_pauses(detail: TaskDetail) -> None:
+    if detail.task.state.final:
+        return
+    pauses = {f"Queue {detail.task.queue}": detail.queue_pause, f"Handler {detail.task.handler}": detail.handler_pause}
+    for subject, pause in pauses.items():
+        if pause is not None:
+            print_line(paused_line(subject, pause, detail.at))
+
+
+def _print_failures(detail: TaskDetail, reveal: bool) -> None:
+    if detail.error:
+        print_title("last error")
+        print_block(_bounded(mask(detail.error, reveal=reveal), detail.task.id))
+    print_title("timeline")
+    for event in timeline(detail, reveal=reveal, zone=local_zone()):
+        print_line(f"{formatting.distance(event.at, detail.at) if event.at else '':>13}  {event.text}")
+        for part in event.details:
+            print_line(f"{'':15}{one_line(part)}")
+    if detail.attempts and (traceback := detail.attempts[-1].traceback):
+        print_title("traceback of the last failure")
+        print_block(_bounded(mask(traceback, reveal=reveal), detail.task.id))
+
+
+LONGEST_TEXT = 4_000
+"""Characters of an error or a traceback that are printed."""
+
+REST = "{:,} characters left out; see all with: runner show {} --json"
+
+
+def _bounded(text: str, id: int) -> str:
+    """The begin and the end of a long text, with the number of characters between them."""
+    if len(text) <= LONGEST_TEXT:
+        return text
+    half = LONGEST_TEXT // 2
+    return f"{text[:half]}\n... {REST.format(len(text) - 2 * half, id)} ...\n{text[-half:]}"
+
+
+def _time_line(moment: datetime, at: datetime, zone: tzinfo) -> str:
+    return f"{format_moment(moment, zone)}  {formatting.distance(moment, at)}"
