@@ -1,9 +1,11 @@
-"""The programs `tasktui` and `runner`. `tasktui` prints a line first: loading the console takes most of a second."""
+"""The programs `tasktui` and `runner`, which run the console or one command."""
 
 import signal
 import sys
 
 WAITING = "tasktui is starting ..."
+"""Printed first: loading the console takes most of a second."""
+
 ERASED = "\r\x1b[2K"
 
 CONFIGURATION = 3
@@ -11,11 +13,9 @@ CONFIGURATION = 3
 
 
 def main() -> int:
-    """Run the console.
-
-    Returns:
-        The exit code.
-    """
+    """Run the console, or the command that the first argument names: `tasktui work` is `runner work`."""
+    if sys.argv[1:] and not sys.argv[1].startswith("-"):
+        return run_command_line()
     import gc
     from importlib.util import find_spec
 
@@ -41,11 +41,7 @@ def main() -> int:
 
 
 def run_command_line() -> int:
-    """Run the program `runner`, unless another file hides its package.
-
-    Returns:
-        The exit code.
-    """
+    """Run the program `runner`, unless another file hides its package."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # During the imports ctrl-c ends the process: a KeyboardInterrupt there prints a traceback or is lost.
         signal.signal(signal.SIGINT, signal.SIG_DFL)

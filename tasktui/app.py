@@ -33,11 +33,12 @@ from tasktui.render import theme
 from tasktui.render.theme import THEMES, Ascii, suitable
 from tasktui.screens import MODES as SCREENS
 from tasktui.screens import preload
-from tasktui.screens.live import LiveScreen
 from tasktui.session.databases import Databases, mode_name
 from tasktui.session.session import Session
-from tasktui.terminal.keyboard import Keyboard, KeyBuffer, NoColor, forgive_bad_bytes
-from tasktui.widgets.heading import Heading
+from tasktui.shell.heading import Heading
+from tasktui.shell.live import LiveScreen
+from tasktui.terminal.keyboard import Keyboard, NoColor, forgive_bad_bytes
+from tasktui.terminal.typed_ahead import KeyBuffer
 
 if TYPE_CHECKING:
     from tasktui.terminal.recording import Recorder
@@ -212,7 +213,7 @@ class Console(KeyBuffer):
     def action_capacity(self) -> None:
         """Show the capacity of the runners, and when each queue is drained."""
         if isinstance(self.screen, LiveScreen):
-            from tasktui.dialogs.health import CapacityScreen
+            from tasktui.dialogs.capacity import CapacityScreen
 
             self.push_screen(CapacityScreen(self.session))
 
@@ -248,7 +249,7 @@ class Console(KeyBuffer):
         if isinstance(self.screen, LiveScreen):
             names = self.session.names | {"view": list(self.views())}
             names["db"] = [each.name for each in self.databases.behind]
-            from tasktui.dialogs.help import CommandScreen
+            from tasktui.dialogs.command_line import CommandScreen
 
             screen = CommandScreen(names, self._run_command, f"{name} " if name else "")
             await self.push_screen(screen)
@@ -257,7 +258,7 @@ class Console(KeyBuffer):
     def action_command_palette(self) -> None:
         """Open the palette."""
         if isinstance(self.screen, LiveScreen):
-            from tasktui.dialogs.help import PaletteScreen
+            from tasktui.dialogs.command_line import PaletteScreen
 
             self.push_screen(PaletteScreen())
 

@@ -23,7 +23,6 @@ class SnapshotRead(Message):
     Args:
         snapshot: the frozen result.
         request: the screen's request when the read began; the screen drops the snapshot if its request has changed.
-        seconds: duration of the read.
     """
 
     def __init__(self, snapshot: object, request: object, seconds: float) -> None:
@@ -60,7 +59,6 @@ class MatchesFound(Message):
 
     Args:
         task_filter: the filter, bounded by the newest match.
-        count: number of matches.
         rows: the tasks; None if there are too many to list.
     """
 
@@ -80,11 +78,7 @@ class RevealRecorded(Message):
 
 
 class TaskChanged(Message):
-    """A task has changed since the operator saw it.
-
-    Args:
-        detail: the task now.
-    """
+    """A task has changed since the operator saw it."""
 
     def __init__(self, detail: "TaskDetail") -> None:
         self.detail = detail
@@ -92,12 +86,7 @@ class TaskChanged(Message):
 
 
 class PayloadRefused(Message):
-    """The stored signature of a handler refuses a payload.
-
-    Args:
-        why: the reason.
-        payload: the payload, as typed.
-    """
+    """The stored signature of a handler refuses a payload."""
 
     def __init__(self, why: str, payload: str) -> None:
         self.why = why

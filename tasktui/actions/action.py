@@ -93,7 +93,7 @@ Ask: TypeAlias = "Callable[[Action, Session, Targets], object]"
 """Returns the dialog of an action, a tasktui.actions.question.Dialog.
 
 It captures the targets when it is called. It returns a coroutine if the dialog needs data of the database, and None
-if nothing is selected. Dialogs refer to actions, so their types are not known here: tasktui.screens.actions tests them.
+if nothing is selected. Dialogs refer to actions, so their types are not known here: tasktui.shell.actions tests them.
 """
 
 

@@ -27,13 +27,7 @@ MOST_DIGITS = 19
 
 
 def asks(module: str, name: str, **options: object) -> Ask:
-    """The function of tasktui.actions that returns the dialog of an action. The first screen does not need its module.
-
-    Args:
-        module: name of the module.
-        name: name of the function.
-        **options: further arguments of the function.
-    """
+    """The function of tasktui.actions that returns an action's dialog. The first screen does not need its module."""
 
     def ask(action: Action, session: "Session", targets: Targets) -> Any:
         return getattr(import_module(f"tasktui.actions.{module}"), name)(action, session, targets, **options)
@@ -65,7 +59,7 @@ def terminate(by: Actor, _answer: str) -> "Operation":
 
 def delay(by: Actor, answer: str) -> "Operation":
     """Build a delay by a duration."""
-    from runner.operations.retry import delay as apply_delay
+    from runner.operations.delay import delay as apply_delay
 
     return partial(apply_delay, seconds=parse_duration(answer).total_seconds(), by=by)
 
@@ -89,7 +83,7 @@ def unblock_options(answer: str) -> Sequence[object]:
 
 def rewind(by: Actor, answer: str) -> "Operation":
     """Build a rewind to a checkpoint."""
-    from runner.operations.retry import rewind as apply_rewind
+    from runner.operations.rewind import rewind as apply_rewind
 
     if not (answer.isdecimal() and len(answer) < MOST_DIGITS):
         raise InvalidInput(why=f"{answer[:30]!r} is not the number of a checkpoint; the task screen lists them")
@@ -179,7 +173,7 @@ ACTIONS = {
         Action(
             "submit", "A", "Submit a task", ActionTarget.HANDLER, asks("new_task", "ask_for_handler"), in_footer=False
         ),
-        Action("stack", "V", "Stack", ActionTarget.TASK, asks("queues", "ask_for_stack"), in_footer=False),
+        Action("stack", "V", "Stack", ActionTarget.TASK, asks("runners", "ask_for_stack"), in_footer=False),
         Action(
             "pause",
             "P",
@@ -227,19 +221,19 @@ ACTIONS = {
             "C",
             "Breaker",
             ActionTarget.HANDLER,
-            asks("queues", "ask_for_breaker_of"),
+            asks("breaker", "ask_for_breaker_of"),
             "First probe after",
             "10m",
             required=True,
             in_footer=False,
         ),
-        Action("drain", "L", "Drain", ActionTarget.RUNNER, asks("queues", "ask_to_command")),
+        Action("drain", "L", "Drain", ActionTarget.RUNNER, asks("runners", "ask_to_command")),
         Action(
             "resize",
             "S",
             "Resize",
             ActionTarget.RUNNER,
-            asks("queues", "ask_to_command"),
+            asks("runners", "ask_to_command"),
             "New size",
             "concurrency=100 threads=10",
             required=True,
@@ -285,7 +279,6 @@ def keys_of(advice: str, task_id: int) -> tuple[str, ...]:
 
     Args:
         advice: command lines joined by `&&`, or a sentence.
-        task_id: id of the task under the cursor.
     """
     keys = [_key(command, task_id) for command in advice.split(" && ")]
     return tuple(dict.fromkeys(key for key in keys if key)) if all(keys) else ()
@@ -306,9 +299,9 @@ def _key(command: str, task_id: int) -> str:
                 return ACTIONS["pause --handler"].key
             case ["runner", "resume", _]:
                 return ACTIONS["pause"].key
-            case ["runner", "breaker", "close", _]:
+            case ["runner", "limit", "handler", _, "--breaker", "close"]:
                 return ACTIONS["breaker"].key
-            case ["runner", "resize", *_]:
+            case ["runner", "runners", "resize", *_]:
                 return f"5 {ACTIONS['resize'].key}"
     except ValueError:  # A sentence with an apostrophe is not a command line.
         pass

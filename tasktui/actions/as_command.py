@@ -71,18 +71,19 @@ def limit_words(target: PauseTarget, confirmation: Confirmation) -> list[object]
 def breaker_words(handler: str, confirmation: Confirmation, *, close: bool) -> list[object]:
     """The command that opens or closes the breaker of a handler."""
     wait = [] if close else ["--for", confirmation.answer]
-    return ["breaker", "close" if close else "open", handler, *wait, *_reason(confirmation.reason)]
+    action = "close" if close else "open"
+    return ["limit", "handler", handler, "--breaker", action, *wait, *_reason(confirmation.reason)]
 
 
 def runner_command_words(action: Action, runner_id: int, confirmation: Confirmation) -> list[object]:
     """The command that drains or resizes a runner: `concurrency=5 threads=2` becomes two options."""
     sizes = [part for word in confirmation.answer.split() for part in f"--{word}".split("=", 1)]
-    return [action.name, runner_id, *sizes, *_reason(confirmation.reason)]
+    return ["runners", action.name, runner_id, *sizes, *_reason(confirmation.reason)]
 
 
 def stack_words(task_id: int, confirmation: Confirmation) -> list[object]:
     """The command that asks for the stack of a task."""
-    return ["stack", task_id, *_reason(confirmation.reason)]
+    return ["show", task_id, "--stack", *_reason(confirmation.reason)]
 
 
 def schedule_words(name: str, id: str, confirmation: Confirmation) -> list[object]:
@@ -124,7 +125,6 @@ def new_task_words(
         action: `submit` or `copy`.
         subject: the handler, or the id of the task to copy.
         payload: the arguments; None for those of the task to copy.
-        options: texts by task option.
         confirmation: the answers; `runner submit` takes no reason.
         unchecked: do not compare the payload with the stored signature.
     """
@@ -151,9 +151,7 @@ def edit_words(
     """The command that edits a task if it is still at the version on the screen.
 
     Args:
-        detail: the task as the operator saw it.
         values: edited texts by column.
-        reason: reason for the audit.
         unchecked: do not compare the payload with the stored signature.
     """
     requeue = ["--requeue"] if detail.task.state.final else []

@@ -49,7 +49,6 @@ class TaskEdit:
     """An edit of a task that applies only to the version that the operator saw.
 
     Args:
-        session: the operator's session.
         detail: the task as the operator saw it.
         typed: the texts of the form by name, with the reason for the audit.
         unchecked: save a payload that the stored signature of the handler refuses.
@@ -93,10 +92,11 @@ class TaskEdit:
         Raises:
             RunnerError: a text cannot be parsed, or the database rejects the change.
         """
-        from runner.operations.edit import edit
+        from runner.operations.bulk import to_each
+        from runner.operations.edit import edit_each
 
-        task, options = self.detail.task, self._options()
-        return await self.session.write(edit, task.id, task.version, self._changes(), **options)
+        operation = partial(edit_each, changes=self._changes(), **self._options())
+        return await to_each(self.session, operation, [Target(self.detail.task.id, self.detail.task.version)])
 
     @property
     def _reason(self) -> str | None:

@@ -12,7 +12,7 @@ from runner.operations.edit_values import Changes
 from runner.operations.targets import objection
 from runner.queries.task.detail import TaskDetail
 from runner.text import formatting
-from runner.text.operator import ANY_HOST, host_list
+from runner.text.hosts import ANY_HOST, host_list
 from runner.text.redact import decode, redact, with_secrets
 from runner.text.times import parse_moment
 from tasktui.actions.question import FormField
@@ -133,7 +133,6 @@ def parse_value(name: str, text: str, at: datetime, zone: tzinfo) -> Any:
     """Parse the text of an entry.
 
     Args:
-        name: the column.
         text: the text, not empty.
         at: the time that durations count from.
         zone: time zone of times without an offset.

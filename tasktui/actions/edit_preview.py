@@ -11,7 +11,7 @@ from runner.model.task import Shown, State
 from runner.operations.edit_values import KEEP, PAYLOAD_LIMIT, Changes, check_against, check_values
 from runner.queries.task.detail import TaskDetail, forecast
 from runner.text import formatting
-from runner.text.operator import ANY_HOST
+from runner.text.hosts import ANY_HOST
 from runner.text.redact import with_secrets
 from runner.text.sanitize import count_noun
 from runner.text.times import format_zone
@@ -42,7 +42,6 @@ class EntryMeaning(NamedTuple):
     Args:
         sign: a check mark for a new value, a cross for a wrong one, empty for a value that stays.
         text: the meaning in a few words, or the reason why it is wrong; sanitized.
-        role: role of its colour.
     """
 
     sign: str
@@ -64,9 +63,7 @@ def meanings(
     """Describe each text of the form, by entry name.
 
     Args:
-        typed: texts by entry name.
         detail: the task as the form showed it.
-        zone: time zone for display.
         payload_limit: maximum number of bytes of a payload.
     """
     texts, meaning_by_name = edited_texts(typed, detail), {}
@@ -145,7 +142,6 @@ class Outlook(NamedTuple):
 
     Args:
         before: the times without the edit.
-        after: the times with it.
         first_before: number of the first attempt without it.
         first: number of the first attempt with it.
         end: the fate after the last one, such as `then dead`.
@@ -190,7 +186,6 @@ def preview(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> list[
     Args:
         typed: texts by entry name.
         detail: the task as the form showed it.
-        zone: time zone for display.
     """
     try:
         values, runs = changes(typed, detail, zone).edited(), outlook(typed, detail, zone)
@@ -236,9 +231,7 @@ def ruler(runs: Outlook, at: datetime, zone: tzinfo, width: int) -> list[Row]:
     """Draw the runs before and after an edit on one ruler; nothing without a run.
 
     Args:
-        runs: the runs.
         at: the database's time, at the left end.
-        zone: time zone of the labels.
         width: cells of a row.
     """
     last = max(runs.after or runs.before, default=None)

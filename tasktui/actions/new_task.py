@@ -57,8 +57,6 @@ async def ask_to_submit(action: Action, session: Session, handler: str) -> Dialo
     """Ask for the values of a new task.
 
     Args:
-        action: the action.
-        session: the operator's session.
         handler: name of the handler; its runners have stored its parameters.
     """
     return (await _draft(action, session, handler)).form()
@@ -67,8 +65,8 @@ async def ask_to_submit(action: Action, session: Session, handler: str) -> Dialo
 async def _draft(action: Action, session: Session, handler: str, origin: "TaskDetail | None" = None) -> "Draft":
     from runner.db.transaction import clock
     from runner.handlers.option_values import Clock
+    from runner.operations.names import handler_warning
     from runner.operations.new_task import stored_signature
-    from runner.operations.pause import handler_warning
 
     signature = await session.read(stored_signature, handler)
     warning = "" if signature else await session.read(handler_warning, handler)
@@ -81,9 +79,6 @@ class Draft:
     """A task that an operator is about to submit.
 
     Args:
-        action: the action.
-        session: the operator's session.
-        handler: name of the handler.
         clock: the time that typed times refer to.
         signature: the signature of the handler; None if no runner has stored one.
         origin: the task that the new one is a copy of; None for a new task.

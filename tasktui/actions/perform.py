@@ -11,14 +11,15 @@ from runner.errors import NoSqlEquivalent
 from runner.filter.parse import Filter
 from runner.model.duration import parse_duration
 from runner.operations.audit_log import reveal
+from runner.operations.breaker import BreakerResult, close_by_hand, open_by_hand
 from runner.operations.bulk import BulkOptions, to_all, to_each
 from runner.operations.bulk import canary as apply_canary
-from runner.operations.limit import BreakerResult, close_by_hand, open_by_hand, parse_edit, set_limits
+from runner.operations.limit import parse_edit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.pause import pause as apply_pause
-from runner.operations.pause import resume as apply_resume
 from runner.operations.preview import preview as apply_preview
 from runner.operations.results import Result, with_change_group
+from runner.operations.resume import resume as apply_resume
 from runner.operations.runner_command import send_command
 from runner.operations.sql_export import breaker_script, command_script, limit_script, pause_script, script, undo_script
 from runner.operations.targets import partition_targets, read_tasks
@@ -26,8 +27,10 @@ from runner.operations.undo.undo import preview_undo, undo_all
 from runner.operations.undo.undo import undo as apply_undo
 from runner.policy.limits import LimitUsage
 from runner.queries.audit import audit, undoable
+from runner.queries.breakers import breakers
 from runner.queries.fate import GroupFate
-from runner.queries.registries import Pause, breakers, limit_usages
+from runner.queries.limits import limit_usages
+from runner.queries.registries import Pause
 from runner.queries.registries import pauses as read_pauses
 from runner.text.formatting import age
 from runner.text.times import format_moment, parse_moment
@@ -90,9 +93,6 @@ async def carry_out(session: Session, plan: ActionPlan, confirmation: Confirmati
     """Apply a plan in chunks; each task must still be at the version on the screen.
 
     Args:
-        session: the operator's session.
-        plan: the confirmed plan.
-        confirmation: answers of the operator.
         work: receives the progress and requests the stop.
     """
     by = session.by(confirmation.reason)
@@ -155,11 +155,9 @@ async def pause(session: Session, target: PauseTarget, length: str, reason: str 
     """Pause a queue or a handler: none of its tasks start.
 
     Args:
-        session: the operator's session.
         target: the queue or the handler.
         length: a duration such as 30m or an end such as 14:30; empty to keep the end of the current pause, or to
             pause until resumed.
-        reason: reason for the audit.
 
     Returns:
         The result in words, with the end of the pause.
@@ -195,11 +193,7 @@ async def current_limits(session: Session, target: PauseTarget) -> LimitUsage | 
 
 
 async def limit(session: Session, target: PauseTarget, answer: str, reason: str | None) -> str:
-    """Set the limits of a queue or a handler, such as `concurrency=5 rate=none`.
-
-    Returns:
-        The result in words.
-    """
+    """Set the limits of a queue or a handler, such as `concurrency=5 rate=none`."""
     result = await session.write(set_limits, target, parse_edit(answer), session.by(reason))
     return f"{result.after} (before: {result.before})"
 
@@ -215,11 +209,7 @@ async def limit_sql(session: Session, target: PauseTarget, confirmation: Confirm
 
 
 async def switch_breaker(session: Session, handler: str, closes: bool, confirmation: Confirmation) -> str:
-    """Close the breaker of a handler, or open it.
-
-    Returns:
-        The result in words.
-    """
+    """Close the breaker of a handler, or open it."""
     result = await session.write(_breaker_change(session, handler, closes, confirmation))
     state = result.row.state
     if not result.changed:
@@ -256,20 +246,12 @@ async def runner_command_sql(session: Session, action: Action, runner_id: int, c
 
 
 async def resume(session: Session, target: PauseTarget, reason: str | None) -> str:
-    """Resume a queue or a handler.
-
-    Returns:
-        The result in words.
-    """
+    """Resume a queue or a handler."""
     return "resumed" if await session.write(apply_resume, target, session.by(reason)) else "was not paused"
 
 
 async def send_runner_command(session: Session, runner_id: int, command: str, reason: str | None) -> str:
-    """Store a command for a runner.
-
-    Returns:
-        The result in words.
-    """
+    """Store a command for a runner."""
     stored = await session.write(send_command, runner_id, command, session.by(reason))
     return f"receives '{command}' at its next heartbeat" if stored else "is no longer registered"
 

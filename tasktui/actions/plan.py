@@ -35,7 +35,6 @@ class ActionPlan:
     """A preview of an action on tasks; the operator confirms it.
 
     Args:
-        action: the action.
         eligible: number of tasks that it will change; `more` is set if counting stopped at the cap.
         groups: number of selected tasks by state and queue.
         skipped: number of selected tasks that it does not apply to, by reason.
@@ -67,13 +66,7 @@ class ActionPlan:
 
 
 def plan(action: Action, tasks: Sequence[TaskRow], values: Mapping[str, object] = NO_VALUES) -> ActionPlan:
-    """Plan an action on selected tasks, with the same eligibility rules that the store applies.
-
-    Args:
-        action: the action.
-        tasks: the tasks as they are on the screen.
-        values: the validated values of an edit.
-    """
+    """Plan an action on selected tasks, with the same eligibility rules that the store applies."""
     reasons = {task.id: objection(action.verb, task) for task in tasks}
     if values:
         from runner.operations.edit_values import edit_objection
@@ -134,7 +127,6 @@ def changed_matches(plan: ActionPlan, preview: "Preview") -> str:
     """Describe how the tasks that match the filter of a plan differ from those that it showed.
 
     Args:
-        plan: the plan.
         preview: the preview of the same action now.
 
     Returns:
@@ -162,8 +154,6 @@ def plan_rows(plan: ActionPlan, database: str, width: int, _answer: str, *, low:
     """Render the effect of a plan on a database.
 
     Args:
-        plan: the plan.
-        database: name of the database.
         width: cells of a row.
         low: True for a screen with few rows: few samples, and no blank rows.
     """

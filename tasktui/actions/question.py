@@ -33,7 +33,6 @@ class BulkChange(NamedTuple):
     """A confirmed change that shows its progress and can be stopped.
 
     Args:
-        label: name of the change.
         total: number of tasks to change; None if counting stopped at the cap.
         apply: applies the change and reports its progress to the job.
     """
@@ -130,7 +129,6 @@ class Form:
     Args:
         title: the title, sanitized.
         about: lines above the entries.
-        fields: the entries.
         preview: describes the typed texts, by name of the entry, or raises a RunnerError.
         submit: returns the next dialog for the typed texts, or raises a RunnerError, which the form shows.
         errors: the reasons why typed texts are refused, by name of the entry; the form shows them below the entries.
@@ -173,8 +171,6 @@ def question(plan: ActionPlan, session: Session, details: Sequence[str] = ()) ->
     """Ask for confirmation of a plan, or explain why none of its tasks would change.
 
     Args:
-        plan: the plan.
-        session: the operator's session.
         details: the change in more words, such as new values.
     """
     from tasktui.actions import perform

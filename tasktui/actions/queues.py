@@ -3,23 +3,21 @@
 from collections.abc import Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from textual.content import Content
 
 from runner.db.transaction import clock
 from runner.errors import InvalidMoment
-from runner.model.task import State
-from runner.operations.pause import PauseKind, PauseTarget, name_warning, pause_note
+from runner.operations.names import name_warning, pause_note
+from runner.operations.pause import PauseKind, PauseTarget
 from runner.policy.limits import LimitUsage
-from runner.policy.runner_command import RunnerCommand
-from runner.queries.queues import counts as read_counts
+from runner.queries.counts import counts as read_counts
 from runner.queries.registries import Pause
-from runner.queries.runners import RunnerRow
 from runner.text import formatting
 from runner.text.times import parse_moment
 from tasktui.actions.action import Action, Confirmation, Targets
-from tasktui.actions.as_command import breaker_words, limit_words, pause_words, runner_command_words, stack_words
+from tasktui.actions.as_command import limit_words, pause_words
 from tasktui.actions.question import Dialog, Question
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
@@ -47,8 +45,6 @@ async def ask_to_pause(
     """Ask to pause a queue or a handler that an operator typed, or to resume it.
 
     Args:
-        action: the action with its prompt.
-        session: the operator's session.
         target: the queue or the handler; the confirmation warns about a name that was never used.
         length: duration or end, as typed; empty for the default.
         reason: reason, as typed.
@@ -143,8 +139,6 @@ async def ask_to_limit(action: Action, session: Session, target: PauseTarget, li
     """Ask for new limits of a queue or a handler that an operator typed.
 
     Args:
-        action: the action with its prompt.
-        session: the operator's session.
         target: the queue or the handler; a name that was never used is refused, because it is probably misspelled.
         limits: limits, as typed; empty for the current ones.
         reason: reason, as typed.
@@ -189,139 +183,3 @@ async def _set(session: Session, target: PauseTarget, confirmation: Confirmation
 
     result = await perform.limit(session, target, confirmation.answer, confirmation.reason)
     return Notice(f"{str(target).capitalize()}: {result}")
-
-
-if TYPE_CHECKING:
-    from runner.queries.registries import BreakerRow
-
-
-def ask_for_breaker_of(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
-    """Ask to open the breaker of the selected handler, or to close it if it is open."""
-    target = targets.pause_target(PauseKind.HANDLER)
-    return ask_for_breaker(action, session, target.name) if target else None
-
-
-async def ask_for_breaker(action: Action, session: Session, handler: str, wait: str = "", reason: str = "") -> Dialog:
-    """Ask to open the breaker of a handler, or to close it if it is open.
-
-    Args:
-        action: the action with its prompt.
-        session: the operator's session.
-        handler: name of the handler.
-        wait: time until the first probe, as typed; empty for the default. An open breaker accepts none.
-        reason: reason, as typed.
-    """
-    from runner.operations.limit import breaker_of  # imports modules that the first screen does not need
-    from tasktui.actions import perform
-
-    row = await session.read(breaker_of, handler)
-    closes = row.state is not None
-    if closes and wait:
-        return Notice(
-            f"The breaker of {line(handler)} is open already; close it first with :breaker {line(handler)}", bad=True
-        )
-    named = action.without_prompt() if closes else replace(action, default=wait or action.default, required=not wait)
-    return Question(
-        named,
-        _about_breaker(row),
-        1,
-        words=partial(breaker_words, handler, close=closes),
-        change=partial(_switch, session, handler, closes),
-        title="Close the breaker?" if closes else "Open the breaker?",
-        sql=partial(perform.breaker_sql, session, handler, closes),
-        reason=reason,
-    )
-
-
-def _about_breaker(row: "BreakerRow") -> list[Content]:
-    handler = line(row.handler)
-    definition = "its definition is not readable" if row.definition is None else line(str(row.definition))
-    if row.state is None:
-        title = content((f"Open the breaker of {handler}: its tasks wait and spend no attempts", "bold strong"))
-        return [title, content(f"  running tasks finish; it closes when a probe succeeds ({definition})")]
-    by = f" by {line(row.state.by)}" if row.state.by else ""
-    why = f": {line(row.state.why)}" if row.state.why else ""
-    probe = f"next probe in {formatting.age(max(0.0, row.state.next_in))}"
-    return [
-        content((f"Close the breaker of {handler}: all its tasks may start", "bold strong")),
-        content(f"  opened {row.state.since} ago{by}{why}; {probe}"),
-        content((f"  {definition}", "muted")),
-    ]
-
-
-async def _switch(session: Session, handler: str, closes: bool, confirmation: Confirmation) -> Notice:
-    from tasktui.actions import perform
-
-    result = await perform.switch_breaker(session, handler, closes, confirmation)
-    return Notice(f"Breaker of {line(handler)} {result}")
-
-
-def ask_to_command(action: Action, session: Session, targets: Targets) -> Dialog | None:
-    """Ask to drain or resize the selected runner."""
-    from tasktui.actions import perform  # imports all operations, which the first screen does not need
-
-    runner = targets.runner()
-    if runner is None:
-        return None
-    if action.prompt:
-        action = replace(action, default=_size(runner) or action.default)
-    name = f"runner {runner.id} on {line(runner.host)}"
-    about = [content((f"{action.label} {name} at its next heartbeat", "bold"))]
-    about.append(content(f"  {runner.running_tasks:,} of {runner.capacity:,} slots in use"))
-    if not runner.alive:
-        about.append(content((f"  no heartbeat for {formatting.age(runner.heartbeat_age)}", "retrying")))
-    return Question(
-        action,
-        about,
-        1,
-        words=partial(runner_command_words, action, runner.id),
-        change=partial(_send, session, action, runner.id),
-        sql=partial(perform.runner_command_sql, session, action, runner.id),
-    )
-
-
-def _size(runner: RunnerRow) -> str:
-    """The present size of a runner in the words of a resize."""
-    sizes = {"concurrency": runner.capacity - runner.threads - runner.processes, "threads": runner.threads}
-    return " ".join(f"{name}={number}" for name, number in sizes.items() if number > 0)
-
-
-def ask_for_stack(action: Action, session: Session, targets: Targets) -> Dialog | None:
-    """Ask the runner of the selected task for its stack."""
-    task = targets.task()
-    if task is None:
-        return None
-    if task.state is not State.RUNNING or task.runner_id is None:
-        return Notice(f"{action.label}: task {task.id} is {task.shown}, not running", bad=True)
-    command = str(RunnerCommand(stacks=(task.id,)))
-    where = f"runner {task.runner_id} writes the place of its handler into the log of task {task.id}"
-    return Question(
-        action,
-        [content((f"{action.label}: at its next heartbeat, {where}", "bold"))],
-        1,
-        words=partial(stack_words, task.id),
-        change=partial(_send_stack, session, task.runner_id, command),
-        sql=partial(_stack_sql, session, task.runner_id, command),
-    )
-
-
-async def _send_stack(session: Session, runner_id: int, command: str, confirmation: Confirmation) -> Notice:
-    from tasktui.actions import perform
-
-    return Notice(
-        f"Runner {runner_id} {await perform.send_runner_command(session, runner_id, command, confirmation.reason)}"
-    )
-
-
-async def _stack_sql(session: Session, runner_id: int, command: str, confirmation: Confirmation) -> str:
-    from runner.operations.sql_export import command_script  # imports SQLAlchemy, which the first screen does not need
-
-    return await session.write(command_script, runner_id, command, session.by(confirmation.reason))
-
-
-async def _send(session: Session, action: Action, runner_id: int, confirmation: Confirmation) -> Notice:
-    from tasktui.actions import perform
-
-    command = confirmation.answer if action.prompt else action.name
-    result = await perform.send_runner_command(session, runner_id, command, confirmation.reason)
-    return Notice(f"Runner {runner_id} {result}")

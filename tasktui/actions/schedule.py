@@ -86,7 +86,7 @@ async def _confirm_add(action: Action, session: Session, typed: Mapping[str, str
     Raises:
         InvalidInput: an entry is refused.
     """
-    from runner.operations.pause import handler_warning
+    from runner.operations.names import handler_warning
     from runner.operations.schedule import check_arguments
 
     if errors := _errors(typed):
@@ -158,9 +158,7 @@ def rule_rows(timezone: str, now: datetime, width: int, answer: str, *, low: boo
 
     Args:
         timezone: time zone of a cron line.
-        now: the current time.
         width: cells of a row.
-        answer: the typed rule.
         low: True for a screen with few rows: the next times of one row.
     """
     from runner.policy.schedule import describe, parse_rule, parse_zone, upcoming

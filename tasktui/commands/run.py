@@ -236,7 +236,6 @@ async def write_incident(session: Session, times: Sequence[str]) -> Path:
     """Write the report of a period to a new file in the current directory.
 
     Args:
-        session: the operator's session.
         times: the start and the end, as typed; by default an hour ago and now.
 
     Returns:
@@ -247,7 +246,7 @@ async def write_incident(session: Session, times: Sequence[str]) -> Path:
     """
     from runner.db.transaction import clock  # The first screen does not need the report.
     from runner.filter.saved import write_new
-    from runner.queries.incident import as_markdown, incident
+    from runner.queries.past.incident import as_markdown, incident
     from runner.text.times import parse_end, parse_moment
 
     at = await session.read(clock)

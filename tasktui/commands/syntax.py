@@ -18,7 +18,6 @@ def complete_filter(text: str, names: Mapping[str, Sequence[str]]) -> str | None
     """Complete the last term of a filter.
 
     Args:
-        text: the text so far.
         names: existing values by field, of queues and handlers.
 
     Returns:
@@ -64,8 +63,6 @@ class Screen(NamedTuple):
     Args:
         key: the key.
         title: its title, as tabs and headings show it.
-        module: its module in tasktui.screens.
-        name: the name of its class.
     """
 
     key: str
@@ -80,7 +77,6 @@ class CommandSpec(NamedTuple):
     Args:
         name: name after the colon.
         arguments: arguments after the name.
-        help: one line.
         screen: the screen that it opens; None for other commands.
     """
 
@@ -191,7 +187,6 @@ def complete_command(text: str, names: Mapping[str, Sequence[str]]) -> str | Non
     """Complete a command line; None without a completion.
 
     Args:
-        text: the text so far.
         names: existing values by field, of queues, handlers and views.
     """
     name, blank, prefix = text.partition(" ")

@@ -8,12 +8,14 @@ from typing import NamedTuple, TypeAlias
 
 from runner.errors import RunnerError
 from runner.queries.counting import Count
-from runner.queries.queues import QueueCounts
+from runner.queries.counts import QueueCounts
 from runner.queries.registries import Pause
 from runner.queries.reports import Flow
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow
+from runner.queries.stuck_rows import number_of_stuck, stuck_on
 from runner.text import formatting
 from runner.text.sanitize import count_noun
+from runner.text.stuck_row import MISSED, more_stuck, stuck_fact
 from tasktui.data.overview import MINUTE, NEGLECTED, Overview, Slowdown, per_minute, read_overview
 from tasktui.render.render import brief, line
 from tasktui.session.session import Alarm, Session
@@ -72,8 +74,6 @@ def alerts(
     """List the current problems, causes first.
 
     Args:
-        overview: the figures.
-        zone: time zone of the displayed times.
         results: results of the last ten minutes by runner and handler.
         stuck: the alert of the blocked tasks that wait for a dead or cancelled task, if there are any.
     """
@@ -82,6 +82,7 @@ def alerts(
     pools = list(_held_pools(overview))
     yield from pools
     yield from _blocked_runners(overview)
+    yield from _stuck_rows(overview)
     yield from _failing_runners(overview, results or {})
     yield from _breakers(overview)
     behind = {queue.queue: queue for queue in overview.queues if queue.falls_behind and not outage}
@@ -225,15 +226,27 @@ def _unknown(unknown: HandlerWithoutRunner, behind: dict[str, QueueCounts]) -> A
 
 
 def _blocked_runners(overview: Overview) -> Iterator[Alert]:
-    """A handler blocks the event loop of a runner, or C code its interpreter lock: nothing starts or ends there."""
+    """A handler blocks the event loop of a runner, or all of its threads: nothing starts or ends there."""
     for runner in overview.alive:
         if runner.blocked_for:
             name = f"{line(runner.host, MAX_TEXT)}:{runner.pid}"
             culprit = line(runner.culprit, MAX_TEXT)
             text = f'{culprit} blocks the event loop; make it a plain function, or use executor="process"'
             if runner.block is not None and runner.block.locked:
-                text = f'C code of {culprit} holds the interpreter lock; use executor="process"'
+                fact = f"{line(runner.block.fact, MAX_TEXT)}: " if runner.block.fact else ""
+                text = f'{fact}{line(runner.guess, MAX_ERROR)}; use executor="process"'
             yield Alert("dead", f"{name} is blocked for {formatting.age(runner.blocked_for)}", text, "5", "runners")
+
+
+def _stuck_rows(overview: Overview) -> Iterator[Alert]:
+    """Rows of tasks that another transaction locks, or that the database refuses to change."""
+    rows = stuck_on(overview.runners)
+    for row in rows[:MAX_KINDS]:
+        name = f"task {row.task} ({line(row.handler, MAX_TEXT)})"
+        text = line(f"{stuck_fact(row)}; {MISSED[row.verb]}", MAX_ERROR)
+        yield Alert("dead", f"the row of {name} is {row.cause}", text, "5", "runners", name)
+    if (more := number_of_stuck(overview.runners) - min(len(rows), MAX_KINDS)) > 0:
+        yield Alert("dead", more_stuck(more), "", "5", "runners")
 
 
 def _failing_runners(overview: Overview, results: Results) -> Iterator[Alert]:

@@ -8,19 +8,20 @@ from datetime import datetime, timedelta, tzinfo
 from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
+from runner.queries.breakers import BreakerRow, breakers
 from runner.queries.counting import Count, WaitingCounts, lane_heads
-from runner.queries.queues import MOST_QUEUES, QueueCounts, counts
-from runner.queries.registries import BreakerRow, Pause, breakers, paused_handlers
+from runner.queries.counts import MOST_QUEUES, QueueCounts, counts
+from runner.queries.registries import Pause, paused_handlers
 from runner.queries.reports import OTHERS, Flow, MinuteFlow
 from runner.queries.reports import per_minute as read_per_minute
 from runner.queries.reports import pulses as read_pulses
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow, busy_slots, unknown_handlers
 from runner.queries.runners import runners as read_runners
+from runner.queries.thresholds import FEW, MIN_SHARE, RECENT
 from runner.text import formatting
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
-RECENT = timedelta(minutes=10)
 
 SHALLOW, SHALLOWEST = 1_000, 200
 """Waiting tasks of a queue are counted up to the first number per query, up to the second if many queues are full."""
@@ -37,16 +38,12 @@ MAX_DIAGNOSED = 3
 NEGLECTED = 60.0
 """Seconds since a task became due from which a handler without a runner is broken: a deploy takes a while."""
 
-FEW, MIN_SHARE = 10, 0.5
-"""A queue is failing if more than FEW attempts failed recently, and at least MIN_SHARE of all attempts."""
-
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
     """The handler that takes most of a queue's time.
 
     Args:
-        handler: name of the handler.
         p95: 95th percentile of the duration in the last ten minutes, in seconds; None if unknown.
         before: the same for the hour before; None if unknown.
     """
@@ -76,14 +73,9 @@ class Overview:
     """The figures of one moment.
 
     Args:
-        at: the database's time.
-        queues: queues by name.
         pulses: minutes of the last hour, by queue; those of all queues that are not listed as OTHERS.
-        runners: all registered runners.
         unknown: handlers that no live runner takes.
-        handlers: pauses of handlers.
         breakers: open breakers of handlers.
-        diagnoses: diagnoses.
         whole: time when the last hour was last read completely.
         slots: running tasks of each runner by handler, most first.
         waits: mean seconds from the due time to the start, by queue and minute of the last hour; empty at first.
@@ -188,7 +180,6 @@ async def read_overview(tx: Transaction, last: Overview | None = None) -> Overvi
     """Read the figures that change every second.
 
     Args:
-        tx: an open transaction.
         last: the previous overview, whose older minutes are reused; None to read all.
     """
     at = await clock(tx)
@@ -244,7 +235,6 @@ def deepened(queues: Sequence[QueueCounts], deep: Mapping[str, WaitingCounts]) -
     """Replace counts that stopped at their limit with earlier counts that went further.
 
     Args:
-        queues: current counts.
         deep: earlier counts of waiting tasks by queue.
     """
     return tuple(_with_waiting(queue, deep.get(queue.queue, WaitingCounts())) for queue in queues)
@@ -267,8 +257,6 @@ async def diagnoses(tx: Transaction, behind: Sequence[str], failing: Sequence[st
     """Diagnose queues.
 
     Args:
-        tx: an open transaction.
-        behind: queues that are falling behind.
         failing: queues in which most attempts fail.
     """
     from runner.queries.failures import failures  # The first data does not need these.
@@ -312,7 +300,6 @@ def per_minute(
 
     Args:
         flows: minutes in any order.
-        at: the current time.
         value: the figure of a minute.
         minutes: number of minutes.
     """

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
 from runner.filter.saved import write_new
+from runner.model.home import expand_home
 from runner.queries.reports import Flow, MinuteFlow, per_minute, per_step, times_per_step
 from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
 from runner.queries.summary import summary as read_summary
@@ -39,7 +40,6 @@ class ReportSpan(NamedTuple):
 
     Args:
         label: name for people.
-        length: duration.
         step: minutes per value of the plots.
         cache_seconds: seconds to cache a report.
     """
@@ -78,8 +78,6 @@ class ReportData:
     """A summary, the values over time of the row under the cursor, and the figures beside them.
 
     Args:
-        summary: the report.
-        name: the row.
         plot_values: the counts of the row by step.
         times: p50 and p95 of its run times in seconds, by number of the step since 1970.
         waits: the same of the waits from the due time to the start, by the step in which the attempt ended.
@@ -141,9 +139,6 @@ class Figure(NamedTuple):
     """A figure of a report.
 
     Args:
-        label: its name.
-        value: its value.
-        role: the role of the value.
         change: the change since the period before; empty if it is unknown or rounds to nothing.
         change_role: the role of the change: a colour only in the bad direction.
     """
@@ -223,7 +218,6 @@ def plot_values(
         since: the first minute.
         until: the end.
         step: minutes per value.
-        value: returns the number to plot.
     """
     first, last = _steps(since, until, step)
     sums = {int(flow.minute.timestamp() // 60) // step: value(flow.flow) for flow in flows}
@@ -281,7 +275,6 @@ def export(summary: Summary, name: str) -> Path:
     """Write a report to a new file.
 
     Args:
-        summary: the report.
         name: path of the file; the suffix .json or .csv selects the format.
 
     Returns:
@@ -290,7 +283,7 @@ def export(summary: Summary, name: str) -> Path:
     Raises:
         InvalidInput: the file exists, cannot be written, or has another suffix.
     """
-    path = Path(name).expanduser()
+    path = expand_home(name)
     match path.suffix.lower():
         case ".json":
             text = json.dumps(as_document(summary), indent=2, default=_plain) + "\n"
@@ -309,8 +302,6 @@ def report_line(row: SummaryLine, summary: Summary, volume: Row = BLANK) -> Rend
     """Render a row of the table; the total is bold.
 
     Args:
-        row: the row.
-        summary: the report.
         volume: its tasks over time.
     """
     flow, rate = row.flow, row.flow.success_rate

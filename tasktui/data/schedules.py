@@ -25,7 +25,6 @@ class ScheduleBoard:
     """The schedules at one moment.
 
     Args:
-        at: the database's time.
         rows: the schedules, the next one first.
         id: the schedule under the cursor; None without one.
         runs: its runs, the latest first.
@@ -57,7 +56,6 @@ async def read_board(tx: Transaction, id: str | None) -> ScheduleBoard:
     """Read the schedules.
 
     Args:
-        tx: an open transaction.
         id: the schedule whose runs to read; None or an unknown one for the first.
     """
     rows = tuple(await read_schedules(tx))
@@ -69,13 +67,7 @@ async def read_board(tx: Transaction, id: str | None) -> ScheduleBoard:
 
 
 def planned(row: ScheduleRow, at: datetime, length: timedelta) -> list[datetime]:
-    """Return the ticks of a schedule within a time from now, and the first one after it.
-
-    Args:
-        row: the schedule.
-        at: the current time.
-        length: the time.
-    """
+    """Return the ticks of a schedule within a time from now, and the first one after it."""
     if not row.upcoming:
         return []
     ticks = _ticks(row.spec.rule, row.spec.timezone, row.upcoming[0], length)

@@ -88,9 +88,7 @@ class Listing:
         """Update tasks in their positions.
 
         Args:
-            ids: ids that were read.
             rows: the existing tasks among them.
-            at: the database's time.
             newer: number of tasks submitted since the list was loaded.
         """
         by_id = {row.id: row for row in rows}
@@ -116,7 +114,6 @@ class Listing:
 
         Args:
             start: an id; ignored if it is not in the list.
-            end: an id in the list.
         """
         if end not in self.tasks:
             return ()
@@ -229,7 +226,6 @@ def task_line(task: TaskRow, at: datetime, *, finished: bool = False, missing: b
 
     Args:
         task: the latest row.
-        at: the database's time of that row.
         finished: the task has finished since it was loaded.
         missing: the task has been pruned since.
     """
@@ -252,8 +248,6 @@ def columns_for(sort: Sort, task_filter: Filter | None = None, empty: str = "") 
     """The columns by their position in a row, with an arrow at the sorted one. A list of one queue needs no QUEUE.
 
     Args:
-        sort: the order of the list.
-        task_filter: the filter of the list.
         empty: title of a column without texts, KEY or REASON, whose room goes to the other one.
     """
     title, arrow = TITLES.get(sort.by), f" {sort.arrow}"

@@ -35,7 +35,6 @@ class Loaded:
     """A first page.
 
     Args:
-        page: the page.
         newest: highest matching id at that time; None if the search would be slow.
     """
 
@@ -72,10 +71,7 @@ async def load(tx: Transaction, task_filter: Filter, limit: int, sort: Sort) -> 
     """Read a first page, and the newest matching id, which may not be on it.
 
     Args:
-        tx: an open transaction.
-        task_filter: the filter.
         limit: maximum number of tasks per page.
-        sort: the order.
     """
     page = await read_page(tx, task_filter, None, limit, sort)
     if not indexed(task_filter):
@@ -87,9 +83,6 @@ async def refresh(tx: Transaction, asked: tuple[int, ...], task_filter: Filter, 
     """Read tasks again, and count newer ones.
 
     Args:
-        tx: an open transaction.
-        asked: ids of the tasks.
-        task_filter: the filter for newer tasks.
         newest: highest id when the list was loaded; None skips the count.
     """
     rows = await task_rows(tx, asked)
@@ -193,12 +186,7 @@ class TaskPages:
         self._goal, self._needs_page = 0, False
 
     async def read(self, session: Session, ids: tuple[int, ...]) -> Loaded | More | Refreshed:
-        """Load the first page, read the next page, or refresh tasks.
-
-        Args:
-            session: the operator's session.
-            ids: the tasks to refresh.
-        """
+        """Load the first page, read the next page, or refresh tasks."""
         if self.needs_load:
             session.add_names(await session.read(names))
             return await session.read(load, self.filter, PAGE, self.sort)

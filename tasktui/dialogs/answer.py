@@ -15,7 +15,7 @@ from runner.errors import RunnerError
 from tasktui.messages import ReadFailed, SnapshotRead
 from tasktui.render.render import block, content, lines
 from tasktui.session.session import Session
-from tasktui.widgets.heading import Heading
+from tasktui.shell.heading import Heading
 from tasktui.widgets.input import TextLine
 
 EVERY = 2.0
@@ -31,7 +31,6 @@ class AnswerScreen(ModalScreen[T]):
     """A dialog whose answer a worker reads again and again.
 
     Args:
-        session: the operator's session.
         topic: title until the first answer.
     """
 

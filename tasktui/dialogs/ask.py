@@ -25,8 +25,8 @@ from tasktui.actions.question import Question
 from tasktui.messages import Notice
 from tasktui.render.render import block, content, line, lines
 from tasktui.render.rows import BLANK, Part, Row, heading, rule, width_of
+from tasktui.shell.heading import Heading
 from tasktui.widgets.canvas import Canvas, Cap, Caps
-from tasktui.widgets.heading import Heading
 from tasktui.widgets.input import FOCUS_KEYS, TextLine
 
 LOW = 36
@@ -57,7 +57,6 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
     asks again. The change itself skips every task that is no longer at the version on the screen.
 
     Args:
-        question: the change to confirm.
         required: the word to type, and whether a reason is required.
         command: returns the equivalent command line for the answers so far; None if there is none.
         now: the time of day, for the end of a spread.

@@ -26,8 +26,8 @@ from tasktui.messages import Notice, OperationDone, PayloadRefused, TaskChanged,
 from tasktui.render.render import block, content, line, lines
 from tasktui.render.rows import BLANK, Row, heading, rule
 from tasktui.session.session import Session
+from tasktui.shell.heading import Heading
 from tasktui.widgets.canvas import Cap, Caps, FittedCanvas
-from tasktui.widgets.heading import Heading
 from tasktui.widgets.input import FOCUS_KEYS, TextLine, edit_text
 
 
@@ -155,7 +155,6 @@ class EditScreen(ModalScreen[Result | None]):
 
     Args:
         detail: the task when the operator opened the form.
-        session: the operator's session.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

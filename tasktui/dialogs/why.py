@@ -25,12 +25,7 @@ from tasktui.session.session import Session
 
 
 class WhyScreen(AnswerScreen[RelatedView | None]):
-    """The causes, most decisive first. It returns the cause that the operator opens.
-
-    Args:
-        session: the operator's session.
-        id: id of the task.
-    """
+    """The causes, most decisive first. It returns the cause that the operator opens."""
 
     FAILING = "Cannot determine why"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -85,12 +80,7 @@ class WhyScreen(AnswerScreen[RelatedView | None]):
 
 
 class WhyManyScreen(WhyScreen):
-    """The causes of many tasks, each with its number, and the change that frees most.
-
-    Args:
-        session: the operator's session.
-        task_filter: the filter of the tasks.
-    """
+    """The causes of many tasks, each with its number, and the change that frees most."""
 
     def __init__(self, session: Session, task_filter: Filter) -> None:
         super().__init__(session, 0)
@@ -125,9 +115,7 @@ def many_lines(answer: WhyMany, width: int, selected: RelatedView | None = None)
     """Render the causes of many tasks.
 
     Args:
-        answer: the groups of tasks.
         width: cells of a line.
-        selected: the view of the group to mark.
     """
     yield content((line(answer.filter, width) if answer.filter else "all tasks", "muted"))
     yield content("")
@@ -164,9 +152,7 @@ def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> I
     """Render the causes and their remedies.
 
     Args:
-        answer: the verdict, causes and remedies.
         width: cells of a line.
-        selected: the cause to mark.
     """
     task = answer.task
     text, role = pill(task.shown, answer.word)

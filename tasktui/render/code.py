@@ -43,8 +43,6 @@ class StackFrame(NamedTuple):
 
     Args:
         path: file of the code.
-        line: line number.
-        function: name of the function.
         code: the line of code; empty if the traceback has none.
     """
 
@@ -86,8 +84,6 @@ def error_rows(
     """An error with its traceback.
 
     Args:
-        error_type: type of the exception.
-        message: its message.
         trace: the traceback; None if there is none.
         width: cells.
         reveal: show secrets.

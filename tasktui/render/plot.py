@@ -33,9 +33,7 @@ class Mark(NamedTuple):
     """A moment in a plot.
 
     Args:
-        at: the moment.
         text: sanitized label to the left of the line.
-        role: role of its colour.
     """
 
     at: datetime
@@ -163,8 +161,6 @@ def time_axis(span: Span, width: int, label: str = "0", marks: Sequence[Mark] = 
     Args:
         span: the time that the axis shows.
         width: cells of the plot, without the labels on the left.
-        label: the value at the axis.
-        marks: moments to mark on the line.
         now: label of the right end.
     """
     width = max(1, width)

@@ -45,7 +45,6 @@ class RenderedRow(NamedTuple):
     """A row of a table.
 
     Args:
-        cells: one for each column.
         struck: the task has finished since it was loaded; its first cell is struck through.
     """
 
@@ -123,7 +122,6 @@ class ListColumn(NamedTuple):
     """A table column.
 
     Args:
-        title: the heading.
         width: minimum width in cells.
         right: align right, for numbers.
         grow: share of spare width.
@@ -141,7 +139,6 @@ def widths(columns: Sequence[ListColumn], room: int) -> list[int]:
     """Compute the width of each column.
 
     Args:
-        columns: the columns in order.
         room: cells for all columns and the gaps between them.
 
     Returns:

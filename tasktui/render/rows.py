@@ -89,8 +89,6 @@ def beside(left: Sequence[Row], right: Sequence[Row], width: int, gap: int = 2) 
     """Two panels next to each other.
 
     Args:
-        left: rows of the left panel.
-        right: rows of the right panel.
         width: cells of the left panel.
         gap: blanks between them.
     """

@@ -137,7 +137,6 @@ class Palette:
     colour (`#8AA4FF`), and `on` before the role of the ground: `bold accent on cap`.
 
     Args:
-        name: name of the theme.
         colours: colour of each role; empty for a theme of attributes.
         dark: True if the ground is dark.
     """

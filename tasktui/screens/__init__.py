@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from tasktui.commands.syntax import SCREENS, Screen
 
 if TYPE_CHECKING:
-    from tasktui.screens.live import LiveScreen
     from tasktui.session.session import Session
+    from tasktui.shell.live import LiveScreen
 
 
 class Mode(Screen):

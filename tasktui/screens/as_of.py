@@ -19,7 +19,8 @@ from textual.widgets import Static
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term, parse_filter
 from runner.model.task import Shown
-from runner.queries.as_of import (
+from runner.queries.counting import Count
+from runner.queries.past.as_of import (
     CANDIDATES,
     MISSING,
     UNAUDITED,
@@ -29,8 +30,7 @@ from runner.queries.as_of import (
     queues_as_of,
     tasks_as_of,
 )
-from runner.queries.counting import Count
-from runner.queries.reconstruction import PastTask
+from runner.queries.past.reconstruction import PastTask
 from runner.queries.registries import Pause
 from runner.queries.why.why import why_as_of
 from runner.text import formatting
@@ -38,7 +38,7 @@ from runner.text.times import EARLIEST, format_moment
 from tasktui.data.task_list import TASK_HEADS, columns_for, task_line
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line, lines
 from tasktui.render.rows import BLANK, Part, Row, fit
-from tasktui.screens.live import LiveScreen
+from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 

@@ -30,8 +30,8 @@ from tasktui.messages import Notice
 from tasktui.render.plot import gauge
 from tasktui.render.render import Cell, ListColumn, RenderedRow, content, fitted, line, lines
 from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule, width_of
-from tasktui.screens.actions import action_bindings
-from tasktui.screens.live import LiveScreen
+from tasktui.shell.actions import action_bindings
+from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas, TextBlock
 from tasktui.widgets.table import Table
 

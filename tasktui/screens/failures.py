@@ -15,24 +15,17 @@ from runner.filter.parse import Filter, Term
 from runner.queries.failures import Failures
 from runner.text.sanitize import count_noun
 from tasktui.actions.action import ActionTarget, Targets
-from tasktui.data.background import (
-    LONGEST_BY_MINUTE,
-    SPANS,
-    FailureGroups,
-    GroupDetail,
-    failure_groups,
-    group_detail,
-)
+from tasktui.data.failures import LONGEST_BY_MINUTE, SPANS, FailureGroups, GroupDetail, failure_groups, group_detail
 from tasktui.data.overview import MINUTE, per_minute
+from tasktui.panels.failure import NORMAL, TREND, detail, group_line
+from tasktui.panels.overview import failed_plot, is_unusual, marks
 from tasktui.render.plot import Span, compact
 from tasktui.render.render import ListColumn
 from tasktui.render.rows import BLANK, Part, Row, heading, rule
-from tasktui.screens.actions import action_bindings
-from tasktui.screens.failure_panels import NORMAL, TREND, detail, group_line
-from tasktui.screens.live import LiveScreen
-from tasktui.screens.overview_panels import failed_plot, is_unusual, marks
 from tasktui.screens.selection import open_why
 from tasktui.session.cache import TtlCache
+from tasktui.shell.actions import action_bindings
+from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import HELD, Table
 

@@ -13,23 +13,23 @@ from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
 from runner.queries.counting import Count, WaitingCounts
-from runner.queries.queues import MINUTE, QueueCounts
-from runner.queries.queues import waiting as read_backlog
+from runner.queries.counts import MINUTE, QueueCounts
+from runner.queries.counts import waiting as read_backlog
 from runner.queries.reports import MinuteFlow
 from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
 from tasktui.data.alerts import alerts, unavailable_databases
 from tasktui.data.overview import Diagnoses, Overview, day, deepened, diagnoses, read_overview, sorted_queues, waits
+from tasktui.panels import overview as panels
+from tasktui.panels import side as side_panels
+from tasktui.panels.overview import View
 from tasktui.render.plot import compact, gauge, sparkline
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line
 from tasktui.render.rows import BLANK, Part, Row, beside, heading, rule
-from tasktui.screens import overview_panels as panels
-from tasktui.screens import side_panels
-from tasktui.screens.actions import action_bindings
-from tasktui.screens.live import LiveScreen
-from tasktui.screens.overview_panels import View
 from tasktui.session.cache import TtlCache
+from tasktui.shell.actions import action_bindings
+from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import HELD, Table
 
@@ -260,7 +260,7 @@ def _next_schedules(view: View, width: int) -> list[Row]:
     slow = view.slow
     if slow is None or not slow.schedules:
         return []
-    from tasktui.screens.schedule_panels import next_schedules  # not needed for the first data
+    from tasktui.panels.schedules import next_schedules  # not needed for the first data
 
     return next_schedules(slow.schedules, slow.at, view.zone, width)
 
@@ -280,7 +280,6 @@ def queue_line(
     """Render a queue as a row.
 
     Args:
-        queue: counts of the queue.
         hour: seconds that tasks waited for their start, in each minute of the last hour.
         slots: slots of the live runners that claim from it.
         end: the end of its pause; empty without one.

@@ -36,14 +36,14 @@ from tasktui.data.reports import (
     usual_name,
 )
 from tasktui.messages import Notice
+from tasktui.panels.failure import in_front
+from tasktui.panels.overview import AXIS
+from tasktui.panels.side import failed_shares
 from tasktui.render import plot
 from tasktui.render.render import ListColumn, line
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, heading, rule
-from tasktui.screens.failure_panels import in_front
-from tasktui.screens.live import LiveScreen
-from tasktui.screens.overview_panels import AXIS
-from tasktui.screens.side_panels import failed_shares
 from tasktui.session.cache import TtlCache
+from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import HELD, Table
 

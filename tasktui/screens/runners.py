@@ -15,14 +15,10 @@ from textual.widget import Widget
 from runner.queries.reports import Flow
 from runner.queries.runners import RunnerRow
 from runner.text import formatting
+from runner.text.stuck_row import stuck_text
 from tasktui.actions.action import ActionTarget, Targets
-from tasktui.data.background import RunnerHours, Workforce, runner_hours, usual_run_times, workforce
-from tasktui.render.plot import compact, gauge, sparkline
-from tasktui.render.render import Cell, ListColumn, RenderedRow, fitted, line, widths
-from tasktui.render.rows import BLANK, Part, Row, ends, faded, fit, handler, heading, rule
-from tasktui.screens.actions import action_bindings
-from tasktui.screens.live import LiveScreen
-from tasktui.screens.side_panels import (
+from tasktui.data.runners import RunnerHours, Workforce, runner_hours, usual_run_times, workforce
+from tasktui.panels.side import (
     busy_rows,
     by_host,
     colours_of,
@@ -33,7 +29,12 @@ from tasktui.screens.side_panels import (
     slot_row,
     slots_per_block,
 )
+from tasktui.render.plot import compact, gauge, sparkline
+from tasktui.render.render import Cell, ListColumn, RenderedRow, fitted, line, widths
+from tasktui.render.rows import BLANK, Part, Row, ends, faded, fit, handler, heading, rule
 from tasktui.session.cache import TtlCache
+from tasktui.shell.actions import action_bindings
+from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import GUTTER, MARGIN, Table
 
@@ -178,9 +179,7 @@ def host_heads(data: Workforce, width: int, room: int, *, spaced: bool) -> dict[
     """The rows of the table by host: a rule before the runners, which have None; empty without room.
 
     Args:
-        data: the figures of all runners.
         width: cells.
-        room: rows.
         spaced: put a blank row before each further host.
     """
     hosts = by_host(data.runners)
@@ -259,10 +258,6 @@ def runner_line(
     """Render a runner as a row.
 
     Args:
-        runner: the runner.
-        data: the figures of all runners.
-        colours: colour of each handler.
-        columns: the columns of the table.
         width: cells of the screen.
     """
     room = column_widths(columns, width)
@@ -302,9 +297,15 @@ def liveness(runner: RunnerRow) -> Cell:
         return Cell(line(runner.obstruction), "bold dead")
     if runner.silent:
         return Cell(f"silent {age}, lease {formatting.age(runner.lease)}", "bold lost")
+    if runner.stuck_rows:
+        return Cell(", ".join(filter(None, (runner.stuck_rows, line(runner.command or "")))), "bold dead")
     if trouble := [line(text) for text in (runner.command, runner.threads_lost) if text]:
         return Cell(", ".join(trouble), "bold retrying")
     return Cell(f"{age} ago", "faint")
+
+
+MOST_STUCK = 3
+"""Stuck rows that the runner names above its tasks."""
 
 
 def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[Row]:
@@ -318,6 +319,7 @@ def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[
     about = "".join(f", {text}" for text in runner.remarks)
     facts = line(f"runner {runner.id}, queues {queues}{about}{more}", width * 2 // 3)
     rows: list[Row] = [rule(title, width, [(facts, "muted")])]
+    rows += [fit([(line(stuck_text(row), width), "bold dead")], width) for row in runner.stuck.rows[:MOST_STUCK]]
     narrow = width < WITH_KEYS
     bar = max(15, width - 58) if narrow else max(9, width - 87)
     against = "AGAINST ITS P95" if bar >= 15 else "OF P95"

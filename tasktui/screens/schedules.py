@@ -13,13 +13,13 @@ from runner.queries.schedules import ScheduleRow
 from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.data.schedules import DAY, ScheduleBoard, read_board
+from tasktui.panels import schedules as panels
+from tasktui.panels.schedules import HOUR
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line, widths
 from tasktui.render.rows import Part, heading, rule
-from tasktui.screens import schedule_panels as panels
-from tasktui.screens.actions import action_bindings
-from tasktui.screens.live import LiveScreen
-from tasktui.screens.schedule_panels import HOUR
 from tasktui.screens.selection import open_why
+from tasktui.shell.actions import action_bindings
+from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import GUTTER, MARGIN, Table
 
@@ -132,11 +132,7 @@ def schedule_line(row: ScheduleRow, board: ScheduleBoard, length: timedelta, wid
     """Render a schedule as a row.
 
     Args:
-        row: the schedule.
-        board: the schedules at this moment.
-        length: time of the ruler.
         width: cells of the ruler.
-        zone: time zone of displayed times.
     """
     late = row.lateness(board.at)
     sign: Part = ("●", "succeeded")

@@ -27,7 +27,7 @@ from tasktui.widgets.input import CompletionInput
 from tasktui.widgets.table import Table
 
 if TYPE_CHECKING:
-    from tasktui.screens.live import LiveScreen
+    from tasktui.shell.live import LiveScreen
 
 
 class Selection:
@@ -35,7 +35,6 @@ class Selection:
 
     Args:
         pages: the loaded tasks, which hold the marks.
-        table: the table with the cursor.
     """
 
     def __init__(self, pages: TaskPages, table: Table[int]) -> None:
@@ -203,8 +202,6 @@ def why_marked(screen: "LiveScreen", selection: Selection, cursor: int | None) -
     """Explain the marked tasks if there are several, or else the task under the cursor.
 
     Args:
-        screen: the screen to open the dialog on.
-        selection: the marks.
         cursor: the id of the task under the cursor; None if there is none.
     """
     marks = selection.tasks()
@@ -221,7 +218,6 @@ def open_why(screen: "LiveScreen", tasks: int | Filter | None) -> None:
     """Explain why a task, or many tasks, are not running.
 
     Args:
-        screen: the screen to open the dialog on.
         tasks: the id of a task, or the filter of many; None if nothing is selected.
     """
     if tasks is None:

@@ -20,16 +20,16 @@ from runner.text import formatting
 from runner.text.redact import decode
 from tasktui.actions import perform
 from tasktui.actions.action import Targets
-from tasktui.data import task_panels as panels
 from tasktui.messages import RevealRecorded
+from tasktui.panels import task as panels
 from tasktui.render.code import payload_line
 from tasktui.render.render import brief, line, when_text
 from tasktui.render.rows import BLANK, Part, Row, beside, fit, handler, heading, pill, rule, state
-from tasktui.screens.actions import TASK_TARGETS, action_bindings
-from tasktui.screens.live import LiveScreen
 from tasktui.screens.selection import open_why
 from tasktui.session.cache import TtlCache
 from tasktui.session.session import Session
+from tasktui.shell.actions import TASK_TARGETS, action_bindings
+from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 
 TALL, PREVIEW = 34, 9
@@ -67,8 +67,6 @@ class PreviewPane:
         """Read a task; the result is cached while the row of the list stays as it is.
 
         Args:
-            session: the operator's session.
-            id: id of the task.
             listed: the version and the state in the list.
         """
         self._detail = await self._details.get((id, listed), partial(_read, session, id))
@@ -77,8 +75,6 @@ class PreviewPane:
         """Show a task if it was read, and empty rows until then.
 
         Args:
-            cursor: id of the task.
-            session: the operator's session.
             size: cells of the screen.
         """
         shown, wide = self.fits(size), size.width >= WIDE

@@ -19,10 +19,10 @@ from tasktui.data.task_pages import MOST_NEWER, Loaded, TaskPages, matching
 from tasktui.messages import MatchesFound, Notice
 from tasktui.render.plot import gauge
 from tasktui.render.rows import BLANK, Part, Row, fit, rule
-from tasktui.screens.actions import TASK_TARGETS, action_bindings
-from tasktui.screens.live import LiveScreen
 from tasktui.screens.selection import FilterBar, Selection, why_marked
 from tasktui.screens.task import PreviewPane
+from tasktui.shell.actions import TASK_TARGETS, action_bindings
+from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 

@@ -48,7 +48,6 @@ class TtlCache(Generic[T]):
 
         Args:
             key: identifies the query; another key discards the entry.
-            load: runs the query.
         """
         now = self._clock()
         if self._entry is not None and self._entry[0] == key and now < self._entry[1]:
@@ -79,16 +78,7 @@ class Timeout:
         self._failed = False
 
     async def wait(self, work: Coroutine[Any, Any, T], seconds: float, error: Exception) -> T:
-        """Run a transaction and wait for its result.
-
-        Args:
-            work: the transaction.
-            seconds: the timeout.
-            error: raised on timeout.
-
-        Returns:
-            The result of the transaction.
-        """
+        """Run a transaction and wait for its result."""
         if not self._transactions:
             self._waits_since = self._clock()
         transaction = asyncio.ensure_future(work)

@@ -57,7 +57,6 @@ class Databases:
         """Note that the database in front shows a screen, and return the name of the screen for this database.
 
         Args:
-            screen: the screen.
             by_key: its key or a tab opens it, so that the task list has no opener.
         """
         shown = self._last.get(self._place, FIRST)

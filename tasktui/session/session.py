@@ -5,14 +5,13 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, cast
 
 from runner.db.database import Database, StoreVerb
-from runner.db.filesystem import identity
+from runner.db.file_identity import identity
 from runner.db.migrations.revisions import HEAD, check, check_in
 from runner.db.transaction import Transaction, clock
 from runner.errors import DatabaseRefused, DatabaseUnavailable, RunnerError, SchemaMissing
@@ -68,7 +67,6 @@ class Alarm(NamedTuple):
 
     Args:
         text: text beside its name; empty before the first read.
-        role: role of the text.
         error: why it cannot be read; empty if it can.
     """
 
@@ -107,12 +105,9 @@ class Session:
 
     Args:
         database: the database, opened read-only.
-        settings: the settings.
         lock: whether changes are allowed.
         zone: time zone of displayed and typed times.
-        task_id: task on the task screen.
         task_ids: tasks of the list that it was opened from.
-        filter_text: filter of the list, as text.
         target: initial cursor of the next screen: a runner id, or the target of an operation.
         has_new_change: True after a change on another screen than the audit, until the audit has looked for it.
         sort: order of the list.
@@ -176,7 +171,7 @@ class Session:
         Raises:
             InvalidInput: the text is not a known past moment.
         """
-        from runner.queries.as_of import read_moment  # The first screen does not need it.
+        from runner.queries.past.as_of import read_moment  # The first screen does not need it.
 
         self.at = None if typed.strip() == "now" else await self.read(read_moment, typed, self.zone)
 
@@ -317,10 +312,7 @@ class Session:
 
     def _file_now(self) -> tuple[int, int] | None:
         """The identity of the database file, if it exists."""
-        if self.settings.url.file is not None:
-            with suppress(FileNotFoundError):
-                return identity(self.settings.url.database)
-        return None
+        return identity(self.settings.url.database) if self.settings.url.file is not None else None
 
     def _timeout_error(self, why: str, seconds: float) -> DatabaseUnavailable:
         return DatabaseUnavailable(url=self.database.url, why=why.format(seconds=seconds))

@@ -10,12 +10,7 @@ from runner.queries.health import Permission
 
 
 class ReadOnlyReason(NamedTuple):
-    """A reason for read-only mode that no command removes.
-
-    Args:
-        label: label in the heading.
-        why: reason, for messages.
-    """
+    """A reason for read-only mode that no command removes."""
 
     label: str
     why: str

@@ -63,8 +63,10 @@ def parse(arguments: Sequence[str]) -> Arguments:
     """Parse the command line; exits for --help, --version and errors."""
     parser = argparse.ArgumentParser(
         prog="tasktui",
-        description="Watch and operate the task queue.",
-        epilog="Everything in the console is also available on the command line: see runner --help.",
+        usage="%(prog)s [OPTIONS]\n       %(prog)s COMMAND [ARGUMENTS]",
+        description="Watch and operate the task queue in the console, or run one command.",
+        epilog=_commands() if {"-h", "--help"} & set(arguments) else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--url", help="sqlite:///file.db or postgresql://host/database, without a password")
@@ -99,3 +101,12 @@ def parse(arguments: Sequence[str]) -> Arguments:
     if values["at"] is not None and (values["write"] or len(names) > 1):
         parser.error("--at shows one database, read-only: leave out --write and further profiles")
     return Arguments(**values, profile=names[0] if names else None, others=tuple(names[1:]))
+
+
+def _commands() -> str:
+    """List the commands, which `runner --help` lists too."""
+    from runner.cli.app import CLI_COMMANDS  # the help alone needs it
+
+    width = max(len(command.name) for command in CLI_COMMANDS)
+    lines = (f"  {command.name:{width}}  {command.help}" for command in CLI_COMMANDS)
+    return "\n".join(["commands, with their own --help:", *lines])

@@ -75,7 +75,6 @@ def main(arguments: Arguments, ready: Callable[[], object]) -> int:
     """Run the console.
 
     Args:
-        arguments: the command line.
         ready: called before anything is drawn or printed.
 
     Returns:
@@ -108,13 +107,9 @@ async def run(
     """Run the console until the operator leaves it.
 
     Args:
-        arguments: the command line.
         ready: called before the first drawing.
         on_leave: called when the operator has left, before waiting for the database, with a function that returns True
             while a change is written.
-
-    Returns:
-        The exit code.
     """
     databases = [(each, each.settings()) for each in arguments.each()]
     loading = asyncio.create_task(asyncio.to_thread(_console))

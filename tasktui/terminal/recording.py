@@ -158,9 +158,6 @@ def _parsed(text: str) -> Any:
 def replay(path: Path) -> int:
     """Play a recording in the terminal: space pauses, + and - change the speed, q quits.
 
-    Returns:
-        The exit code.
-
     Raises:
         InvalidInput: the file is not a recording, or the terminal is too small for it.
     """

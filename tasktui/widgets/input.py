@@ -87,7 +87,6 @@ class CompletionInput(TextLine):
         sign: the key that opened the input.
         placeholder: shown while the input is empty.
         value: initial text.
-        id: id of the widget.
     """
 
     DEFAULT_CSS = "CompletionInput { height: 1; border: none; } CompletionInput:focus { border: none; }"
@@ -146,7 +145,6 @@ def edit_text(app: App[object], text: str, suffix: str) -> str:
 
     Args:
         app: the console; its terminal belongs to the editor until the editor ends.
-        text: the text.
         suffix: the end of the file's name, by which editors choose colours.
 
     Returns:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
+from runner.queries.breakers import BreakerRow
 from runner.queries.counting import Count
-from runner.queries.registries import BreakerRow, Pause
+from runner.queries.registries import Pause
 from runner.text import formatting
 from runner.text.sanitize import count_noun
 from tasktui.data.alerts import Alert
@@ -58,7 +59,6 @@ class View:
     """The data of the panels.
 
     Args:
-        data: the figures.
         slow: the slow figures; None until they are read.
         alerts: problems, causes first.
         zone: time zone of displayed times.
@@ -267,8 +267,6 @@ def marks(deploys: Mapping[str, datetime], paused: Mapping[str, Pause], breakers
 
     Args:
         deploys: start of the first runner of each version, the oldest version first.
-        paused: pauses of queues.
-        breakers: the open breakers.
     """
     events = [Mark(at, f"deploy {line(name, 20)}", "accent") for name, at in list(deploys.items())[1:]]
     events += [Mark(each.since, f"{line(name, 20)} paused", "paused") for name, each in paused.items() if each.since]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -18,10 +19,10 @@ from runner.text import formatting
 from tasktui.actions.action import Targets
 from tasktui.actions.as_command import SqlSource, command_line, copy
 from tasktui.messages import Notice, ReadFailed, SnapshotRead
-from tasktui.screens.actions import Actions
-from tasktui.screens.frame import FramedScreen, ScreenFrame
 from tasktui.session.cache import NO_ANSWER_AFTER
 from tasktui.session.write_lock import ReadOnly
+from tasktui.shell.actions import Actions
+from tasktui.shell.frame import FramedScreen, ScreenFrame
 from tasktui.widgets.canvas import Canvas
 
 PERIOD = 1.0
@@ -79,8 +80,6 @@ class Poller:
         """Record the success of a query.
 
         Args:
-            now: the current time.
-            took: duration of the query.
             focused: the terminal has focus.
         """
         self.looking, self.failures, self.read_at, self.error = False, 0, now, ""
@@ -258,9 +257,7 @@ class LiveScreen(FramedScreen):
         return "" if active.enabled else str(ReadOnly(why=self.session.why_locked))
 
     def _tick(self) -> None:
-        if not self.is_active:
-            if self in self.app.screen_stack:  # Behind a dialog, the clock and the progress continue.
-                self.frame.update()
+        if not self.is_active and not _is_behind_dialogs(self):
             return
         now = time.monotonic()
         if self.feed.due(now):
@@ -308,3 +305,9 @@ async def _measure(screen: LiveScreen) -> None:
     if lock.barrier is not before:
         state = lock.label(time.monotonic()) or "changes are now allowed"
         screen.post_message(Notice(f"The server was promoted from standby to primary: {state}"))
+
+
+def _is_behind_dialogs(screen: LiveScreen) -> bool:
+    """True if only dialogs are in front of a screen, which leave a part of it visible."""
+    stack = screen.app.screen_stack
+    return screen in stack and all(isinstance(each, ModalScreen) for each in stack[stack.index(screen) + 1 :])

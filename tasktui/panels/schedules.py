@@ -55,11 +55,8 @@ def ruler(row: ScheduleRow, at: datetime, length: timedelta, width: int, zone: t
     """The planned runs of a schedule on a line; one beyond its end is named at the right.
 
     Args:
-        row: the schedule.
         at: the current time, at the left end.
-        length: the time of the whole line.
         width: cells.
-        zone: time zone of displayed times.
     """
     cells: list[Part] = [("─", "line")] * width
     role = "retrying" if row.lateness(at) is not None else "accent"
@@ -126,12 +123,9 @@ def lower(
     """The axis of the rulers in the list, and below it what there is room for: runs, lateness, the next day.
 
     Args:
-        board: the schedules.
-        length: time of the rulers.
         size: columns and rows of the screen.
         room: rows for these panels.
         sizes: widths of the columns of the list, the ruler last.
-        zone: time zone of displayed times.
     """
     width, height = size
     row = board.row(board.id)

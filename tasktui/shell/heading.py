@@ -22,7 +22,6 @@ class DatabaseTab(NamedTuple):
     """One of several databases.
 
     Args:
-        name: its display name.
         production: True for a production database.
         lock: state of its write lock in words.
         alarm: text and role of its problems, while another database is in front.
@@ -104,11 +103,7 @@ class Heading(Canvas):
     """The first lines of every screen."""
 
     class Chosen(Message):
-        """A click on the title of a screen.
-
-        Args:
-            title: the title.
-        """
+        """A click on the title of a screen."""
 
         def __init__(self, title: str) -> None:
             self.title = title

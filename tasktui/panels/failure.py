@@ -7,7 +7,7 @@ from runner.model.task import Shown
 from runner.queries.failures import Failures, GroupTasks, LatestTask, Shares
 from runner.text import formatting
 from runner.text.sanitize import SIGNS, count_noun
-from tasktui.data.background import MOST_LATEST, FailureGroups, GroupDetail
+from tasktui.data.failures import MOST_LATEST, FailureGroups, GroupDetail
 from tasktui.render.code import error_rows
 from tasktui.render.plot import BLOCKS, EIGHTHS, compact, gauge, joined, sparkline
 from tasktui.render.render import Cell, RenderedRow, brief, fitted, handler_cell, line
@@ -46,10 +46,7 @@ def group_line(group: Failures, at: datetime, trends: Mapping[str, Sequence[int]
     """Render a failure group as a row.
 
     Args:
-        group: the group.
-        at: the database's time.
         trends: attempts over the span by fingerprint.
-        total: attempts of all groups.
     """
     numbers = trends.get(group.fingerprint, (0,))
     hot = is_hot(group.rate, numbers)

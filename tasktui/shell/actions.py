@@ -25,7 +25,7 @@ from tasktui.terminal.keyboard import key_buffer
 if TYPE_CHECKING:
     from runner.queries.task.detail import TaskDetail
     from tasktui.actions.question import BulkChange, Dialog, Question
-    from tasktui.screens.frame import FramedScreen
+    from tasktui.shell.frame import FramedScreen
 
 TASK_TARGETS = (
     ActionTarget.TASKS,
@@ -125,15 +125,14 @@ class Actions:
         """Ask to open the breaker of a handler that a command names, or to close it if it is open.
 
         Args:
-            handler: name of the handler.
             wait: time until the first probe, as typed; empty for the usual one.
             reason: reason, as typed.
         """
         if self._may_write():
-            from tasktui.actions import queues
+            from tasktui.actions import breaker
 
             action = ACTIONS["breaker"]
-            self._prepare(action, queues.ask_for_breaker(action, self._screen.session, handler, wait, reason))
+            self._prepare(action, breaker.ask_for_breaker(action, self._screen.session, handler, wait, reason))
 
     def ask_submit(self, handler: str) -> None:
         """Ask for a new task of a handler that a command names."""

@@ -14,15 +14,15 @@ from runner.queries.runners import RunnerRow
 from runner.text import formatting
 from runner.text.sanitize import count_noun
 from tasktui.data.overview import Overview
+from tasktui.panels.overview import AXIS, View
 from tasktui.render.plot import DENSITY, Span, area, framed, gauge, joined, nice, resampled, sparkline, time_axis
 from tasktui.render.render import brief, fitted, line
 from tasktui.render.rows import BLANK, Part, Row, ends, faded, fit, handler, heading, rule, width_of
 from tasktui.render.theme import SHADES, current
-from tasktui.screens.overview_panels import AXIS, View
 
 if TYPE_CHECKING:  # The first screen does not need these.
-    from tasktui.data.background import Workforce
     from tasktui.data.reports import ReportData, ReportSpan
+    from tasktui.data.runners import Workforce
 
 NORMAL, TALL = 100, 56
 """Columns and rows of a screen that has room for the shares over time."""
@@ -120,10 +120,8 @@ def slots(counts: Mapping[str, int], capacity: int, width: int, colours: Mapping
     """The slots of a runner as a bar of a fixed width, by handler.
 
     Args:
-        counts: busy slots by handler.
         capacity: all slots, which take the whole width.
         width: cells.
-        colours: number of each handler's colour.
     """
     cells: list[Part] = []
     used, blocks = 0, _blocks(colours, "▆")
@@ -143,10 +141,7 @@ def slot_row(counts: Mapping[str, int], capacity: int, width: int, colours: Mapp
     """The slots of a runner, one block each with a blank behind it; one block for several slots if the room is short.
 
     Args:
-        counts: busy slots by handler.
-        capacity: all slots.
         width: cells.
-        colours: number of each handler's colour.
     """
     wide, per, blocks = 2 if capacity * 2 <= width else 1, slots_per_block(capacity, width), _blocks(colours, "■")
     cells: list[Part] = []
@@ -201,7 +196,6 @@ def host_rows(registered: Iterable[RunnerRow], width: int, most: int) -> list[Ro
     """The sums of each host over its live runners, the busiest hosts first; none for a single host.
 
     Args:
-        registered: all runners.
         width: cells.
         most: maximum number of hosts.
     """
@@ -256,7 +250,7 @@ def top_failures(view: View, width: int) -> list[Row]:
     rows: list[Row] = [rule([heading("TOP FAILURES")], width, [("4", "bold accent"), (" failures", "muted")])]
     if not groups:
         return [*rows, fit([("  no attempt failed in the last hour", "muted")], width)]
-    from tasktui.screens.failure_panels import is_hot  # The first screen does not need it.
+    from tasktui.panels.failure import is_hot  # The first screen does not need it.
 
     trends = view.slow.trends if view.slow is not None else {}
     for group in groups:

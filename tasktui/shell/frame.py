@@ -12,8 +12,8 @@ from tasktui.commands.syntax import SCREENS
 from tasktui.messages import Tone
 from tasktui.render.render import block, line
 from tasktui.render.rows import Part, Row, cap, fit, width_of
+from tasktui.shell.heading import DatabaseTab, Heading, Status, databases_height
 from tasktui.widgets.canvas import Canvas
-from tasktui.widgets.heading import DatabaseTab, Heading, Status, databases_height
 
 if TYPE_CHECKING:
     from tasktui.session.session import Session
@@ -183,7 +183,6 @@ class MessageLine(Canvas):
 
         Args:
             text: any text; it is sanitized here.
-            tone: its sign and its colour.
         """
         width = max(20, self.app.size.width - 4)
         lines = [part for line in block(text).splitlines() for part in wrap(line, width) or [""]]
@@ -204,7 +203,6 @@ class FooterMessage(NamedTuple):
     """A message in the footer.
 
     Args:
-        text: any text.
         tone: its sign and its colour.
         until: end of its display on the monotonic clock, in seconds.
     """
@@ -215,11 +213,7 @@ class FooterMessage(NamedTuple):
 
 
 class ScreenFrame:
-    """The lines around the parts of a screen. They are drawn again only if they have changed.
-
-    Args:
-        screen: the screen.
-    """
+    """The lines around the parts of a screen. They are drawn again only if they have changed."""
 
     def __init__(self, screen: FramedScreen) -> None:
         self._screen = screen

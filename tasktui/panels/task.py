@@ -57,12 +57,18 @@ def sentence(detail: TaskDetail) -> list[Part]:
     progress = detail.dependencies.progress or "unknown"
     waits = detail.suspicion or "It waits for a free runner; w explains."
     main, more = {
-        Shown.RUNNING: (f"Running for {since} on {where}, attempt {attempt}.", failed),
+        Shown.RUNNING: _running(detail, f"{since} on {where}, attempt {attempt}", failed),
         Shown.LOST: ("Its runner is lost.", f" {where} is silent; a live runner rescues the task."),
         Shown.READY: (f"{_due(task, at)}.", f" {waits}{failed}"),
         Shown.BLOCKED: ("Waits for other tasks: ", progress),
     }.get(task.shown, (f"Runs {again}{formatting.distance(task.run_at, at)}.", failed))
     return [(main, "strong"), (more, "muted")]
+
+
+def _running(detail: TaskDetail, run: str, failed: str) -> tuple[str, str]:
+    if detail.has_ended:
+        return f"Ended, its outcome is not written: started {run.replace(' on ', ' ago on ', 1)}.", failed
+    return f"Running for {run}.", failed
 
 
 def summary(detail: TaskDetail, width: int) -> list[Row]:

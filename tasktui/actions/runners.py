@@ -1,0 +1,86 @@
+"""Actions on runners: drain, resize, stack."""
+
+from dataclasses import replace
+from functools import partial
+
+from runner.model.task import State
+from runner.policy.runner_command import RunnerCommand
+from runner.queries.runners import RunnerRow
+from runner.text import formatting
+from tasktui.actions.action import Action, Confirmation, Targets
+from tasktui.actions.as_command import runner_command_words, stack_words
+from tasktui.actions.question import Dialog, Question
+from tasktui.messages import Notice
+from tasktui.render.render import content, line
+from tasktui.session.session import Session
+
+
+def ask_to_command(action: Action, session: Session, targets: Targets) -> Dialog | None:
+    """Ask to drain or resize the selected runner."""
+    from tasktui.actions import perform  # imports all operations, which the first screen does not need
+
+    runner = targets.runner()
+    if runner is None:
+        return None
+    if action.prompt:
+        action = replace(action, default=_size(runner) or action.default)
+    name = f"runner {runner.id} on {line(runner.host)}"
+    about = [content((f"{action.label} {name} at its next heartbeat", "bold"))]
+    about.append(content(f"  {runner.running_tasks:,} of {runner.capacity:,} slots in use"))
+    if not runner.alive:
+        about.append(content((f"  no heartbeat for {formatting.age(runner.heartbeat_age)}", "retrying")))
+    return Question(
+        action,
+        about,
+        1,
+        words=partial(runner_command_words, action, runner.id),
+        change=partial(_send, session, action, runner.id),
+        sql=partial(perform.runner_command_sql, session, action, runner.id),
+    )
+
+
+def _size(runner: RunnerRow) -> str:
+    """The present size of a runner in the words of a resize."""
+    sizes = {"concurrency": runner.capacity - runner.threads - runner.processes, "threads": runner.threads}
+    return " ".join(f"{name}={number}" for name, number in sizes.items() if number > 0)
+
+
+def ask_for_stack(action: Action, session: Session, targets: Targets) -> Dialog | None:
+    """Ask the runner of the selected task for its stack."""
+    task = targets.task()
+    if task is None:
+        return None
+    if task.state is not State.RUNNING or task.runner_id is None:
+        return Notice(f"{action.label}: task {task.id} is {task.shown}, not running", bad=True)
+    command = str(RunnerCommand(stacks=(task.id,)))
+    where = f"runner {task.runner_id} writes the place of its handler into the log of task {task.id}"
+    return Question(
+        action,
+        [content((f"{action.label}: at its next heartbeat, {where}", "bold"))],
+        1,
+        words=partial(stack_words, task.id),
+        change=partial(_send_stack, session, task.runner_id, command),
+        sql=partial(_stack_sql, session, task.runner_id, command),
+    )
+
+
+async def _send_stack(session: Session, runner_id: int, command: str, confirmation: Confirmation) -> Notice:
+    from tasktui.actions import perform
+
+    return Notice(
+        f"Runner {runner_id} {await perform.send_runner_command(session, runner_id, command, confirmation.reason)}"
+    )
+
+
+async def _stack_sql(session: Session, runner_id: int, command: str, confirmation: Confirmation) -> str:
+    from runner.operations.sql_export import command_script  # imports SQLAlchemy, which the first screen does not need
+
+    return await session.write(command_script, runner_id, command, session.by(confirmation.reason))
+
+
+async def _send(session: Session, action: Action, runner_id: int, confirmation: Confirmation) -> Notice:
+    from tasktui.actions import perform
+
+    command = confirmation.answer if action.prompt else action.name
+    result = await perform.send_runner_command(session, runner_id, command, confirmation.reason)
+    return Notice(f"Runner {runner_id} {result}")

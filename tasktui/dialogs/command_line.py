@@ -1,0 +1,135 @@
+"""The command line of the console, and its palette."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider, SearchIcon
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from tasktui.actions.actions import ACTIONS
+from tasktui.commands.syntax import COMMANDS, complete_command
+from tasktui.render.render import content, line
+from tasktui.screens import MODES
+from tasktui.shell.heading import Heading
+from tasktui.shell.live import LiveScreen
+from tasktui.widgets.input import CompletionInput
+
+if TYPE_CHECKING:
+    from tasktui.commands.run import CommandTarget
+
+
+class Choice(NamedTuple):
+    """An entry of the palette.
+
+    Args:
+        help: one line; both are shown as plain text.
+        run: executes the entry.
+    """
+
+    title: str
+    help: str
+    run: Callable[[], object]
+
+    @property
+    def prompt(self) -> Content:
+        """Both lines as content; the palette would parse its own help line as markup."""
+        return content(self.title, (f"\n{self.help}", "muted"))
+
+
+class PaletteProvider(Provider):
+    """The entries available on the current screen."""
+
+    async def discover(self) -> Hits:
+        """List all entries before the operator types."""
+        for choice in self._choices():
+            yield DiscoveryHit(choice.prompt, choice.run, choice.title)
+
+    async def search(self, query: str) -> Hits:
+        """List the entries that match the query."""
+        matcher = self.matcher(query)
+        for choice in self._choices():
+            score = matcher.match(f"{choice.title} {choice.help}")
+            if score > 0:
+                yield Hit(score, choice.prompt, choice.run, choice.title)
+
+    def _choices(self) -> Iterator[Choice]:
+        console = cast("CommandTarget", self.app)
+        if isinstance(self.screen, LiveScreen):
+            yield from _actions(self.screen)
+        for name, mode in MODES.items():
+            yield Choice(f"{mode.title}  {mode.key}", "go to this screen", partial(console.action_go, name))
+        for view, filter_text in console.views().items():
+            yield Choice(f"View {line(view)}", line(filter_text), partial(console.list_tasks, filter_text))
+        for command in COMMANDS.values():
+            if command.name not in MODES:
+                text = f":{command.name} {command.arguments}".strip()
+                yield Choice(text, command.help, partial(console.action_command, command.name))
+
+
+class PaletteScreen(CommandPalette):
+    """The palette below the heading, which stays bright, with a sign of one cell before its input."""
+
+    def __init__(self) -> None:
+        super().__init__([PaletteProvider], id="--command-palette")
+
+    def compose(self) -> ComposeResult:
+        """Build the heading above the palette."""
+        yield Heading()
+        yield from super().compose()
+
+    def on_mount(self) -> None:
+        """Replace the sign of Textual, which some terminals draw as a picture of two cells."""
+        self.query_one(SearchIcon).icon = "▸"
+
+
+def _actions(screen: LiveScreen) -> Iterator[Choice]:
+    """The screen's actions that are currently enabled."""
+    enabled = {active.binding.action for active in screen.active_bindings.values() if active.enabled}
+    for action in ACTIONS.values():
+        if f"act('{action.name}')" in enabled:
+            name = f"{action.label}  {action.key}"
+            yield Choice(name, f"for {action.target.word}", partial(screen.action_act, action.name))
+
+
+class CommandScreen(ModalScreen[None]):
+    """An input for a command. Enter closes it and runs the command before the next key; escape closes it.
+
+    Args:
+        names: names of queues, handlers and views for completion.
+        text: initial text of the input.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+
+    def __init__(self, names: Mapping[str, Sequence[str]], run: Callable[[str], object] = str, text: str = "") -> None:
+        super().__init__()
+        self._names = names
+        self._run = run
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """Build the input."""
+        complete = partial(complete_command, names=self._names)
+        line = CompletionInput(complete, ":", "command (? lists all)", self._text, id="command")
+        line.select_on_focus = False  # Typing continues the initial text.
+        line.on_submit = self._submit
+        yield line
+
+    @property
+    def line(self) -> Input:
+        """The input."""
+        return self.query_one("#command", Input)
+
+    def action_cancel(self) -> None:
+        """Close without a command."""
+        self.dismiss(None)
+
+    def _submit(self, text: str) -> None:
+        self.dismiss(None)
+        if text.strip():
+            self._run(text.strip())

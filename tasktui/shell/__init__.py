@@ -1,0 +1,1 @@
+"""The frame of every screen: live data, heading, actions."""
