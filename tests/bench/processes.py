@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from runner import connect, disconnect
 from runner.db.database import Database
-from runner.engine.embedded import Runner
+from runner.engine.hosting.embedded import Runner
 from runner.settings import Settings
 from runner.urls import parse_url
 from tests.engine.process_handlers import compute, spin

@@ -1,20 +1,13 @@
-"""Ours, as one system of a comparison: a command with the verbs setup, one, bulk, lat, worker and left.
+"""This project, with the settings that users get. SUBMIT=blocking submits single tasks without an event loop."""
 
-The comparison's own modules `contract` and `probe` must be on PYTHONPATH. OURS=sqlite in the environment chooses
-SQLite; SUBMIT=blocking submits single tasks from code without an event loop. Settings are those that users get, unless
-the environment changes them, such as RUNNER_RETENTION_SUCCEEDED=0s.
-"""
-
-import json
 import os
 import sys
 import time
 from typing import Any
 
 import sqlalchemy as sa
-from contract import Peer, dsn, on_sigterm, payload, run  # type: ignore[import-not-found]
-from probe import hit  # type: ignore[import-not-found]
 
+from benchmarks.contract import Peer, on_stop, record, run, task, url
 from runner import TaskHandler, connect, disconnect
 from runner.db.database import Database
 from runner.db.migrations.apply import upgrade
@@ -23,30 +16,30 @@ from runner.engine.runner import Engine
 from runner.settings import load
 
 
-async def noop(i: int, t: float, pad: str) -> None:
-    """What every system of the comparison executes."""
-    hit(i, t)
+async def noop(i: int, t: float, pad: str) -> None:  # noqa: ARG001 - gives the payload its size
+    """The handler of all systems."""
+    record(i, t)
 
 
 NOOP: TaskHandler[..., Any, Any] = TaskHandler("bench", noop)
 
 
 def database_url() -> str:
-    """The database of the comparison."""
-    return f"sqlite:///{os.environ['BENCH_SQLITE']}" if os.environ.get("OURS") == "sqlite" else str(dsn())
+    """The database as this project names it."""
+    return url() if "://" in url() else f"sqlite:///{url()}"
 
 
-class Ours(Peer):  # type: ignore[misc]
+class Ours(Peer):
     """This project."""
 
     async def open(self) -> None:
-        """Prepare the way to the database."""
+        """Connect."""
         self.settings = load(url=database_url())
         self.database = Database.of(self.settings)
         connect(self.settings)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Disconnect."""
         disconnect()
         await self.database.dispose()
 
@@ -55,35 +48,34 @@ class Ours(Peer):  # type: ignore[misc]
         await upgrade(self.database)
 
     async def submit(self, task: dict[str, Any]) -> None:
-        """Submit one task in a transaction of its own."""
+        """Submit one task."""
         await NOOP.submit_async(**task)
 
     async def submit_many(self, tasks: list[dict[str, Any]]) -> None:
-        """Submit a thousand tasks in one transaction."""
+        """Submit tasks in one transaction."""
         await NOOP.submit_many_async(tasks)
 
     async def work(self) -> None:
         """Run a runner until SIGTERM."""
         runner = Engine(self.settings, {NOOP.name: NOOP})
-        on_sigterm(runner.stop)
+        on_stop(runner.stop)
         tune_interpreter(self.settings)
         await runner.run()
 
     async def left(self) -> int:
-        """Count the tasks that are not finished and recorded."""
+        """Count the live tasks."""
         async with self.database.reading() as tx:
             return int(await tx.scalar(sa.select(sa.func.count()).select_from(tx.tables.task)))
 
 
 def submit_blocking(count: int) -> None:
-    """Submit tasks one by one without an event loop, and print the rate like the verb `one`."""
+    """Submit tasks one by one in the thread of the caller."""
     connect(url=database_url())
     start = time.monotonic()
     for number in range(count):
-        NOOP.submit(**payload(number))
-    seconds = time.monotonic() - start
+        NOOP.submit(**task(number))
+    print(time.monotonic() - start)
     disconnect()
-    print(json.dumps({"n": count, "s": seconds, "rate": count / seconds}))
 
 
 if __name__ == "__main__":

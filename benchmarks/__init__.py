@@ -1,0 +1,1 @@
+"""The comparison of this project with other task systems: `python -m benchmarks`, in a checkout."""

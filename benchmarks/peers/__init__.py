@@ -1,0 +1,1 @@
+"""The peers: one program per system, called by the verbs of `benchmarks.contract`."""
