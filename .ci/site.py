@@ -72,7 +72,7 @@ def _settings() -> Iterator[str]:
     yield "|---|---|---|---|"
     for row in Settings().describe():
         if row.name in DESCRIPTIONS:
-            yield f"| `{row.name}` | `RUNNER_{row.name.upper()}` | {row.value} | {DESCRIPTIONS[row.name]} |"
+            yield f"| `{row.name}` | `TASKTUI_{row.name.upper()}` | {row.value} | {DESCRIPTIONS[row.name]} |"
 
 
 def _commands() -> Iterator[str]:
