@@ -3,6 +3,9 @@
 A test that takes a database exists for SQLite and for PostgreSQL. In the folders of `ON_BOTH`, an ordinary run executes
 both. Elsewhere it executes the one on SQLite: the one on PostgreSQL repeats the same behaviour, and `-m slow` has it.
 The markers `both_databases` and `one_database` change this for a test, a class or a file.
+
+A test with several parameters, the database among them, exists for every combination of their values. An ordinary run
+executes each combination that brings a value which no earlier one had, and `-m slow` executes the others.
 """
 
 import asyncio
@@ -10,9 +13,11 @@ import compileall
 import gc
 import importlib
 import os
+import re
 import shutil
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +47,7 @@ TESTS = Path(__file__).parent
 
 # Whoever runs the tests in the background of a script lets them, and all that they start, ignore an interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as `nohup` does
 
 # Each worker, and each of the hundreds of programs that tests start, would compile our modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -56,9 +62,14 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > LEAST_MEMORY:
 gc.disable()
 
 # How long an example takes depends on what else the machine does.
-settings.register_profile("short", parent=settings(), deadline=None, max_examples=30)
+settings.register_profile("short", parent=settings(), deadline=None, max_examples=15)
 settings.register_profile("long", parent=settings(), deadline=None, max_examples=1_000)
 settings.load_profile("short")
+
+
+def examples(few: int, many: int) -> int:
+    """The number of examples of a test whose examples take long: few in an ordinary run, many in `-m slow`."""
+    return few if settings.get_current_profile_name() == "short" else many
 
 
 COMPILED: LRUCache[Any, Any] = LRUCache(5_000)
@@ -87,7 +98,9 @@ _share_compiled_statements()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile our modules once, before workers and programs do it at the same time."""
+    """Choose the number of examples, and compile our modules once, before workers and programs do it together."""
+    if config.option.markexpr.startswith("slow"):
+        settings.load_profile("long")  # before modules of tests are imported
     if not hasattr(config, "workerinput"):
         for package in ("runner", "tasktui", "sample_handlers"):
             compileall.compile_dir(str(TESTS.parent / package), quiet=2)
@@ -109,12 +122,12 @@ ON_BOTH = ("store", "db")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark repetitions as slow, and let `-m slow` execute the property tests too, with many more examples."""
+    """Mark repetitions as slow, and let `-m slow` execute the property tests too."""
+    values: dict[str, set[object]] = defaultdict(set)
     for item in items:
-        if _is_repetition(item):
+        if _is_repetition(item) or _has_no_new_value(item, values[item.nodeid.partition("[")[0]]):
             item.add_marker("slow")
     if config.option.markexpr.startswith("slow"):
-        settings.load_profile("long")
         for item in items:
             if is_hypothesis_test(getattr(item, "obj", None)):
                 item.add_marker("slow")
@@ -132,6 +145,20 @@ def _is_repetition(item: pytest.Item) -> bool:
         if marker.name == "parametrize" and "databases" in marker.args[0]:
             return False
     return item.path.relative_to(TESTS).parts[0] not in ON_BOTH
+
+
+def _has_no_new_value(item: pytest.Item, earlier: set[object]) -> bool:
+    """True if earlier tests of the same function have each value of each parameter."""
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec") or item.get_closest_marker("slow"):
+        return False
+    given = item.callspec.params
+    names = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    groups = [tuple(re.findall(r"\w+", one)) if isinstance(one, str) else tuple(one) for one in names]
+    groups += [(name,) for name in given if not any(name in group for group in groups)]
+    values = {(group, *(id(given[name]) for name in group)) for group in groups}
+    repeats = values <= earlier
+    earlier |= values
+    return repeats
 
 
 def pytest_collection_finish() -> None:

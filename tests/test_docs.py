@@ -16,7 +16,7 @@ import pytest
 import runner
 from runner import Context, errors, handler, schedule
 from runner.cli.app import ALONE, CLI_COMMANDS, build
-from runner.cli.bench.plan import PARTS
+from runner.cli.bench.parts import PARTS
 from runner.cli.exit_codes import MEANINGS
 from runner.client.submission import Submitter
 from runner.db.migrations.roles import ROLES
@@ -95,7 +95,7 @@ def test_every_documented_command_is_valid(command: str) -> None:
 
 def test_every_setting_is_listed_with_its_default_and_its_description() -> None:
     rows = table("setting", "## Settings", CONFIGURATION)
-    defaults = {row.name: row.value for row in Settings().describe()}
+    defaults = {row.name: row.value.replace(f"{Path.cwd()}/", "") for row in Settings().describe()}
     settings = [[code(name), defaults[name], description] for name, description in DESCRIPTIONS.items()]
     listed = [[name, default, meaning.replace("`", "")] for name, default, meaning in rows]
     assert listed == settings
@@ -331,7 +331,7 @@ def test_the_documented_handlers_work(tmp_path: Path, shell_environment: dict[st
 def migrated(migrated_url: str, tmp_path: Path) -> dict[str, str]:
     """The environment of a reader whose tables exist."""
     if migrated_url.startswith("postgresql"):
-        return {"RUNNER_URL": migrated_url}
+        return {"TASKTUI_URL": migrated_url}
     (tmp_path / "test.db").rename(tmp_path / "tasktui.db")
     return {}
 

@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *arguments: str, **environment: str) -> str:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RUNNER_", "PG"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
@@ -65,11 +65,11 @@ def test_the_documented_tests_pass(folder: Path, databases: object) -> None:
 def test_the_embedded_runner_executes_tasks_of_requests(folder: Path, migrated_url: str, driver: str) -> None:
     url = driver + migrated_url[migrated_url.index(":") :]
     program = PROGRAM.replace("{module}", "shop")
-    run(folder, "-W", "error", "-c", program, APP_URL=url, RUNNER_URL=migrated_url, EMBED_RUNNER="1")
+    run(folder, "-W", "error", "-c", program, APP_URL=url, TASKTUI_URL=migrated_url, EMBED_RUNNER="1")
 
 
 @pytest.mark.slow
 @on_postgresql
 def test_the_application_with_asyncpg_works(folder: Path, migrated_url: str) -> None:
     program = PROGRAM.replace("{module}", "shop_asyncpg")
-    run(folder, "-W", "error", "-c", program, APP_URL="sqlite+aiosqlite://", RUNNER_URL=migrated_url)
+    run(folder, "-W", "error", "-c", program, APP_URL="sqlite+aiosqlite://", TASKTUI_URL=migrated_url)

@@ -42,3 +42,11 @@ def test_a_name_loads_only_its_own_module() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'runner' has no attribute 'play'"):
         runner.play  # noqa: B018 - the access is under test
+
+
+def test_dir_lists_the_public_names_without_loading_them() -> None:
+    code = "import sys, runner; print(*dir(runner)); assert 'sqlalchemy' not in sys.modules"
+    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {"handler", "connect", "Runner", "TaskHandle", "__doc__"} <= set(names)
+    assert "TYPE_CHECKING" not in names
+    assert set(runner.__all__) <= set(names)

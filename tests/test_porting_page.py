@@ -58,7 +58,7 @@ def save(folder: Path) -> list[str]:
 
 def test_our_half_of_each_example_works(tmp_path: Path, migrated_url: str) -> None:
     save(tmp_path)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RUNNER_", "PG"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}
     command = [sys.executable, "-W", "error", "-c", PROGRAM, migrated_url]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -78,8 +78,8 @@ def shell_environment(tmp_path: Path, database_url: str) -> dict[str, str]:
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RUNNER_", "PG"))}
-    url = {"RUNNER_URL": database_url} if database_url.startswith("postgresql") else {}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}
+    url = {"TASKTUI_URL": database_url} if database_url.startswith("postgresql") else {}
     return inherited | {"PATH": path, "HOME": str(tmp_path), "COLUMNS": "100"} | url
 
 
@@ -94,12 +94,12 @@ def follow(text: str, folder: Path, environment: dict[str, str]) -> str:
 
 def execute(statements: str, folder: Path, environment: dict[str, str]) -> None:
     """Send statements to psql or sqlite3."""
-    shell_of(environment.get("RUNNER_URL") or f"sqlite:///{folder / 'tasktui.db'}")(statements)
+    shell_of(environment.get("TASKTUI_URL") or f"sqlite:///{folder / 'tasktui.db'}")(statements)
 
 
 def meant_for(block: Block, environment: dict[str, str]) -> bool:
     """Whether a block of SQL names the shell of this database, or both shells."""
-    return ("psql" if "RUNNER_URL" in environment else "sqlite3") in block.first
+    return ("psql" if "TASKTUI_URL" in environment else "sqlite3") in block.first
 
 
 def count_by_state(url: str, folder: Path) -> list[tuple[str, int]]:
@@ -187,13 +187,13 @@ def test_the_example_works_on_postgresql_as_the_configuration_page_sets_it_up(
     save_python(tmp_path)
     (commands,) = blocks(CONFIGURATION, "sh", "Set up PostgreSQL")
     assert DOCUMENTED_URL in commands.text
-    prepare, mark, work = commands.text.replace(DOCUMENTED_URL, shell_environment["RUNNER_URL"]).rpartition(
+    prepare, mark, work = commands.text.replace(DOCUMENTED_URL, shell_environment["TASKTUI_URL"]).rpartition(
         "uv run runner work"
     )
     follow(prepare, tmp_path, shell_environment)
     insert(tmp_path, shell_environment)
     follow(mark + work, tmp_path, shell_environment)
-    assert count_by_state(shell_environment["RUNNER_URL"], tmp_path) == [("succeeded", 1), ("live", 0)]
+    assert count_by_state(shell_environment["TASKTUI_URL"], tmp_path) == [("succeeded", 1), ("live", 0)]
 
 
 def test_the_states_of_the_readme_match_the_code() -> None:

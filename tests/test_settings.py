@@ -1,11 +1,13 @@
 """Settings: precedence of the sources, rejected values and their messages, and no secret in any output."""
 
+import errno
 import grp
 import logging
 import os
 import pickle
 import pwd
 import stat
+import subprocess
 import sys
 import textwrap
 import traceback
@@ -32,7 +34,7 @@ WriteConfig = Callable[[str], Path]
 @pytest.fixture(autouse=True)
 def quiet_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [*os.environ]:
-        if name.upper().startswith(("RUNNER_", "PG")):
+        if name.upper().startswith(("TASKTUI_", "PG")):
             monkeypatch.delenv(name)
     monkeypatch.setattr(platformdirs, "user_config_path", lambda _: tmp_path / "home")
 
@@ -72,7 +74,7 @@ def program(code: str) -> str:
 def test_without_any_source_the_defaults_apply() -> None:
     loaded = load()
     assert loaded == Settings()
-    assert str(loaded.url) == "sqlite:///tasktui.db"
+    assert str(loaded.url) == f"sqlite:///{Path.cwd()}/tasktui.db"
     assert (loaded.poll_mode, loaded.poll_interval, loaded.claim_batch_size) == (
         "fixed-rate",
         timedelta(seconds=1),
@@ -94,14 +96,101 @@ def test_precedence_is_arguments_environment_profile_defaults(
         concurrency = 2
         threads = 2
     """)
-    monkeypatch.setenv("RUNNER_CLAIM_BATCH_SIZE", "3")
-    monkeypatch.setenv("runner_concurrency", "3")
+    monkeypatch.setenv("TASKTUI_CLAIM_BATCH_SIZE", "3")
+    monkeypatch.setenv("tasktui_concurrency", "3")
     loaded = load(claim_batch_size=4, concurrency=None)
     assert (loaded.claim_batch_size, loaded.concurrency, loaded.threads, loaded.settle_batch_size) == (4, 3, 2, 1_000)
     assert row(loaded, "claim_batch_size") == Row("claim_batch_size", "4", "argument claim_batch_size")
-    assert row(loaded, "concurrency") == Row("concurrency", "3", "RUNNER_CONCURRENCY in the environment")
+    assert row(loaded, "concurrency") == Row("concurrency", "3", "TASKTUI_CONCURRENCY in the environment")
     assert row(loaded, "threads") == Row("threads", "2", f"threads of profile dev in {path}")
     assert row(loaded, "settle_batch_size") == Row("settle_batch_size", "1000", "default")
+
+
+def secret(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "secrets"
+    folder.mkdir()
+    monkeypatch.setenv("TASKTUI_SECRETS_DIR", str(folder))
+    return folder
+
+
+def test_secrets_are_stronger_than_the_profile_and_weaker_than_the_environment(
+    config: WriteConfig, secrets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config('default_profile = "dev"\n[profiles.dev]\nconcurrency = 2\nthreads = 2\nmax_attempts = 2')
+    secret(secrets, "tasktui_concurrency", "3\n")
+    path = secret(secrets, "TASKTUI_THREADS", " 3 ")
+    secret(secrets, "tasktui_handlers", "shop.mail, shop.bills")
+    monkeypatch.setenv("TASKTUI_CONCURRENCY", "4")
+    loaded = load(claim_batch_size=5)
+    assert (loaded.claim_batch_size, loaded.concurrency, loaded.threads, loaded.max_attempts) == (5, 4, 3, 2)
+    assert loaded.handlers == ("shop.mail", "shop.bills")
+    assert row(loaded, "threads") == Row("threads", "3", f"the secret {path.parent / 'tasktui_threads'}")
+
+
+def test_a_secret_holds_the_url_with_its_password(secrets: Path) -> None:
+    secret(secrets, "tasktui_url", "postgresql://me:hunter2@db/app?sslmode=disable\n")
+    loaded = load()
+    assert loaded.url.password == "hunter2"
+    assert "hunter2" not in repr(loaded.describe())
+
+
+def test_a_variable_may_name_the_file_of_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = secret(tmp_path, "url.txt", "postgresql://me@db/app\n")
+    monkeypatch.setenv("TASKTUI_URL_FILE", str(path))
+    loaded = load()
+    assert str(loaded.url) == "postgresql://me@db/app"
+    assert row(loaded, "url").origin == f"{path}, named by TASKTUI_URL_FILE"
+    monkeypatch.setenv("TASKTUI_URL", "sqlite:///x.db")
+    with pytest.raises(InvalidSettings, match=r"\(TASKTUI_URL_FILE\).*TASKTUI_URL is set too: remove one of them"):
+        load()
+
+
+def test_a_file_of_a_value_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKTUI_URL_FILE", str(tmp_path / "none"))
+    with pytest.raises(InvalidSettings, match=r"TASKTUI_URL_FILE in the environment.*\(errno 2\)"):
+        load()
+    (tmp_path / "none").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidSettings, match="it is not UTF-8 text"):
+        load()
+
+
+def test_a_folder_of_secrets_that_is_missing_is_refused_if_a_variable_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKTUI_SECRETS_DIR", str(tmp_path / "none"))
+    with pytest.raises(InvalidSettings, match=r"TASKTUI_SECRETS_DIR in the environment.*errno 2"):
+        load()
+
+
+def test_a_misspelled_secret_is_refused_and_other_files_are_not_settings(secrets: Path) -> None:
+    secret(secrets, "other_app_key", "x")
+    secret(secrets, "tasktui_tls_key", "x")
+    assert load() == Settings()
+    secret(secrets, "tasktui_concurency", "7")
+    with pytest.raises(InvalidSettings, match=r"tasktui_concurency.*did you mean tasktui_concurrency"):
+        load()
+
+
+def test_a_secret_that_is_not_valid_is_named_and_not_repeated(secrets: Path) -> None:
+    secret(secrets, "tasktui_threads", "hunter2")
+    with pytest.raises(InvalidSettings, match=r"the secret .*tasktui_threads") as caught:
+        load()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_constructor_reads_no_source(secrets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret(secrets, "tasktui_threads", "3")
+    monkeypatch.setenv("TASKTUI_CONCURRENCY", "4")
+    assert (Settings().threads, Settings().concurrency) == (10, 100)
+    monkeypatch.setenv("TASKTUI_ORIGINS", "x")
+    assert load().origins.places["concurrency"] == "TASKTUI_CONCURRENCY in the environment"
 
 
 def test_the_profile_is_selected_by_argument_then_environment_then_file(
@@ -110,7 +199,7 @@ def test_the_profile_is_selected_by_argument_then_environment_then_file(
     path = config('default_profile = "a"\n[profiles.a]\n[profiles.b]\n[profiles.c]')
     assert load().profile == "a"
     assert row(load(), "profile") == Row("profile", "a", f"found in {path}")
-    monkeypatch.setenv("RUNNER_PROFILE", "b")
+    monkeypatch.setenv("TASKTUI_PROFILE", "b")
     assert load().profile == "b"
     assert load(profile="c").profile == "c"
 
@@ -123,7 +212,7 @@ def test_the_configuration_file_is_selected_by_argument_then_environment_then_de
     for other in others:
         other.write_text("")
     assert load().config == usual
-    monkeypatch.setenv("RUNNER_CONFIG", str(others[0]))
+    monkeypatch.setenv("TASKTUI_CONFIG", str(others[0]))
     assert load().config == others[0]
     assert load(config=str(others[1])).config == others[1]
 
@@ -134,6 +223,13 @@ def test_handlers_have_no_more_transactions_than_tasks_run_unless_the_setting_al
     assert load(concurrency=2, threads=1, transaction_connections=30).transaction_connections == 30
 
 
+def test_the_url_is_read_under_its_former_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNNER_URL", "former.db")
+    assert row(load(), "url") == Row("url", f"sqlite:///{Path.cwd()}/former.db", "RUNNER_URL in the environment")
+    monkeypatch.setenv("TASKTUI_URL", "jobs.db")
+    assert str(load().url).endswith("/jobs.db")
+
+
 def test_text_values_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "poll_interval": "250ms", "lease_timeout": "1m", "notify": "off", "handlers": "shop.mail, shop.bills",
@@ -141,7 +237,7 @@ def test_text_values_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
         "payload_limit": "1MiB", "retention_dead": "forever", "timeout": "none", "sqlite_synchronous": "normal",
         "initial_delay": "0", "url": "postgresql://me@db/app", "table_prefix": "jobs_", "table_schema": "work",
     }.items():  # fmt: skip
-        monkeypatch.setenv(f"RUNNER_{name.upper()}", value)
+        monkeypatch.setenv(f"TASKTUI_{name.upper()}", value)
     loaded = load()
     assert (loaded.poll_interval, loaded.lease_timeout, loaded.heartbeat_interval) == (
         timedelta(milliseconds=250), timedelta(minutes=1), timedelta(seconds=12),
@@ -153,12 +249,12 @@ def test_text_values_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_url_in_the_environment_is_read_like_any_other_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("Runner_Url", "jobs.db")
-    monkeypatch.setenv("RUNNER_CONFIG", "")
+    monkeypatch.setenv("Tasktui_Url", "jobs.db")
+    monkeypatch.setenv("TASKTUI_CONFIG", "")
     loaded = load()
-    assert (str(loaded.url), loaded.config) == ("sqlite:///jobs.db", None)
-    assert row(loaded, "url").origin == "RUNNER_URL in the environment"
-    monkeypatch.setenv("RUNNER_CLAIM_BATCH_SIZE", "3")
+    assert (str(loaded.url), loaded.config) == (f"sqlite:///{Path.cwd()}/jobs.db", None)
+    assert row(loaded, "url").origin == "TASKTUI_URL in the environment"
+    monkeypatch.setenv("TASKTUI_CLAIM_BATCH_SIZE", "3")
     assert (load().url, load().claim_batch_size) == (loaded.url, 3)
 
 
@@ -168,7 +264,7 @@ def test_sizes_are_shown_with_units(typed: str, text: str) -> None:
 
 
 def test_constructing_settings_directly_reads_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RUNNER_CLAIM_BATCH_SIZE", "3")
+    monkeypatch.setenv("TASKTUI_CLAIM_BATCH_SIZE", "3")
     assert Settings().claim_batch_size == 1_000
     assert row(Settings(claim_batch_size=7), "claim_batch_size") == Row("claim_batch_size", "7", "argument")
 
@@ -202,7 +298,7 @@ def test_derived_defaults_also_apply_to_settings_constructed_directly() -> None:
 
 
 def test_settings_with_equal_values_and_different_origins_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RUNNER_THREADS", "4")
+    monkeypatch.setenv("TASKTUI_THREADS", "4")
     assert load() == Settings(threads=4) != Settings()
     assert hash(load()) == hash(Settings(threads=4))
 
@@ -240,9 +336,9 @@ def test_buckets_and_a_slice_are_refused_together() -> None:
         ("claim_batch_size", "many", "it must be a valid integer"),
         ("heartbeat_interval", "10s", "at most half of the lease"),
         ("transaction_connections", "0", "it must be greater than or equal to 1"),
-        ("table_prefix", "My-", "pattern"),
-        ("table_prefix", "a" * 21, "at most 20 characters"),
-        ("table_schema", "x; drop", "pattern"),
+        ("table_prefix", "My%", "must not contain '%'"),
+        ("table_prefix", "a" * 21, "at most 20 bytes"),
+        ("table_schema", "x$", "must not contain"),
         ("table_schema", "work", "SQLite has no schemas"),
         ("handlers", "shop/mail.py", "such as shop.mail"),
         ("payload_limit", "big", "could not parse value and unit from byte string"),
@@ -259,9 +355,9 @@ def test_an_invalid_value_is_reported_with_its_origin(
     path = config(f"[profiles.dev]\n{name} = '{value}'")
     assert why in (message := refusal(profile="dev"))
     assert f"{name} of profile dev in {path}" in message
-    monkeypatch.setenv(f"RUNNER_{name.upper()}", value)
+    monkeypatch.setenv(f"TASKTUI_{name.upper()}", value)
     assert why in (message := refusal())
-    assert f"RUNNER_{name.upper()} in the environment" in message
+    assert f"TASKTUI_{name.upper()} in the environment" in message
 
 
 def test_all_invalid_values_are_reported_without_consequential_errors() -> None:
@@ -278,9 +374,9 @@ def test_a_reserved_postgresql_schema_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("typed", "suggestion"),
     [
-        ("RUNNER_CLAIM_BACTH_SIZE", "RUNNER_CLAIM_BATCH_SIZE"),
-        ("RUNNER_QUEUE", "RUNNER_QUEUES"),
-        ("runner_concurency", "RUNNER_CONCURRENCY"),
+        ("TASKTUI_CLAIM_BACTH_SIZE", "TASKTUI_CLAIM_BATCH_SIZE"),
+        ("TASKTUI_QUEUE", "TASKTUI_QUEUES"),
+        ("tasktui_concurency", "TASKTUI_CONCURRENCY"),
     ],
 )
 def test_a_misspelled_variable_is_rejected_with_a_suggestion(
@@ -295,20 +391,21 @@ def test_a_misspelled_variable_is_rejected_with_a_suggestion(
 def test_an_unknown_variable_is_ignored_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("RUNNER_WEATHER", SECRET)
+    monkeypatch.setenv("TASKTUI_WEATHER", SECRET)
     with caplog.at_level(logging.WARNING):
         loaded = load()
     assert loaded == load()
-    assert loaded.describe()[-1] == Row("RUNNER_WEATHER", "", "ignored: not a setting")
-    assert "RUNNER_WEATHER is set" in caplog.text
+    assert loaded.describe()[-1] == Row("TASKTUI_WEATHER", "", "ignored: not a setting")
+    assert "TASKTUI_WEATHER is set" in caplog.text
     assert SECRET not in caplog.text
 
 
-def test_variables_of_other_runner_services_are_ignored_silently(
+def test_variables_of_kubernetes_services_and_of_other_runners_are_ignored_silently(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("RUNNER_LIMIT", "4")  # Resembles a setting, but GitLab sets it.
-    monkeypatch.setenv("RUNNER_OS", "Linux")
+    for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR"):
+        monkeypatch.setenv(f"TASKTUI_{name}", "tcp://10.0.0.1:80")
+    monkeypatch.setenv("RUNNER_CONCURENCY", "4")
     assert load() == Settings()
     assert not caplog.records
 
@@ -330,8 +427,8 @@ def test_a_profile_cannot_set_profile_or_config(name: str, config: WriteConfig) 
 def test_an_explicit_configuration_file_must_exist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.toml")
     assert f"(argument config): the file {missing} does not exist" in refusal(config=missing)
-    monkeypatch.setenv("RUNNER_CONFIG", missing)
-    assert f"(RUNNER_CONFIG in the environment): the file {missing} does not exist" in refusal()
+    monkeypatch.setenv("TASKTUI_CONFIG", missing)
+    assert f"(TASKTUI_CONFIG in the environment): the file {missing} does not exist" in refusal()
 
 
 @pytest.mark.parametrize(
@@ -359,13 +456,70 @@ def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
     assert "cannot be read: Is a directory" in refusal(config=str(tmp_path))
 
 
+AS_ANOTHER_USER = """
+import os, sys
+from runner.filter import saved
+from runner.settings import load
+load(), saved.load(saved.default_path())  # imports everything, before the interpreter may be out of reach
+os.environ.pop("HOME", None) if sys.argv[1] == "unset" else os.environ.update(HOME=sys.argv[1])
+os.setgroups([]), os.setgid(54321), os.setuid(54321)
+row = next(row for row in load(url="~/tasks.db").describe() if row.name == "config")
+print(saved.default_path(), row.origin, load(url="~/tasks.db").url, sep="|")
+try:
+    load(config=sys.argv[2])
+except Exception as error:
+    print(error)
+"""
+
+
+def as_another_user(home: str, config: Path) -> list[str]:
+    arguments = [sys.executable, "-c", AS_ANOTHER_USER, home, str(config)]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(config.parent)}
+    return subprocess.run(arguments, env=environment, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_a_default_file_in_the_home_of_another_user_counts_as_absent(tmp_path: Path, config: WriteConfig) -> None:
+    home, foreign = tmp_path / "other", config("")
+    home.mkdir(mode=0o700)
+    found, refused = as_another_user(str(home), foreign)
+    path = home / ".config" / "tasktui"
+    reason = f"default: {path / 'config.toml'} counts as absent: Permission denied (errno {errno.EACCES})"
+    assert found == f"{path / 'views.json'}|{reason}|sqlite:///{home}/tasks.db"
+    assert f"(argument config): the file {foreign} cannot be read: Permission denied (errno 13)" in refused
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+@pytest.mark.parametrize("home", ["unset", ""])
+def test_a_user_without_a_home_needs_no_configuration_file(home: str, config: WriteConfig) -> None:
+    found, _ = as_another_user(home, config(""))
+    assert found == "/.config/tasktui/views.json|default|sqlite:////tasks.db"
+
+
+@pytest.mark.parametrize("home", ["/dev/null", "/" + "long" * 100])
+def test_a_default_file_below_no_folder_counts_as_absent(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platformdirs, "user_config_path", lambda name: Path(home, name))
+    assert load().describe()
+
+
+def test_an_own_default_file_that_cannot_be_read_is_rejected(config: WriteConfig) -> None:
+    path = config("")
+    path.unlink()
+    path.mkdir()
+    assert f"the file {path} cannot be read: Is a directory (errno 21)" in refusal()
+
+
+def test_the_home_of_an_unknown_user_stays_as_it_is_written() -> None:
+    assert parse_url("~no-such-user/tasks.db").database == str(Path.cwd() / "~no-such-user/tasks.db")
+
+
 def test_a_fifo_or_a_device_is_not_a_configuration_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     assert f"(argument config): {fifo} is not a regular file" in refusal(config=fifo)
     assert "(argument config): /dev/zero is not a regular file" in refusal(config="/dev/zero")
-    monkeypatch.setenv("RUNNER_CONFIG", str(fifo))
-    assert f"(RUNNER_CONFIG in the environment): {fifo} is not a regular file" in refusal()
+    monkeypatch.setenv("TASKTUI_CONFIG", str(fifo))
+    assert f"(TASKTUI_CONFIG in the environment): {fifo} is not a regular file" in refusal()
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602])
@@ -493,7 +647,7 @@ def test_a_password_in_a_url_is_allowed_in_the_environment_but_not_in_the_file(
     assert "url of profile dev" in message
     assert "password_command" in message
     assert SECRET not in message
-    monkeypatch.setenv("RUNNER_URL", url)
+    monkeypatch.setenv("TASKTUI_URL", url)
     assert load().url.password == SECRET
 
 
@@ -506,8 +660,8 @@ def test_an_invalid_url_is_rejected_with_its_origin_and_without_its_text(
     assert SECRET not in str(caught.value)
     with pytest.raises(InvalidSettings, match=r"url of profile odd.*expected text"):
         load(profile="odd")
-    monkeypatch.setenv("RUNNER_URL", SECRET)
-    with pytest.raises(InvalidUrl, match=r"URL \*\*\*: .*\(RUNNER_URL in the environment\)"):
+    monkeypatch.setenv("TASKTUI_URL", SECRET)
+    with pytest.raises(InvalidUrl, match=r"URL \*\*\*: .*\(TASKTUI_URL in the environment\)"):
         load()
     with pytest.raises(InvalidUrl, match=r"it is not text \(argument url\)"):
         load(url=3)
@@ -598,17 +752,23 @@ def test_a_hanging_program_is_killed_even_if_its_child_keeps_the_pipe_open(tmp_p
     assert not finished.exists()
 
 
+def test_modules_are_separated_by_commas_in_each_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load(handlers=("shop.tasks,mail", " reports ")).handlers == ("shop.tasks", "mail", "reports")
+    monkeypatch.setenv("TASKTUI_HANDLERS", "shop.tasks, mail")
+    assert load().handlers == ("shop.tasks", "mail")
+
+
 def test_a_profile_argument_conflicts_with_another_url_in_the_environment(
     config: WriteConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config("default_profile = 'dev'\n[profiles.dev]\nurl = 'postgresql://me@dev/app'\n[profiles.bare]\nthreads = 2")
-    monkeypatch.setenv("RUNNER_URL", "postgresql://me:hunter2@prod/app")
+    monkeypatch.setenv("TASKTUI_URL", "postgresql://me:hunter2@prod/app")
     message = refusal(profile="dev")
-    assert "RUNNER_URL in the environment" in message
+    assert "TASKTUI_URL in the environment" in message
     assert "another database than the profile dev" in message
     assert SECRET not in message
     assert str(load().url) == str(load(profile="bare").url) == "postgresql://me:***@prod/app"
-    monkeypatch.setenv("RUNNER_URL", "postgresql://me:hunter2@dev/app")
+    monkeypatch.setenv("TASKTUI_URL", "postgresql://me:hunter2@dev/app")
     assert load(profile="dev").url.password == SECRET
 
 
@@ -651,7 +811,7 @@ def test_no_secret_from_any_source_is_shown(secret: str, form: str, source: str,
     config(f"[profiles.dev]\nurl = '{text}'" if source == "profile" else "")
     with pytest.MonkeyPatch.context() as environment:
         if source == "environment":
-            environment.setenv("RUNNER_URL", text)
+            environment.setenv("TASKTUI_URL", text)
         arguments = {
             "argument": {"url": text},
             "profile": {"profile": "dev"},

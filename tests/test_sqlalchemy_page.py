@@ -79,6 +79,7 @@ def documented_call() -> str:
     return f"            {arguments.strip()}\n"
 
 
+@pytest.mark.slow
 def test_autogenerate_neither_drops_nor_changes_the_task_tables(tmp_path: Path, migrated_url: str) -> None:
     revision = autogenerate(tmp_path, migrated_url, documented_call())
     operations = re.findall(r"op\.(\w+)\(['\"]?(\w*)", revision)
@@ -103,7 +104,7 @@ def test_the_handlers_of_the_page_use_sessions(tmp_path: Path, migrated_url: str
     plain, awaited = (
         with_driver(migrated_url, *names) for names in (("pysqlite", "psycopg"), ("aiosqlite", "asyncpg"))
     )
-    environment = {"RUNNER_URL": migrated_url, "APP_URL": plain, "APP_ASYNC_URL": awaited, "RUNNER_RETRY": "never"}
+    environment = {"TASKTUI_URL": migrated_url, "APP_URL": plain, "APP_ASYNC_URL": awaited, "TASKTUI_RETRY": "never"}
     run([sys.executable, "-c", APPLICATION], tmp_path, **environment)
     run([sys.executable, "-m", "runner", "work", "-H", "tasks", "--until-idle"], tmp_path, **environment)
     shell = shell_of(migrated_url)
@@ -123,7 +124,7 @@ def with_driver(url: str, sqlite: str, postgresql: str) -> str:
 
 
 def run(command: list[str], folder: Path, **environment: str) -> None:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RUNNER_", "PG"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}
     variables = inherited | {"PYTHONPATH": str(folder)} | environment
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

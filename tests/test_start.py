@@ -35,12 +35,12 @@ VERB = "import sys; from runner.cli import main; sys.argv[1:] = ['stats', '--url
 PROGRAMS = {"console": CONSOLE, "verb": VERB}
 
 LATER = {
-    *("sqlalchemy.orm", "pydantic_settings", "tomllib", "alembic", "apscheduler"),
+    *("sqlalchemy.orm", "tomllib", "alembic", "apscheduler"),
     *("runner.engine", "runner.handlers", "runner.db.schema.storage", "runner.policy.retry", "runner.store.validation"),
     *("runner.operations.bulk", "runner.operations.sql_export", "runner.operations.undo", "runner.db.sql_text"),
     *("runner.queries.task", "runner.queries.why"),
     *("tasktui.dialogs", "tasktui.screens.tasks", "tasktui.actions.perform"),
-    *("tasktui.data.background", "tasktui.screens.failure_panels", "tasktui.screens.schedule_panels"),
+    *("tasktui.data.background", "tasktui.panels.failure", "tasktui.panels.schedules"),
     *("runner.queries.schedules", "runner.policy.schedule", "runner.policy.polling"),
     *("runner.operations.targets", "runner.queries.audit", "configparser"),
     *("tasktui.actions.edit", "tasktui.actions.new_task", "tasktui.actions.plan", "tasktui.actions.question"),
@@ -61,7 +61,7 @@ OTHERS = {
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_start_up_loads_no_unnecessary_module(program: str, migrated_url: str) -> None:
     code = f"{PROGRAMS[program]}\nprint(*sys.modules, file=sys.stderr)"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TASKTUI_")}
     command = [sys.executable, "-P", "-c", code, migrated_url]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     loaded = set(ran.stderr.split())

@@ -24,7 +24,7 @@ from runner.model.task import NewTask
 from runner.store.validation import SUBMIT_COLUMNS, check
 
 SOURCE = str(Path(runner.__file__).parent)
-MOST_FRAMES = 4
+MOST_FRAMES = 6
 
 
 def parameters(function: Any) -> set[str]:
@@ -43,10 +43,10 @@ def test_the_docstring_of_options_describes_every_option() -> None:
 def test_the_signature_of_handler_has_every_option_with_a_default() -> None:
     defaults = {option.name for option in TASK_OPTIONS if option.default}
     limits = {"limit", "limit_per_tenant", "limit_per_runner", "rate", "executor", "memory_limit", "breaker"}
-    assert parameters(handler) - {"name", "on_error", "on_none"} - limits == defaults
+    assert parameters(handler) - {"name", "after", "key", "on_error", "on_none"} - limits == defaults
 
 
-OTHERS = {"on_error", "on_none", "rules", "limits", "limit_per_runner", "executor", "memory_limit", "breaker"}
+OTHERS = {"on_error", "on_none", "call_options", "limits", "limit_per_runner", "executor", "memory_limit", "breaker"}
 """The options of a handler that are no defaults for tasks."""
 
 
@@ -183,4 +183,4 @@ def test_a_coalesced_submit_passes_few_frames_before_its_queue(
     monkeypatch.setattr(Coalescer, "put", counted)
     work.submit(number=1)
     work.options(key="k").submit(number=2)
-    assert [len(stack) for stack in stacks] == [2, 2]
+    assert [len(stack) for stack in stacks] == [3, 3]

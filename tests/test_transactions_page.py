@@ -96,9 +96,9 @@ def shop(tmp_path: Path, migrated_url: str) -> Path:
 
 
 def run(program: str, folder: Path, **environment: str) -> None:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RUNNER_", "PG"))}
-    # RUNNER_URL names an unreachable server, so every statement must use the application's connection.
-    unreachable = {"RUNNER_URL": "postgresql://127.0.0.1:1/nowhere", "PYTHONPATH": str(folder)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}
+    # TASKTUI_URL names an unreachable server, so every statement must use the application's connection.
+    unreachable = {"TASKTUI_URL": "postgresql://127.0.0.1:1/nowhere", "PYTHONPATH": str(folder)}
     command = [sys.executable, "-W", "error", "-c", program]
     done = subprocess.run(
         command, cwd=folder, env=inherited | unreachable | environment, capture_output=True, text=True, check=False

@@ -46,6 +46,7 @@ def connect_arguments(url: str) -> dict[str, Any]:
     ],
 )
 def test_a_sqlite_database_is_a_url_or_a_path(text: str, path: str) -> None:
+    path = str(Path.cwd() / path)
     assert parse_url(text) == DatabaseUrl("sqlite", path)
     assert async_url(text).drivername == "sqlite+aiosqlite"
     assert sync_url(text).drivername == "sqlite+pysqlite"
@@ -148,7 +149,7 @@ def test_an_invalid_url_is_rejected_without_repeating_it(text: str, shown: str, 
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("file.db", "sqlite:///file.db"),
+        ("file.db", f"sqlite:///{Path.cwd()}/file.db"),
         ("postgres://me:hunter2@db:5432/app?sslmode=require", "postgresql://me:***@db:5432/app?sslmode=require"),
         ("postgresql://db/app?password=hunter2", "postgresql://:***@db/app"),
         ("postgresql://[::1]:1,b/app", "postgresql://[::1]:1,b/app"),
@@ -196,9 +197,28 @@ def test_an_unencoded_password_is_parsed_or_not_repeated(password: str, rest: st
     ],
 )
 def test_a_password_on_the_command_line_is_rejected_with_alternatives(text: str) -> None:
-    with pytest.raises(PasswordInArguments, match=r"RUNNER_URL.*PGPASSWORD.*pgpass.*password_command") as caught:
+    with pytest.raises(PasswordInArguments, match=r"TASKTUI_URL.*PGPASSWORD.*pgpass.*password_command") as caught:
         refuse_password(text)
     assert SECRET not in str(caught.value)
+
+
+def test_a_relative_path_keeps_its_folder_when_the_process_changes_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = parse_url("sqlite:///file.db")
+    monkeypatch.chdir("/")
+    assert async_url(url).database == sync_url(url).database == str(url.file) == str(tmp_path / "file.db")
+
+
+def test_a_relative_path_in_a_deleted_folder_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(InvalidUrl, match=r"the current folder cannot be read: No such file or directory \(errno 2\)"):
+        parse_url("file.db")
+    assert parse_url("/file.db").database == "/file.db"
+    monkeypatch.chdir("/")
 
 
 @pytest.mark.parametrize("text", ["file.db", "postgresql://me@db:5432/app?sslmode=require", "postgresql://me:@db/app"])

@@ -23,8 +23,8 @@ def die_at(boundary: str, number: int) -> None:
 
 def install() -> None:
     """Give this runner the boundaries inside the engine."""
-    from runner.engine import notes
-    from runner.store.attempts import Checkpoint, save_checkpoint
+    from runner.engine.executing import notes
+    from runner.store.notes import Checkpoint, save_checkpoint
 
     os.environ[RUNNER] = str(os.getpid())
     store = notes.AttemptNotes._store

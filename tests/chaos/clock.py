@@ -92,12 +92,12 @@ def install() -> None:
         return float(seconds)
 
     _shift_python(shift)
-    _shift_sqlite(shift)
+    shift_sqlite(shift)
 
 
 def _shift_python(shift: Callable[[], float]) -> None:
     """Shift the wall clock in the scheduler and in the part of the engine that drives it."""
-    from runner.engine.ticks import Ticks
+    from runner.engine.periodic.ticks import Ticks
 
     class Kind(type):
         def __instancecheck__(cls, value: object) -> bool:
@@ -114,7 +114,7 @@ def _shift_python(shift: Callable[[], float]) -> None:
     cast("Any", Ticks)._wall_ahead = staticmethod(lambda: time.time() + shift() - time.monotonic())
 
 
-def _shift_sqlite(shift: Callable[[], float]) -> None:
+def shift_sqlite(shift: Callable[[], float]) -> None:
     """Shift `now` in the functions of each connection that this process opens."""
     connect = sqlite3.connect
 

@@ -36,7 +36,7 @@ class Fleet:
         self.operators: list[Program] = []
         self.draw_settings: Callable[[], Mapping[str, str]] = dict
         """Draws environment variables for the next runner."""
-        self._settings = {f"RUNNER_{name.upper()}": value for name, value in settings.items()}
+        self._settings = {f"TASKTUI_{name.upper()}": value for name, value in settings.items()}
         self._started = 0
 
     def __enter__(self) -> Self:
@@ -144,8 +144,8 @@ class Fleet:
 
     def _start(self, module: str, *arguments: str, **environment: str) -> Program:
         self._started += 1
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")}
-        own = {"RUNNER_URL": self.url, FOLDER: str(self.journals), "XDG_CONFIG_HOME": str(self.home)}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TASKTUI_")}
+        own = {"TASKTUI_URL": self.url, FOLDER: str(self.journals), "XDG_CONFIG_HOME": str(self.home)}
         return Program(
             module,
             *arguments,

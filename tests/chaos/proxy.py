@@ -43,6 +43,8 @@ class Connection:
         self._remaining = 0
         self._seconds = 0.0
         self._swallowing = False
+        self.held = False
+        """True while the connection is half-open: bytes of both sides are swallowed, and nothing is reset."""
 
     def arm(self, kind: Kind, remaining: int, *, from_server: bool, seconds: float) -> None:
         """Let a fault happen after a number of bytes.
@@ -67,7 +69,7 @@ class Connection:
                         self._happen(self._kind)
                         continue
                     self._remaining -= len(data)
-                if not (from_server and self._swallowing):
+                if not (from_server and self._swallowing) and not self.held:
                     writer.write(data)
                     await writer.drain()
         except OSError:
@@ -117,6 +119,7 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="chaos-proxy", daemon=True)
         self._server: asyncio.Server | None = None
+        self._hold_until = 0.0
         self.faults: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
@@ -146,6 +149,28 @@ class Proxy:
     def swallow_all(self) -> None:
         """Swallow the answers on every connection from now on, and reset them later."""
         self._loop.call_soon_threadsafe(lambda: self._arm(1.0, "swallow", immediately=True))
+
+    def hold_all(self, seconds: float = 0.0) -> None:
+        """Swallow the bytes of both sides of every connection from now on, and reset none: they are half-open.
+
+        Args:
+            seconds: time for which new connections are half-open, too.
+        """
+        self._call(lambda: self._hold(seconds))
+
+    def _hold(self, seconds: float) -> None:
+        self._hold_until = self._loop.time() + seconds
+        for connection in self._connections:
+            connection.held = True
+            self._count("half-open")
+
+    def _call(self, function: Callable[[], None]) -> None:
+        """Call a function in the thread of the proxy and wait for it."""
+
+        async def call() -> None:
+            function()
+
+        asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
     def arm_some(self) -> None:
         """Let a random fault happen on half of the connections, each after its own number of bytes."""
@@ -177,6 +202,7 @@ class Proxy:
             writer.close()
             return
         connection = Connection(writer, server, self._count)
+        connection.held = self._loop.time() < self._hold_until
         self._connections.add(connection)
         try:
             await asyncio.gather(

@@ -7,7 +7,7 @@ from itertools import takewhile
 from math import ceil
 from typing import NamedTuple
 
-from runner.engine.recovery import MAX_RESCUE_PAUSE
+from runner.engine.lease.rescue_loop import MAX_RESCUE_PAUSE
 from runner.engine.runner import RESCUE_EVERY
 from runner.policy.suspicion import Proof, is_suspect, seconds, width
 from tests.chaos.dump import Attempt, Dump

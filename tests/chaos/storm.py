@@ -1,13 +1,15 @@
 """Storm: random faults on runners and submitters at work. The same seed makes the same choices."""
 
 import random
+import signal
 import sqlite3
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, suppress
-from typing import ClassVar, NamedTuple
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
 import psycopg
@@ -31,8 +33,34 @@ OPERATOR_INTERVAL = 0.2
 FROZEN_FOR = (0.3, 4.0)
 """Seconds of a freeze: some end before the lease expires, some after it."""
 
+SILENT_FOR = (0.5, 6.0)
+"""Seconds for which a server hangs, or the network swallows everything: up to four leases."""
+
 LOCKED_FOR = (0.1, 3.0)
-"""Seconds for which another program locks a SQLite file."""
+"""Seconds for which another program locks a SQLite file or rows, or a trigger refuses rows."""
+
+REFUSALS = {
+    "sqlite": (
+        "CREATE TABLE storm_refused (id INTEGER PRIMARY KEY)",
+        *(
+            f"CREATE TRIGGER storm_refuses_{change} BEFORE {change} ON task"
+            " WHEN EXISTS (SELECT 1 FROM storm_refused WHERE id = OLD.id)"
+            " BEGIN SELECT RAISE(ABORT, 'the storm refuses this row'); END"
+            for change in ("UPDATE", "DELETE")
+        ),
+    ),
+    "postgresql": (
+        "CREATE TABLE storm_refused (id bigint PRIMARY KEY)",
+        """CREATE FUNCTION storm_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF EXISTS (SELECT FROM storm_refused WHERE id = OLD.id) THEN RAISE 'the storm refuses row %', OLD.id; END IF;
+        IF TG_OP = 'DELETE' THEN RETURN OLD; END IF;
+        RETURN NEW; END $$""",
+        "CREATE TRIGGER storm_refuses BEFORE UPDATE OR DELETE ON task FOR EACH ROW EXECUTE FUNCTION storm_refuse()",
+    ),
+}
+"""A trigger of a user, which refuses to change the tasks of a table."""
+
+SOME_RUNNING = "SELECT id FROM task WHERE state = 'running' ORDER BY random() LIMIT 3"
 
 PAUSE = (0.5, 4.0)
 """Seconds between two faults."""
@@ -91,6 +119,7 @@ class Storm:
 
     def run(self, seconds: float) -> None:
         """Inject faults for a time, then repair everything and wait until all tasks have ended."""
+        self._execute(*REFUSALS["sqlite" if self._postgres is None else "postgresql"])
         for _ in range(RUNNERS):
             self._fleet.start_runner()
         self._maintain()
@@ -113,15 +142,20 @@ class Storm:
             ("submitter killed", self._kill_submitter),
             ("operator killed", self._kill_operator),
             ("task submitted that kills its runner", self._submit_killer),
+            ("runner drained by SIGHUP", self._hang_up_runner),
+            ("rows of running tasks refused by a trigger", self._refuse_rows),
         ]
         if self._postgres is None:
             return [*faults, ("file locked by another program", self._lock_file)]
         proxy = self._postgres.proxy
         return [
             *faults,
+            ("rows of running tasks locked by a person", self._lock_rows),
             ("PostgreSQL killed with SIGKILL", self._kill_server),
             ("PostgreSQL restarted", self._restart_server),
             ("connections terminated by the server", self._terminate_connections),
+            ("server hung with SIGSTOP", self._hang_server),
+            ("all connections half-open", self._hold_connections),
             ("all connections reset", self._network(proxy.cut_all)),
             ("all answers swallowed, then reset", self._network(proxy.swallow_all)),
             ("connections armed to fail at random offsets", self._network(proxy.arm_some)),
@@ -191,6 +225,40 @@ class Storm:
             file.execute("ROLLBACK")
         self._fleet.journal.write("outage")
 
+    def _hang_up_runner(self) -> None:
+        self._fleet.journal.write("outage")
+        self._draw.choice(self._fleet.runners).send_signal(signal.SIGHUP)
+
+    def _refuse_rows(self) -> None:
+        self._fleet.journal.write("outage")
+        with suppress(sqlite3.OperationalError, psycopg.OperationalError):
+            self._execute(f"INSERT INTO storm_refused {SOME_RUNNING}")
+        time.sleep(self._draw.uniform(*LOCKED_FOR))
+        self._accept_rows()
+        self._fleet.journal.write("outage")
+
+    def _accept_rows(self) -> None:
+        with suppress(sqlite3.OperationalError, psycopg.OperationalError):
+            self._execute("DELETE FROM storm_refused")
+
+    def _lock_rows(self) -> None:
+        self._fleet.journal.write("outage")
+        with suppress(psycopg.OperationalError), psycopg.connect(self._deployment.url) as connection:
+            connection.execute(f"{SOME_RUNNING} FOR UPDATE SKIP LOCKED")
+            time.sleep(self._draw.uniform(*LOCKED_FOR))
+            connection.rollback()
+        self._fleet.journal.write("outage")
+
+    def _execute(self, *statements: str) -> None:
+        if self._postgres is None:
+            path = urlsplit(self._deployment.url).path
+            connect: Callable[[], Any] = partial(sqlite3.connect, path, isolation_level=None, timeout=30)
+        else:
+            connect = partial(psycopg.connect, self._deployment.url, autocommit=True)
+        with closing(connect()) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
     def _kill_server(self) -> None:
         assert self._postgres is not None
         self._postgres.server.kill9()
@@ -200,6 +268,24 @@ class Storm:
     def _restart_server(self) -> None:
         assert self._postgres is not None
         self._postgres.server.restart(self._draw.choice(["fast", "immediate"]))
+        self._fleet.journal.write("outage")
+
+    def _hang_server(self) -> None:
+        """Its kernel acknowledges everything, and nothing answers."""
+        assert self._postgres is not None
+        self._fleet.journal.write("outage")
+        self._postgres.server.hang()
+        time.sleep(self._draw.uniform(*SILENT_FOR))
+        self._postgres.server.go_on()
+        self._fleet.journal.write("outage")
+
+    def _hold_connections(self) -> None:
+        """The network swallows everything of both sides; for a while, that of new connections too."""
+        assert self._postgres is not None
+        seconds = self._draw.choice([0.0, self._draw.uniform(*SILENT_FOR)])
+        self._fleet.journal.write("outage")
+        self._postgres.proxy.hold_all(seconds)
+        time.sleep(seconds)
         self._fleet.journal.write("outage")
 
     def _terminate_connections(self) -> None:
@@ -222,6 +308,7 @@ class Storm:
 
     def _mend(self) -> None:
         """Let the remaining tasks end."""
+        self._accept_rows()
         self._fleet.revive()
 
     def _repair(self) -> None:

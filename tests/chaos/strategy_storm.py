@@ -14,7 +14,8 @@ from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.errors import StoreError
 from runner.model.task import State
-from runner.operations.limit import LimitEdit, close_by_hand, open_by_hand, set_limits
+from runner.operations.breaker import close_by_hand, open_by_hand
+from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor, Target
 from runner.operations.unblock import unblock
@@ -39,19 +40,19 @@ UNLIMITED = {"concurrency": "none", "per-tenant": "none", "rate": "none"}
 
 CHOICES: dict[str, Sequence[str]] = {
     HOST: HOSTS,
-    "RUNNER_CLAIM_ORDER": ("strict", "aged:1s", "weighted:a=3,b=1"),
-    "RUNNER_POLL_MODE": ("fixed-rate", "fixed-delay", "spread", "tiers:0=100ms,2=1s", "throttle"),
-    "RUNNER_PREFETCH": ("0", "2000"),
-    "RUNNER_SCANS": ("", "chaos.narrow=500ms"),
+    "TASKTUI_CLAIM_ORDER": ("strict", "aged:1s", "weighted:a=3,b=1"),
+    "TASKTUI_POLL_MODE": ("fixed-rate", "fixed-delay", "spread", "tiers:0=100ms,2=1s", "throttle"),
+    "TASKTUI_PREFETCH": ("0", "2000"),
+    "TASKTUI_SCANS": ("", "chaos.narrow=500ms"),
 }
 """Settings of the runners."""
 
 SELECTIONS: Sequence[Mapping[str, str]] = (
     {},
-    {"RUNNER_BUCKETS": "0-499"},
-    {"RUNNER_BUCKETS": "500-999"},
-    {"RUNNER_SLICE": "live"},
-    {"RUNNER_SLICE": "live"},
+    {"TASKTUI_BUCKETS": "0-499"},
+    {"TASKTUI_BUCKETS": "500-999"},
+    {"TASKTUI_SLICE": "live"},
+    {"TASKTUI_SLICE": "live"},
 )
 
 

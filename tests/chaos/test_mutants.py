@@ -14,10 +14,12 @@ from runner import Context
 from runner.db.database import Database
 from runner.db.statement import Prepared
 from runner.db.types import db_later, db_now
-from runner.engine.handler_context import HandlerTransaction
+from runner.engine.claiming.scan_state import Gate
+from runner.engine.executing.handler_context import HandlerTransaction
 from runner.model.outcome import Failure, Retry
 from runner.policy import claim_conditions
-from runner.store import claim, history, settle
+from runner.store import complete, history, settle
+from runner.store.claim import plain as claim
 from runner.store.heartbeat import Identity, register
 from runner.store.rescue import Rescuer, rescue
 from tests.chaos.check import GRAIN, OK, check
@@ -79,7 +81,7 @@ def bench(database: Database, migrated_url: str, tmp_path: Path) -> Iterator[Ben
 
 def forget_statements() -> None:
     """Compile the hot statements again."""
-    for compiled in (claim._prepared, history._prepared, history._prepared_success, settle._prepared):
+    for compiled in (claim._prepared, history._prepared, history._prepared_success, complete._statements):
         compiled.cache_clear()
 
 
@@ -117,7 +119,7 @@ async def broken_by_a_late_settle(bench: Bench) -> set[int]:
     first, second = harness.runner(**PATIENT), harness.runner(**PATIENT)
     async with at_work(first):
         await wait_for_event(begun[0])
-        first.claimer.open = False
+        first.claimer.gate = Gate.DRAINING
         await expire(harness, first.lease.id)
         async with at_work(second):
             await wait_for_event(begun[1])
@@ -238,13 +240,13 @@ async def broken_by_a_run_that_failed_before(bench: Bench) -> set[int]:
     task = await bench.submit("work")
     async with harness.running(**PATIENT) as runner:
         await wait_for_event(begun)
-        runner.claimer.open = False
+        runner.claimer.gate = Gate.DRAINING
         row = await harness.row(task)
         failed = settle.Settlement(task, row.fence, Retry("0s", failure=Failure("Error", "settled by the test")))
         await harness.database.write(settle.settle, runner.lease.id, [failed])
         gate.set()
         await until(lambda: not runner.worker.in_flight.tasks)
-        runner.claimer.open = True
+        runner.claimer.gate = Gate.OPEN
         await harness.wait_for(task)
     return await bench.broken()
 
@@ -252,14 +254,14 @@ async def broken_by_a_run_that_failed_before(bench: Bench) -> set[int]:
 @on_postgresql  # SQLite has one writer at a time, so that the lock changes nothing there
 async def test_a_completion_without_its_lock_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await broken_by_an_edit_during_a_completion(bench) == set()
-    sound = settle._prepared
+    sound = complete._statements
 
     def without_lock(*args: Any) -> tuple[Prepared, Prepared]:
-        lock, delete_stale_history = sound(*args)
+        lock, find_earlier = sound(*args)
         lock.sql = lock.sql.replace(" FOR UPDATE", "")
-        return lock, delete_stale_history
+        return lock, find_earlier
 
-    monkeypatch.setattr(settle, "_prepared", without_lock)
+    monkeypatch.setattr(complete, "_statements", without_lock)
     assert 7 in await broken_by_an_edit_during_a_completion(bench)
 
 
@@ -318,7 +320,7 @@ async def broken_by_a_fenced_payment(bench: Bench) -> set[int]:
     first, second = harness.runner(**PATIENT), harness.runner(**PATIENT)
     async with at_work(first):
         await wait_for_event(begun[0])
-        first.claimer.open = False
+        first.claimer.gate = Gate.DRAINING
         await expire(harness, first.lease.id)
         async with at_work(second):
             await wait_for_event(begun[1])

@@ -91,7 +91,7 @@ def test_live_slices_move_only_the_share_of_a_member_that_is_killed_or_joins(
     deployment: Deployment, report: Report
 ) -> None:
     fleet = deployment.fleet
-    fleet.draw_settings = lambda: {"RUNNER_SLICE": "live", HOST: f"h{len(fleet.runners)}"}
+    fleet.draw_settings = lambda: {"TASKTUI_SLICE": "live", HOST: f"h{len(fleet.runners)}"}
     for _ in range(MEMBERS):
         fleet.start_runner()
     fleet.until(lambda: divided(deployment, fleet.runners), timeout=STEP_TIMEOUT)

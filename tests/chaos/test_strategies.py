@@ -21,7 +21,10 @@ from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from runner.policy.claim_conditions import InOrder, NotExpired
 from runner.policy.rate import MOST
-from runner.store import claim, claim_limited, lanes, limits
+from runner.store.claim import ledger as limits
+from runner.store.claim import limited as claim_limited
+from runner.store.claim import plain as claim
+from runner.store.claim import survey as lanes
 from runner.store.submit import submit_many
 from tests.chaos import claim_log
 from tests.chaos.claim_log import Entry
@@ -261,7 +264,7 @@ def without_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "_admits", lambda *_: sa.true())
+    monkeypatch.setattr(lanes, "admitted_by", lambda *_: sa.true())
     monkeypatch.setattr(runners, "admits", lambda *_: True)
 
 

@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 
-from runner.engine.main import run_contained, work
+from runner.engine.main import run_process, work
 from runner.handlers.discovery import discover
 from runner.logs import set_up
 from runner.settings import load
@@ -23,4 +23,4 @@ if __name__ == "__main__":
         clock.install()
     if boundary.KILL in os.environ:
         boundary.install()
-    sys.exit(run_contained(work(load(), discover([HANDLERS], installed=False))))
+    sys.exit(run_process(work(load(), discover([HANDLERS], installed=False))))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from runner.model.task import BatchMember, DependsOn, NewTask, OnDuplicate, OrderSpec, Scope, UniqueSpec
+from runner.model.task import BatchMember, DependsOn, NewTask, OnDuplicate, OrderKey, Scope, UniqueKey
 
 DATA: tuple[Any, ...] = (
     None,
@@ -142,9 +142,9 @@ def _draw_strategies(kind: str, token: str, draw: random.Random) -> PlannedTask:
     """Draw a task with random options of strategies."""
     if kind == "debounce":
         key = f"debounce-{draw.randrange(UNIQUE_KEYS)}"
-        unique = UniqueSpec(key, Scope.UNTIL_STARTED, None, OnDuplicate.REPLACE, 5.0)
+        unique = UniqueKey(key, Scope.UNTIL_STARTED, None, OnDuplicate.REPLACE, 5.0)
         planned = plan("work", f"{WINDOW}{token}", draw.choice(DATA))
-        return planned._replace(task=planned.task._replace(unique=unique, delay=1.0))
+        return planned._replace(task=planned.task._replace(unique_key=unique, delay=1.0))
     if kind == "doomed":
         planned = plan("flaky", token, draw.choice(DATA), max_attempts=1, failures=1)
     else:
@@ -155,9 +155,9 @@ def _draw_strategies(kind: str, token: str, draw: random.Random) -> PlannedTask:
     match draw.choices(["order", "unique", "expiry", "hosts", ""], [0.2, 0.15, 0.1, 0.15, 0.4])[0]:
         case "order":
             rule: Any = draw.choice(["wait", "run", "cancel"])
-            task = task._replace(order=OrderSpec(f"{rule}-{draw.randrange(ORDER_KEYS)}", rule))
+            task = task._replace(order_key=OrderKey(f"{rule}-{draw.randrange(ORDER_KEYS)}", rule))
         case "unique":
-            task = task._replace(unique=_unique(draw))
+            task = task._replace(unique_key=_unique(draw))
         case "expiry":
             task = task._replace(expires=draw.uniform(*EXPIRY))
         case "hosts":
@@ -166,15 +166,15 @@ def _draw_strategies(kind: str, token: str, draw: random.Random) -> PlannedTask:
     return planned._replace(task=task)
 
 
-def _unique(draw: random.Random) -> UniqueSpec:
+def _unique(draw: random.Random) -> UniqueKey:
     """A unique key whose name begins with its scope."""
     key = draw.randrange(UNIQUE_KEYS)
     match draw.choice(["finished", "started", "throttle"]):
         case "finished":
-            return UniqueSpec(f"finished-{key}")
+            return UniqueKey(f"finished-{key}")
         case "started":
-            return UniqueSpec(f"started-{key}", Scope.UNTIL_STARTED)
-    return UniqueSpec(f"throttle-2-{key}", Scope.FOR_A_TIME, 2.0)
+            return UniqueKey(f"started-{key}", Scope.UNTIL_STARTED)
+    return UniqueKey(f"throttle-2-{key}", Scope.FOR_A_TIME, 2.0)
 
 
 def _draw_task(kind: str, token: str, draw: random.Random) -> PlannedTask:
@@ -188,7 +188,7 @@ def _draw_task(kind: str, token: str, draw: random.Random) -> PlannedTask:
             return plan("work", token, data, run_at=time.time() + draw.uniform(*LATER))
         case "unique":
             task = plan("work", token, data, seconds=0.05)
-            return task._replace(task=task.task._replace(unique=UniqueSpec(f"key-{draw.randrange(UNIQUE_KEYS)}")))
+            return task._replace(task=task.task._replace(unique_key=UniqueKey(f"key-{draw.randrange(UNIQUE_KEYS)}")))
         case "dependent":
             return plan("work", token, data)
     return plan(kind, token, data, seconds=draw.choice([0.0, 0.0, 0.0, 0.01, 0.1]))

@@ -53,7 +53,7 @@ Call = Callable[..., CallResult]
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Isolate the tests from the developer's settings and files."""
     for name in os.environ:
-        if name.startswith("RUNNER_"):
+        if name.startswith("TASKTUI_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("COLUMNS", "80")
@@ -75,7 +75,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 @pytest.fixture
 def cli(call: Call, migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> Call:
     """Run the command line in this process, with a migrated database."""
-    monkeypatch.setenv("RUNNER_URL", migrated_url)
+    monkeypatch.setenv("TASKTUI_URL", migrated_url)
     return call
 
 

@@ -157,24 +157,37 @@ def test_a_terminal_prompts_for_confirmation(call: Call, answer: bytes, priority
 
 def test_a_runner_receives_drain_and_resize_commands(cli: Call, store: Store) -> None:
     id = store.claim("a.b")
-    assert cli("drain", id, "--dry-run").code == Exit.OK
+    assert cli("runners", "drain", id, "--dry-run").code == Exit.OK
     assert cli("runners", "--json").document["runners"][0]["command"] is None
-    assert cli("resize", id, "--concurrency", 50, "--threads", 4).code == Exit.OK
+    assert cli("runners", "resize", id, "--concurrency", 50, "--threads", 4).code == Exit.OK
     assert cli("runners", "--json").document["runners"][0]["command"] == "concurrency=50 threads=4"
-    assert cli("drain", id, "--reason", "deploy", "--json").document["command"] == "drain"
+    assert cli("runners", "drain", id, "--reason", "deploy", "--json").document["command"] == "drain"
     assert cli("runners", "--json").document["runners"][0]["command"] == "concurrency=50 threads=4 drain"
     assert [entry["verb"] for entry in cli("audit", "--json").document["entries"]] == ["command", "command"]
 
 
 @pytest.mark.parametrize("words", [("drain", 999), ("resize", 999, "--concurrency", 1)])
 def test_a_missing_runner_receives_no_command(cli: Call, words: tuple[object, ...]) -> None:
-    assert cli(*words).code == Exit.NOT_FOUND
+    assert cli("runners", *words).code == Exit.NOT_FOUND
 
 
 @pytest.mark.parametrize("sizes", [(), ("--concurrency", 0), ("--threads", -1), ("--concurrency", 10**9)])
 def test_an_invalid_runner_size_is_rejected(cli: Call, store: Store, sizes: tuple[object, ...]) -> None:
     id = store.claim("a.b")
-    assert cli("resize", id, *sizes).code == Exit.BAD_INPUT
+    assert cli("runners", "resize", id, *sizes).code == Exit.BAD_INPUT
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("drain",), "name the runner by its id: runner runners drain 7"),
+        (("list", 7), "name an action: runner runners drain 7"),
+        (("drain", 7, "--threads", 2), "apply to runner runners resize"),
+    ],
+)
+def test_an_incomplete_runner_command_is_refused(cli: Call, words: tuple[object, ...], message: str) -> None:
+    refused = cli("runners", *words)
+    assert (refused.code, message in refused.err) == (Exit.BAD_INPUT, True)
 
 
 def test_a_terminated_task_is_restored_once(cli: Call, store: Store) -> None:

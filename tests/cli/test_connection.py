@@ -24,7 +24,7 @@ def test_a_password_in_the_arguments_is_rejected_and_not_repeated(call: Call, ur
     result = call("tasks", "--url", url)
     assert result.code == Exit.CONFIGURATION
     assert "geheim" not in result.out + result.err
-    for alternative in ("RUNNER_URL", "PGPASSWORD", "~/.pgpass", "password_command"):
+    for alternative in ("TASKTUI_URL", "PGPASSWORD", "~/.pgpass", "password_command"):
         assert alternative in result.err
 
 
@@ -34,7 +34,8 @@ def test_the_default_database_is_a_file_in_the_current_directory(call: Call, tmp
 
 
 def test_a_new_file_is_reported_because_its_name_may_be_mistyped(call: Call) -> None:
-    assert "created the tables of the new database sqlite:///typo.db" in call("submit", "a.b", "--url", "typo.db").err
+    found = f"created the tables of the new database sqlite:///{Path.cwd()}/typo.db"
+    assert found in call("submit", "a.b", "--url", "typo.db").err
     assert call("tasks", "--url", "sqlite:///typo.db").err == ""
 
 

@@ -14,7 +14,7 @@ from runner.cli.exit_codes import Exit
 from runner.db.transaction import Transaction, clock
 from runner.model.outcome import Done, Failure, Retry
 from runner.model.task import NewTask, Shown, State
-from runner.operations.pause import MOST_NAMES
+from runner.operations.names import MOST_NAMES
 from tests.cli.conftest import Call, Store, program
 from tests.conftest import on_sqlite
 from tests.store.minutes import Minute, write_statistics
@@ -38,7 +38,6 @@ def hostile(store: Store) -> int:
     return id
 
 
-@pytest.mark.both_databases
 def test_each_command_names_a_similar_queue_or_handler(cli: Call, store: Store) -> None:
     store.submit(NewTask("mail.send", queue="letters"))
     commands = (("tasks",), ("failures",), ("why",), ("retry",), ("retry", "--dry-run"), ("terminate", "--sql"))
@@ -51,11 +50,11 @@ def test_each_command_names_a_similar_queue_or_handler(cli: Call, store: Store) 
     assert shown.err == "runner: queue leters has never been used, did you mean 'letters'\n"
     assert cli("tasks", "queue:leters", "--at", "0s").err == shown.err
     limits = ("--limit", "queue:leters=5", "--rate", "queue:leters=5/s", "--limit", "handler:mail.sent=5")
-    assert cli("simulate", *limits).err == (
+    assert cli("capacity", "--simulate", *limits).err == (
         "runner: queue leters has never been used, did you mean 'letters'; its limit changes nothing\n"
         "runner: no runner ever had handler mail.sent, did you mean 'mail.send'; its limit changes nothing\n"
     )
-    assert cli("simulate", "--limit", "queue:letters=5").err == ""
+    assert cli("capacity", "--simulate", "--limit", "queue:letters=5").err == ""
     names = ",".join(f"letters{number}" for number in range(20))
     assert cli("tasks", f"queue:{names}").err.count("never been used") == MOST_NAMES
 
@@ -160,6 +159,21 @@ def test_invalid_list_options_are_rejected(cli: Call, arguments: tuple[object, .
 
 
 @on_sqlite
+@pytest.mark.parametrize(
+    "arguments",
+    [("tasks", ""), ("tasks", " "), ("tasks", "queue:mail", ""), ("failures", ""), ("retry", "", "--yes", 1)],
+)
+def test_an_empty_filter_is_refused_as_an_unset_variable(
+    cli: Call, store: Store, arguments: tuple[object, ...]
+) -> None:
+    store.submit(NewTask("a.b"))
+    result = cli(*arguments)
+    text = "a filter is empty: give it a term such as queue:mail, or leave it out"
+    assert (result.code, result.out) == (Exit.BAD_INPUT, "")
+    assert text in result.err
+
+
+@on_sqlite
 def test_a_list_without_matches_is_success(cli: Call, store: Store) -> None:
     store.submit(NewTask("a.b"))
     result = cli("tasks", "queue:nothing")
@@ -197,6 +211,21 @@ def test_show_prints_attempts_and_errors(cli: Call, store: Store) -> None:
     assert all(f"{before}geheim" in text for before in ('"password": "', "token=", "//a:"))
     (entry,) = cli("show", id, "--json").document["audit"]
     assert entry["verb"] == "reveal"
+
+
+@on_sqlite
+def test_a_very_long_error_is_bounded_and_json_has_all_of_it(cli: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("a.b", max_attempts=3, retry="5m"))
+    message, traceback = f"begin {'x' * 9_000} end", f"first line\n{'y' * 9_000}\nlast line"
+    store.claim("a.b", outcome=Retry(failure=Failure("builtins.ValueError", message, traceback)))
+    text = cli("show", id).out
+    assert len(text) < 12_000
+    for part in ("begin x", "x end", "first line", "last line"):
+        assert part in text
+    assert text.count(f"characters left out; see all with: runner show {id} --json") == 2, "the error and the traceback"
+    document = cli("show", id, "--json").document
+    assert document["error"].endswith(message)
+    assert document["attempts"][0]["traceback"] == traceback
 
 
 @on_sqlite
@@ -395,10 +424,12 @@ def test_capacity_names_the_bound_of_each_queue(cli: Call, store: Store) -> None
     store.submit(NewTask("a.b", queue="mail"), NewTask("a.b", queue="mail"))
     lines = cli("capacity").out.splitlines()
     assert lines[0] == "rates of the last 10m, by queue"
-    assert re.search(r"mail .* 0 .*not now +no runner takes a…", lines[2])
-    assert lines[3] == "mail: not now: no runner takes a.b"
+    assert any("PER DAY" in line for line in lines)
+    assert any(re.search(r"mail .* 0 .*not now +no", line) for line in lines)
+    assert lines[-1] == "mail: not now: no runner takes a.b"
     (row,) = cli("capacity", "--by", "handler", "--since", "1h", "--json").document["rows"]
     assert (row["name"], row["ready"], row["can_per_minute"], row["drains"]) == ("a.b", 2, 0, False)
+    assert row["tasks_per_day"] == 0
     for wrong in ("1s", "30d", "soon"):
         assert cli("capacity", "--since", wrong).code == Exit.BAD_INPUT
 
@@ -426,6 +457,7 @@ def test_runners_are_listed_with_their_resources_and_what_blocks_them(cli: Call,
         "tasks": [[41, "reports.render"]],
         "place": "reports.py:7",
         "locked": False,
+        "fact": "",
     }
     assert (second["cpu"], second["memory"], second["block"]) == (None, None, None)
     text = " ".join(cli("runners").out.split())
@@ -441,12 +473,16 @@ def test_runners_are_listed_with_their_resources_and_what_blocks_them(cli: Call,
 
 def test_a_simulation_shows_another_configuration_beside_the_present_one(cli: Call, store: Store) -> None:
     store.submit(*(NewTask("a.b", queue="mail") for _ in range(3)))
-    lines = cli("simulate", "--concurrency", 2, "--claim-order", "aged", "--hours", 0.5).out.splitlines()
+    lines = cli("capacity", "--simulate", "--concurrency", 2, "--claim-order", "aged", "--hours", 0.5).out.splitlines()
     assert lines[0] == "today: 0 slots, strict; then: 2 slots, aged"
     # No runner lives today; nothing is known about durations.
     assert re.match(r"mail +3 +never +[\d.]+s +3\dm\w* +[\d.]+s +3 +0", lines[2])
-    document = cli("simulate", "--concurrency", 2, "--json").document
+    document = cli("capacity", "--simulate", "--concurrency", 2, "--json").document
     assert document["queues"][0]["then"]["remaining"] == 0
+
+
+def test_a_configuration_without_a_simulation_is_refused(cli: Call) -> None:
+    assert "applies to --simulate" in cli("capacity", "--concurrency", 2).err
 
 
 @pytest.mark.parametrize(
@@ -462,7 +498,7 @@ def test_a_simulation_shows_another_configuration_beside_the_present_one(cli: Ca
     ],
 )
 def test_invalid_simulations_are_refused(cli: Call, arguments: tuple[object, ...], message: str) -> None:
-    result = cli("simulate", *arguments)
+    result = cli("capacity", "--simulate", *arguments)
     assert result.code in (Exit.BAD_INPUT, Exit.CONFIGURATION)
     assert message in result.err
 

@@ -21,7 +21,7 @@ async def enter(tx: Transaction) -> None:
 @on_sqlite
 def test_a_limit_is_set_listed_and_removed(cli: Call, store: Store) -> None:
     store.submit(NewTask("mail.send", queue="mail"))
-    assert cli("limit").out == "No queue and no handler has a limit.\n"
+    assert cli("limit").out == "No queue and no handler has a limit or breaker.\n"
     tried = cli("limit", "queue", "mail", "--concurrency", 5, "--dry-run")
     assert tried.out == "queue mail: would have at most 5 running (before: no limit)\n"
     done = cli("limit", "queue", "mail", "--concurrency", 5, "--rate", "100/min", "--reason", "five connections")
@@ -34,7 +34,7 @@ def test_a_limit_is_set_listed_and_removed(cli: Call, store: Store) -> None:
     assert "Queue mail is limited: at most 5 running, 100/min started; 0 running" in " ".join(cli("stats").out.split())
     removed = cli("limit", "queue", "mail", "--concurrency", "none", "--json").document
     assert (removed["before"]["max_running"], removed["after"]["max_running"]) == (5, None)
-    assert cli("limit", "handler", "mail.send").out == "handler mail.send has no limit.\n"
+    assert cli("limit", "handler", "mail.send").out == "handler mail.send has no limit or breaker.\n"
 
 
 @on_sqlite
@@ -57,22 +57,22 @@ def test_a_wrong_limit_is_refused(cli: Call, store: Store, arguments: list[str],
 
 @on_sqlite
 def test_a_breaker_is_opened_listed_and_closed(cli: Call, store: Store) -> None:
-    assert "No handler has a breaker" in cli("breaker").out
+    assert "No queue and no handler has a limit or breaker" in cli("limit").out
     store.write(enter)
-    assert cli("breaker", "open", "sms", "--dry-run").out == "breaker of sms would be opened\n"
-    opened = cli("breaker", "open", "sms", "--for", "10m", "--reason", "the provider is down")
+    assert cli("limit", "handler", "sms", "--breaker", "open", "--dry-run").out == "breaker of sms would be opened\n"
+    opened = cli("limit", "handler", "sms", "--breaker", "open", "--for", "10m", "--reason", "the provider is down")
     assert opened.code == Exit.OK
     assert opened.out == "breaker of sms opened: the next probe starts in 10m\n"
-    assert cli("breaker", "open", "sms").code == Exit.CONFLICT
-    table = cli("breaker").out
+    assert cli("limit", "handler", "sms", "--breaker", "open").code == Exit.CONFLICT
+    table = cli("limit").out
     assert "open for" in table
     assert "10 failures in" in table
-    (row,) = cli("breaker", "show", "sms", "--json").document["breakers"]
+    (row,) = cli("limit", "handler", "sms", "--json").document["breakers"]
     assert (row["handler"], row["open"], row["why"]) == ("sms", True, "the provider is down")
-    closed = cli("breaker", "close", "sms")
+    closed = cli("limit", "handler", "sms", "--breaker", "close")
     assert (closed.code, closed.out) == (Exit.OK, "breaker of sms closed: its tasks start again\n")
-    assert "--for applies to" in cli("breaker", "close", "sms", "--for", "1m").err
-    assert "name the handler" in cli("breaker", "open").err
+    assert "--for applies to" in cli("limit", "handler", "sms", "--breaker", "close", "--for", "1m").err
+    assert "name a handler: runner limit handler" in cli("limit", "--breaker", "open").err
 
 
 @on_sqlite
@@ -81,7 +81,7 @@ def test_pasted_sql_of_a_limit_and_a_breaker_has_their_effect(cli: Call, store: 
     store.write(enter)
     execute = shell_of(store.url)
     execute(cli("limit", "queue", "mail", "--concurrency", 3, "--sql").out)
-    execute(cli("breaker", "open", "sms", "--sql").out)
+    execute(cli("limit", "handler", "sms", "--breaker", "open", "--sql").out)
     (limit,) = [each for each in cli("limit", "--json").document["limits"] if each["kind"] == "queue"]
     assert limit["max_running"] == 3
-    assert cli("breaker", "show", "sms", "--json").document["breakers"][0]["open"]
+    assert cli("limit", "handler", "sms", "--json").document["breakers"][0]["open"]

@@ -1,4 +1,4 @@
-"""`runner logs` and `runner rewind`, and the notes of a task in `runner show`."""
+"""`runner show --log` and `runner rewind`, and the notes of a task in `runner show`."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
 from runner.model.outcome import Done
 from runner.model.task import NewTask
-from runner.store.attempts import LogLine, Progress, write_notes
+from runner.store.notes import LogLine, Progress, write_notes
 from tests.cli.conftest import Call, Store
 from tests.store.runners import Runner
 
@@ -36,14 +36,14 @@ def task(store: Store) -> int:
 
 
 def test_lines_are_printed_without_control_characters_and_secrets(cli: Call, task: int) -> None:
-    printed = cli("logs", task, "--limit", 2)
+    printed = cli("show", task, "--log", "--limit", 2)
     assert printed.code == 0
     assert [line.split("attempt 1  ")[1][:6] for line in printed.out.splitlines()] == ["file 2", "file 3"]
     assert "\x1b" not in printed.out
     assert "hunter2" not in printed.out
-    assert len(cli("logs", task, "--json").document["lines"]) == 3
-    assert cli("logs", 99).code == 5
-    assert "--limit is 0; it must be at least 1" in cli("logs", task, "--limit", 0).err
+    assert len(cli("show", task, "--log", "--json").document["lines"]) == 3
+    assert cli("show", 99, "--log").code == 5
+    assert "--limit is 0; it must be at least 1" in cli("show", task, "--log", "--limit", 0).err
 
 
 def test_follow_prints_new_lines_until_the_task_has_finished(cli: Call, store: Store, task: int) -> None:
@@ -60,10 +60,25 @@ def test_follow_prints_new_lines_until_the_task_has_finished(cli: Call, store: S
 
     worker = threading.Timer(0.2, lambda: asyncio.run(work()))
     worker.start()
-    printed = cli("logs", task, "--follow")
+    printed = cli("show", task, "--log", "--follow")
     worker.join()
     assert printed.out.splitlines()[-1].endswith("attempt 2  warning: the last line")
     assert len(printed.out.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--log", "--stack"), "choose --log or --stack"),
+        (("--follow",), "--follow, --attempt and --limit apply to --log"),
+        (("--limit", 5), "--follow, --attempt and --limit apply to --log"),
+        (("--log", "--reason", "why"), "--reason applies to --stack"),
+        (("--log", "--follow", "--json"), "use it without --json"),
+    ],
+)
+def test_options_of_another_view_are_refused(cli: Call, task: int, options: tuple[object, ...], message: str) -> None:
+    refused = cli("show", task, *options)
+    assert (refused.code, message in refused.err) == (2, True)
 
 
 def test_rewind_lists_and_changes_the_checkpoints(cli: Call, task: int) -> None:
@@ -85,9 +100,9 @@ def test_show_has_progress_checkpoints_and_lines(cli: Call, task: int) -> None:
 
 
 def test_a_stack_is_refused_for_a_task_that_no_runner_can_describe(cli: Call, store: Store, task: int) -> None:
-    waiting = cli("stack", task)
+    waiting = cli("show", task, "--stack")
     assert (waiting.code, "is not running on a registered runner" in waiting.err) == (6, True)
-    assert cli("stack", 99).code == 5
+    assert cli("show", 99, "--stack").code == 5
 
     async def claim(lease: float, command: str | None) -> None:
         database = Database.open(store.url)
@@ -103,4 +118,4 @@ def test_a_stack_is_refused_for_a_task_that_no_runner_can_describe(cli: Call, st
             await database.dispose()
 
     asyncio.run(claim(60.0, " ".join(f"stack={id}" for id in range(100, 120))))
-    assert "has not received its requests for 20 stacks yet" in cli("stack", task).err
+    assert "has not received its requests for 20 stacks yet" in cli("show", task, "--stack").err

@@ -1,5 +1,6 @@
 """`runner migrate`, `check`, `prune` and `work`."""
 
+import asyncio
 import json
 import os
 import signal
@@ -15,11 +16,13 @@ import sqlalchemy as sa
 
 from runner.cli.check import CheckStatus, of_roles
 from runner.cli.exit_codes import Exit
+from runner.db.database import Database
 from runner.db.migrations.revisions import HEAD, REVISIONS
 from runner.db.transaction import Transaction
-from runner.model.task import NewTask, OrderSpec, State
+from runner.model.task import NewTask, OrderKey, State
 from runner.urls import parse_url
 from tests.cli.conftest import Call, Store, program, running
+from tests.db.test_sequences import set_back
 from tests.postgres import login
 from tests.releases import NEXT, install_next
 
@@ -84,13 +87,14 @@ def as_other_user(call: Call, public_folder: Path) -> Callable[..., "subprocess.
     return run
 
 
-@pytest.mark.parametrize("options", [(), ("--until-idle",)])
+@pytest.mark.parametrize("options", [(), pytest.param(("--until-idle",), marks=pytest.mark.slow)])
 def test_a_runner_that_may_not_write_its_file_ends(
     as_other_user: Callable[..., "subprocess.CompletedProcess[str]"], options: tuple[str, ...]
 ) -> None:
     done = as_other_user(OTHER_USER, *options)
     assert done.returncode == Exit.DATABASE
-    assert "readonly database. Give this user the right to write the file and its folder." in done.stderr
+    assert "readonly database: uid 65534 (gid " in done.stderr
+    assert "Give this user the right to write the file and its folder." in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -109,10 +113,32 @@ def handlers(tmp_path: Path) -> None:
     (tmp_path / "own_handlers.py").write_text(HANDLERS)
 
 
+@pytest.mark.both_databases
+def test_late_sequences_are_named_and_repaired(cli: Call, migrated_url: str) -> None:
+    task = cli("submit", "a.b", "--json").document["id"]
+    cli("terminate", task)
+
+    async def set_all_back() -> None:
+        database = Database.open(migrated_url)
+        await set_back(database)
+        await database.dispose()
+
+    asyncio.run(set_all_back())
+    finding = next(row for row in cli("check", "--json").document["checks"] if row["topic"] == "ids")
+    assert f"task is at id 0, but rows have ids up to {task}" in finding["found"]
+    assert (finding["verdict"], finding["advice"]) == ("wrong", "Run as the owner of the tables: runner migrate.")
+    refused = cli("migrate", "--check")
+    assert refused.code == Exit.DATABASE
+    assert "New tasks would get ids of earlier ones" in refused.err
+    assert f"but rows have ids up to {task}" in cli("migrate").out
+    assert cli("migrate", "--check").code == Exit.OK
+    assert cli("submit", "a.b", "--json").document["id"] > task
+
+
 def test_a_database_is_migrated_once(call: Call, database_url: str) -> None:
     assert call("migrate", "--check", "--url", database_url).code == Exit.DATABASE
     first = call("migrate", "--url", database_url, "--json")
-    assert (first.code, first.document) == (Exit.OK, {"schema": HEAD, "applied": list(REVISIONS)})
+    assert (first.code, first.document) == (Exit.OK, {"schema": HEAD, "applied": list(REVISIONS), "sequences": []})
     assert "nothing to do" in call("migrate", "--url", database_url).out
     assert call("migrate", "--check", "--url", database_url).code == Exit.OK
 
@@ -123,7 +149,7 @@ def test_commands_of_the_previous_release_go_on_after_an_additive_migration(
     with monkeypatch.context() as other:
         install_next(tmp_path / "next", other, additive=True)
         assert cli("migrate", "--json").document["applied"] == [NEXT]
-    assert cli("migrate", "--check", "--json").document == {"schema": NEXT, "applied": []}
+    assert cli("migrate", "--check", "--json").document == {"schema": NEXT, "applied": [], "sequences": []}
     assert f"is at schema {NEXT}: nothing to do" in cli("migrate").out
     assert cli("submit", "a.b").code == Exit.OK
     assert "a.b" in cli("tasks").out
@@ -158,7 +184,7 @@ def test_a_check_advises_on_problems(cli: Call, store: Store) -> None:
     } <= checks
     assert all(check["advice"] for check in result.document["checks"] if check["verdict"] == "wrong")
     settings = {row["name"]: row for row in result.document["settings"]}
-    assert settings["url"]["origin"] == "RUNNER_URL in the environment"
+    assert settings["url"]["origin"] == "TASKTUI_URL in the environment"
     store.claim("a.b")
     assert cli("check").code == Exit.OK
 
@@ -190,7 +216,7 @@ def test_a_check_names_an_order_key_with_many_plain_inserts(
     async def insert(tx: Transaction) -> None:
         await tx.execute(sa.insert(tx.tables.task), [{"handler": "a.b", "order_key": key} for key in "kkkkll"])
 
-    store.submit(*(NewTask("a.b", order=OrderSpec("submitted")) for _ in range(5)))
+    store.submit(*(NewTask("a.b", order_key=OrderKey("submitted")) for _ in range(5)))
     store.write(insert)
     (finding,) = (each for each in cli("check", "--json").document["checks"] if each["topic"] == "order")
     assert (finding["verdict"], finding["found"][:31]) == ("note", "4 waiting tasks of order key k ")
@@ -218,9 +244,9 @@ def test_a_check_names_the_grant_without_which_successes_keep_their_rows(
     cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with login(store.url, "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public") as url:
-        monkeypatch.setenv("RUNNER_URL", url)
+        monkeypatch.setenv("TASKTUI_URL", url)
         for retention, findings in (("1d", 0), ("0s", 1)):
-            monkeypatch.setenv("RUNNER_RETENTION_SUCCEEDED", retention)
+            monkeypatch.setenv("TASKTUI_RETENTION_SUCCEEDED", retention)
             checks = cli("check", "--json").document["checks"]
             grants = [check for check in checks if "keep their rows" in check["found"]]
             assert len(grants) == findings
@@ -228,7 +254,7 @@ def test_a_check_names_the_grant_without_which_successes_keep_their_rows(
         assert grants[0]["found"].endswith(grant)
         assert "runner migrate --roles | psql postgresql://" in grants[0]["advice"]
     with login(store.url, "SELECT ON ALL TABLES IN SCHEMA public") as url:  # no runner
-        monkeypatch.setenv("RUNNER_URL", url)
+        monkeypatch.setenv("TASKTUI_URL", url)
         assert "keep their rows" not in cli("check").out
 
 
@@ -237,23 +263,29 @@ async def drop_checkpoints(tx: Transaction) -> None:
 
 
 def test_a_check_reports_unknown_settings(cli: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RUNNER_ZEBRA", "1")
-    assert "unknown setting RUNNER_ZEBRA" in cli("check").out
+    monkeypatch.setenv("TASKTUI_ZEBRA", "1")
+    assert "unknown setting TASKTUI_ZEBRA" in cli("check").out
 
 
 def test_a_check_reports_an_unreachable_database(call: Call) -> None:
     result = call("check", "--url", "postgresql://127.0.0.1:1/x")
     assert result.code == Exit.DATABASE
     assert "cannot be reached" in result.out
-    assert "drain_timeout" in result.out
+    checks, settings = result.out.split("\nsettings\n", 1)
+    assert "cannot be reached" in checks
+    assert "url" in settings
+    assert "drain_timeout" not in result.out
+    assert "settings have their defaults: runner check --json lists them" in settings
+    every = call("check", "--url", "postgresql://127.0.0.1:1/x", "--json").document["settings"]
+    assert "drain_timeout" in [row["name"] for row in every]
 
 
 @pytest.mark.parametrize(("transactions", "notify", "most"), [("10", "on", 59), ("3", "off", 44)])
 def test_a_check_counts_the_connections_of_a_runner(
     call: Call, monkeypatch: pytest.MonkeyPatch, transactions: str, notify: str, most: int
 ) -> None:
-    monkeypatch.setenv("RUNNER_TRANSACTION_CONNECTIONS", transactions)
-    monkeypatch.setenv("RUNNER_NOTIFY", notify)
+    monkeypatch.setenv("TASKTUI_TRANSACTION_CONNECTIONS", transactions)
+    monkeypatch.setenv("TASKTUI_NOTIFY", notify)
     result = call("check", "--url", "postgresql://127.0.0.1:1/x")
     assert f"opens {most} connections at most" in result.out
 

@@ -3,6 +3,7 @@
 import re
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 
 from runner.cli.exit_codes import Exit
@@ -11,8 +12,9 @@ from runner.db.database import Database
 from runner.model.task import NewTask, State
 from runner.operations.results import Result
 from tests.cli.conftest import Call, Store, answered
-from tests.conftest import on_sqlite
+from tests.conftest import on_postgresql, on_sqlite
 from tests.shells import shell_of
+from tests.triggers import TEXT, refuse
 
 
 def later(store: Store, number: int, **values: object) -> list[int]:
@@ -39,6 +41,43 @@ def test_skipped_tasks_are_reported_one_by_one(cli: Call, store: Store) -> None:
     again = cli("terminate", id)
     assert again.code == Exit.CONFLICT
     assert f"task {id}: it is {State.CANCELLED}" in again.err
+
+
+def test_tasks_that_the_database_refuses_to_change_are_named_and_the_others_change(cli: Call, store: Store) -> None:
+    good, bad = *later(store, 1), *later(store, 1, key="bad")
+    store.use(lambda database: refuse(database, "UPDATE"))
+    result = cli("terminate", good, bad, "--json")
+    assert (result.code, result.document["changed"]) == (Exit.PARTIAL, [good])
+    (stuck,) = result.document["stuck"]
+    assert (stuck["id"], stuck["cause"]) == (bad, "refused")
+    assert f"task {bad} is refused: " in result.err
+    assert TEXT in result.err
+    assert cli("retry", bad).code == Exit.CONFLICT
+    assert cli("edit", bad, "--priority", "7").code != Exit.OK
+
+
+def test_an_edit_of_one_refused_task_names_it(cli: Call, store: Store) -> None:
+    (bad,) = later(store, 1, key="bad")
+    store.use(lambda database: refuse(database, "UPDATE"))
+    answer = cli("edit", bad, "--priority", 7, "--json")
+    assert answer.code == Exit.CONFLICT, answer.out + answer.err
+    (stuck,) = answer.document["stuck"]
+    assert (stuck["id"], stuck["cause"]) == (bad, "refused")
+    assert not answer.document["changed"]
+
+
+@on_postgresql
+def test_a_locked_task_is_named_with_the_session_that_holds_the_lock(
+    cli: Call, store: Store, migrated_url: str
+) -> None:
+    good, locked = later(store, 2)
+    with psycopg.connect(migrated_url, application_name="psql") as connection:
+        connection.execute("SELECT 1 FROM task WHERE id = %s FOR UPDATE", (locked,))
+        result = cli("retry", good, locked)
+        assert result.code == Exit.PARTIAL
+        assert f"task {locked} is locked: its row is held by process {connection.info.backend_pid} (psql" in result.err
+        assert f"run SELECT pg_terminate_backend({connection.info.backend_pid})" in result.err
+        assert cli("edit", locked, "--priority", "7").code == Exit.CONFLICT
 
 
 @on_sqlite
@@ -87,7 +126,7 @@ def test_a_filter_that_matches_no_task_is_success(
 ) -> None:
     later(store, 1)
     before = store.tasks()
-    monkeypatch.setenv("RUNNER_PRODUCTION", "on")  # a change would need a reason
+    monkeypatch.setenv("TASKTUI_PRODUCTION", "on")  # a change would need a reason
     options: list[tuple[object, ...]] = [(), ("--dry-run",), ("--yes", 3), ("--limit", 1)]
     for words in options:
         result = cli(*verb, "queue:nothing", *words)
@@ -105,6 +144,7 @@ def test_a_filter_that_matches_no_task_has_an_empty_result_in_json(cli: Call, ve
         "changed": [],
         "conflicts": [],
         "skipped": [],
+        "stuck": [],
         "requested": [],
         "change_group": None,
     }
@@ -173,7 +213,7 @@ def test_a_trial_changes_only_the_first_tasks(cli: Call, store: Store) -> None:
 @on_sqlite
 def test_production_requires_a_reason(cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     later(store, 1)
-    monkeypatch.setenv("RUNNER_PRODUCTION", "on")
+    monkeypatch.setenv("TASKTUI_PRODUCTION", "on")
     assert cli("terminate", "handler:a.b", "--yes", 1).code == Exit.BAD_INPUT
     assert cli("terminate", "handler:a.b", "--dry-run").code == Exit.OK
     assert cli("terminate", "handler:a.b", "--yes", 1, "--reason", "asked by ana").code == Exit.OK
@@ -437,4 +477,32 @@ def test_a_pause_is_printed_as_sql_too(cli: Call, migrated_url: str) -> None:
     assert "mail has been paused" in cli("check").out
     shell(cli("resume", "mail", "--sql").out)
     assert "is not paused" in cli("resume", "mail", "--sql").err
-    assert "runner 7 does not exist" in cli("drain", 7, "--sql").err
+    assert "runner 7 does not exist" in cli("runners", "drain", 7, "--sql").err
+
+
+def test_an_edit_without_a_change_and_a_negative_delay_name_the_way(cli: Call, store: Store) -> None:
+    (id,) = later(store, 1)
+    edit = cli("edit", id)
+    assert edit.code == Exit.BAD_INPUT
+    assert "name at least one change, such as --priority 9; see runner edit --help" in " ".join(edit.err.split())
+    delay = cli("delay", id, "--by", "-5m")
+    assert delay.code == Exit.BAD_INPUT
+    assert "--by must be positive, such as 10m" in " ".join(delay.err.split())
+
+
+EMPTY = ["--queues", "--only", "--except", "--scans", "--buckets", "--slice", "--poll-mode", "--claim-order", "-H"]
+
+
+@pytest.mark.parametrize("empty", ["", " ", ","])
+@pytest.mark.parametrize("option", [*EMPTY, "--profile"])
+def test_a_runner_with_an_empty_selection_does_not_start(cli: Call, option: str, empty: str) -> None:
+    result = cli("work", "-H", "sample_handlers", "--until-idle", option, empty)
+    assert result.code == Exit.BAD_INPUT
+    assert f"{option} is empty: give it a value, or leave it out" in result.err
+
+
+@pytest.mark.parametrize("option", ["--operator", "--of", "--since", "--group"])
+def test_an_audit_of_an_empty_selection_is_refused(cli: Call, option: str) -> None:
+    result = cli("audit", option, "")
+    assert result.code == Exit.BAD_INPUT
+    assert f"{option} is empty" in result.err

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.work import own_command, supervise
+from runner.cli.reload import own_command, supervise
+from runner.errors import PackageMissing
 
 PROGRAM = """
 import signal, sys, time
@@ -40,6 +41,7 @@ def test_a_change_starts_it_again_and_a_signal_ends_both(tmp_path: Path, monkeyp
     def edit() -> None:
         until(tmp_path, ["1"])
         (tmp_path / ".venv" / "library.py").write_text("")  # is no reason to start again
+        (tmp_path / "notes.txt").write_text("")
         write(tmp_path, 2, "raise SystemExit('broken')")
         until(tmp_path, ["1", "2"])
         write(tmp_path, 3)
@@ -57,3 +59,9 @@ def test_a_change_starts_it_again_and_a_signal_ends_both(tmp_path: Path, monkeyp
 def test_the_command_is_repeated_without_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "runner", "work", "--reload", "-H", "shop"])
     assert own_command() == [sys.executable, "-m", "runner", "work", "-H", "shop"]
+
+
+def test_the_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "watchfiles", None)
+    with pytest.raises(PackageMissing, match=r"watchfiles is not installed, and --reload needs it.*tasktui\[reload\]"):
+        supervise([sys.executable, "program.py"], tmp_path)

@@ -14,9 +14,9 @@ import sqlalchemy as sa
 
 from runner.cli.exit_codes import Exit
 from runner.db.transaction import Transaction
+from runner.handlers.call_options import CallOptions
 from runner.handlers.parameters import stored_signatures
 from runner.handlers.registry import REGISTRY, Handler, Options
-from runner.handlers.rules import Rules
 from runner.model.task import NewTask, Priority
 from runner.store.heartbeat import Identity, register
 from tests.cli.conftest import PROGRAM, Call, Store, program
@@ -51,6 +51,17 @@ def test_a_task_is_stored_as_typed(cli: Call, store: Store) -> None:
     assert json.loads(task["tags"]) == ["t1", "t2"]
 
 
+@pytest.mark.both_databases
+def test_a_sequence_behind_the_ids_is_advanced_first(cli: Call, store: Store) -> None:
+    async def set_back(tx: Transaction) -> None:
+        await tx.execute(sa.insert(tx.tables.task).values(id=1000, handler="mail.send", payload="{}"))
+        if not tx.dialect.is_server:
+            await tx.execute(sa.text("UPDATE sqlite_sequence SET seq = 1 WHERE name = 'task'"))
+
+    store.write(set_back)
+    assert cli("submit", "mail.send", "--json").document["id"] > 1000
+
+
 def test_an_unknown_handler_gets_a_warning(cli: Call, store: Store, handlers: None) -> None:
     result = cli("submit", "-H", "mail_handlers", "mail.sent", '{"to": "ana"}')
     assert result.code == Exit.OK
@@ -66,10 +77,10 @@ def registered(store: Store) -> None:
 
     async def once(to: str) -> None: ...
 
-    rules = Rules.read(unique_key=lambda to: f"to-{to}", bucket=lambda to: 3)
+    call_options = CallOptions(unique_key=lambda to: f"to-{to}", bucket=lambda to: 3)
     handlers = [
         Handler("mail.send", send, Options(queue="mail", priority=5)),
-        Handler("mail.once", once, Options(rules=rules)),
+        Handler("mail.once", once, Options(call_options=call_options)),
     ]
     signatures = stored_signatures({handler.name: handler for handler in handlers})
     identity = Identity("web-1", 1, "1", sorted(signatures), 4, signatures=signatures)
@@ -147,7 +158,7 @@ def test_a_producer_submits_without_reading_the_handlers(
 ) -> None:
     store.write(lambda tx: register(tx, Identity("web-1", 1, "1", ["mail.send"], 4), 60.0))
     with logins(migrated_url) as urls:
-        monkeypatch.setenv("RUNNER_URL", urls["producer"])
+        monkeypatch.setenv("TASKTUI_URL", urls["producer"])
         result = call("submit", "mail.sent")
     assert (result.code, result.err) == (Exit.OK, "")
 
@@ -268,7 +279,7 @@ def test_two_handlers_with_one_name_are_rejected(handlers: None, tmp_path: Path)
         ("\nimport no_such_module", "broken_handlers.py:2)"),
         ("import json\njson.loads('{')", "broken_handlers.py:2)"),
         ("syntax error", "(broken_handlers.py, line 1)"),
-        ("raise SystemExit(0)", "exits"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
     ],
 )
 def test_a_module_that_cannot_be_loaded_is_named(call: Call, tmp_path: Path, source: str, why: str) -> None:

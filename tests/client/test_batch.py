@@ -58,8 +58,8 @@ def states(store: TaskStore) -> dict[int, str]:
 
 
 def test_then_runs_when_all_members_have_finished(store: TaskStore, work: Work, report: Work, notes: list[Any]) -> None:
-    calls = [work.options(priority=number % 9 + 1).call(number=number) for number in range(5)]
-    submitted = batch(calls, callback=report.options(priority=9).call(name="all"), on_success=report.call(name="well"))
+    calls = [work.options(priority=number % 9 + 1).new(number=number) for number in range(5)]
+    submitted = batch(calls, callback=report.options(priority=9).new(name="all"), on_success=report.new(name="well"))
     assert (len(submitted.members), submitted.callback is not None) == (5, True)
     store.drain()
     assert notes[:-1] == [4, 3, 2, 1, 0]
@@ -72,7 +72,7 @@ def test_then_runs_when_all_members_have_finished(store: TaskStore, work: Work, 
 def test_on_success_runs_when_all_members_have_succeeded(
     store: TaskStore, work: Work, report: Work, notes: list[Any]
 ) -> None:
-    submitted = batch([work.call(number=2), work.call(number=4)], on_success=report.call(name="well"))
+    submitted = batch([work.new(number=2), work.new(number=4)], on_success=report.new(name="well"))
     store.drain()
     assert notes == [2, 4, ("well", BatchResult(2, 2, 0, 0))]
     assert (submitted.callback, [int(handle) for handle in submitted.members]) == (None, [1, 2])
@@ -86,7 +86,7 @@ def test_a_task_without_dependencies_has_no_batch(store: TaskStore, report: Work
 
 def test_then_can_have_more_dependencies(store: TaskStore, work: Work, report: Work, notes: list[Any]) -> None:
     first = work.submit(number=6)
-    batch([work.options(delay="1h").call(number=8)], callback=report.options(after=first).call(name="both"))
+    batch([work.options(delay="1h").new(number=8)], callback=report.options(after=first).new(name="both"))
     store.drain()
     assert notes == [6]
     store.drain(ahead="2h")
@@ -122,8 +122,8 @@ def test_a_callback_reads_the_results_of_its_batch(
 ) -> None:
     half = totals[0]
     batch(
-        [half.options(priority=n + 1).call(number=n) for n in range(4)],
-        callback=totals[callback].options(max_attempts=1).call(),
+        [half.options(priority=n + 1).new(number=n) for n in range(4)],
+        callback=totals[callback].options(max_attempts=1).new(),
     )
     store.drain()
     assert notes == [[Fraction(n, 2) for n in range(4)]]
@@ -134,11 +134,11 @@ def test_a_missing_result_is_an_error_or_in_its_place(
     store: TaskStore, totals: tuple[Work, ...], notes: list[Any], callback: int
 ) -> None:
     half = totals[0].options(max_attempts=1)
-    batch([half.call(number=3), half.call(number=-1)], callback=totals[callback].call(lenient=True))
+    batch([half.new(number=3), half.new(number=-1)], callback=totals[callback].new(lenient=True))
     store.drain()
     ((first, second),) = notes
     assert (first, type(second), second.message) == (Fraction(3, 2), TaskFailed, "below zero")
-    batch([half.call(number=-1)], callback=totals[callback].options(max_attempts=1).call())
+    batch([half.new(number=-1)], callback=totals[callback].options(max_attempts=1).new())
     assert [ran.verb for ran in store.drain()] == ["die", "die"]
     assert "TaskFailed" in str(store.tasks()[-1].error)
 
@@ -174,24 +174,24 @@ async def test_a_blocking_read_on_an_event_loop_is_rejected() -> None:
 
 
 async def test_a_batch_can_be_submitted_on_an_event_loop(store: TaskStore, work: Work, report: Work) -> None:
-    submitted = await batch_async([work.call(number=2)], callback=report.call(name="then"))
+    submitted = await batch_async([work.new(number=2)], callback=report.new(name="then"))
     assert submitted.callback == submitted.members[0] + 1
     with pytest.raises(WouldBlock, match=r"batch\(\) would .* await batch_async"):
-        batch([work.call(number=2)])
+        batch([work.new(number=2)])
     await asyncio.to_thread(disconnect)
 
 
 def test_an_object_that_is_not_a_call_is_rejected(store: TaskStore, work: Work) -> None:
-    for odd in ([work], [work.submit(number=2)], work.call(number=2)):
-        with pytest.raises(InvalidTask, match=r"pass a list of calls, each made with handler\.call"):
+    for odd in ([work], [work.submit(number=2)], work.new(number=2)):
+        with pytest.raises(InvalidTask, match=r"pass a list of calls, each made with handler\.new"):
             batch(odd)  # type: ignore[arg-type]
     with pytest.raises(InvalidTask, match="1 for `call`: "):
-        batch([work.call(number=2)], callback=work.task_handle(1))  # type: ignore[arg-type]
+        batch([work.new(number=2)], callback=work.task_handle(1))  # type: ignore[arg-type]
 
 
 def test_an_empty_batch_is_rejected(store: TaskStore, report: Work) -> None:
     with pytest.raises(InvalidTask, match="pass at least one call"):
-        batch([], callback=report.call(name="never"))
+        batch([], callback=report.new(name="never"))
 
 
 def test_then_waits_for_a_member_that_is_a_duplicate(
@@ -199,8 +199,8 @@ def test_then_waits_for_a_member_that_is_a_duplicate(
 ) -> None:
     there = work.options(unique_key="k", unique="forever").submit(number=2)
     store.drain()
-    calls = [work.options(unique_key="k", unique="forever").call(number=3), work.call(number=4)]
-    submitted = batch(calls, callback=report.call(name="then"))
+    calls = [work.options(unique_key="k", unique="forever").new(number=3), work.new(number=4)]
+    submitted = batch(calls, callback=report.new(name="then"))
     assert submitted.members[0] == there
     assert submitted.members[0].duplicate
     store.drain()

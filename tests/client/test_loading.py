@@ -19,7 +19,7 @@ def packages() -> set[str]:
 """
 
 AFTER_CONNECT = """
-runner.connect(url=os.environ["RUNNER_URL"])
+runner.connect(url=os.environ["TASKTUI_URL"])
 before = packages()
 GREET.submit("Ada")
 asyncio.run(GREET.submit_async("Ada"))
@@ -44,7 +44,7 @@ IN_A_TRANSACTION = f"""
 import aiosqlite
 {FINDER}
 async def main() -> None:
-    async with aiosqlite.connect(os.environ["RUNNER_URL"].removeprefix("sqlite:///")) as tx:
+    async with aiosqlite.connect(os.environ["TASKTUI_URL"].removeprefix("sqlite:///")) as tx:
         await tx.execute("BEGIN")
         await GREET.options(tx=tx).submit_many_async([{{"name": "Ada"}}, {{"name": "Bob"}}])
         await tx.commit()
@@ -56,7 +56,7 @@ asyncio.run(main())
 def printed(code: str, url: str) -> str:
     """Run a program that submits to a database, and return its output."""
     program = [sys.executable, "-W", "error", "-c", SETUP + code]
-    environment = {**os.environ, "RUNNER_URL": url}
+    environment = {**os.environ, "TASKTUI_URL": url}
     return subprocess.run(program, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
 

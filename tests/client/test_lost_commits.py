@@ -122,7 +122,7 @@ async def test_a_connection_that_breaks_before_the_commit_leaves_no_doubt(
 async def test_a_command_reports_it_too(
     commits: LostCommits, database: Database, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RUNNER_URL", commits.url)
+    monkeypatch.setenv("TASKTUI_URL", commits.url)
     commits.lose(loss(commits, transaction=False))
     arguments = ["submit", "mail.send", '{"number": 1}', "--key", "order-7"]
     assert await asyncio.to_thread(exit_code_of, lambda: run(arguments)) == 4

@@ -198,7 +198,7 @@ async def test_closing_the_client_waits_for_running_submits(
 def test_a_submit_after_closing_the_client_goes_to_the_same_database(
     send_coupon: TaskHandler[Any, Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RUNNER_URL", f"sqlite:///{tmp_path}/other.db")
+    monkeypatch.setenv("TASKTUI_URL", f"sqlite:///{tmp_path}/other.db")
     ids = [send_coupon.submit(user_id=1)]
     disconnect()
     ids.append(send_coupon.submit(user_id=2))

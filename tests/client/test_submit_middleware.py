@@ -46,7 +46,7 @@ async def test_every_way_to_submit_passes_through(work: TaskHandler[Any, Any, An
     engine = sa.create_engine(f"sqlite:///{store.settings.url.database}")
     with engine.begin() as connection:
         handles.append(work.options(tx=connection).submit(n=4))
-        handles += batch([work.call(n=5)], tx=connection).members
+        handles += batch([work.new(n=5)], tx=connection).members
     engine.dispose()
     assert handles == ids
     assert [task.key for task in store.tasks(work)] == [f't1-{{"n":{n}}}' for n in range(1, 6)]

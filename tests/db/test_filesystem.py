@@ -97,7 +97,7 @@ async def test_a_database_on_a_local_disk_is_opened(monkeypatch: pytest.MonkeyPa
 def test_without_proc_nothing_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(filesystem, "MOUNTS", tmp_path / "none")
     assert filesystem.read_mounts() == ""
-    filesystem.refuse_remote("/home/tasks.db")
+    filesystem.refuse_unsafe("/home/tasks.db")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -24,16 +25,16 @@ from runner.db.transaction import Transaction, clock
 from runner.db.types import EARLIEST
 from runner.errors import DatabaseRefused, DuplicateTask, InvalidInput, InvalidTask
 from runner.model.outcome import Done, Retry
-from runner.model.task import HIGHEST_FENCE, DependsOn, NewTask, OnDuplicate, UniqueSpec
+from runner.model.task import HIGHEST_FENCE, DependsOn, NewTask, OnDuplicate, UniqueKey
 from runner.operations.edit_values import FIELDS
 from runner.operations.results import Result, Target
 from runner.operations.retry import retry_now
 from runner.policy.lanes import Lane, LanePosition
 from runner.policy.limits import UNLIMITED
 from runner.queries.audit import audit as read_audit
+from runner.queries.counts import counts
 from runner.queries.failures import failures
 from runner.queries.health import health
-from runner.queries.queues import counts
 from runner.queries.registries import pauses
 from runner.queries.reports import pulses
 from runner.queries.runners import runners, unknown_handlers
@@ -44,7 +45,7 @@ from runner.queries.task.timeline import timeline
 from runner.queries.task_list.search import page
 from runner.queries.why.why import why
 from runner.settings import Settings
-from runner.store.claim import Claimant, HandlerDefaults, claim
+from runner.store.claim.plain import Claimant, HandlerDefaults, claim
 from runner.store.heartbeat import Identity, heartbeat, leave, register
 from runner.store.rescue import Rescuer, rescue
 from runner.store.retention import prune, retention_of
@@ -192,9 +193,18 @@ RUNNERS_AND_OPERATORS = ("runner", "operator")
 
 async def submits_once(tx: Transaction) -> None:
     for _ in range(2):
-        await submit(tx, NewTask("h", bucket=7, unique=UniqueSpec("k")))
+        await submit(tx, NewTask("h", bucket=7, unique_key=UniqueKey("k")))
     with pytest.raises(DuplicateTask):
-        await submit(tx, NewTask("h", unique=UniqueSpec("k", on_duplicate=OnDuplicate.ERROR)))
+        await submit(tx, NewTask("h", unique_key=UniqueKey("k", on_duplicate=OnDuplicate.ERROR)))
+
+
+async def submits_in_savepoints(tx: Transaction) -> None:
+    """An application's ORM opens a savepoint for each block: the task is new in the transaction nevertheless."""
+    async with tx.connection.begin_nested():
+        task_id = await tx.scalar(sa.text("INSERT INTO task (handler) VALUES ('h') RETURNING id"))
+        async with tx.connection.begin_nested():
+            await tx.execute(sa.text(f"INSERT INTO task_dependency (task_id, parent_id) VALUES ({task_id}, {DEAD})"))
+    await tx.execute(sa.text(f"INSERT INTO task_dependency (task_id, parent_id) VALUES ({task_id}, {HELD})"))
 
 
 async def submits_by_plain_sql(tx: Transaction) -> None:
@@ -211,8 +221,8 @@ async def submits_by_plain_sql(tx: Transaction) -> None:
 async def submits_after_a_refusal(tx: Transaction) -> None:
     """A refused batch leaves none of its keys behind, although the transaction goes on."""
     unique = tx.tables.unique.c
-    await submit(tx, NewTask("h", unique=UniqueSpec("k")))
-    batch = [NewTask("h", unique=UniqueSpec(key, on_duplicate=OnDuplicate.ERROR)) for key in ("fresh", "k")]
+    await submit(tx, NewTask("h", unique_key=UniqueKey("k")))
+    batch = [NewTask("h", unique_key=UniqueKey(key, on_duplicate=OnDuplicate.ERROR)) for key in ("fresh", "k")]
     with pytest.raises(DuplicateTask):
         await submit_many(tx, batch)
     keys = await tx.rows(sa.select(unique.unique_key).where(unique.unique_key.in_(["k", "fresh"])))
@@ -227,6 +237,21 @@ KEY_THEFT = {
     "move a key": "UPDATE task_unique SET unique_key = 'other'",
 }
 """Statements that change or lock unique keys."""
+
+FOREIGN_DEPENDENCY = {
+    "cancel the task of another": (
+        f"INSERT INTO task_dependency (task_id, parent_id, on_failure) VALUES ({LATER}, {DEAD}, 'cancel')"
+    ),
+    "block the task of another": (
+        f"INSERT INTO task_dependency (task_id, parent_handler, parent_key) VALUES ({LATER}, 'h', 'x')"
+    ),
+    "block a missing task": "INSERT INTO task_dependency (task_id, parent_id) VALUES (999, 1)",
+    "add to its own, and to that of another": (
+        "WITH own AS (INSERT INTO task (handler) VALUES ('h') RETURNING id) INSERT INTO task_dependency "
+        f"(task_id, parent_id) SELECT id, 1 FROM own UNION ALL SELECT {LATER}, 1"
+    ),
+}
+"""Statements that add a dependency to a task of an earlier transaction."""
 
 HOLDS = {
     "free": ("until finished", 0),
@@ -289,6 +314,7 @@ CASES = (
     Case("submit", submits, ("producer", *RUNNERS_AND_OPERATORS)),
     Case("submit once", submits_once, ("producer", *RUNNERS_AND_OPERATORS)),
     Case("submit once by plain SQL", submits_by_plain_sql, ("producer", *RUNNERS_AND_OPERATORS)),
+    Case("submit in savepoints", submits_in_savepoints, ("producer", *RUNNERS_AND_OPERATORS)),
     Case("submit after a refusal", submits_after_a_refusal, ("producer", *RUNNERS_AND_OPERATORS)),
     Case("ask what is unfinished", lambda tx: unfinished(tx, "h", "k"), ROLES),
     Case("look", all_queries, ("reader", *RUNNERS_AND_OPERATORS)),
@@ -296,7 +322,10 @@ CASES = (
     Case("submit after others", submits_after, ("producer", *RUNNERS_AND_OPERATORS)),
     Case("choose a fence", sent("INSERT INTO task(handler, fence) VALUES ('h', 7)"), RUNNERS_AND_OPERATORS),
     Case("settle", settles, ("runner",)),
-    Case("read the last id of a dependency", sent("SELECT last_value FROM task_dependency_id_seq"), ("runner",)),
+    *(
+        Case(f"read the last id of {table}", sent(f"SELECT last_value FROM {table}_id_seq"), ROLES[1:])
+        for table in ("task", "task_dependency", "task_runner", "task_audit")
+    ),
     Case("raise a fence", sent("UPDATE task SET fence = fence + 1"), ("runner",)),
     Case("rewrite the history", sent("UPDATE task_history SET state = 'succeeded'"), ("runner",)),
     Case("delete an attempt", sent("DELETE FROM task_attempt"), ("runner",)),
@@ -306,8 +335,60 @@ CASES = (
     *(Case(name, verb, ("operator",)) for name, verb in (OPERATIONS | UNDOS).items()),
     Case("retry a task with the highest fence", retries_stuck, ("operator",)),
     *(Case(name, sent(statement), RUNNERS_AND_OPERATORS) for name, statement in KEY_THEFT.items()),
+    *(Case(name, sent(statement), RUNNERS_AND_OPERATORS) for name, statement in FOREIGN_DEPENDENCY.items()),
     *(Case(name, sent(statement), ()) for name, statement in NOBODY_MAY.items()),
 )
+
+
+RIGHTS = Path(__file__).with_name("rights.txt")
+"""The rights of each role, for reviewers: RIGHTS=write rewrites the file."""
+
+
+def test_the_rights_of_each_role_are_as_reviewed(seen_by: dict[str, str]) -> None:
+    lines = [line for who in ROLES for line in rights(who, seen_by[who])]
+    text = "\n".join(lines) + "\n"
+    if os.environ.get("RIGHTS") == "write":
+        RIGHTS.write_text(text)
+    assert text == RIGHTS.read_text()
+
+
+def rights(who: str, url: str) -> Iterator[str]:
+    """Plan each statement on each table and column: the server checks the rights, and executes nothing."""
+    with psycopg.connect(url, autocommit=True) as login:
+
+        def allows(statement: str) -> bool:
+            try:
+                login.execute(statement.encode())
+            except psycopg.errors.InsufficientPrivilege:
+                return False
+            return True
+
+        for table in tables().metadata.sorted_tables:
+            names = [column.name for column in table.columns]
+            forms = {
+                "SELECT": "SELECT {0} FROM {table}",
+                "INSERT": "INSERT INTO {table} ({0}) VALUES ({1})",
+                "UPDATE": "UPDATE {table} SET ({0}) = ROW({1})",
+            }
+
+            def permits(form: str, columns: list[str], table: str = table.name) -> bool:
+                values = ", ".join(["NULL"] * len(columns))
+                return allows("EXPLAIN " + form.format(", ".join(columns), values, table=table))
+
+            for verb, form in forms.items():
+                some = names if permits(form, names) else [name for name in names if permits(form, [name])]
+                if some:
+                    yield f"{who} {verb} {table.name}: {'all columns' if some == names else ', '.join(some)}"
+            whole = {
+                "DELETE": f"EXPLAIN DELETE FROM {table.name}",
+                "TRUNCATE": f"BEGIN; TRUNCATE {table.name}; ROLLBACK",
+                "LOCK EXCLUSIVE": f"BEGIN; LOCK TABLE {table.name} IN EXCLUSIVE MODE NOWAIT; ROLLBACK",
+                "ALTER": f"BEGIN; ALTER TABLE {table.name} ADD more int; ROLLBACK",
+            }
+            for verb, statement in whole.items():
+                if allows(statement):
+                    yield f"{who} {verb} {table.name}"
+                login.rollback()
 
 
 class RolledBack(Exception):
@@ -376,6 +457,17 @@ WRITTEN: dict[str, tuple[str, list[tuple[str, int | None, str | None, Any, Any]]
     "letting go": (
         "UPDATE task_dependency SET satisfied_by = 'me' WHERE task_id = 4",
         [("SQL UPDATE", 4, None, {"satisfied_by": None}, {"satisfied_by": "me"})],
+    ),
+    "a new dependency": (
+        "INSERT INTO task_dependency (task_id, parent_id) VALUES (1, 2)",
+        [("SQL INSERT", 1, None, {}, ANY)],
+    ),
+    "a new task with a dependency": (
+        (
+            "WITH own AS (INSERT INTO task (handler) VALUES ('h') RETURNING id) "
+            "INSERT INTO task_dependency (task_id, parent_id) SELECT id, 1 FROM own"
+        ),
+        [],
     ),
     "a pause": (
         "UPDATE task_queue SET paused_why = 'so' WHERE name = 'slow'",
@@ -481,6 +573,10 @@ GAPS: dict[str, tuple[str, list[str] | None]] = {
         "DROP TRIGGER key_guard ON task_unique",
         ["task_producer may take unique keys from other tasks: the trigger key_guard is missing"],
     ),
+    "dependencies without a guard": (
+        "DROP TRIGGER dependency_guard ON task_dependency",
+        ["task_producer may block or cancel tasks of other applications: the trigger dependency_guard is missing"],
+    ),
     "rights that were all taken back": ("REVOKE ALL ON task FROM task_operator", None),
 }
 """Changes by the owner that disable the script's protection, and the resulting findings."""
@@ -538,7 +634,7 @@ def test_commands_work_with_the_login_of_their_role(seen_by: dict[str, str], tmp
 
 
 def _environment(home: Path, url: str) -> dict[str, str]:
-    return {"RUNNER_URL": url, "HOME": str(home), "PATH": "/usr/bin:/bin"}
+    return {"TASKTUI_URL": url, "HOME": str(home), "PATH": "/usr/bin:/bin"}
 
 
 def test_the_script_names_every_table_with_prefix_and_schema() -> None:

@@ -6,14 +6,16 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
 from runner.db import connect
 from runner.db.database import Database
+from runner.db.handler_transactions import Wait
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
-from runner.errors import DatabaseLocked, ValueRejected
+from runner.errors import DatabaseLocked, DatabaseUnavailable, ValueRejected
 from runner.model.task import NewTask
 from runner.store.submit import submit
 from tests.conftest import on_postgresql, on_sqlite
@@ -284,3 +286,54 @@ async def test_a_shared_commit_that_fails_fails_for_all(database: Database) -> N
     assert [type(result) for result in results] == [ValueRejected] * 3
     assert await tasks(database) == 0
     assert await database.write_single(submit_one)
+
+
+@on_postgresql
+@pytest.mark.parametrize("use", ["read", "write", "read_single", "write_single", "for_handler", "in_thread"])
+async def test_a_connection_that_the_server_ends_gives_its_place_back(
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    """The server ends each new connection while it is prepared, and later in its transaction, more often than the
+    pool has places."""
+    database = Database.open(migrated_url)
+    ends = psycopg.connect(migrated_url, autocommit=True)
+    keep_plans = type(database.dialect).keep_plans
+
+    async def ended(self: Any, driver: Any) -> bool:
+        ends.execute("SELECT pg_terminate_backend(%s)", (driver.info.backend_pid,))
+        return await keep_plans(self, driver)
+
+    async def work(tx: Transaction) -> int:
+        return int(await tx.scalar(sa.text("SELECT 1")))
+
+    async def end(tx: Transaction) -> None:
+        ends.execute("SELECT pg_terminate_backend(%s)", (await tx.scalar(sa.text("SELECT pg_backend_pid()")),))
+        await work(tx)
+
+    monkeypatch.setattr(type(database.dialect), "keep_plans", ended)
+    for _ in range(15):
+        with pytest.raises((DatabaseUnavailable, sa.exc.DBAPIError)):
+            await used(database, migrated_url, use, end)
+    monkeypatch.undo()
+    assert await used(database, migrated_url, use, work) == 1
+    ends.close()
+    await database.dispose()
+
+
+async def used(database: Database, url: str, use: str, verb: Any) -> Any:
+    """Run a verb in one of the ways to use a connection."""
+    if use == "for_handler":
+        async with database.for_handler(Wait(1)) as tx:
+            return await verb(tx)
+    if use == "in_thread":
+        return await asyncio.to_thread(used_in_thread, database, url, verb.__name__ == "end")
+    return await getattr(database, use)(verb)
+
+
+def used_in_thread(database: Database, url: str, ends: bool) -> int:
+    with database.for_handler_in_thread(Wait(1)) as tx:
+        if ends:
+            pid = tx.connection.execute(sa.text("SELECT pg_backend_pid()")).scalar()
+            with psycopg.connect(url, autocommit=True) as server:
+                server.execute("SELECT pg_terminate_backend(%s)", (pid,))
+        return int(tx.connection.execute(sa.text("SELECT 1")).scalar() or 0)

@@ -185,3 +185,17 @@ async def test_a_handler_that_waits_for_another_program_lets_the_writers_of_its_
         rival.close()
         await asyncio.wait([handler])
     assert await submitting
+
+
+async def test_transactions_one_after_another_use_the_same_connection(database: Database) -> None:
+    """Each further connection would have a page cache, or a buffer of the server's rows, that grows with its use."""
+
+    async def used() -> int:
+        async with database.reading() as tx:
+            await tx.scalar(sa.select(1))
+            connection: Any = tx.connection.sync_connection
+            return id(connection.connection.driver_connection)
+
+    async with database.reading(), database.reading(), database.reading():
+        pass
+    assert len({await used() for _ in range(6)}) == 1

@@ -25,7 +25,7 @@ def manage(
     *arguments: str, database: dict[str, object], code: int = 0, folder: Path = PROJECT, **environment: str
 ) -> str:
     """Run a command of the project, and return what it prints."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RUNNER_", "PG"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}
     variables = {"DJANGO_DATABASE": json.dumps(database), "COLUMNS": "120", **environment}
     command = [sys.executable, "-W", "error", "manage.py", *arguments]
     done = subprocess.run(
@@ -44,7 +44,7 @@ def database(database_url: str, tmp_path: Path) -> dict[str, object]:
 
 @pytest.fixture
 def runner_settings(database_url: str) -> dict[str, object]:
-    """The setting RUNNER: on PostgreSQL the tables have a prefix."""
+    """The setting TASKTUI: on PostgreSQL the tables have a prefix."""
     return {"TABLE_PREFIX": "shop_"} if database_url.startswith("postgresql") else {}
 
 

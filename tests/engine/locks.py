@@ -2,10 +2,33 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import psycopg
+
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def locked_by_program(url: str) -> Iterator[str]:
+    """Lock a SQLite file from another program during the block; the fact in messages."""
+    words = [sys.executable, "-c", HOLD, urlsplit(url).path]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"locked\n"
+        yield f"database is locked, held by process {program.pid} ({sys.executable}"
+        assert program.stdin is not None
+        program.stdin.close()
 
 
 class Lock:

@@ -13,7 +13,7 @@ from aiosqlite import Connection
 
 from runner.db.database import Database
 from runner.db.thread_connections import ThreadConnection, ThreadConnections
-from runner.store.claim import claim, claim_suspect
+from runner.store.claim.plain import claim, claim_suspect
 from tests.db.replaced_fetch import Fetch, replace_fetch
 from tests.postgres.proxy import Proxy
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import Context, Dead, handler, resource
+from tests.engine.frames import Frame, collect, end_attempt, leftovers
 
 RESOURCES: list[int] = []
 """Process ids in which the resource was opened."""
@@ -165,3 +167,67 @@ def spin(ms: float) -> int:
 def compute(ms: float) -> int:
     """Our form of the same function."""
     return spin(ms)
+
+
+@handler("process.secrets", executor="process")
+def secret_lines(ctx: Context, password: str) -> None:
+    """Log the argument in each way."""
+    ctx.logger.info("by the context: %s", password)
+    logging.getLogger("shop").info("by a logger: %s", password, extra={"extra": [password]})
+    try:
+        raise LookupError(f"by an error: {password}")
+    except LookupError:
+        logging.getLogger("shop").exception("failed")
+
+
+@handler("process.frames", executor="process", timeout=0.5)
+def frames(ctx: Context, end: str) -> None:
+    """End an attempt with a large local variable, without a collector."""
+    gc.disable()
+    frame = Frame()
+    ctx.progress(1)
+    end_attempt(ctx, end, frame)
+    if end == "timeout":
+        ctx.stop.wait(10)
+
+
+@handler("process.frames_async", executor="process", timeout=0.5)
+async def frames_async(ctx: Context, end: str) -> None:
+    """The same as a coroutine."""
+    gc.disable()
+    frame = Frame()
+    ctx.progress(1)
+    await asyncio.sleep(0)
+    end_attempt(ctx, end, frame)
+    if end == "timeout":
+        await asyncio.sleep(10)
+
+
+@handler("process.garbage", executor="process")
+def garbage() -> list[Any]:
+    """The variables of earlier attempts in this process, and the garbage that they left."""
+    alive = len(Frame.alive)
+    return [alive, dict(leftovers(collect()))]
+
+
+@handler("process.checkpoint", executor="process")
+def checkpoint(ctx: Context) -> None:
+    ctx.checkpoint({"row": 1})
+
+
+@handler("process.late_checkpoint", executor="process", timeout=1.0)
+def save_late(ctx: Context, folder: Path) -> None:
+    with (folder / "runs").open("a") as runs:
+        runs.write("1")
+    while not (folder / "go").exists():
+        time.sleep(0.02)
+    ctx.checkpoint({"row": 1})
+
+
+@handler("process.late_checkpoint_async", executor="process", timeout=1.0)
+async def save_late_async(ctx: Context, folder: Path) -> None:
+    with (folder / "runs").open("a") as runs:
+        runs.write("1")
+    while not (folder / "go").exists():
+        await asyncio.sleep(0.02)
+    await ctx.checkpoint({"row": 1})

@@ -9,13 +9,13 @@ import sqlalchemy as sa
 
 from runner import Context
 from runner.db.transaction import Transaction
-from runner.engine import notes
+from runner.engine.executing import notes
 from runner.errors import DatabaseUnavailable, FencedOut, InvalidCheckpoint, InvalidProgress
 from runner.operations.results import Actor, Result, Target
-from runner.operations.retry import rewind
+from runner.operations.rewind import rewind
 from runner.operations.undo.undo import undo
 from runner.queries.task.detail import task_detail
-from runner.store.attempts import KEPT_CHECKPOINTS, last_checkpoints
+from runner.store.notes import KEPT_CHECKPOINTS, last_checkpoints
 from runner.urls import parse_url
 from tests.conftest import on_sqlite
 from tests.engine.harness import Harness, until, wait_for_event

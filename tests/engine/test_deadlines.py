@@ -3,9 +3,9 @@
 import asyncio
 import gc
 
-from runner.engine.attempt_outcome import AttemptLimits
-from runner.engine.deadlines import KEPT
-from runner.engine.executor import Executor
+from runner.engine.executing.attempt_outcome import AttemptLimits
+from runner.engine.executing.deadlines import KEPT
+from runner.engine.executing.executor import Executor
 from runner.model.outcome import Done, Outcome, Retry
 from tests.engine.harness import WAIT_SECONDS
 from tests.engine.test_executor import AT_ONCE, running_task, waiting

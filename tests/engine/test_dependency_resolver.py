@@ -8,11 +8,11 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
-from runner.engine import dependency_resolver
-from runner.engine.dependency_resolver import DependencyResolver
+from runner.engine.settling import dependency_resolver
+from runner.engine.settling.dependency_resolver import DependencyResolver
 from runner.handlers.context import Context
 from runner.model.outcome import Dead
-from runner.model.task import DependsOn, OrderSpec, State
+from runner.model.task import DependsOn, OrderKey, State
 from runner.store.dependencies.parents import release_followers
 from runner.store.dependencies.resolve import FinishedParent
 from tests.conftest import on_sqlite
@@ -63,7 +63,7 @@ async def test_only_tasks_with_followers_in_their_order_key_are_released_by_a_wr
     child = await harness.submit("step", **after(parent))
     await harness.work(poll_interval="1h")
     assert (order, released) == ([parent, child], [])
-    first, second = [await harness.submit("step", order=OrderSpec("k", "wait")) for _ in range(2)]
+    first, second = [await harness.submit("step", order_key=OrderKey("k", "wait")) for _ in range(2)]
     await harness.work(poll_interval="1h")
     assert order[2:] == [first, second]
     assert first in released
@@ -75,7 +75,7 @@ async def test_a_chain_of_an_order_key_leaves_no_other_dependent_behind(
     async def no_sweep(_resolver: DependencyResolver) -> None: ...
 
     monkeypatch.setattr(DependencyResolver, "sweep", no_sweep)
-    chain = [await harness.submit("step", order=OrderSpec("k")) for _ in range(5)]
+    chain = [await harness.submit("step", order_key=OrderKey("k")) for _ in range(5)]
     others = [await harness.submit("step", **after(parent)) for parent in chain]
     async with harness.running(poll_interval="1h"):
         await harness.wait_for(*chain, *others)
@@ -105,8 +105,7 @@ async def test_any_runner_finds_missed_dependents(harness: Harness, order: list[
     parent = await harness.submit("step")
     child = await harness.submit("step", **after(parent))
     async with harness.running(poll_interval="50ms") as runner:
-        runner.dependency_resolver.add = lambda *tasks: None  # type: ignore[method-assign] # as if it had died in between
-        runner.worker._on_final = lambda *tasks: None
+        runner.dependency_resolver.add = lambda tasks: None  # type: ignore[method-assign] # as if it had died in between
         await harness.wait_for(parent, child)
     assert order == [parent, child]
 
@@ -129,13 +128,14 @@ async def test_a_row_that_no_database_takes_holds_up_no_other(
         await harness.wait_for(parent, *(id for id in children if id != children[2]))
     assert await harness.state(children[2]) == State.BLOCKED
     assert sorted(order) == [parent, *(id for id in children if id != children[2])]
-    assert f"task {children[2]} could not be unblocked" in caplog.text
+    assert f"task {children[2]} (step): " in caplog.text
+    assert "its dependency is not resolved" in caplog.text
 
 
 async def test_while_nothing_waits_that_is_asked_now_and_then_and_nothing_else(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.engine.dependency_resolver.CHECK_INTERVAL", 3_600.0)
+    monkeypatch.setattr("runner.engine.settling.dependency_resolver.CHECK_INTERVAL", 3_600.0)
     asked: list[str] = []
     runner = harness.runner()
     read_single = runner.database.read_single
@@ -147,9 +147,9 @@ async def test_while_nothing_waits_that_is_asked_now_and_then_and_nothing_else(
     runner.database.read_single = counting  # type: ignore[method-assign, assignment] # looks over its shoulder
     telling = asyncio.ensure_future(runner.dependency_resolver.run())
     for id in range(1, 200):
-        runner.dependency_resolver.add(FinishedParent(id, "step", None))
+        runner.dependency_resolver.add([FinishedParent(id, "step", None)])
     await until(lambda: runner.dependency_resolver.idle)
-    runner.dependency_resolver.add(FinishedParent(200, "step", None))
+    runner.dependency_resolver.add([FinishedParent(200, "step", None)])
     await asyncio.sleep(0)
     telling.cancel()
     await runner.database.dispose()

@@ -13,6 +13,7 @@ from runner.db.schema import MINUTE_COUNTS
 from runner.db.transaction import clock
 from runner.model.task import State
 from runner.queries.failures import failures
+from runner.store.claim.plain import Claimant
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until, wait_for_event
 from tests.engine.locks import Lock
 from tests.engine.test_terminating import claimed_without_a_slot, terminate
@@ -98,16 +99,16 @@ async def test_tasks_of_a_claim_in_progress_are_released(harness: Harness, lock:
 
     task = await harness.submit("work")
     runner = harness.runner(poll_interval="1h", heartbeat_interval="2s")
-    survey = runner.claimer._survey
+    survey = runner.claimer.survey.run
     surveyed = asyncio.Event()
 
-    async def survey_and_lock() -> None:
-        await survey()
+    async def survey_and_lock(claimant: Claimant) -> None:
+        await survey(claimant)
         if not surveyed.is_set():
             await lock.take()
             surveyed.set()
 
-    runner.claimer._survey = survey_and_lock  # type: ignore[method-assign]
+    runner.claimer.survey.run = survey_and_lock  # type: ignore[method-assign]
     async with at_work(runner) as life:
         await wait_for_event(surveyed)
         await asyncio.sleep(0.1)  # the claim is on its way; were it not, it would not claim and the test would hold
@@ -151,7 +152,9 @@ async def test_a_task_that_outlives_every_runner_is_dead_after_max_interruptions
             assert await asyncio.wait_for(started.get(), WAIT_SECONDS) == 1
     row = await harness.row(task)
     assert (row.state, row.interruptions) == ("dead", 2)
-    assert row.error.startswith("Interrupted: runners stopped 3 times before the task ended")
+    assert row.error.startswith(
+        "Interrupted: stops of runners and outages interrupted the task 3 times before it ended"
+    )
     assert [tried.verb for tried in await harness.attempts(task)] == ["interrupt", "interrupt", "die"]
     async with harness.database.reading() as tx:
         assert [(group.dead, group.count.number) for group in await failures(tx)] == [(1, 1)]

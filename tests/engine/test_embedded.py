@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -163,7 +164,7 @@ async def test_it_works_on_the_database_of_connect(
     handlers: Handlers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, databases: object
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("RUNNER_URL", raising=False)
+    monkeypatch.delenv("TASKTUI_URL", raising=False)
     work = handlers.make("test.connected")
     connect(url="sqlite:///app.db", table_prefix="shop_")
     try:
@@ -171,10 +172,37 @@ async def test_it_works_on_the_database_of_connect(
             await (await work.submit_async(queue="a")).wait(timeout=WAIT_SECONDS)
         assert (runner.settings.concurrency, runner.settings.table_prefix) == (7, "shop_")
         other = Runner([work], url="sqlite:///other.db").settings
-        assert (other.url.database, other.table_prefix) == ("other.db", "")
+        assert (other.url.database, other.table_prefix) == (str(tmp_path / "other.db"), "")
     finally:
         disconnect()
     assert [file.name for file in tmp_path.glob("*.db")] == ["app.db"]
+
+
+@on_sqlite
+async def test_a_handler_may_change_the_folder_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: Handlers, databases: object
+) -> None:
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)  # and back, at the end of the test
+    monkeypatch.setenv("TASKTUI_URL", "sqlite:///app.db")
+    disconnect()
+
+    @handler("test.chdir")
+    def chdir() -> str:
+        os.chdir(elsewhere)
+        return str(Path.cwd())
+
+    work = handlers.make("test.after")
+    try:
+        async with Runner([chdir, work], url="sqlite:///app.db", **QUICK):
+            folders = await (await chdir.submit_async()).wait(timeout=WAIT_SECONDS)
+            for queue in ("a", "b"):  # the second one on an idle connection
+                await (await work.submit_async(queue=queue)).wait(timeout=WAIT_SECONDS)
+    finally:
+        disconnect()
+    assert folders == str(elsewhere)
+    assert [queue for queue, _ in handlers.ran] == ["a", "b"]
+    assert not [*elsewhere.iterdir()]
 
 
 @on_sqlite

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from runner.engine.attempt_outcome import AttemptLimits
-from runner.engine.executor import Executor
+from runner.engine.executing.attempt_outcome import AttemptLimits
+from runner.engine.executing.executor import Executor
 from runner.engine.slots import InFlight, Running
 from runner.handlers.context import Context
 from runner.handlers.registry import Handler, Options

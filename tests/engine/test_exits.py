@@ -8,12 +8,15 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from runner.db.database import Database
+from runner.engine import forced_end
 from runner.engine import main as process
-from runner.engine.main import run_contained
+from runner.engine.hosting.event_loop import run_contained
+from runner.errors import ConfigurationError
 from tests.engine.harness import Harness
 
 
@@ -99,8 +102,8 @@ async def test_a_signal_that_its_sender_repeats_at_once_only_drains(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exits: list[int] = []
-    monkeypatch.setattr(process, "exit_now", exits.append)
-    runner, forced = harness.runner(), process.ForcedEnd(60.0, lambda _: None, 1)
+    monkeypatch.setattr(forced_end, "exit_now", exits.append)
+    runner, forced = harness.runner(), forced_end.ForcedEnd(60.0, lambda _: None, 1)
     try:
         with process._signals(runner, forced):
             for _ in range(2):  # as `timeout` does: to the process, and to its group
@@ -110,3 +113,17 @@ async def test_a_signal_that_its_sender_repeats_at_once_only_drains(
         forced.disarm()
     assert runner.stopping
     assert (exits, forced.code) == ([], 1)
+
+
+@pytest.mark.parametrize(("module", "names"), [("gevent.monkey", "saved"), ("eventlet.patcher", "already_patched")])
+async def test_a_runner_refuses_to_start_where_a_library_has_replaced_threads_and_sockets(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, module: str, names: str
+) -> None:
+    @harness.handler("plain")
+    async def plain() -> None: ...
+
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{names: {"os": {}, "socket": {}, "threading": {}}}))
+    with pytest.raises(ConfigurationError, match=r"has patched modules of the standard library \(socket, threading\)"):
+        harness.runner()
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{names: {}}))
+    await harness.work()

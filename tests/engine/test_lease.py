@@ -4,8 +4,9 @@ import pytest
 
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
-from runner.engine.heartbeat import MARGIN, STEADY, Lease
+from runner.engine.lease.lease import MARGIN, STEADY, Lease
 from runner.store.heartbeat import Identity
+from runner.store.rescue import any_lost
 
 pytestmark = pytest.mark.both_databases
 
@@ -25,7 +26,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("runner.engine.heartbeat.elapsed", clock.elapsed)
+    monkeypatch.setattr("runner.engine.lease.lease.elapsed", clock.elapsed)
     return clock
 
 
@@ -72,17 +73,14 @@ async def heard_last(lease: Lease, database: Database, ago: float) -> None:
         )
 
 
-async def test_a_fresh_runner_gives_others_one_lease_to_renew(lease: Lease, clock: Clock) -> None:
-    await renewed_for(lease, clock, 0.8 * LEASE)
-    assert (lease.is_valid, lease.may_rescue) == (True, False)
-    await renewed_for(lease, clock, 0.2 * LEASE)
-    assert lease.may_rescue
-
-
-async def test_a_runner_that_registers_again_waits_again(lease: Lease, clock: Clock) -> None:
-    await renewed_for(lease, clock, LEASE)
-    await lease.register()
-    assert (lease.is_valid, lease.may_rescue) == (True, False)
+async def test_a_fresh_runner_asks_the_database_whether_it_may_rescue(lease: Lease, database: Database) -> None:
+    assert (lease.is_valid, lease.may_rescue) == (True, True)
+    other = Lease(database, LEASE, ME)
+    await other.register()
+    runner = database.tables.runner
+    async with database.writing() as tx:
+        await tx.execute(runner.update().where(runner.c.id == other.id).values(lease_until=db_later(db_now(), -1)))
+    assert not await database.read_single(any_lost, lease.rescuer, 0.0)
 
 
 async def test_a_runner_that_could_not_renew_gives_others_one_lease(lease: Lease, clock: Clock) -> None:

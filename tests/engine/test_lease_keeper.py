@@ -16,8 +16,8 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.types import db_later, db_now
-from runner.engine import lease_keeper, watchdog
-from runner.engine.watchdog import KeeperProcess
+from runner.engine.lease import lease_keeper, watchdog
+from runner.engine.lease.watchdog import KeeperProcess
 from runner.model.task import State
 from runner.queries.runners import runners
 from runner.settings import Settings
@@ -43,7 +43,7 @@ async def waits() -> None:
 async def holds(folder: str) -> None:
     file = os.open(f"{folder}/fifo", os.O_RDWR)
     await asyncio.sleep(0.3)
-    if (url := os.environ["RUNNER_URL"]).startswith("sqlite"):
+    if (url := os.environ["TASKTUI_URL"]).startswith("sqlite"):
         connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=0)
         while connection.in_transaction is False:  # until no thread of this process is writing
             try:
@@ -61,7 +61,7 @@ async def holds(folder: str) -> None:
 def process(url: str, folder: Path) -> Iterator[Program]:
     """A runner process that logs to the file `log`."""
     (folder / "held_handlers.py").write_text(HANDLERS)
-    settings = {"RUNNER_URL": url, "RUNNER_LEASE_TIMEOUT": f"{LEASE}s", "RUNNER_HEARTBEAT_INTERVAL": "500ms"}
+    settings = {"TASKTUI_URL": url, "TASKTUI_LEASE_TIMEOUT": f"{LEASE}s", "TASKTUI_HEARTBEAT_INTERVAL": "500ms"}
     runner = Program(
         "runner", "work", "-H", "held_handlers",
         log=folder / "log", directory=folder, environment=os.environ | settings,
@@ -109,6 +109,7 @@ async def test_a_held_interpreter_lock_does_not_cost_the_lease_and_a_stop_does(
         (row,) = await harness.database.read(runners)
         assert row.block is not None
         assert row.block.locked
+        assert row.block.fact.startswith("its thread ")
         assert row.culprit == f"one of holds (task {task}), waits (task {neighbour})"
         assert row.blocked_for > 1
 
@@ -260,5 +261,5 @@ async def test_a_keeper_that_cannot_start_does_not_stop_the_watchdog(
         keeper.ping(1, 0.0)
     keeper.stop()
     assert [record.getMessage() for record in caplog.records] == [
-        "could not start the lease keeper: No such file or directory"
+        "/nowhere/python: No such file or directory (errno 2): could not start the lease keeper, trying again in 60 s"
     ]

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner import handler
-from runner.engine.limited_claims import LimitedClaims
+from runner.engine.claiming.limited_claims import LimitedClaims
 from runner.engine.slots import Slots
 from runner.errors import InvalidHandler
 from runner.operations.limit import LimitEdit, set_limits
@@ -241,7 +241,8 @@ async def test_suspects_of_a_limited_handler_run_without_other_tasks(harness: Ha
     ("order", "priority", "waited", "is_first"),
     [
         (STRICT, 1, 1_000, False),
-        (STRICT, 5, 0, True),
+        (STRICT, 5, 0, False),
+        (STRICT, 5, 2, True),
         (STRICT, 9, 0, True),
         (AgedOrder(), 1, 1_000, True),
         (AgedOrder(), 1, 60, False),
@@ -254,7 +255,7 @@ async def test_lanes_with_and_without_limits_have_their_turns_in_the_order_of_th
     lanes, slots = Lanes(lambda _: True, LanePosition(0, 0), order), Slots("async", 4)
     limited, other = Lane("mail", "work", priority), Lane("default", "work", 5)
     lanes.survey([Head(limited, 0, -waited, paused=False, limited=True), Head(other, 0, -1, paused=False)])
-    claims = LimitedClaims(harness.database, lanes, {}, lambda _: slots, lambda _: None)
+    claims = LimitedClaims(harness.database, lanes, {}, lambda _: slots, lambda _: None, {})
     assert [turn.lanes for turn in claims.turns(slots)] == ([[limited], [other]] if is_first else [[other], [limited]])
 
 

@@ -6,15 +6,18 @@ import json
 import logging
 import traceback
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from runner import Context, Dead, logs
-from runner.engine.metrics import log_rescued
+from runner.engine.event_log import EventLog
+from runner.engine.events import Events, TasksRescued
 from runner.queries.failures import failures as read_failures
 from runner.store.rescue import Rescued
 from tests.engine.harness import Harness
+from tests.engine.process_handlers import secret_lines
+from tests.engine.test_processes import HANDLERS as PROCESS_HANDLERS
 
 SECRET = "swordfish"
 
@@ -201,9 +204,25 @@ class ShopClosed(Exception):
     pass
 
 
+@pytest.fixture
+def tracked() -> Iterator[list[Any]]:
+    """The type, text and functions of each exception that an error tracker receives with a log record."""
+    errors: list[Any] = []
+
+    class Tracker(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info:
+                kind, error, frames = record.exc_info
+                errors.append((kind, str(error), [frame.name for frame in traceback.extract_tb(frames)]))
+
+    logging.root.addHandler(tracker := Tracker())
+    yield errors
+    logging.root.removeHandler(tracker)
+
+
 @pytest.mark.parametrize("in_thread", [True, False])
 async def test_a_death_is_an_error_with_its_exception_and_a_retry_a_warning(
-    harness: Harness, caplog: pytest.LogCaptureFixture, in_thread: bool
+    harness: Harness, caplog: pytest.LogCaptureFixture, tracked: list[Any], in_thread: bool
 ) -> None:
     def sell(item: str) -> None:
         raise ShopClosed(f"no {item} today")
@@ -215,30 +234,64 @@ async def test_a_death_is_an_error_with_its_exception_and_a_retry_a_warning(
     task = await harness.submit("sell", {"item": "hats"}, key="order-1")
     await harness.work()
     retry, death = [record for record in caplog.records if getattr(record, "task", None) == task]
-    assert (retry.levelname, retry.exc_info, death.levelname) == ("WARNING", None, "ERROR")
-    assert death.exc_info is not None
-    assert (type(death.exc_info[1]), str(death.exc_info[1])) == (ShopClosed, "no hats today")
-    frames = [frame.name for frame in traceback.extract_tb(death.exc_info[2])]
-    assert frames == (["sell"] if in_thread else ["sell_async", "sell"])
+    assert (retry.levelname, death.levelname) == ("WARNING", "ERROR")
+    assert (retry.exc_info, death.exc_info) == (None, None)
+    assert tracked == [(ShopClosed, "no hats today", ["sell"] if in_thread else ["sell_async", "sell"])]
     names = ("handler", "queue", "key", "attempt", "max_attempts", "error_type")
     fields = [getattr(death, name) for name in names]
     assert fields == ["sell", "default", "order-1", 2, 2, f"{__name__}.ShopClosed"]
 
 
-async def test_the_exception_of_a_death_has_no_secret_of_the_payload(
-    harness: Harness, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_exception_of_a_death_has_no_secret_of_the_payload(harness: Harness, tracked: list[Any]) -> None:
     @harness.handler("sell", max_attempts=1)
     async def sell(password: str) -> None:
         raise ShopClosed(f"no entry with {password}")
 
     await harness.submit("sell", {"password": SECRET})
     await harness.work()
-    (death,) = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert death.exc_info is not None
-    assert [error_type := death.exc_info[0], str(death.exc_info[1])] == [error_type, "no entry with ***"]
-    assert error_type is not None
+    ((error_type, text, _),) = tracked
+    assert text == "no entry with ***"
     assert (error_type.__module__, error_type.__qualname__) == (__name__, "ShopClosed")
+
+
+@pytest.mark.parametrize("form", ["json", "human"])
+@pytest.mark.parametrize("where", ["on_loop", "in_thread", "process.secrets"])
+async def test_no_line_of_a_handler_has_a_secret_of_the_payload(
+    harness: Harness, root: logging.Logger, form: Literal["json", "human"], where: str
+) -> None:
+    stream = unconfigured(root)
+    logs.set_up(form, stream=stream)
+
+    async def on_loop(ctx: Context, password: str) -> None:
+        secret_lines(ctx, password)
+
+    harness.handler("on_loop")(on_loop)
+    harness.handler("in_thread")(secret_lines)
+    harness.handlers |= {name: made for name, made in PROCESS_HANDLERS.items() if name == where}
+    task = await harness.submit(where, {"password": 'hali"but'})
+    await harness.work()
+    assert await harness.state(task) == "succeeded"
+    shown = stream.getvalue()
+    assert [name for name in ("by the context", "by a logger", "by an error", "extra") if name not in shown] == (
+        ["extra"] if form == "human" else []
+    )
+    assert "hali" not in shown
+    assert "***" in shown
+
+
+async def test_the_logging_of_an_application_gets_lines_of_the_context_without_secrets(
+    harness: Harness, root: logging.Logger
+) -> None:
+    stream = configured(root, logging.INFO)
+
+    @harness.handler("sell")
+    async def sell(ctx: Context, password: str) -> None:
+        ctx.logger.info("by the context: %s", password)
+        ctx.logger.info("plain %s", "text")
+
+    await harness.submit("sell", {"password": SECRET})
+    await harness.work()
+    assert "runner.task|by the context: ***\nrunner.task|plain text\n" in stream.getvalue()
 
 
 async def test_a_death_without_an_exception_is_an_error_too(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
@@ -253,7 +306,8 @@ async def test_a_death_without_an_exception_is_an_error_too(harness: Harness, ca
 
 
 def test_a_task_that_dies_with_its_runner_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    EventLog(events := Events())
     for verb in ("rescue", "die"):
-        log_rescued(17, Rescued(verb, "default", "sell", 5, None))
+        events.publish(TasksRescued({17: Rescued(verb, "default", "sell", 5, None)}))
     assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
     assert [getattr(record, "task", None) for record in caplog.records] == [17, 17]

@@ -9,7 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
-from runner.engine.maintenance import Maintenance
+from runner.engine.periodic.maintenance import Maintenance
+from runner.engine.stuck_rows import StuckRows
 from runner.settings import Settings
 from runner.store.partitions import read_layout
 from runner.urls import parse_url
@@ -23,7 +24,9 @@ on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=Tr
 def maintenance_of(
     harness: Harness, database: Database | None = None, stopping: Callable[[], bool] = bool, **settings: Any
 ) -> Maintenance:
-    return Maintenance(database or harness.database, Settings(url=parse_url(harness.url), **settings), stopping)
+    return Maintenance(
+        database or harness.database, Settings(url=parse_url(harness.url), **settings), stopping, StuckRows()
+    )
 
 
 async def old_and_young(harness: Harness) -> None:

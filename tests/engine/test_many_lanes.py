@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from runner.engine import claimer
+from runner.engine.claiming import survey as surveying
 from runner.policy import lanes as policy
-from runner.store.claim import claim, claim_suspect
-from runner.store.lanes import survey
+from runner.store.claim.plain import claim, claim_suspect
+from runner.store.claim.survey import survey
 from tests.engine.harness import Harness, at_work
 
 QUEUES, SURVEYED, CLAIMED = 60, 20, 8
@@ -47,7 +47,7 @@ async def test_a_runner_works_through_many_queues_a_part_at_a_time(
     async def work(priority: int) -> None:
         order.append(priority)
 
-    monkeypatch.setattr(claimer, "MANY", SURVEYED)
+    monkeypatch.setattr(surveying, "MANY", SURVEYED)
     monkeypatch.setattr(policy, "CLAIMED", CLAIMED)
     tasks = [
         await harness.submit("work", {"priority": priority}, queue=f"q{number}", priority=priority)
@@ -55,7 +55,7 @@ async def test_a_runner_works_through_many_queues_a_part_at_a_time(
     ]
     runner = harness.runner(concurrency=4, prefetch=0)
     sizes = Sizes(runner.database)
-    runner.claimer._database = sizes  # type: ignore[assignment]
+    runner.claimer._database = runner.claimer.survey._database = sizes  # type: ignore[assignment]
     async with at_work(runner):
         await harness.wait_for(*tasks)
     assert max(sizes.surveyed) == SURVEYED

@@ -20,7 +20,7 @@ from runner import (
     on_success,
     resource,
 )
-from runner.engine import hooks
+from runner.engine.hosting import hooks
 from runner.handlers.hooks import LIFE_CYCLE
 from runner.handlers.resources import RESOURCES
 from tests.conftest import on_sqlite

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from runner.engine import process_attempt, worker
 from runner.engine import runner as engine_runner
-from runner.engine.executor import NO_MIDDLEWARE
-from runner.engine.process_messages import StartTokens
-from runner.engine.process_pool import WorkerProcess
+from runner.engine import worker
+from runner.engine.executing.executor import NO_MIDDLEWARE
+from runner.engine.processes import attempt as process_attempt
+from runner.engine.processes.messages import StartTokens
+from runner.engine.processes.pool import WorkerProcess
 from runner.engine.runner import Engine
 from runner.engine.slots import ProcessSlots, Running
 from runner.model.task import Claimed
@@ -47,6 +48,7 @@ async def offered(runner: Engine, started: Path) -> ProcessSlots:
     return slots
 
 
+@pytest.mark.slow
 @sqlite_first
 async def test_a_kill_takes_only_the_running_task(harness: Harness, tmp_path: Path) -> None:
     slow = await harness.submit("process.wait", {"folder": str(tmp_path)}, priority=9, max_attempts=1, timeout=1.0)
@@ -73,6 +75,7 @@ async def test_a_crash_takes_only_the_running_task(harness: Harness, tmp_path: P
     assert (await harness.state(after), (await harness.row(after)).attempt) == ("succeeded", 1)
 
 
+@pytest.mark.slow
 @sqlite_first
 async def test_a_memory_limit_takes_only_the_running_task(harness: Harness, tmp_path: Path) -> None:
     greedy = await harness.submit("process.greedy", {"folder": str(tmp_path)}, priority=9, max_attempts=1)
@@ -124,6 +127,7 @@ async def test_a_stop_returns_an_offered_task_without_an_interruption(
     assert [(row.state, row.attempt, row.interruptions) for row in rows] == [("waiting", 0, 1), ("waiting", 0, 0)]
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_a_stop_also_waits_for_an_offered_task_that_has_started(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -138,6 +142,7 @@ async def test_a_stop_also_waits_for_an_offered_task_that_has_started(
     assert [(row.state, row.attempt, row.interruptions) for row in rows] == [("waiting", 0, 1)] * 2
 
 
+@pytest.mark.slow
 @sqlite_first
 async def test_a_terminated_offered_task_never_starts(harness: Harness, tmp_path: Path) -> None:
     slow = await harness.submit("process.tidy", {"folder": str(tmp_path)}, priority=9)
@@ -152,6 +157,7 @@ async def test_a_terminated_offered_task_never_starts(harness: Harness, tmp_path
     assert not (tmp_path / "child").exists()
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_fewer_processes_take_offered_tasks_back(harness: Harness, tmp_path: Path) -> None:
     slow = await harness.submit("process.tidy", {"folder": str(tmp_path)}, priority=9)
@@ -206,13 +212,17 @@ def test_a_start_token_goes_to_one_of_its_two_ends() -> None:
     os.close(writing)
 
 
+async def answers(_: Running) -> None:
+    """A server that answers."""
+
+
 @pytest.mark.parametrize("in_time", [False, True])
 @on_sqlite
 async def test_a_process_that_has_begun_its_next_task_is_not_killed_for_the_one_before(
     harness: Harness, in_time: bool
 ) -> None:
     attempts = process_attempt.ProcessAttempts(
-        harness.runner().settings, None, NO_MIDDLEWARE, lambda: True, lambda _: None
+        harness.runner().settings, None, NO_MIDDLEWARE, lambda: True, lambda _: None, answers
     )
     first, second = (
         process_attempt._Attempt(attempts, Running(task(number), HANDLERS["process.pid"], ProcessSlots("processes", 1)))

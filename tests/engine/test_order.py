@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from runner.model.task import NewTask, OrderSpec
+from runner.model.task import NewTask, OrderKey
 from runner.store.submit import submit_many
 from tests.engine.harness import Harness, at_work
 
@@ -33,7 +33,7 @@ async def test_runners_keep_the_order_of_every_key(harness: Harness, tasks_per_k
 
     calls = [(f"key-{key}", number) for number in range(tasks_per_key) for key in range(KEYS)]
     tasks = [
-        NewTask("work", f'{{"key": "{key}", "number": {number}}}', order=OrderSpec(key), max_attempts=100)
+        NewTask("work", f'{{"key": "{key}", "number": {number}}}', order_key=OrderKey(key), max_attempts=100)
         for key, number in calls
     ]
     half = len(tasks) // 2

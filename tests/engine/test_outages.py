@@ -14,7 +14,7 @@ from runner.db import connect
 from runner.db.database import Database
 from runner.db.errors import IOERR_CORRUPTFS
 from runner.db.types import db_later, db_now
-from runner.engine import heartbeat as leases
+from runner.engine.lease import lease as leases
 from runner.errors import DatabaseRefused
 from tests.conftest import NO_POSTGRES, SqliteDatabases
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until, wait_for_event
@@ -122,7 +122,7 @@ async def test_a_runner_waits_for_a_database_that_is_away_when_it_starts(
     task = await harness.submit("work")
     await outage.begin()
     async with harness.running():
-        await until(lambda: has_logged(caplog, "database unavailable: retrying in "))
+        await until(lambda: has_logged(caplog, ": retrying in "))
         await outage.end()
         await harness.wait_for(task)
     assert not errors(caplog)
@@ -141,7 +141,7 @@ async def test_schedules_resume_by_their_misfire_policy_when_the_database_is_bac
     await harness.change(sa.insert(table).values(id="hourly", handler="work", rule="every 1h", **late))
     await outage.begin()
     async with harness.running():
-        await until(lambda: has_logged(caplog, "database unavailable: retrying in "))
+        await until(lambda: has_logged(caplog, ": retrying in "))
         await outage.end()
         await until(lambda: _has_rows(harness, tick))
     rows = await harness.rows(sa.select(tick.c.outcome).order_by(tick.c.tick))
@@ -159,7 +159,7 @@ async def test_a_runner_that_waits_for_its_database_can_be_stopped(
     await outage.begin()
     runner = outage.harness.runner()
     async with at_work(runner) as life:
-        await until(lambda: has_logged(caplog, "database unavailable: retrying in "))
+        await until(lambda: has_logged(caplog, ": retrying in "))
         runner.stop()
         assert await life
 
@@ -179,7 +179,7 @@ async def test_outcomes_wait_for_the_database_and_claims_stop(outage: Outage, ca
         await wait_for_event(begun)
         await outage.begin()
         go_on.set()
-        await until(lambda: has_logged(caplog, "database unavailable: 1 outcome buffered, retrying in "))
+        await until(lambda: has_logged(caplog, ": 1 outcome buffered, retrying in "))
         assert not runner.claimer._allowed()
         await outage.end()
         await harness.wait_for(task)
@@ -208,7 +208,7 @@ async def test_outcomes_outlast_an_outage_that_is_longer_than_the_lease(
         await outage.begin()
         await until(lambda: not runner.lease.is_valid)
         go_on.set()
-        await until(lambda: has_logged(caplog, "database unavailable: 1 outcome buffered, retrying in "))
+        await until(lambda: has_logged(caplog, ": 1 outcome buffered, retrying in "))
         await asyncio.sleep(0.3)  # the lease, of which `held` knows four fifths, is over for everybody
         await outage.end()
         await harness.wait_for(task)
@@ -228,11 +228,11 @@ async def test_a_scan_that_found_the_database_away_is_made_up_for_though_scans_a
     async with harness.running(
         poll_interval="1h", notify=False, sqlite_poll_interval="1h", lease_timeout="10s", heartbeat_interval="100ms"
     ) as runner:
-        await until(lambda: runner.claimer.scanned and runner.claimer.idle)
+        await until(lambda: runner.claimer.idle)
         task = await harness.submit("work")
         await outage.begin()
-        runner._scan_soon()
-        await until(lambda: has_logged(caplog, "database unavailable: retrying in "))
+        runner.scans.soon()
+        await until(lambda: has_logged(caplog, ": retrying in "))
         await outage.end()
         await harness.wait_for(task)
 

@@ -288,7 +288,7 @@ async def test_the_first_transaction_of_a_process_does_not_block_the_event_loop(
     """The ORM, which SQLAlchemy's AsyncConnection brings, takes a tenth of a second to import."""
     (tmp_path / "first_transaction.py").write_text(FIRST_TRANSACTION)
     task = await harness.submit("pay")
-    environment = os.environ | {"RUNNER_URL": migrated_url}
+    environment = os.environ | {"TASKTUI_URL": migrated_url}
     command = [str(PROGRAM), "work", "-H", "first_transaction", "--until-idle"]
     process = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
     output, _ = await process.communicate()

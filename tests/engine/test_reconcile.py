@@ -8,12 +8,13 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
+from runner.engine.claiming.scan_state import Gate
 from runner.engine.runner import Engine
 from runner.model.outcome import Outcome, Release
 from runner.model.task import Claimed, State
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
-from runner.store.claim import claim
+from runner.store.claim.plain import claim
 from runner.store.heartbeat import Identity, register
 from runner.store.settle import Settlement, settle
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until
@@ -35,7 +36,7 @@ async def submitted(harness: Harness, number: int, **options: Any) -> list[int]:
 
 
 async def ready(runner: Engine) -> None:
-    await until(lambda: runner.claimer.scanned and runner.claimer.idle)
+    await until(lambda: runner.claimer.idle)
 
 
 async def has_running(harness: Harness, number: int) -> bool:
@@ -100,7 +101,7 @@ async def test_the_first_heartbeat_that_sees_a_stranger_releases_it(harness: Har
 async def claimed_behind(harness: Harness, runner: Engine) -> list[Claimed]:
     """Claim the due tasks for a runner, and keep the answer from it."""
     claiming = runner.claimer
-    await claiming._survey()
+    await claiming.survey.run(claiming.claimant)
     return await harness.database.write_single(
         claim, claiming.claimant, claiming.lanes.positions, claiming._defaults, 100
     )
@@ -145,7 +146,7 @@ async def test_a_reply_whose_heartbeat_began_during_a_comparison_is_ignored(harn
 
     async with harness.running(**RARE) as runner:
         await ready(runner)
-        reconciler, claim_done = runner.reconciler, runner.claimer._claim_done
+        reconciler, claim_done = runner.reconciler, runner.claimer.claim_done
         (stranger,) = await submitted(harness, 1)
         await claimed_behind(harness, runner)
         claim_done.clear()
@@ -220,7 +221,7 @@ async def test_the_same_task_under_a_higher_fence_is_a_stranger_beside_its_earli
         assert (again.id, again.fence) == (task, 3)
         await runner._heartbeat()
         await until(lambda: has_running(harness, 0))
-        runner.claimer.open = True
+        runner.claimer.gate = Gate.OPEN
         go_on.set()
         await until(lambda: succeeds(harness, runner, task))
     assert fences == [False, True]

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner.cli.check import CheckStatus, Finding, run_checks
-from runner.engine import claimer
+from runner.engine.claiming import survey
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS
 from runner.operations.results import Actor, Target
 from runner.operations.retry import retry_now
@@ -78,7 +78,7 @@ async def test_lanes_behind_many_that_are_never_claimed_get_their_turn(
     @harness.handler("work")
     async def work() -> None: ...
 
-    monkeypatch.setattr(claimer, "MANY", 2)
+    monkeypatch.setattr(survey, "MANY", 2)
     for number in range(5):
         await refused(harness, {"fence": HIGHEST_FENCE}, queue=f"q{number}", priority=9)
     others = [await harness.submit("work", queue=f"r{number}") for number in range(5)]

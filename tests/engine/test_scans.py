@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from runner import Runner
+from runner.engine.events import TasksSubmitted
 from runner.errors import InvalidSettings
 from runner.model.task import NewTask
 from runner.policy.polling import OwnScan, Tier, Tiers
+from runner.store.claim.plain import Claimant
 from runner.store.submit import submit_many
 from tests.engine.harness import Harness, at_work, until
 
@@ -34,16 +36,16 @@ def counts(harness: Harness, *names: str) -> Counter[str]:
 async def test_a_runner_scans_once_when_it_starts(harness: Harness) -> None:
     counts(harness, "work")
     runner = harness.runner(**SELDOM)
-    surveys, survey = 0, runner.claimer._survey
+    surveys, survey = 0, runner.claimer.survey.run
 
-    async def count() -> None:
+    async def count(claimant: Claimant) -> None:
         nonlocal surveys
         surveys += 1
-        await survey()
+        await survey(claimant)
 
-    runner.claimer._survey = count  # type: ignore[method-assign]
+    runner.claimer.survey.run = count  # type: ignore[method-assign]
     async with at_work(runner):
-        await until(lambda: runner.claimer.scanned)
+        await until(lambda: runner.claimer.idle)
         await runner._heartbeat()
         await until(runner.claimer._scan_done.is_set)
     assert surveys == 1
@@ -56,7 +58,7 @@ async def test_a_throttled_runner_claims_one_batch_per_period(harness: Harness) 
     async with at_work(runner):
         await until(lambda: done["work"] == 4 and not len(runner.worker.in_flight))
         await harness.submit("work")
-        runner._on_submit()
+        runner.events.publish(TasksSubmitted())
         await runner.scans._scan_task
         assert done["work"] == 4, "neither a free slot nor a submit claims more in this period"
         runner.scans._begin_soon(runner.claimer.scope.begin)
@@ -76,7 +78,7 @@ async def test_a_handler_with_its_own_scan_waits_for_it_and_the_others_do_not(ha
     done = counts(harness, "report.daily", "mail.send")
     runner = harness.runner(scans="report.*=1h", poll_interval="20ms")
     async with at_work(runner):
-        await until(lambda: runner.claimer.scanned and runner.claimer.idle)
+        await until(lambda: runner.claimer.idle)
         for name in ("report.daily", "mail.send"):
             await harness.submit(name)
         await until(lambda: done["mail.send"] == 1)
@@ -93,7 +95,7 @@ async def test_own_scans_come_by_themselves_and_take_all_that_is_due(harness: Ha
     done = counts(harness, "report")
     settings = {"scans": "report=20ms", "poll_interval": "1h", "concurrency": 1, "prefetch": 0}
     async with harness.running(**settings, **NO_WAKES) as runner:
-        await until(lambda: runner.claimer.scanned and runner.claimer.idle)
+        await until(lambda: runner.claimer.idle)
         await harness.database.write(submit_many, [NewTask("report", "{}")] * 5)
         await until(lambda: done["report"] == 5)
 
@@ -110,7 +112,7 @@ async def test_tasks_that_failed_wait_for_the_scan_of_their_tier(harness: Harnes
         return task_id
 
     async with at_work(runner):
-        await until(lambda: runner.claimer.scanned and runner.claimer.idle)
+        await until(lambda: runner.claimer.idle)
         ids = [await failed(attempts) for attempts in (0, 1, 5)]
         for number, task_id in enumerate(ids):
             runner.scans._begin_soon(scope.begin)

@@ -13,13 +13,14 @@ import sqlalchemy as sa
 from runner.client.handler import TaskHandler
 from runner.client.schedules import schedule
 from runner.db.types import db_now
-from runner.engine import schedules
+from runner.engine.periodic import schedules
 from runner.handlers.context import Context
 from runner.handlers.schedules import SCHEDULES
 from runner.policy.lanes import RUNNER_QUEUE
 from runner.policy.polling import Pace
-from runner.store.claim import claim
+from runner.store.claim.plain import claim
 from tests.engine.harness import Harness, at_work, until
+from tests.triggers import TEXT, accept, refuse
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +108,7 @@ async def test_an_urgent_tick_does_not_wait_for_a_backlog_or_for_the_next_survey
     tasks = [await harness.submit("work", {"name": "bulk"}) for _ in range(40)]
     runner = harness.runner(claim_batch_size=1, concurrency=1_000)  # its slots are never full, so its scan does not end
     runner.claimer._database = InTheMiddle(runner.database, 10, tick)  # type: ignore[assignment]
-    runner.claimer._pace = Pace(every=3600.0)
+    runner.claimer.survey.pace = Pace(every=3600.0)
     async with at_work(runner):
         await harness.wait_for(*tasks)
         await until(lambda: "tick" in starts)
@@ -185,3 +186,31 @@ async def test_a_runner_restores_its_schedule_and_ends_the_rounds_of_lost_runner
     row = await harness.row(round_of_lost)
     assert (row.state, row.error) == ("cancelled", "its runner no longer exists")
     assert f"cancelled tasks of runners that no longer exist: {round_of_lost}" in caplog.text
+
+
+async def test_a_schedule_whose_rows_the_database_refuses_stops_no_other(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    for id in ("bad", "good", "fine"):
+        await add(harness, id=id, handler="work", rule="every 1s")
+    await refuse(harness.database, "UPDATE", "task_schedule", when="{row}.id = 'bad' AND NEW.last_tick IS NOT NULL")
+    tick, schedule = harness.database.tables.tick.c, harness.database.tables.schedule.c
+
+    async def ticked(*ids: str) -> bool:
+        return {row.schedule for row in await harness.rows(sa.select(tick.schedule))} >= set(ids)
+
+    async with harness.running():
+        await until(lambda: ticked("good", "fine"))
+        await until(lambda: "schedule bad cannot run" in caplog.text)
+        assert not await ticked("bad")
+        await until(lambda: has_error(harness, schedule))
+        await accept(harness.database, "task_schedule")
+        await until(lambda: ticked("bad"))
+
+
+async def has_error(harness: Harness, schedule: Any) -> bool:
+    (row,) = await harness.rows(sa.select(schedule.error).where(schedule.id == "bad"))
+    return TEXT in (row.error or "")

@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.migrations.apply import upgrade
 from runner.db.migrations.revisions import HEAD
-from runner.engine.maintenance import SchemaWatch
+from runner.engine.periodic.schema_watch import SchemaWatch
 from runner.errors import DatabaseUnavailable, SchemaIncomplete
-from runner.model.task import DependsOn, UniqueSpec
+from runner.model.task import DependsOn, UniqueKey
 from runner.operations.results import Actor, Target
 from runner.operations.retry import requeue
 from tests.engine.harness import Harness
@@ -58,7 +58,7 @@ async def test_runners_producers_and_operators_go_on_after_an_additive_migration
         with monkeypatch.context() as other:
             install_next(tmp_path, other, additive=True)
             await upgrade(harness.database)
-        during = await harness.submit("work", unique=UniqueSpec("k"))
+        during = await harness.submit("work", unique_key=UniqueKey("k"))
         await harness.wait_for(during)
     failing.clear()
     targets = [Target(id, (await harness.row(id)).version) for id in (before, during)]
@@ -74,7 +74,7 @@ async def test_an_outage_says_nothing_about_the_tables(
     async def away(_database: Database) -> None:
         raise DatabaseUnavailable(url="x", why="y")
 
-    monkeypatch.setattr("runner.engine.maintenance.check", away)
+    monkeypatch.setattr("runner.engine.periodic.schema_watch.check", away)
     await SchemaWatch(database).check_schema()
     assert not caplog.records
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from runner.engine.claiming.scan_state import Gate
 from runner.engine.runner import Engine
 from runner.errors import InvalidSettings
 from runner.model.task import BUCKETS, NewTask
@@ -120,9 +121,46 @@ async def test_the_buckets_of_a_lost_runner_are_taken_over(harness: Harness) -> 
             past = datetime(2020, 1, 1, tzinfo=UTC)
             await harness.change(runner.update().where(runner.c.id == lost.lease.id).values(lease_until=past))
             await until(lambda: len(owned(standby)) == BUCKETS)
-            lost.claimer.open = False  # as by its own clock, which this test does not move
+            lost.claimer.gate = Gate.DRAINING  # as by its own clock, which this test does not move
             await harness.submit("work", {"number": 1})
             await until(lambda: done == [1])
+
+
+class Halves:
+    """Slices of an application: the members divide the buckets in their order."""
+
+    def share(self, member: str, members: frozenset[str]) -> range:
+        return range(sorted(members).index(member), BUCKETS, len(members))
+
+
+class Greedy:
+    """Slices in which each member takes all buckets."""
+
+    def share(self, member: str, members: frozenset[str]) -> range:
+        return range(BUCKETS)
+
+
+@pytest.mark.both_databases
+async def test_runners_divide_the_buckets_by_an_own_class(harness: Harness) -> None:
+    work(harness)
+    async with runners(harness, 2, f"{__name__}:Halves") as engines:
+        await until(lambda: divided(*engines))
+        assert sorted(min(owned(engine)) for engine in engines) == [0, 1]
+        assert all(len({bucket % 2 for bucket in owned(engine)}) == 1 for engine in engines)
+        assert {row.slice for row in await harness.rows(harness.database.tables.runner.select())} == {
+            f"{__name__}:Halves"
+        }
+        with pytest.raises(InvalidSettings, match=r"'live' overlaps '.*:Halves' of runner"):
+            await harness.runner(slice="live").run()
+
+
+@pytest.mark.both_databases
+async def test_no_bucket_belongs_to_two_runners_whatever_an_own_class_returns(harness: Harness) -> None:
+    work(harness)
+    async with runners(harness, 2, f"{__name__}:Greedy") as engines:
+        await until(lambda: all(engine.slices is not None and engine.slices.is_valid for engine in engines))
+        await until(lambda: sum(len(owned(engine)) for engine in engines) >= BUCKETS)
+        assert sorted(len(owned(engine)) for engine in engines) == [0, BUCKETS]
 
 
 async def test_a_slice_that_overlaps_another_one_is_refused(harness: Harness) -> None:

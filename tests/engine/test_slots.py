@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from runner import Context
 from runner.db.types import db_later, db_now
 from runner.engine import runner as process
-from runner.engine import suspect_claims
+from runner.engine.claiming import suspect_claims
 from runner.engine.runner import Engine
 from runner.engine.slots import InFlight, Running
 from runner.handlers.registry import ExecutorKind, Handler, Options
@@ -131,7 +131,7 @@ async def test_without_prefetch_no_claimed_task_waits_for_a_slot(harness: Harnes
         slots = runner.worker.in_flight.on_loop
         for _ in range(100):  # as after a long while of quick work, which would have it look far ahead
             slots.look_ahead.ends += 1_000
-        await until(lambda: runner.worker.metrics.verbs["succeed"] == MANY)
+        await until(lambda: runner.metrics.verbs["succeed"] == MANY)
     assert 0 < most_in_hand <= 3
 
 
@@ -150,7 +150,7 @@ async def test_a_full_claim_of_quick_tasks_is_followed_by_a_prefetch(
         await harness.submit("work")
     async with harness.running(concurrency=25) as runner:
         slots = runner.worker.in_flight.on_loop
-        await until(lambda: runner.worker.metrics.verbs["succeed"] == 100)
+        await until(lambda: runner.metrics.verbs["succeed"] == 100)
     assert most_in_hand > 25
 
 
@@ -183,7 +183,7 @@ async def test_a_task_waiting_behind_slow_work_is_released(harness: Harness, mon
         await runner.claimer.scan()
         await until(lambda: runner.claimer.idle)  # as far as the runner knows, no due task remains
         monkeypatch.setattr(process, "MAX_SLOT_WAIT", 0.0)
-        await until(lambda: runner.worker.metrics.verbs["release"] == 1)
+        await until(lambda: runner.metrics.verbs["release"] == 1)
         assert (await harness.state(waiting), await in_flight(harness)) == ("waiting", 1)
         go_on.set()
         await harness.wait_for(slow, waiting)
@@ -479,12 +479,13 @@ class Overtaken:
 
     async def expire(self) -> None:
         row = self._runner.database.tables.runner
-        expired = {"lease_until": db_later(db_now(), -1), "started_at": db_later(db_now(), -60)}
+        past = db_later(db_now(), -60)
+        expired = {"lease_until": db_later(db_now(), -1), "started_at": past, "available_since": past}
         await self._harness.change(sa.update(row).where(row.c.id == self._runner.lease.id).values(expired))
 
-    async def write(self, verb: Any, *arguments: Any) -> Any:
+    async def write(self, verb: Any, *arguments: Any, **options: Any) -> Any:
         await self.expire()
-        return await self._runner.database.write(verb, *arguments)
+        return await self._runner.database.write(verb, *arguments, **options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner.database, name)
@@ -507,26 +508,26 @@ async def test_a_rescue_without_a_result_does_not_allow_claims_of_suspects(
     await runner.lease.register()
     monkeypatch.setattr(runner.lease, "_trusts_from", 0.0)
 
-    def done() -> bool:
-        return loop.done
-
     async def renew() -> None:
+        """Renew the lease after its end, as if the database had been available for a minute."""
         await runner.lease.renew(0, lambda _: None)
+        proof = {"available_since": db_later(db_now(), -60)}
+        await harness.change(sa.update(harness.database.tables.runner).values(proof))
         monkeypatch.setattr(runner.lease, "_trusts_from", 0.0)
 
     await overtaken.expire()
     await loop.run()
-    assert not done(), "the database does not let this runner search"
+    assert not loop.is_done(), "the database does not let this runner search"
 
     await renew()
     with monkeypatch.context() as patch:
         patch.setattr(loop, "_database", overtaken)
         await loop.run()
-    assert not done(), "the search had a result, and the rescue had none"
+    assert not loop.is_done(), "the search had a result, and the rescue had none"
 
     await renew()
     await loop.run()
-    assert done()
+    assert loop.is_done()
     assert await harness.state(lost) == "waiting"
     await runner.database.dispose()
 

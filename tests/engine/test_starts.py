@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from runner.engine import heartbeat as leases
-from runner.engine.attempt_reports import QUICK
+from runner.engine.lease import lease as leases
 from runner.engine.runner import Engine
+from runner.engine.settling.starts import QUICK
 from runner.engine.worker import BURST, EAGER
 from runner.policy.polling import LookAhead
 from runner.store.heartbeat import leave
@@ -123,9 +123,9 @@ async def test_a_task_whose_runner_lost_its_lease_before_the_first_step_waits_ag
         ran.append(1)
 
     async with harness.running(**RARE) as runner:
-        await until(lambda: runner.claimer.scanned and runner.claimer.idle)
+        await until(lambda: runner.claimer.idle)
         answers = iter([] if EAGER else [True])  # an eager first step follows immediately
-        runner.worker._may_start = lambda: next(answers, False)
+        runner.worker._may_start = lambda: next(answers, False)  # type: ignore[method-assign]
         task = await harness.submit("work")
         await runner.claimer.scan()
         await until(lambda: len(runner.worker.in_flight.on_loop.waiting) == 1)
@@ -133,7 +133,7 @@ async def test_a_task_whose_runner_lost_its_lease_before_the_first_step_waits_ag
         runner.worker.settle_abandoned()
         assert (ran, runner.worker.in_flight.on_loop.in_use) == ([], 0)
         assert len(runner.worker.buffer) == 0
-        runner.worker._may_start = lambda: True
+        runner.worker._may_start = lambda: True  # type: ignore[method-assign]
         runner.worker.start_waiting()
         await harness.wait_for(task)
     assert ran == [1]
@@ -159,7 +159,9 @@ async def test_no_task_waits_beside_a_free_slot_after_refused_starts(harness: Ha
     tasks = [await harness.submit(names[number % 3], {"number": number}) for number in range(60)]
     async with harness.running(concurrency=2, threads=2, prefetch=60, heartbeat_interval="50ms") as runner:
         lease_is_valid = runner.worker._may_start
-        runner.worker._may_start = lambda: lease_is_valid() and answers.random() > 0.3
+        runner.worker._may_start = (  # type: ignore[method-assign]
+            lambda: lease_is_valid() and answers.random() > 0.3
+        )
         for task in tasks:
             await harness.wait_for(task)
         assert [(slots.in_use, len(slots.waiting)) for slots in runner.worker.in_flight.pools] == [(0, 0), (0, 0)]
@@ -185,7 +187,7 @@ async def test_other_work_has_its_turn_between_bursts_of_quick_tasks(harness: Ha
             await asyncio.sleep(0)
 
     async with harness.running(**RARE) as runner:
-        await until(lambda: runner.claimer.scanned and runner.claimer.idle)
+        await until(lambda: runner.claimer.idle)
         runner.worker.in_flight.on_loop.look_ahead = ManyAhead()
         tasks = [await harness.submit("quick") for _ in range(3 * BURST)]
         counting = asyncio.ensure_future(count_turns())

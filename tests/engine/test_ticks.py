@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from runner.engine import ticks as module
-from runner.engine.ticks import Tick, Ticks
+from runner.engine.periodic import ticks as module
+from runner.engine.periodic.ticks import Tick, Ticks
 from runner.errors import DatabaseRefused
+from runner.store.claim.plain import Claimant
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until, wait_for_event
 
 SOON = 0.01
@@ -200,18 +201,18 @@ async def test_a_wake_during_a_scan_is_not_lost(harness: Harness) -> None:
         done.set()
 
     runner = harness.runner(poll_interval="1h", notify=False, sqlite_poll_interval="1h")
-    survey = runner.claimer._survey
+    survey = runner.claimer.survey.run
 
-    async def survey_slowly() -> None:
-        await survey()
+    async def survey_slowly(claimant: Claimant) -> None:
+        await survey(claimant)
         surveyed.set()
         await gate.wait()
 
-    runner.claimer._survey = survey_slowly  # type: ignore[method-assign]
+    runner.claimer.survey.run = survey_slowly  # type: ignore[method-assign]
     async with at_work(runner):
         await wait_for_event(surveyed)
         await harness.submit("work")  # the survey under way cannot have seen it
-        runner._scan_soon()
+        runner.scans.soon()
         await runner.scans._scan_task
         assert not done.is_set()
         gate.set()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from runner.engine.resources import IDLE_EVERY, LONGEST_PAUSE
+from runner.engine.hosting.completion import IDLE_EVERY, LONGEST_PAUSE
 from tests.engine.harness import Harness
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ctypes
 import json
+import logging
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -14,15 +15,20 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from runner.client.external import follower
+from runner.db.connector import DEFAULT_CONNECTOR
+from runner.db.database import Database
 from runner.db.statement import StatementFrame
-from runner.engine import notifier
+from runner.engine.claiming import notifier
 from runner.errors import DatabaseFileReplaced
 from runner.handlers.registry import Handler
-from runner.model.task import DependsOn, NewTask, OnDuplicate, UniqueSpec
+from runner.model.task import DependsOn, NewTask, OnDuplicate, UniqueKey
 from runner.settings import Settings
 from runner.store.submit import submit_steps
+from runner.urls import parse_url
+from tests.chaos.proxy import Proxy
 from tests.conftest import on_postgresql
 from tests.engine.harness import Harness, until, wait_for_event
 
@@ -96,13 +102,13 @@ async def test_an_unblocked_and_a_replaced_task_wake_a_runner(harness: Harness) 
 
     parent = await harness.submit("other")
     child = await harness.submit("work", after=(DependsOn(parent),))
-    replacing = UniqueSpec("7", on_duplicate=OnDuplicate.REPLACE)
-    late = await harness.submit("work", delay=3600.0, unique=replacing)
+    replacing = UniqueKey("7", on_duplicate=OnDuplicate.REPLACE)
+    late = await harness.submit("work", delay=3600.0, unique_key=replacing)
     async with harness.running(**SELDOM) as runner:
         await until(lambda: runner.claimer.open)
         await elsewhere.work()
         await harness.wait_for(child)
-        assert await harness.submit("work", unique=replacing) == late
+        assert await harness.submit("work", unique_key=replacing) == late
         await harness.wait_for(late)
 
 
@@ -249,8 +255,33 @@ async def test_a_runner_stops_if_its_file_was_replaced(harness: Harness, tmp_pat
     running = asyncio.ensure_future(engine.run())
     await until(lambda: engine.claimer.open)
     copy.rename(path)
-    with pytest.raises(DatabaseFileReplaced, match=r"tasks\.db was replaced or deleted"):
+    with pytest.raises(
+        DatabaseFileReplaced, match=r"tasks\.db \(inode \d+\), which this program has open, was replaced"
+    ):
         await asyncio.wait_for(running, 30)
+
+
+@pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+async def test_a_runner_stops_if_the_log_of_its_file_was_deleted_and_loses_no_task(harness: Harness) -> None:
+    """Other programs would begin a new log, and see an older state of the file."""
+    path = parse_url(harness.url).file
+    assert path
+    harness.handlers["work"] = Handler("work", lambda: None)
+    task = await harness.submit("other")
+    engine = harness.runner(**SELDOM)
+    running = asyncio.ensure_future(engine.run())
+    await until(lambda: engine.claimer.open)
+    inode = Path(f"{path}-wal").stat().st_ino
+    Path(f"{path}-wal").unlink()
+    with pytest.raises(
+        DatabaseFileReplaced, match=rf"-wal \(inode {inode}\), which this program has open, was (delet|replac)"
+    ) as caught:
+        await asyncio.wait_for(running, 30)
+    assert f"has copied the logs that it found to {path}-wal.{inode}." in str(caught.value)
+    assert Path(f"{path}-wal.{inode}").stat().st_size
+    await harness.database.dispose()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT id, handler FROM task").fetchall() == [(task, "other")]
 
 
 async def test_a_task_due_soon_does_not_wait_for_the_next_poll(harness: Harness) -> None:
@@ -295,17 +326,74 @@ async def test_a_broken_listener_listens_again(harness: Harness, monkeypatch: py
 
 
 @on_postgresql
+async def test_a_listener_is_logged_once_per_outage_and_on_its_return(
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "runner.notifier")
+    monkeypatch.setattr(notifier, "RECONNECT_DELAY", 0.01)
+    server, _, name = migrated_url.rpartition("/")
+
+    def allow(word: str) -> None:
+        with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
+            connection.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS {word}")
+            if word == "false":
+                of_database = "FROM pg_stat_activity WHERE datname = %s"
+                connection.execute(f"SELECT pg_terminate_backend(pid) {of_database}", (name,))
+
+    def lines(level: int) -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelno == level]
+
+    database, listening = Database.open(migrated_url), asyncio.Event()
+    job = asyncio.ensure_future(notifier.listen(database, listening.set, 60.0))
+    try:
+        for number in (1, 2):
+            await wait_for_event(listening)
+            listening.clear()
+            caplog.clear()
+            await asyncio.to_thread(allow, "false")
+            await until(lambda: len(lines(logging.DEBUG)) >= 3)
+            assert [line.split(",")[0] for line in lines(logging.INFO)] == ["LISTEN failed"], number
+            await asyncio.to_thread(allow, "true")
+            await wait_for_event(listening)
+            assert lines(logging.INFO)[1].startswith("LISTEN works again after ")
+    finally:
+        job.cancel()
+        await asyncio.wait([job])
+        await database.dispose()
+        await asyncio.to_thread(allow, "true")
+
+
+@on_postgresql
 async def test_a_broken_listener_leaves_its_socket_to_others(migrated_url: str) -> None:
-    connection = await psycopg.AsyncConnection.connect(migrated_url, autocommit=True)
+    connection = await DEFAULT_CONNECTOR.connect_async(conninfo_to_dict(migrated_url) | {"autocommit": True})
     async with connection:
         await connection.execute("LISTEN news")
         socket = connection.fileno()
-        hearing = asyncio.ensure_future(notifier._wait_for_notifications(connection.pgconn, lambda: None))
+        hearing = asyncio.ensure_future(notifier._wait_for_notifications(connection, lambda: None, 60.0))
         await asyncio.sleep(0)
         assert end_listeners(migrated_url)
         with pytest.raises(psycopg.OperationalError):
             await hearing
     assert not asyncio.get_running_loop().remove_reader(socket)
+
+
+@on_postgresql
+async def test_a_listener_on_a_half_open_connection_connects_again(harness: Harness, migrated_url: str) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    with Proxy(migrated_url, 1) as proxy:
+        harness.url = proxy.url
+        async with harness.running(poll_interval="1h", lease_timeout="2s", heartbeat_interval="1s") as runner:
+            await until(lambda: runner.claimer.open)
+            await until(lambda: listens(migrated_url))
+            proxy.hold_all()
+            await harness.wait_for(await harness.submit("work"))
+
+
+def listens(url: str) -> bool:
+    with psycopg.connect(url) as connection:
+        return connection.execute(f"SELECT count(*) > 0 {LISTENERS}").fetchone() == (True,)
 
 
 LISTENERS = "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"

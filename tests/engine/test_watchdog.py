@@ -9,8 +9,8 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from runner.engine import watchdog
-from runner.engine.watchdog import KeeperProcess
+from runner.engine.lease import watchdog
+from runner.engine.lease.watchdog import KeeperProcess
 from runner.queries.runners import runners
 from runner.store.heartbeat import LoopBlock, Renewal
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until, wait_for_event

@@ -57,11 +57,11 @@ def test_the_repr_names_the_handler_its_kind_and_its_function() -> None:
 
 
 def test_many_calls_are_tasks_that_call_has_made() -> None:
-    calls: list[Any] = [count_handler.options(priority=9).call(rows=1), {"rows": 2}]
+    calls: list[Any] = [count_handler.options(priority=9).new(rows=1), {"rows": 2}]
     tasks = count_handler.options().tasks_each(calls)
     assert [(json.loads(task.payload), task.priority) for task in tasks] == [({"rows": 1}, 9), ({"rows": 2}, None)]
 
 
 def test_a_call_of_another_handler_is_rejected() -> None:
     with pytest.raises(InvalidTask, match=r"it is a call of decorator\.charge; submit calls of several .* with batch"):
-        count_handler.options().tasks_each([charge_handler.call(order=1)])
+        count_handler.options().tasks_each([charge_handler.new(order=1)])

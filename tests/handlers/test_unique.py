@@ -10,7 +10,7 @@ import pytest
 from runner import TaskHandler, connect, disconnect, handler
 from runner.db.database import Database
 from runner.errors import DuplicateTask, InvalidHandler, InvalidPayload, InvalidTask
-from runner.handlers.keys import UniqueFor, parse_scope
+from runner.handlers.call_options import UniqueFor, parse_scope
 from runner.handlers.registry import REGISTRY
 from runner.model.task import BUCKETS, Scope
 from runner.urls import parse_url

@@ -20,6 +20,6 @@ def run(program: str, folder: Path, **environment: str) -> "subprocess.Completed
     (folder / "program.mjs").write_text(program)
     if not (folder / "node_modules").exists():
         (folder / "node_modules").symlink_to(PACKAGES)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RUNNER_", "PG", "NODE_"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG", "NODE_"))}
     command = [node, "program.mjs"]
     return subprocess.run(command, cwd=folder, env=kept | environment, capture_output=True, text=True, check=False)

@@ -20,7 +20,7 @@ TABLE = "CREATE TABLE customer_order(id INTEGER PRIMARY KEY, cents INTEGER)"
 
 WRONG = """
 import pg from "pg";
-const client = new pg.Client(process.env.RUNNER_URL);
+const client = new pg.Client(process.env.TASKTUI_URL);
 await client.connect();
 for (const [columns, values] of [
   ["handler, priority", ["work", 99]],
@@ -71,7 +71,7 @@ def test_the_documented_program_stores_both_and_wakes_runners(
     tmp_path: Path, migrated_url: str, shop: "psycopg.Connection[Any]", documented: str
 ) -> None:
     with shop:
-        done = run(documented, tmp_path, RUNNER_URL=migrated_url)
+        done = run(documented, tmp_path, TASKTUI_URL=migrated_url)
         assert done.returncode == 0, done.stderr
         rows = shop.execute("SELECT id, handler, payload, key FROM task").fetchall()
         assert rows == [(int(done.stdout), "shop.charge", {"order": 18, "cents": 500}, "order-18")]
@@ -84,7 +84,7 @@ def test_what_fails_in_between_leaves_neither(
     tmp_path: Path, migrated_url: str, shop: "psycopg.Connection[Any]", documented: str, statement: str
 ) -> None:
     with shop:
-        done = run(documented.replace(statement, "SELECT no such"), tmp_path, RUNNER_URL=migrated_url)
+        done = run(documented.replace(statement, "SELECT no such"), tmp_path, TASKTUI_URL=migrated_url)
         assert done.returncode != 0
         assert row_counts(shop) == (0, 0)
 
@@ -94,7 +94,7 @@ def test_a_business_rule_that_is_broken_leaves_no_task(
 ) -> None:
     with shop:
         shop.execute("INSERT INTO customer_order VALUES (18, 1)")
-        assert "customer_order_pkey" in run(documented, tmp_path, RUNNER_URL=migrated_url).stderr
+        assert "customer_order_pkey" in run(documented, tmp_path, TASKTUI_URL=migrated_url).stderr
         assert row_counts(shop) == (1, 0)
 
 
@@ -103,7 +103,7 @@ def test_a_killed_program_leaves_neither(
 ) -> None:
     killed = documented.replace('await client.query("COMMIT");', 'process.kill(process.pid, "SIGKILL");')
     with shop:
-        assert run(killed, tmp_path, RUNNER_URL=migrated_url).returncode == -9
+        assert run(killed, tmp_path, TASKTUI_URL=migrated_url).returncode == -9
         assert row_counts(shop) == (0, 0)
 
 
@@ -114,7 +114,7 @@ async def test_what_node_sends_wrong_is_refused_and_the_rest_arrives(tmp_path: P
     async def odd(text: str, deep: list[Any], none: None) -> None:
         payloads.append((text, deep, none))
 
-    done = run(WRONG, tmp_path, RUNNER_URL=harness.url)
+    done = run(WRONG, tmp_path, TASKTUI_URL=harness.url)
     assert (done.returncode, re.findall("taken.*", done.stdout)) == (0, []), done.stderr + done.stdout
     assert done.stdout.count("refused") == 8
     await harness.work()

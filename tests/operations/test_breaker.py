@@ -4,10 +4,11 @@ import json
 from datetime import UTC, timedelta
 
 import pytest
+import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.errors import InvalidInput
-from runner.operations.limit import breaker_of, close_by_hand, open_by_hand
+from runner.operations.breaker import breaker_of, close_by_hand, open_by_hand
 from runner.operations.results import Actor
 from runner.operations.sql_export import breaker_script
 from runner.operations.undo.undo import undo
@@ -58,6 +59,23 @@ class TestByHand:
             assert skipped.why == "the breaker has been opened or closed again since"
         assert await open_now(database)
 
+    @pytest.mark.both_databases
+    @pytest.mark.parametrize("verb", ["open breaker", "close breaker"])
+    async def test_the_undo_names_a_handler_without_a_row_or_a_breaker(self, database: Database, verb: str) -> None:
+        await database.write(open_by_hand, "sms", ANA)
+        await database.write(close_by_hand, "sms", ANA)
+        (entry,) = [entry.id for entry in await database.read(audit) if entry.verb == verb]
+        handlers = database.tables.handler
+        for change, reason in (
+            (sa.update(handlers).values(breaker=None), "handler sms has no breaker any more"),
+            (sa.delete(handlers), "the registry has no row of handler sms any more"),
+        ):
+            async with database.writing() as tx:
+                await tx.execute(change)
+            answer = await database.write(undo, [entry], ANA)
+            assert (answer.changed, answer.stuck) == ([], [])
+            assert answer.skipped[0].why == reason
+
     async def test_a_handler_without_a_breaker_is_refused_with_those_that_have_one(self, database: Database) -> None:
         with pytest.raises(InvalidInput, match=r"handler mail has no breaker; handlers with a breaker: sms"):
             await database.write(open_by_hand, "mail", ANA)
@@ -82,4 +100,4 @@ class TestByHand:
         texts = " ".join(cause.text for cause in answer.causes)
         assert "The breaker of handler sms opened " in texts
         assert "ConnectionError: refused. The next probe starts in " in texts
-        assert any("runner breaker close sms" in remedy.commands for remedy in answer.remedies)
+        assert any("runner limit handler sms --breaker close" in remedy.commands for remedy in answer.remedies)

@@ -16,7 +16,7 @@ from runner.operations.undo.undo import undo
 from runner.policy.limits import SharedLimits
 from runner.policy.rate import Rate
 from runner.queries.audit import audit
-from runner.queries.registries import limit_usages
+from runner.queries.limits import limit_usages
 from tests.store.table import put
 
 ANA, BEN = Actor("ana", "desk-1", "relay limits us"), Actor("ben", "desk-2")

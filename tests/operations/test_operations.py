@@ -14,12 +14,16 @@ from runner.filter.parse import Filter
 from runner.model.outcome import Done, Failure, Retry
 from runner.model.task import Claimed, NewTask, Shown, State
 from runner.operations.bulk import BulkOptions, matching, to_all, to_each
+from runner.operations.delay import delay
 from runner.operations.edit import edit, preview_edit
 from runner.operations.edit_values import KEEP, Changes
-from runner.operations.pause import Paused, PauseKind, PauseTarget, name_warning, pause, resume
+from runner.operations.names import name_warning
+from runner.operations.pause import Paused, PauseKind, PauseTarget, pause
 from runner.operations.preview import bounded, preview
 from runner.operations.results import Actor, Conflict, Result, Skipped, Target
-from runner.operations.retry import delay, requeue, retry_now, rewind
+from runner.operations.resume import resume
+from runner.operations.retry import requeue, retry_now
+from runner.operations.rewind import rewind
 from runner.operations.runner_command import send_command
 from runner.operations.targets import ACCEPTED_STATES
 from runner.operations.terminate import terminate
@@ -28,15 +32,15 @@ from runner.operations.undo.undo import undo
 from runner.policy.lanes import LanePosition as Start
 from runner.queries.audit import AuditRecord, audit
 from runner.queries.counting import Count
-from runner.queries.queues import counts
+from runner.queries.counts import counts
 from runner.queries.registries import registry_entries
 from runner.queries.runners import runners
 from runner.queries.task.detail import task_detail
 from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.search import page
-from runner.store.claim import Claimant, HandlerDefaults, claim
+from runner.store.claim.plain import Claimant, HandlerDefaults, claim
+from runner.store.claim.survey import survey
 from runner.store.heartbeat import Identity, heartbeat, register
-from runner.store.lanes import survey
 from runner.store.settle import Settlement, settle
 from runner.store.submit import submit, submit_many
 from tests.store.rows import add_live, add_past, add_runner, ahead, filtered, history_row, stored

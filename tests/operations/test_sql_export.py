@@ -11,13 +11,15 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.errors import NoSqlEquivalent
 from runner.filter.fields import parse_sort
-from runner.model.task import DependsOn, NewTask, State, UniqueSpec
+from runner.model.task import DependsOn, NewTask, State, UniqueKey
 from runner.operations.bulk import Operation
+from runner.operations.delay import delay
 from runner.operations.edit import edit_each
 from runner.operations.edit_values import Changes
-from runner.operations.pause import PauseKind, PauseTarget, pause, resume
+from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target
-from runner.operations.retry import delay, retry_now
+from runner.operations.resume import resume
+from runner.operations.retry import retry_now
 from runner.operations.sql_export import command_script, pause_script, script, undo_script
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
@@ -141,7 +143,7 @@ async def test_each_of_several_tasks_has_a_transaction_of_its_own(database: Data
 
 
 async def test_a_key_that_another_task_took_stays_with_that_task(database: Database, shell: Shell) -> None:
-    mine = NewTask("h", unique=UniqueSpec("k"))
+    mine = NewTask("h", unique_key=UniqueKey("k"))
     first = await database.write(submit, mine)
     await database.write(terminate, [Target(first)], ANA)
     text = await database.write(script, partial(retry_now, by=ANA), [Target(first)])

@@ -6,17 +6,21 @@ from functools import partial
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.model.outcome import Cancelled, Done, Release
-from runner.model.task import NewTask, OnFailure, Scope, State, UniqueSpec
+from runner.model.task import NewTask, OnFailure, Scope, State, UniqueKey
 from runner.operations.audit_log import reveal
 from runner.operations.bulk import BulkOptions, to_each
+from runner.operations.delay import delay
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
-from runner.operations.pause import PauseKind, PauseTarget, pause, resume
+from runner.operations.limit import LimitEdit, set_limits
+from runner.operations.pause import PauseKind, PauseTarget, pause, registry_of
 from runner.operations.results import Actor, Result, Target, with_change_group
-from runner.operations.retry import delay, requeue, retry_now
+from runner.operations.resume import resume
+from runner.operations.retry import requeue, retry_now
 from runner.operations.runner_command import send_command
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
@@ -161,16 +165,16 @@ class TestEnd:
         assert (await history_row(database, id)).interruptions == 7
 
     async def test_a_restored_task_holds_its_unique_key(self, database: Database) -> None:
-        id = await database.write(submit, NewTask("h", unique=UniqueSpec("k")))
+        id = await database.write(submit, NewTask("h", unique_key=UniqueKey("k")))
         await database.write(terminate, [Target(id)], ANA)
         assert await taken_back(database) == Result([id])
-        assert await database.write(submit, NewTask("h", unique=UniqueSpec("k"))) == id
+        assert await database.write(submit, NewTask("h", unique_key=UniqueKey("k"))) == id
 
     @pytest.mark.parametrize("scope", [Scope.UNTIL_FINISHED, Scope.FOREVER])
     async def test_a_unique_key_of_another_task_stays_there(self, database: Database, scope: Scope) -> None:
-        id = await database.write(submit, NewTask("h", unique=UniqueSpec("k")))
+        id = await database.write(submit, NewTask("h", unique_key=UniqueKey("k")))
         await database.write(terminate, [Target(id)], ANA)
-        other = await database.write(submit, NewTask("h", unique=UniqueSpec("k", scope)))
+        other = await database.write(submit, NewTask("h", unique_key=UniqueKey("k", scope)))
         assert f"task {other} has its unique key" in await refusal(database)
 
     async def test_a_restored_blocked_task_waits_for_its_live_parents(self, database: Database) -> None:
@@ -322,9 +326,9 @@ class TestAgain:
     async def test_its_unique_key_is_free_again(self, database: Database) -> None:
         await add_past(database, 7, State.DEAD, unique_key="k")
         await database.write(requeue, [Target(7)], ANA)
-        assert await database.write(submit, NewTask("h", unique=UniqueSpec("k"))) == 7
+        assert await database.write(submit, NewTask("h", unique_key=UniqueKey("k"))) == 7
         await taken_back(database)
-        assert await database.write(submit, NewTask("h", unique=UniqueSpec("k"))) != 7
+        assert await database.write(submit, NewTask("h", unique_key=UniqueKey("k"))) != 7
 
 
 class TestLettingGo:
@@ -381,6 +385,24 @@ class TestElsewhere:
         await taken_back(database)
         mail_pause = (await database.read(pauses)).queues["mail"]
         assert (mail_pause.by, mail_pause.why) == ("ana", "relay is back")
+
+    @pytest.mark.both_databases
+    @pytest.mark.parametrize("target", [MAIL, PauseTarget(PauseKind.HANDLER, "mail.send")])
+    @pytest.mark.parametrize("verb", ["pause", "resume", "limit"])
+    async def test_a_target_without_a_registry_row_is_named(
+        self, database: Database, verb: str, target: PauseTarget
+    ) -> None:
+        await database.write(pause, target, ANA)
+        if verb == "resume":
+            await database.write(resume, target, BEN)
+        elif verb == "limit":
+            await database.write(set_limits, target, LimitEdit({"concurrency": "5"}), BEN)
+        entry = (await latest(database)).id
+        async with database.writing() as tx:
+            await tx.execute(sa.delete(registry_of(tx, target)))
+        answer = await database.write(undo, [entry], BEN)
+        assert (answer.changed, answer.stuck) == ([], [])
+        assert answer.skipped[0].why == f"the registry has no row of {target} any more"
 
     async def test_another_pause_is_not_overruled(self, database: Database) -> None:
         await database.write(pause, MAIL, ANA)

@@ -5,7 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.model.outcome import INTERRUPTED, Cancelled, Dead, Failure, Interrupted, Outcome, Release, Retry, Snooze
+from runner.model.outcome import (
+    INTERRUPTED,
+    Cancelled,
+    Dead,
+    Failure,
+    Interrupted,
+    Outage,
+    Outcome,
+    Release,
+    Retry,
+    Snooze,
+)
 from runner.model.task import MOVES, State
 from runner.policy.attempt_verdict import FREE_RELEASES, AttemptState, Verdict, judge
 
@@ -13,6 +24,7 @@ FRESH = AttemptState(attempt=1, max_attempts=3, retry="1m,5m", default_retry="20
 LAST = replace(FRESH, attempt=3)
 UNWANTED = replace(FRESH, cancel_requested=True)
 BROKEN = Failure("ValueError", "no")
+AWAY = Failure("DatabaseUnavailable", "no answer")
 
 failures = st.none() | st.builds(Failure, st.text(), st.text())
 delays = st.none() | st.timedeltas(timedelta(0), timedelta(days=3_000))
@@ -23,6 +35,7 @@ outcomes: st.SearchStrategy[Outcome] = (
     | st.builds(Release, st.text())
     | st.builds(Cancelled, st.text())
     | st.builds(Interrupted, st.none() | st.integers(1, 10))
+    | st.builds(Outage, st.just(AWAY), st.none() | st.integers(0, 10))
 )
 standings = st.builds(
     AttemptState,
@@ -97,11 +110,30 @@ def test_an_interruption_costs_no_attempt() -> None:
 def test_a_task_that_outlives_every_runner_is_dead_with_the_reason_and_the_remedy() -> None:
     verdict = judge(Interrupted(2), replace(FRESH, interruptions=2), 0)
     assert (verdict.verb, verdict.failure and verdict.failure.type) == ("die", "Interrupted")
-    assert "runners stopped 3 times before the task ended" in verdict.why
+    assert "stops of runners and outages interrupted the task 3 times before it ended" in verdict.why
     assert "raise drain_timeout" in verdict.why
 
 
-@pytest.mark.parametrize("outcome", [Retry(), Dead(), Snooze("1m"), Release(), Interrupted(), Cancelled()], ids=repr)
+@pytest.mark.parametrize(("number", "seconds"), [(0, 1), (1, 2), (3, 8), (6, 60), (1_000, 60)])
+def test_an_outage_costs_no_attempt_and_the_pause_doubles(number: int, seconds: int) -> None:
+    verdict = judge(Outage(AWAY), replace(LAST, interruptions=number), 0)
+    expected = Verdict("interrupt", timedelta(seconds=seconds), counted=False, failure=AWAY, why=AWAY.reason)
+    assert verdict == expected
+    assert judge(Outage(AWAY, delay="5m"), replace(LAST, interruptions=number), 0).delay == timedelta(minutes=5)
+
+
+def test_attempts_count_after_too_many_outages() -> None:
+    tired = replace(FRESH, interruptions=2)
+    assert judge(Outage(AWAY, 3), tired, 0).verb == "interrupt"
+    verdict = judge(Outage(AWAY, 2), tired, 0)
+    assert (verdict.verb, verdict.counted, verdict.delay) == ("retry", True, timedelta(minutes=1))
+    assert judge(Outage(AWAY, 2), replace(tired, attempt=3), 0).verb == "die"
+
+
+OUTCOMES = [Retry(), Dead(), Snooze("1m"), Release(), Interrupted(), Outage(AWAY), Cancelled()]
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=repr)
 def test_a_requested_termination_is_carried_out(outcome: Outcome) -> None:
     verdict = judge(outcome, UNWANTED, 0)
     assert (verdict.verb, verdict.delay) == ("cancel", None)

@@ -11,7 +11,7 @@ from runner.policy.claim_policy import LIMITED
 from runner.policy.lanes import Lane, LaneSchedule
 from runner.policy.limits import LimitUsage, SharedLimits, retry_in, room
 from runner.policy.rate import Rate
-from runner.store.claim_tenants import shares
+from runner.store.claim.tenants import shares
 
 NOW = 1_000_000.0
 MAIL, BULK = Lane("mail", "work", 1), Lane("bulk", "work", 1)

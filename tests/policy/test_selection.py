@@ -49,7 +49,9 @@ def test_a_slice_is_formatted_as_it_is_parsed(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["4/4", "1", "-1/4", "0/1001", "lively", "1/"])
 def test_another_slice_is_refused_with_the_choices(text: str) -> None:
-    with pytest.raises(InvalidSettings, match=r"use a number and the slices such as 0/4 .* live, or single"):
+    with pytest.raises(
+        InvalidSettings, match=r"use a number and the slices such as 0/4 .* live, single, or a class of your own"
+    ):
         parse_slice(text)
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from runner.errors import InvalidSettings
 from runner.policy.claim_order import WeightedOrder, known_order, parse_order
-from runner.policy.claim_policy import QueueShares
 from runner.policy.lanes import Lane
+from runner.policy.queue_shares import QueueShares
 
 MAIL, SMS, REPORTS = (Lane(queue, "work", 1) for queue in ("mail", "sms", "reports"))
 ORDER = WeightedOrder((("mail", 3.0), ("sms", 1.0)))

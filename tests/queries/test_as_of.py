@@ -15,13 +15,14 @@ from runner.model.task import Shown, State
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
 from runner.operations.limit import LimitEdit, set_limits
-from runner.operations.pause import PauseKind, PauseTarget, pause, resume
+from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target
+from runner.operations.resume import resume
 from runner.operations.retry import retry_now
 from runner.operations.undo.undo import undo
-from runner.queries.as_of import queues_as_of, read_moment, reconstructed, task_as_of, tasks_as_of
 from runner.queries.audit import audit
-from runner.queries.queues import counts
+from runner.queries.counts import counts
+from runner.queries.past.as_of import queues_as_of, read_moment, reconstructed, task_as_of, tasks_as_of
 from runner.queries.task_list.row import task_rows
 from runner.queries.why.why import why_as_of
 from tests.store.dependencies import put_after
@@ -84,7 +85,7 @@ def run(url: str, examples: int) -> None:
 
 
 def test_each_task_is_reconstructed_as_it_was_at_each_step(migrated_url: str) -> None:
-    run(migrated_url, examples=3)
+    run(migrated_url, examples=2)
 
 
 @pytest.mark.slow

@@ -65,7 +65,9 @@ async def test_live_slots_and_measured_durations_give_the_capacity(busy: Databas
     assert 85 < row.demand.arrivals <= 100
     assert row.demand.attempts == pytest.approx(1.1 * row.demand.arrivals)
     assert row.drained_in == pytest.approx(20 / (200 - row.demand.attempts))
-    assert capacity_cells(row)[2] == "200"
+    # 200 attempts a minute with 1.1 attempts per task.
+    assert row.per_day == pytest.approx(1_440 * 200 / 1.1)
+    assert capacity_cells(row)[2:4] == ["200", "261,818"]
 
 
 async def test_the_latest_durations_count(busy: Database) -> None:

@@ -5,9 +5,9 @@ import sys
 import pytest
 
 from runner.db.database import Database
+from runner.operations.delay import delay
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target, with_change_group
-from runner.operations.retry import delay
 from runner.operations.terminate import terminate
 from runner.queries.audit import change_groups
 from runner.queries.counting import Count

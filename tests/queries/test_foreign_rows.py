@@ -7,8 +7,8 @@ import pytest
 from runner.db.database import Database
 from runner.filter.parse import parse_filter
 from runner.queries.audit import audit
+from runner.queries.counts import counts
 from runner.queries.failures import failures
-from runner.queries.queues import counts
 from runner.queries.registries import pauses
 from runner.queries.runners import runners, unknown_handlers
 from runner.queries.task.detail import task_detail
@@ -46,9 +46,7 @@ async def look(database: Database) -> dict[int, TaskRow]:
     for verb in (counts, failures, audit, pauses, runners, unknown_handlers):
         await database.read(verb)
     ids = [shown.id for shown in listed.tasks]
-    database.threads.run(
-        database.threads.following(lambda frame: endings(frame, ids), single=True), begins=False, writes=False
-    )
+    database.threads.follow(endings, ids, begins=False, prepares=True, writes=False)
     return {shown.id: shown for shown in listed.tasks}
 
 

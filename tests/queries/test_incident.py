@@ -21,7 +21,7 @@ from runner.operations.results import Actor, Target, with_change_group
 from runner.operations.terminate import terminate
 from runner.operations.undo.undo import undo, undo_all
 from runner.policy.breaker import Breaker
-from runner.queries.incident import as_markdown, incident
+from runner.queries.past.incident import as_markdown, incident
 from runner.store.breaker import declare_breakers
 from runner.store.rescue import Rescuer, rescue
 from tests.conftest import on_sqlite
@@ -130,7 +130,7 @@ async def test_a_rescue_of_tasks_does_not_take_the_time_of_a_runner_without_task
 async def test_lost_runners_after_a_period_neither_hide_its_own_nor_appear(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.queries.incident.MOST_LOST", 2)
+    monkeypatch.setattr("runner.queries.past.incident.MOST_LOST", 2)
     minute = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=10)
     counts = dict.fromkeys(MINUTE_COUNTS, 0) | {"rescued": 1}
     await database.write(write_statistics, 7, [Minute(minute, "mail", "h", counts)], {})
@@ -187,7 +187,7 @@ async def declare_and_open(database: Database) -> None:
 async def test_a_change_of_many_tasks_hides_no_earlier_change(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.queries.incident.MOST_CHANGES", 4)
+    monkeypatch.setattr("runner.queries.past.incident.MOST_CHANGES", 4)
     await database.write(pause, PauseTarget(PauseKind.QUEUE, "mail"), ANA)
     tasks = [Target(await add_live(database)) for _ in range(6)]
     by = with_change_group(ANA)

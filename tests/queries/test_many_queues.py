@@ -13,8 +13,8 @@ from runner.db.sql_text import Recording
 from runner.db.transaction import Parameters, Transaction, clock
 from runner.queries import capacity as capacity_queries
 from runner.queries.capacity import OTHER_QUEUES, capacity
-from runner.queries.incident import as_markdown, incident
-from runner.queries.queues import counts
+from runner.queries.counts import counts
+from runner.queries.past.incident import as_markdown, incident
 from runner.queries.reports import OTHERS, Flow, pulses
 from runner.queries.summary import GroupBy, as_csv, as_document, summary
 from tasktui.data.background import read_background

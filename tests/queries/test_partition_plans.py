@@ -14,7 +14,7 @@ from runner.db.types import db_now
 from runner.filter.fields import NEWEST, OLDEST
 from runner.filter.parse import Filter
 from runner.model.task import State
-from runner.queries.queues import counts
+from runner.queries.counts import counts
 from runner.queries.task.detail import task_detail
 from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.search import page

@@ -14,8 +14,8 @@ from runner.model.outcome import Failure, Retry
 from runner.model.task import NewTask, Shown, State
 from runner.queries.audit import audit
 from runner.queries.counting import Count
+from runner.queries.counts import QueueCounts, counts
 from runner.queries.failures import failures
-from runner.queries.queues import QueueCounts, counts
 from runner.queries.reports import Flow, per_minute
 from runner.queries.runners import runners, unknown_handlers
 from runner.queries.summary import totals
@@ -25,9 +25,9 @@ from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import same_key_tasks, task_rows
 from runner.queries.task_list.search import find, page
 from runner.store import settle as settling
-from runner.store.claim import Claimant, HandlerDefaults, claim
+from runner.store.claim.plain import Claimant, HandlerDefaults, claim
+from runner.store.claim.survey import survey
 from runner.store.heartbeat import Identity, register
-from runner.store.lanes import survey
 from runner.store.submit import submit, submit_many
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, filtered

@@ -12,7 +12,7 @@ from runner.db.transaction import clock
 from runner.db.types import db_now
 from runner.model.task import State
 from runner.queries.counting import Count
-from runner.queries.queues import counts, time_until_empty, uncounted
+from runner.queries.counts import counts, time_until_empty, uncounted
 from runner.queries.reports import pulses
 from tests.store.minutes import Arrival, Minute, write_statistics
 from tests.store.rows import add_live, ahead

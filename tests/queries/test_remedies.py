@@ -16,9 +16,10 @@ from runner.model.task import DependsOn, State
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
 from runner.operations.limit import LimitEdit, set_limits
-from runner.operations.pause import PauseKind, pause, resume
+from runner.operations.pause import PauseKind, pause
 from runner.operations.pause import PauseTarget as Paused
 from runner.operations.results import Actor, Target
+from runner.operations.resume import resume
 from runner.operations.retry import retry_now
 from runner.operations.unblock import unblock
 from runner.policy.claim_facts import RemedyStep
@@ -28,9 +29,9 @@ from runner.queries.task.detail import task_detail
 from runner.queries.why.facts import Facts, read_facts
 from runner.queries.why.remedies import remedies, sentence
 from runner.queries.why.why import why
-from runner.store.claim import Claimant, claim
+from runner.store.claim.plain import Claimant, claim
+from runner.store.claim.survey import survey
 from runner.store.heartbeat import Identity, register
-from runner.store.lanes import survey
 from tests.store.rows import add_live, add_past, add_runner, ahead
 from tests.store.runners import TERMS
 from tests.store.table import put, put_many
@@ -73,7 +74,7 @@ async def apply(tx: Transaction, id: int, changes: Collection[RemedyStep], fewer
             case "resume":
                 await resume(tx, Paused(PauseKind.HANDLER if "--handler" in words else PauseKind.QUEUE, words[-1]), BY)
             case "slots" | "threads":
-                sizes[int(words[2])] = int(words[-1]) - fewer
+                sizes[int(words[3])] = int(words[-1]) - fewer
             case "runner":
                 task = (await task_detail(tx, id)).task
                 room = int(change.text.split(" with ")[1].split()[0]) if " with " in change.text else 1

@@ -173,8 +173,15 @@ async def test_a_blocked_event_loop_is_the_cause_for_its_own_task_and_for_others
     await change(database, sa.update(table).values(stall=block((task, "reports.render"), (other, "w"), locked=True)))
     cause = (await explain(database, other)).causes[-1]
     assert cause.text == (
-        f"Runner {id} (web-1, process 4117) has executed no Python code for 12s: C code of one of reports.render "
-        f"(task {task}), w (task {other}) holds the interpreter lock."
+        f"Runner {id} (web-1, process 4117) has sent neither a heartbeat nor a ping for 12s: probably C code of "
+        f"one of reports.render (task {task}), w (task {other}) holds the interpreter lock."
+    )
+    stored = json.loads(block((task, "reports.render"), locked=True)) | {"fact": "its thread 7 sleeps in pipe_write"}
+    await change(database, sa.update(table).values(stall=json.dumps(stored)))
+    cause = (await explain(database, other)).causes[-1]
+    assert cause.text == (
+        f"Runner {id} (web-1, process 4117) has sent neither a heartbeat nor a ping for 12s, and its thread 7 "
+        "sleeps in pipe_write: probably a reader of its log or output has stopped."
     )
     await add_runner(database, handlers=WORK, capacity=9)
     assert await kinds(database, waiting) == ["now"]
@@ -500,6 +507,18 @@ async def test_a_task_for_a_host_without_a_runner_names_the_host_and_the_time(da
     assert remedy.text == "a runner claimed handler work from queue default on web-3"
     await database.write(edit, bound, None, Changes(hosts=""), BY)
     assert await kinds(database, bound) == ["now"]
+
+
+async def test_a_failed_task_names_the_host_of_its_failure(database: Database) -> None:
+    await add_runner(database, handlers=WORK, host="web-1", capacity=4)
+    bound, fresh = await put(database, hosts="failed,web-3"), await put(database, hosts="failed")
+    cause = await only(database, bound)
+    assert cause.text == (
+        "It waits for host web-3, where its last attempt failed, which has no live runner, "
+        "and no other host may take it."
+    )
+    assert cause.advice == f"start a runner there, or let web-1 take it: runner edit {bound} --hosts any"
+    assert await kinds(database, fresh) == ["now"]
 
 
 async def test_a_task_of_a_host_stands_behind_all_that_its_runner_may_take(database: Database) -> None:

@@ -11,7 +11,9 @@ from tests.sample_handlers.conftest import LIBRARY
 
 def outcome_after(error: Exception) -> Outcome:
     assert count_words.on_error is not None
-    return count_words.on_error._outcome(error)
+    decision = count_words.on_error.decide(error, lambda: pytest.fail("exception classes need no Context"))
+    assert decision is not None
+    return decision.outcome
 
 
 def test_lines_words_and_the_longest_line_are_counted(file: Callable[[bytes], Path]) -> None:

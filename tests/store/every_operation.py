@@ -12,13 +12,17 @@ from runner.db.types import db_now
 from runner.model.schedule import ScheduleSpec
 from runner.model.task import NewTask, State
 from runner.operations.audit_log import reveal
+from runner.operations.breaker import close_by_hand, open_by_hand
+from runner.operations.delay import delay
 from runner.operations.edit import edit, edit_all, edit_each
 from runner.operations.edit_values import Changes
-from runner.operations.limit import LimitEdit, close_by_hand, open_by_hand, set_limits
+from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.new_task import copy_task, submit_task
-from runner.operations.pause import PauseKind, PauseTarget, pause, resume
+from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target
-from runner.operations.retry import delay, requeue, retry_now, rewind
+from runner.operations.resume import resume
+from runner.operations.retry import requeue, retry_now
+from runner.operations.rewind import rewind
 from runner.operations.runner_command import send_command
 from runner.operations.schedule import (
     add_schedule,

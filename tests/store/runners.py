@@ -1,20 +1,22 @@
 """A runner without an engine: its calls to the store, one verb at a time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from runner.db.database import Database
+from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST
 from runner.model.outcome import Done, Outcome
 from runner.model.task import Claimed
 from runner.policy.lanes import Lane, LanePosition, Lanes, lane_of
 from runner.policy.suspicion import Ask
-from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect
+from runner.store.claim.plain import Claimant, HandlerDefaults, claim, claim_suspect
+from runner.store.claim.survey import MANY, SurveyScope, survey
 from runner.store.heartbeat import Identity, register
-from runner.store.lanes import MANY, SurveyScope, survey
 from runner.store.rescue import Rescuer, rescue
-from runner.store.settle import Settled, Settlement, settle
-from runner.text.operator import admits
+from runner.store.retention import SubmitWatch
+from runner.store.settle import Settled, Settlement, SettleShape, settle
+from runner.text.hosts import admits
 
 TERMS = HandlerDefaults(3, None)
 GRACE = 60.0
@@ -89,9 +91,18 @@ class Runner:
         """This runner as one that may rescue as soon as it is registered."""
         return Rescuer(self.id, 0.0)
 
-    async def rescue(self, registered_for: float = 0.0) -> dict[int, str]:
-        rescued = await self.database.write(rescue, Rescuer(self.id, registered_for), GRACE)
+    async def rescue(self, available_for: float = 0.0) -> dict[int, str]:
+        rescued = await self.database.write(rescue, Rescuer(self.id, available_for), GRACE)
         return {task_id: task.verb for task_id, task in rescued.items()}
+
+
+async def settle_done(
+    tx: Transaction, holder: int, batch: Sequence[Settlement], watch: SubmitWatch | None = None
+) -> set[int]:
+    """Settle successes, and return the ids of the accepted ones."""
+    settled = await settle(tx, holder, batch, SettleShape.SUCCESSES, watch)
+    assert settled == Settled(dict.fromkeys(settled.verbs, "succeed"))
+    return {*settled.verbs}
 
 
 def settlement(task: Claimed, outcome: Outcome | None = None, retry: str = "30s") -> Settlement:

@@ -12,7 +12,7 @@ from runner.model.outcome import Done, Failure, Retry
 from runner.model.task import Claimed
 from runner.policy.breaker import Breaker, Effect
 from runner.store.breaker import Report, Review, close_breaker, review
-from runner.store.claim_limited import LimitedClaim, LimitedLanes, claim_limited
+from runner.store.claim.limited import LimitedClaim, LimitedLanes, claim_limited
 from runner.store.heartbeat import Identity, register
 from runner.store.settle import Settlement
 from tests.store.runners import Runner

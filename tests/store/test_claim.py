@@ -7,14 +7,15 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.model.task import NewTask
-from runner.operations.pause import PauseKind, PauseTarget, pause, resume
+from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
+from runner.operations.resume import resume
 from runner.policy import suspicion
 from runner.policy.claim_conditions import AttemptsLeft, used_up
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_policy import ISOLATION
 from runner.policy.lanes import Lane
-from runner.store.claim import HandlerDefaults
+from runner.store.claim.plain import HandlerDefaults
 from runner.store.heartbeat import heartbeat, leave
 from runner.store.submit import submit_many
 from tests.conftest import on_postgresql

@@ -7,11 +7,11 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.errors import RunnerError
 from runner.model.outcome import Cancelled, Dead, Done, Failure, Outcome, Release, Retry, Snooze
+from runner.model.text_limits import ERROR_LIMIT
 from runner.store.attempts import MESSAGE_LIMIT
-from runner.store.lanes import survey
-from runner.store.settle import ERROR_LIMIT, settle_done
+from runner.store.claim.survey import survey
 from tests.conftest import on_postgresql
-from tests.store.runners import Runner, settlement
+from tests.store.runners import Runner, settle_done, settlement
 from tests.store.table import Row, attempts, edit, expire, live, make_due, put, put_many, row_of
 
 pytestmark = pytest.mark.one_database

@@ -9,13 +9,16 @@ from runner.db.database import Database
 from runner.errors import InvalidTask
 from runner.filter.fields import parse_sort
 from runner.handlers.options import convert
-from runner.model.outcome import Retry
+from runner.model.outcome import Release, Retry, Snooze
 from runner.model.task import NewTask
+from runner.operations.new_task import copy_task
+from runner.operations.results import Actor, Target
+from runner.operations.retry import retry_now
 from runner.queries.task_list.search import find
+from runner.store.claim.survey import pending
 from runner.store.expire import any_overdue, unbind
-from runner.store.lanes import pending
 from runner.store.submit import submit
-from runner.text.operator import host_list
+from runner.text.hosts import host_list
 from tests.store.rows import add_live, ahead, filtered, stored
 from tests.store.runners import Runner
 from tests.store.table import expire, make_due, put
@@ -68,7 +71,7 @@ async def test_after_its_time_any_host_takes_a_task(database: Database) -> None:
     other = await Runner.enter(database, host="web-2")
     while not (await database.read_single(any_overdue)).unbound:
         assert await claimed(other) == []
-    assert await database.write(unbind) == 1
+    assert len(await database.write(unbind)) == 1
     assert not (await database.read_single(any_overdue)).unbound
     assert (await stored(database, early)).version == 1
     assert await claimed(other) == [early]
@@ -78,7 +81,7 @@ async def test_a_running_task_keeps_its_hosts(database: Database) -> None:
     id = await put(database, hosts="web-1", hosts_for=0.001)
     owner = await Runner.enter(database, host="web-1")
     assert await claimed(owner) == [id]
-    assert await database.write(unbind) == 0
+    assert await database.write(unbind) == []
     await expire(database, owner.id)
     other = await Runner.enter(database, host="web-2")
     await other.rescue()
@@ -127,3 +130,52 @@ async def test_a_filter_finds_the_tasks_of_hosts(database: Database, order: str)
     bound, free = await put(database, hosts="web-1,web-3"), await put(database)
     for text, ids in (("hosts:*", [bound]), ("hosts~web-3", [bound]), ("-hosts:*", [free])):
         assert (await database.read(find, filtered(text), 10, sort=parse_sort(order))).ids == ids
+
+
+async def test_a_failed_task_is_retried_on_the_host_of_its_failed_attempt(database: Database) -> None:
+    one, two = await Runner.enter(database, host="web-1"), await Runner.enter(database, host="web-2")
+    id, free = await put(database, hosts="failed"), await put(database)
+    (task, other) = await one.claim()
+    assert [task.id, other.id] == [id, free], "any host may take the first attempt"
+    await one.end(task, Retry(delay=0))
+    await one.end(other, Retry(delay=0))
+    assert (await stored(database, id)).hosts == "failed,web-1"
+    assert await claimed(two) == [free]
+    (again,) = await one.claim()
+    await one.end(again, Retry(delay=0))
+    assert (await stored(database, id)).hosts == "failed,web-1"
+    assert await claimed(two) == []
+    assert await claimed(one) == [id]
+
+
+@pytest.mark.parametrize("outcome", [Snooze(0), Release("drained")])
+async def test_an_attempt_that_did_not_fail_binds_no_host(database: Database, outcome: Any) -> None:
+    runner = await Runner.enter(database, host="web-1")
+    id = await put(database, hosts="failed")
+    (task,) = await runner.claim()
+    await runner.end(task, outcome)
+    assert (await stored(database, id)).hosts == "failed"
+
+
+async def test_a_dead_task_that_an_operator_retries_runs_on_its_last_host(database: Database) -> None:
+    one, two = await Runner.enter(database, host="web-1"), await Runner.enter(database, host="web-2")
+    id = await put(database, hosts="failed", max_attempts=1)
+    (task,) = await one.claim()
+    await one.end(task, Retry(delay=0))
+    await database.write(retry_now, [Target(id, None)], Actor("ana", "desk", "again"))
+    assert await claimed(two) == []
+    assert await claimed(one) == [id]
+
+
+async def test_a_copy_starts_without_the_host_of_the_failure(database: Database) -> None:
+    one = await Runner.enter(database, host="web-1")
+    id = await put(database, hosts="failed")
+    (task,) = await one.claim()
+    await one.end(task, Retry(delay=0))
+    copy = await database.write(copy_task, id, {}, Actor("ana", "desk", "again"))
+    assert (await stored(database, copy)).hosts == "failed"
+
+
+async def test_the_host_of_a_failure_has_no_time_limit(database: Database) -> None:
+    with pytest.raises(InvalidTask, match="it counts from the due time, and not from a failure"):
+        await put(database, hosts="failed", hosts_for=60.0)

@@ -7,7 +7,7 @@ from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.model.task import NewTask
 from runner.policy.lanes import Head, Lane
-from runner.store.lanes import DENSE, SurveyScope, survey
+from runner.store.claim.survey import DENSE, SurveyScope, survey
 from runner.store.submit import submit_many
 from tests.store.plans import watch
 from tests.store.runners import Runner

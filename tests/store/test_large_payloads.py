@@ -10,10 +10,10 @@ from runner.db.file_writer import FileStatement
 from runner.db.transaction import Transaction
 from runner.model.outcome import Done
 from runner.model.task import NewTask
-from runner.store.settle import Settlement, settle_done
+from runner.store.settle import Settlement
 from runner.store.submit import submit_many
 from tests.conftest import on_sqlite
-from tests.store.runners import Runner
+from tests.store.runners import Runner, settle_done
 
 SIZE, TASKS = 100_000, 20
 FRAME = 24 + 4_096

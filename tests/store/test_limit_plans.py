@@ -10,7 +10,7 @@ from runner.db.types import db_later, db_now
 from runner.model.task import NewTask
 from runner.policy.lanes import Lane
 from runner.queries.counting import MOST_OF_TENANT, TenantTurn, capped, due_of_tenants, first_of_tenants
-from runner.store.claim_limited import LimitedClaim, LimitedLanes, claim_limited
+from runner.store.claim.limited import LimitedClaim, LimitedLanes, claim_limited
 from runner.store.submit import submit_many
 from tests.store.plans import Cost, watch
 from tests.store.runners import Runner

@@ -17,9 +17,9 @@ from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from runner.policy.lanes import Lane
 from runner.policy.suspicion import Ask
-from runner.store.claim import claim
-from runner.store.claim_limited import BUSY, LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
-from runner.store.limits import charge, hold
+from runner.store.claim.ledger import charge, hold
+from runner.store.claim.limited import BUSY, LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
+from runner.store.claim.plain import claim
 from runner.store.submit import submit_many
 from tests.conftest import on_postgresql
 from tests.store.rows import until_locked
@@ -188,6 +188,23 @@ class TestTenants:
         assert tasks_of(await take(runner)) == []
         await runner.end(next(task for task in result.claimed if tenants[task.id] == "bolt"))
         assert [tenants[id] for id in tasks_of(await take(runner))] == ["bolt"]
+
+    @pytest.mark.both_databases
+    async def test_suspects_share_the_limit_of_their_tenant(self, database: Database, runner: Runner) -> None:
+        tenants = await self.put(database, "acme", "bolt", tasks=3)
+        for id in tenants:
+            await edit(database, id, rescues=2)
+        await limit(database, "queue", "mail", per_tenant="2")
+        await runner.survey()
+        lanes = LimitedLanes(list(runner.lanes.limited.due), runner.start)
+
+        async def claim_suspects() -> list[str | None]:
+            request = (runner.who, lanes, runner.terms, Ask(16, 1))
+            result = await database.write_prepared(claim_limited_suspect, *request)
+            return [tenants[task.id] for task in result.claimed]
+
+        turns = [await claim_suspects() for _ in range(6)]
+        assert turns == [["acme"], ["acme"], ["bolt"], ["bolt"], [], []]
 
     async def test_tenants_take_turns(self, database: Database, runner: Runner) -> None:
         tenants = await self.put(database, "acme", "bolt", "cube")
@@ -363,7 +380,7 @@ async def test_a_long_transaction_does_not_prevent_a_first_limit(
 async def test_a_patient_claim_follows_the_one_that_holds_its_limit(
     database: Database, rival: Database, runner: Runner, monkeypatch: pytest.MonkeyPatch, room: str
 ) -> None:
-    monkeypatch.setattr("runner.store.limits.LIMITS_TIMEOUT", "20s")
+    monkeypatch.setattr("runner.store.claim.ledger.LIMITS_TIMEOUT", "20s")
     await put_many(database, 10, queue="mail")
     await limit(database, "queue", "mail", concurrency=room)
     await runner.survey()

@@ -16,12 +16,13 @@ from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
 from runner.policy.histogram import Histogram, Times, merged
 from runner.queries.reports import times_by_minute
+from runner.store.complete import complete_steps
 from runner.store.history import FinishedTask
 from runner.store.minute_statistics import record_times
 from runner.store.rescue import rescue
-from runner.store.settle import Settlement, complete_steps, settle, settle_done
+from runner.store.settle import Settlement, settle
 from tests.store.rows import add_live
-from tests.store.runners import GRACE, Runner
+from tests.store.runners import GRACE, Runner, settle_done
 from tests.store.table import edit, expire, make_due, put, put_many
 
 pytestmark = pytest.mark.one_database

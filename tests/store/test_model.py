@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 from runner.db.database import Database
 from runner.errors import DuplicateTask, InvalidTask
 from runner.model.outcome import Cancelled, Dead, Done, Outcome, Release, Retry, Snooze
-from runner.model.task import DependsOn, NewTask, OnDuplicate, Scope, State, SubmitResult, UniqueSpec
+from runner.model.task import DependsOn, NewTask, OnDuplicate, Scope, State, SubmitResult, UniqueKey
 from runner.operations.results import Actor, Target
 from runner.operations.retry import requeue
 from runner.operations.terminate import terminate as end
@@ -97,8 +97,8 @@ class Histories(RuleBasedStateMachine):
         later=st.booleans(),
     )
     def submit_once(self, key: str, scope: Scope, answer: OnDuplicate, payload: str, later: bool) -> None:
-        unique = UniqueSpec(key, scope, 3_600.0 if scope is Scope.FOR_A_TIME else None, answer)
-        new = NewTask(KNOWN, payload, priority=1, delay=3_600.0 if later else None, unique=unique)
+        unique = UniqueKey(key, scope, 3_600.0 if scope is Scope.FOR_A_TIME else None, answer)
+        new = NewTask(KNOWN, payload, priority=1, delay=3_600.0 if later else None, unique_key=unique)
         holder = self.model.holder(key)
         if holder is not None and answer is OnDuplicate.ERROR:
             with pytest.raises(DuplicateTask):
@@ -393,7 +393,7 @@ def run(url: str, examples: int, steps: int) -> None:
 
 
 def test_the_store_keeps_its_promises_in_random_histories(migrated_url: str) -> None:
-    run(migrated_url, examples=6, steps=40)
+    run(migrated_url, examples=3, steps=40)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.schema.partitions import WIDTH, full_name
+from runner.errors import DatabaseRefused
 from runner.model.outcome import Dead
 from runner.model.task import DependsOn, Scope, State
 from runner.operations.results import Actor, Target
@@ -19,15 +20,13 @@ from runner.operations.retry import requeue
 from runner.policy.partitions import FEW, Range
 from runner.queries.health import health
 from runner.queries.task.detail import task_detail
-from runner.queries.why.facts import read_facts
 from runner.store.partitions import extend, read_layout
 from runner.store.retention import START, Pruned, enforce, forget_gone
-from runner.store.settle import settle_done
 from tests.conftest import on_postgresql
 from tests.postgres import login
 from tests.store.dependencies import sweep
 from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
-from tests.store.runners import Runner, settlement
+from tests.store.runners import Runner, settle_done, settlement
 from tests.store.table import change, count, live, past, put
 
 pytestmark = [on_postgresql, pytest.mark.usefixtures("new_database")]
@@ -356,14 +355,40 @@ async def test_an_id_is_unique_after_repeated_deaths_and_retries(database: Datab
     assert await count(database, database.tables.history) == 1
 
 
-async def test_a_dead_task_copied_back_by_hand_shows_its_last_end(database: Database, runner: Runner) -> None:
+async def test_a_task_with_the_id_of_an_earlier_one_replaces_no_record(database: Database, runner: Runner) -> None:
     await add_past(database, 7, State.DEAD, finished_at=days_ago(1))
     await add_live(database, "work", id=7)
     (task,) = await runner.claim()
-    assert await database.write_single(settle_done, runner.id, [settlement(task)]) == {7}
-    assert (await database.read(task_detail, 7)).task.state is State.SUCCEEDED
-    assert (await database.read(read_facts, 7)).task.state is State.SUCCEEDED
-    child = await put(database, after=(DependsOn(7),))
-    assert (await stored(database, child)).state == State.WAITING
+    assert await database.write_single(settle_done, runner.id, [settlement(task)]) == set()
+    with pytest.raises(DatabaseRefused, match="the history has an earlier task with the id 7"):
+        await runner.end(task)
+    assert (await stored(database, 7)).state == State.RUNNING
     assert (await database.write(requeue, [Target(7)], BY)).changed == []
-    assert await stored(database, 7) is None
+
+
+async def test_a_range_that_a_view_depends_on_is_named_and_the_others_are_dropped(database: Database) -> None:
+    made = await extended(database)
+    for part in (FIRST, made[0]):
+        await fill(database, part.first, 3, days_ago(30))
+    await use_up(database, made[0])
+    await change(database, sa.text(f"CREATE VIEW mine AS SELECT id FROM task_history_from_{FIRST.first}"))
+    rounds = [pruned async for pruned in enforce(database, WEEK, 0)]
+    assert [part for pruned in rounds for part in pruned.ranges] == [made[0]]
+    ((part, fact),) = [item for pruned in rounds for item in pruned.refused.items()]
+    assert part == FIRST
+    assert fact.startswith("2BP01 cannot drop table")
+    await change(database, sa.text("DROP VIEW mine"))
+    assert (await enforced(database)).ranges == [FIRST]
+
+
+async def test_a_range_that_is_locked_is_named_and_the_others_are_dropped(database: Database) -> None:
+    made = await extended(database)
+    for part in (FIRST, made[0]):
+        await fill(database, part.first, 3, days_ago(30))
+    await use_up(database, made[0])
+    async with database.writing() as tx:
+        await tx.execute(sa.text(f"LOCK TABLE task_history_from_{FIRST.first} IN SHARE MODE"))
+        rounds = [pruned async for pruned in enforce(database, WEEK, 0)]
+    assert [part for pruned in rounds for part in pruned.ranges] == [made[0]]
+    ((part, fact),) = [item for pruned in rounds for item in pruned.refused.items()]
+    assert (part, fact[:6]) == (FIRST, "55P03 ")

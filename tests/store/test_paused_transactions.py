@@ -17,8 +17,8 @@ from runner.model.outcome import Retry
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
-from runner.store import limits
-from runner.store.claim_limited import LimitedLanes, claim_limited
+from runner.store.claim import ledger as limits
+from runner.store.claim.limited import LimitedLanes, claim_limited
 from runner.store.dependencies.resolve import FinishedParent, open_dependencies, resolve
 from runner.store.rescue import rescue
 from runner.store.schedules.tick import tick

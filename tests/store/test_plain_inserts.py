@@ -13,9 +13,9 @@ from runner.db.types import EARLIEST
 from runner.model.outcome import Dead, Done, Failure, Outcome, Retry
 from runner.model.task import Claimed, NewTask
 from runner.policy.lanes import LanePosition
-from runner.store.claim import Claimant, HandlerDefaults, claim
+from runner.store.claim.plain import Claimant, HandlerDefaults, claim
+from runner.store.claim.survey import survey
 from runner.store.heartbeat import Identity, register
-from runner.store.lanes import survey
 from runner.store.rescue import Rescuer, rescue
 from runner.store.settle import Settled, Settlement, settle
 from runner.store.submit import submit
@@ -121,10 +121,6 @@ WRONG_ON_SQLITE = {
 
 STOPPERS = {
     "no retry plan": "INSERT INTO task(handler, retry) VALUES ('mail', 'nonsense')",
-    "a copy from the history": (
-        "INSERT INTO task_history(id, handler, state) SELECT count(*) + 1000, 'mail', 'dead' FROM task_history;"
-        "INSERT INTO task(id, handler) SELECT max(id), 'mail' FROM task_history"
-    ),
     "no maximum": "INSERT INTO task(handler, state, runner_id) VALUES ('mail', 'running', 777)",
     "the last fence": "INSERT INTO task(handler, fence) VALUES ('mail', 9223372036854775807)",
     "the last version": "INSERT INTO task(handler, version) VALUES ('mail', 9223372036854775807)",

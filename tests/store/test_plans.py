@@ -16,25 +16,24 @@ from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.model.outcome import Retry
 from runner.model.task import OnDuplicate, State
-from runner.policy.selection import TaskSelection, mask
+from runner.policy.selection import TaskSelection, listed, mask
 from runner.policy.suspicion import Ask
 from runner.queries import counting
-from runner.queries.queues import counts
+from runner.queries.counts import counts
 from runner.queries.runners import unknown_handlers
 from runner.queries.why import facts
 from runner.queries.why.why import why
 from runner.settings import Settings
-from runner.store.claim import claim_suspect
+from runner.store.claim.plain import claim, claim_suspect, first_due
+from runner.store.claim.survey import Pending, pending, survey
 from runner.store.dependencies.resolve import FinishedParent, any_open, find_strays, open_dependencies, resolve
 from runner.store.heartbeat import heartbeat
-from runner.store.lanes import Pending, pending, survey
 from runner.store.retention import forget_expired, prune
-from runner.store.settle import settle_done
 from runner.store.submit import submit_many, submit_with_result
 from tests.conftest import on_postgresql
 from tests.store.dependencies import after, put_after
 from tests.store.plans import Cost, Watch, watch
-from tests.store.runners import LEASE, Runner, settlement
+from tests.store.runners import LEASE, Runner, settle_done, settlement
 from tests.store.table import change, expire, put, put_many
 from tests.store.unique_tasks import once
 
@@ -407,6 +406,35 @@ async def test_the_remaining_work_of_a_runner_is_read_from_its_own_lanes(watched
     assert others.rows <= 1.5 * SOME + by_size[MANY].rows, "each task in the lane is read once"
     await put_many(database, 1, handler="mine", bucket=7)
     assert (await remaining()).returning
+
+
+@pytest.mark.both_databases
+async def test_a_claim_around_stuck_rows_walks_the_index_of_its_lanes(watched: tuple[Database, Watch]) -> None:
+    """20 rows to leave out among the first of many: it reads them, the ones that it takes, and no others."""
+    database, looking = watched
+    runner, rows, limit = await _worn_in(database), dict[int, list[int]](), 10
+    for number in (SOME, MANY):
+        ids = await put_many(database, number, queue="stuck")
+        out = TaskSelection(without=listed(ids[: 2 * limit]))
+        runner.who = runner.who._replace(selection=out)
+        due = {lane: position for lane, position in (await runner.survey()).items() if lane.queue == "stuck"}
+        several = dict(await runner.survey())
+        rows[number] = []
+        for lanes in (due, several):
+            async with looking.seeing() as found:
+                first = await database.read_single(first_due, runner.who, lanes, limit)
+            assert first
+            async with looking.seeing() as cost:
+                claimed = await database.write_single(claim, runner.who, lanes, runner.terms, limit)
+            assert {task.id for task in claimed} == {task.id for task in first}
+            part = runner.who._replace(selection=TaskSelection(only=listed(ids[3:6])))
+            taken = await database.write_single(claim, part, lanes, runner.terms, limit)
+            assert {task.id for task in taken} == (set(ids[3:6]) if lanes is due else set())
+            assert "task_ready" in cost.indexes & found.indexes, (cost, found)
+            assert not (cost.whole | found.whole) & OURS, (cost, found)
+            rows[number] += [cost.rows, found.rows]
+        await change(database, sa.delete(database.tables.task).where(database.tables.task.c.queue == "stuck"))
+    assert all(many <= 1.2 * some + 100 for some, many in zip(*rows.values(), strict=True)), rows
 
 
 async def test_figures_for_people_hardly_grow_with_idle_queues(watched: tuple[Database, Watch]) -> None:

@@ -10,7 +10,7 @@ from runner.db.types import db_later, db_now
 from runner.model.outcome import Retry
 from runner.model.task import Claimed
 from runner.store.attempts import Start, mark_started
-from runner.store.claim import HandlerDefaults
+from runner.store.claim.plain import HandlerDefaults
 from runner.store.heartbeat import leave
 from runner.store.rescue import CHUNK, LOST, OVERDUE, UNSTARTED, Rescuer, any_lost, rescue
 from tests.conftest import on_postgresql, on_sqlite
@@ -209,7 +209,7 @@ async def registered(database: Database, runner: Runner, ago: float) -> None:
         database,
         sa.update(database.tables.runner)
         .where(database.tables.runner.c.id == runner.id)
-        .values(started_at=db_later(db_now(), -ago)),
+        .values(available_since=db_later(db_now(), -ago)),
     )
 
 
@@ -220,11 +220,11 @@ async def test_a_newcomer_strikes_out_no_runner_before_one_lease_has_passed(
     newcomer = Rescuer(other.id, LEASE)
     await registered(database, other, LEASE - 5)
     assert not await database.write_single(any_lost, newcomer, GRACE)
-    assert await other.rescue(registered_for=LEASE) == {}
+    assert await other.rescue(available_for=LEASE) == {}
     assert await count(database, database.tables.runner) == 2, "it may renew yet"
     await registered(database, other, LEASE + 1)
     assert await database.write_single(any_lost, newcomer, GRACE)
-    assert await other.rescue(registered_for=LEASE) == {task.id: "rescue"}
+    assert await other.rescue(available_for=LEASE) == {task.id: "rescue"}
 
 
 async def test_a_rescue_keeps_the_lost_runners_with_their_tasks(

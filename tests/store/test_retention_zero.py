@@ -15,16 +15,15 @@ from runner.db.schema.partitions import SETTLES
 from runner.db.transaction import Transaction
 from runner.errors import InvalidTask
 from runner.model.outcome import Cancelled, Done, Outcome
-from runner.model.task import Claimed, DependsOn, NewTask, OrderSpec, Scope, State, UniqueSpec
+from runner.model.task import Claimed, DependsOn, NewTask, OrderKey, Scope, State, UniqueKey
 from runner.operations.results import Actor, Target
 from runner.operations.unblock import unblock
 from runner.store.retention import SubmitWatch, oldest_submit, prune
-from runner.store.settle import Settlement, settle, settle_done
+from runner.store.settle import Settled, Settlement, settle
 from runner.store.submit import submit, submit_steps
 from tests.conftest import on_postgresql
 from tests.store.dependencies import after, sweep
-from tests.store.rows import until_locked
-from tests.store.runners import Runner, settlement
+from tests.store.runners import Runner, settle_done, settlement
 from tests.store.table import change, count, edit, live, past, put, put_many, row_of
 
 Case = Callable[[Runner], Awaitable[Settlement]]
@@ -101,11 +100,11 @@ async def after_an_edit(runner: Runner) -> Settlement:
 
 
 async def with_a_unique_key(runner: Runner) -> Settlement:
-    return settlement(await claimed(runner, unique=UniqueSpec("k", Scope.UNTIL_FINISHED)))
+    return settlement(await claimed(runner, unique_key=UniqueKey("k", Scope.UNTIL_FINISHED)))
 
 
 async def with_an_order_key(runner: Runner) -> Settlement:
-    return settlement(await claimed(runner, order=OrderSpec("k")))
+    return settlement(await claimed(runner, order_key=OrderKey("k")))
 
 
 async def of_a_schedule(runner: Runner) -> Settlement:
@@ -155,7 +154,7 @@ async def test_a_success_without_a_row_is_known_after_a_lost_answer(
 ) -> None:
     task = await claimed(runner)
     await delete_done(runner, settlement(task))
-    settled = await database.write(settle, runner.id, [settlement(task, outcome)], False)
+    settled = await database.write(settle, runner.id, [settlement(task, outcome)], watch=SubmitWatch())
     written = {task.id: "succeed"} if isinstance(outcome, Done) else {}
     assert (settled.verbs, settled.written, settled.fenced) == ({}, written, {task.id} - written.keys())
 
@@ -163,7 +162,7 @@ async def test_a_success_without_a_row_is_known_after_a_lost_answer(
 async def test_a_success_whose_task_still_exists_is_fenced(database: Database, runner: Runner) -> None:
     task = await claimed(runner)
     await change(database, sa.update(database.tables.task).values(runner_id=runner.id + 1))
-    settled = await database.write(settle, runner.id, [settlement(task)], False)
+    settled = await database.write(settle, runner.id, [settlement(task)], watch=SubmitWatch())
     assert (settled.verbs, settled.written, settled.fenced) == ({}, {}, {task.id})
 
 
@@ -360,10 +359,9 @@ async def test_a_settle_that_waits_for_a_row_holds_up_no_submit_of_its_holder(
         async with rival.writing() as tx:
             await tx.execute(sa.update(tx.tables.task).where(columns.id == task.id).values(bucket=7))
             assert await delete_done(runner, settlement(task), settlement(other)) == set()
-            settling = asyncio.ensure_future(database.write(settle, runner.id, [settlement(task)], False))
-            await until_locked(database)
+            assert await runner.end(task) == Settled(locked={task.id})
             child = await submit(tx, after(parent))
-        assert (await settling).verbs == {task.id: "succeed"}
+        assert (await runner.end(task)).verbs == {task.id: "succeed"}
     assert (await row_of(database, child))["state"] == State.BLOCKED
 
 

@@ -8,12 +8,11 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.model.outcome import Done, Retry
-from runner.queries.queues import counts
-from runner.store.lanes import survey
+from runner.queries.counts import counts
+from runner.store.claim.survey import survey
 from runner.store.rescue import any_lost, rescue
-from runner.store.settle import settle_done
 from tests.postgres.proxy import Proxy
-from tests.store.runners import Runner, settlement
+from tests.store.runners import Runner, settle_done, settlement
 from tests.store.table import put
 
 pytestmark = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)

@@ -7,6 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
+from runner.db.sql_text import Recording
 from runner.db.types import db_later, db_now
 from runner.model.outcome import (
     Cancelled,
@@ -14,6 +15,7 @@ from runner.model.outcome import (
     Done,
     Failure,
     Interrupted,
+    Outage,
     Outcome,
     Release,
     Retry,
@@ -21,16 +23,18 @@ from runner.model.outcome import (
     fingerprint,
 )
 from runner.model.task import Claimed
+from runner.model.text_limits import ERROR_LIMIT
 from runner.policy.attempt_verdict import FREE_RELEASES, AttemptState, judge
-from runner.store import claim as claim_module
 from runner.store import history as history_module
 from runner.store.attempts import MESSAGE_LIMIT, TRACEBACK_LIMIT
-from runner.store.claim import Claimant, HandlerDefaults, prepare_claims
+from runner.store.claim import plain as claim_module
+from runner.store.claim.plain import Claimant, HandlerDefaults, prepare_claims
+from runner.store.complete import complete_steps
 from runner.store.history import FinishedTask, prepare_successes
 from runner.store.rescue import rescue
-from runner.store.settle import ERROR_LIMIT, RETURNS, Settled, Settlement, complete_steps, settle_done
+from runner.store.settle import RETURNS, Settled, Settlement, settle
 from tests.conftest import on_postgresql
-from tests.store.runners import Runner, settlement
+from tests.store.runners import Runner, settle_done, settlement
 from tests.store.table import Row, attempts, change, count, edit, expire, live, make_due, past, put, put_many, row_of
 
 BROKEN = Failure("ValueError", "no such coupon: 17", "Traceback ...\nValueError: no such coupon: 17")
@@ -488,9 +492,8 @@ async def test_an_edit_at_the_same_moment_never_fences_a_settle(
     touched = sa.update(table).where(table.c.id == task.id).values(priority=9, version=table.c.version + 1)
     async with rival.writing() as tx:
         await tx.execute(touched)
-        settling = asyncio.ensure_future(runner.end(task, outcome))
-        await wait_for_blocked(database)
-    settled = await settling
+        assert await runner.end(task, outcome) == Settled(locked={task.id})
+    settled = await runner.end(task, outcome)
     assert (settled.verbs, settled.fenced) == ({task.id: verb}, set())
     assert (await row_of(database, task.id))["priority"] == 9
 
@@ -517,9 +520,8 @@ async def test_a_rescue_at_the_same_moment_fences_a_settle(
     await expire(database, runner.id)
     async with rival.writing() as tx:
         assert [(id, back.verb) for id, back in (await rescue(tx, other.rescuer, 0)).items()] == [(task.id, "rescue")]
-        settling = asyncio.ensure_future(runner.end(task))
-        await wait_for_blocked(database)
-    assert (await settling).fenced == {task.id}
+        assert await runner.end(task) == Settled(locked={task.id})
+    assert await runner.end(task) == Settled(fenced={task.id})
 
 
 @on_postgresql
@@ -556,7 +558,7 @@ async def test_a_prepared_runner_compiles_nothing_for_its_first_task(
     monkeypatch.setattr(claim_module, "_prepared", lru_cache(claim_module._prepared.__wrapped__))
     monkeypatch.setattr(history_module, "_prepared_success", lru_cache(history_module._prepared_success.__wrapped__))
     await runner.database.read_single(prepare_claims, Claimant(runner.id, "host"))
-    await runner.database.read_single(prepare_successes, True)
+    await runner.database.read_single(prepare_successes, False)
     compiled = claim_module._prepared.cache_info().misses, history_module._prepared_success.cache_info().misses
     task = await started(runner)
     await runner.database.write_single(settle_done, runner.id, [settlement(task, Done())])
@@ -568,10 +570,26 @@ async def test_a_prepared_runner_compiles_nothing_for_its_first_task(
 
 
 def test_each_outcome_that_leaves_no_attempt_has_its_move() -> None:
-    outcomes: list[Outcome] = [Retry("1m", "x"), Dead("x"), Snooze("1m"), Release(), Interrupted(), Cancelled()]
+    returns: list[Outcome] = [Snooze("1m"), Release(), Interrupted(), Outage(BROKEN), Cancelled()]
+    outcomes = [Retry("1m", "x"), Dead("x"), *returns]
     assert {type(outcome) for outcome in outcomes} == {*get_args(Outcome)} - {Done}
     row = AttemptState(1, 3, None, "1m", 0, False)
     verdicts = {type(outcome): judge(outcome, row, 0.5) for outcome in outcomes}
     # Without its entry, a settle whose commit was uncertain would count as fenced the second time.
     unrecorded = {kind: each.verb for kind, each in verdicts.items() if each.delay is not None and not each.failure}
     assert unrecorded == RETURNS
+
+
+async def test_settling_failed_attempts_builds_no_statements(runner: Runner) -> None:
+    statements: list[list[Any]] = []
+    outcomes: list[Outcome] = [Retry(failure=BROKEN), Dead(failure=BROKEN)]
+    for size in (2, 4):
+        await put_many(runner.database, size)
+        tasks = await runner.claim(size)
+        batch = [settlement(task, outcomes[index % 2]) for index, task in enumerate(tasks)]
+        async with runner.database.writing() as tx:
+            recording = Recording(tx)
+            assert len((await settle(recording, runner.id, batch)).verbs) == size
+        statements.append([executed.statement for executed in recording.executed])
+    first, second = statements
+    assert [*map(id, second)] == [*map(id, first)]

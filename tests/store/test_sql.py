@@ -16,11 +16,13 @@ from runner.filter.fields import parse_sort
 from runner.model.outcome import Dead, Retry, Snooze
 from runner.model.task import NewTask
 from runner.policy.lanes import Lane
+from runner.policy.selection import TaskSelection
 from runner.policy.suspicion import Ask
 from runner.queries.task_list.by_lane import walk_lanes
 from runner.queries.why.ahead import ahead, suspects_ahead
-from runner.store.attempts import last_checkpoints
-from runner.store.claim import claim, claim_suspect
+from runner.store.claim.plain import claim, claim_suspect, first_due
+from runner.store.claim.survey import pending, survey
+from runner.store.complete import complete_steps
 from runner.store.dependencies.parents import release_followers
 from runner.store.dependencies.resolve import (
     FinishedParent,
@@ -32,13 +34,14 @@ from runner.store.dependencies.resolve import (
 )
 from runner.store.heartbeat import heartbeat
 from runner.store.history import FinishedTask
-from runner.store.lanes import pending, survey
+from runner.store.locked import locked
+from runner.store.notes import last_checkpoints
 from runner.store.rescue import any_lost, rescue
-from runner.store.settle import complete_steps, settle, settle_done
+from runner.store.settle import settle
 from runner.store.submit import single_insert, submit, submit_many
 from tests.store.dependencies import put_after
 from tests.store.rows import filtered
-from tests.store.runners import GRACE, LEASE, Runner, settlement
+from tests.store.runners import GRACE, LEASE, Runner, settle_done, settlement
 from tests.store.sql_text import compiled, sql_text
 from tests.store.table import edit, expire, put
 
@@ -99,6 +102,13 @@ async def _claim(statements: Statements, runner: Runner) -> None:
     await statements.of("list_by_lane", walk_lanes, filtered("state:waiting"), parse_sort("priority"), 10, None, 100)
     await statements.of("claim_lane", claim, runner.who, {lane: runner.start}, runner.terms, 1)
     await statements.of("claim_lanes", claim, runner.who, lanes, runner.terms, 1)
+    apart = runner.who._replace(selection=TaskSelection(without="1,2"))
+    await statements.of("claim_lane_without", claim, apart, {lane: runner.start}, runner.terms, 1)
+    await statements.of("claim_lanes_without", claim, apart, lanes, runner.terms, 1)
+    part = runner.who._replace(selection=TaskSelection(only="3,4"))
+    await statements.of("claim_part", claim, part, lanes, runner.terms, 1)
+    await statements.of("first_due", first_due, apart, lanes, 1)
+    await statements.of("locked", locked, [task_id])
     await statements.of("claim_suspects", claim_suspect, runner.who, lanes, runner.terms, Ask(1, 1))
 
 

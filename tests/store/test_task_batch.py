@@ -9,7 +9,7 @@ from runner.db.database import Database
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.errors import InvalidTask
-from runner.model.task import DependsOn, NewTask, UniqueSpec
+from runner.model.task import DependsOn, NewTask, UniqueKey
 from runner.model.task_batch import TaskBatch
 from runner.store.submit import CHUNK, submit_many, takes_one_statement
 from tests.store.table import count, live
@@ -81,7 +81,7 @@ def test_a_bulk_is_a_sequence_of_tasks() -> None:
     assert (bulk[1], list(bulk[1:]), len(bulk)) == (NewTask("work", "2", key="k"), list(bulk)[1:], 3)
 
 
-@pytest.mark.parametrize("options", [{"unique": UniqueSpec("k")}, {"after": (DependsOn(1),)}])
+@pytest.mark.parametrize("options", [{"unique_key": UniqueKey("k")}, {"after": (DependsOn(1),)}])
 def test_only_tasks_without_dependencies_are_submitted_without_a_transaction(options: dict[str, Any]) -> None:
     plain, other = NewTask("work"), NewTask("work", **options)
     assert takes_one_statement(TaskBatch(plain, ["{}"] * CHUNK))

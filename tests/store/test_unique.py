@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.errors import DuplicateTask, InvalidTask
 from runner.model.outcome import Dead, Release, Retry, Snooze
-from runner.model.task import NewTask, OnDuplicate, Scope, State, SubmitResult, UniqueSpec
+from runner.model.task import NewTask, OnDuplicate, Scope, State, SubmitResult, UniqueKey
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
 from runner.store.retention import forget_expired, prune
@@ -230,19 +230,19 @@ async def test_a_key_is_any_text(database: Database, key: str) -> None:
 @pytest.mark.parametrize(
     "unique",
     [
-        UniqueSpec(""),
-        UniqueSpec("k" * 401),
-        UniqueSpec("a\0b"),
-        UniqueSpec("\ud800"),
-        UniqueSpec("k", FOR_A_TIME),
-        UniqueSpec("k", FOR_A_TIME, 0.0),
-        UniqueSpec("k", FOR_A_TIME, float("nan")),
-        UniqueSpec("k", FOR_A_TIME, float("inf")),
+        UniqueKey(""),
+        UniqueKey("k" * 401),
+        UniqueKey("a\0b"),
+        UniqueKey("\ud800"),
+        UniqueKey("k", FOR_A_TIME),
+        UniqueKey("k", FOR_A_TIME, 0.0),
+        UniqueKey("k", FOR_A_TIME, float("nan")),
+        UniqueKey("k", FOR_A_TIME, float("inf")),
     ],
 )
-async def test_an_invalid_key_is_rejected_and_nothing_is_written(database: Database, unique: UniqueSpec) -> None:
+async def test_an_invalid_key_is_rejected_and_nothing_is_written(database: Database, unique: UniqueKey) -> None:
     with pytest.raises(InvalidTask):
-        await put(database, once("good"), NewTask("work", unique=unique))
+        await put(database, once("good"), NewTask("work", unique_key=unique))
     assert await count(database, database.tables.unique) == 0
 
 

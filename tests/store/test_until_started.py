@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.model.outcome import Retry
-from runner.model.task import NewTask, OnDuplicate, Scope, SubmitResult, UniqueSpec
+from runner.model.task import NewTask, OnDuplicate, Scope, SubmitResult, UniqueKey
 from runner.store.submit import submit_with_result
 from tests.conftest import on_postgresql
 from tests.store.rows import stored
@@ -28,8 +28,8 @@ def update(key: str = "k", **values: Any) -> NewTask:
 
 
 def debounced(**values: Any) -> NewTask:
-    unique = UniqueSpec("k", Scope.UNTIL_STARTED, None, OnDuplicate.REPLACE, LONGEST)
-    return NewTask("work", unique=unique, delay=WINDOW, **values)
+    unique = UniqueKey("k", Scope.UNTIL_STARTED, None, OnDuplicate.REPLACE, LONGEST)
+    return NewTask("work", unique_key=unique, delay=WINDOW, **values)
 
 
 async def foreign(database: Database) -> int:

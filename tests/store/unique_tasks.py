@@ -5,7 +5,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.database import Database
-from runner.model.task import NewTask, SubmitResult, UniqueSpec
+from runner.model.task import NewTask, SubmitResult, UniqueKey
 from runner.store.submit import submit_with_result
 from tests.store.rows import ahead
 from tests.store.table import change
@@ -14,7 +14,7 @@ from tests.store.table import change
 def once(unique_key: str = "k", /, handler: str = "work", **options: Any) -> NewTask:
     """A task with a unique key; keyword arguments set fields of the key or of the task."""
     unique = {name: options.pop(name) for name in ("scope", "seconds", "on_duplicate") if name in options}
-    return NewTask(handler, unique=UniqueSpec(unique_key, **unique), **options)
+    return NewTask(handler, unique_key=UniqueKey(unique_key, **unique), **options)
 
 
 async def put(database: Database, *tasks: NewTask) -> SubmitResult:

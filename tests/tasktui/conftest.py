@@ -21,10 +21,10 @@ from runner.urls import parse_url
 from tasktui.app import Console
 from tasktui.dialogs import ask
 from tasktui.render import theme
-from tasktui.screens import live
 from tasktui.session.session import Session
 from tasktui.session.write_lock import ReadOnlyReason, WriteLock
-from tasktui.terminal import keyboard
+from tasktui.shell import live
+from tasktui.terminal import typed_ahead
 from tests.conftest import on_sqlite
 
 WAIT_SECONDS = 20.0
@@ -148,7 +148,7 @@ def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(live, "PERIOD", 0.3)
     monkeypatch.setattr(live, "SHARE", 5)
     monkeypatch.setattr(live, "TICK", 0.1)
-    monkeypatch.setattr(keyboard, "BURST", 0.0)  # `press` types like an operator who reads the screen first
+    monkeypatch.setattr(typed_ahead, "BURST", 0.0)  # `press` types like an operator who reads the screen first
     monkeypatch.setattr(ask, "FRESH", inf)  # on a slow machine too, the rows of a dialog are those it showed
 
     @asynccontextmanager

@@ -25,7 +25,7 @@ SEQUENCE = re.compile(rb"|".join([CSI, OSC, rb"\x1b(?P<other>[^\[\]])"]))
 
 def alone() -> dict[str, str]:
     """The environment of the tests without the settings, files and terminal of the user."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RUNNER_", "COLUMNS", "LINES"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "COLUMNS", "LINES"))}
     return kept | {"XDG_CONFIG_HOME": "/nowhere", "TERM": "xterm-256color", "COLORTERM": "truecolor"}
 
 

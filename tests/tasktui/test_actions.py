@@ -16,10 +16,11 @@ from runner.db.database import Database
 from runner.filter.parse import parse_filter
 from runner.model.task import DependsOn, NewTask, State
 from runner.operations.audit_log import reveal
+from runner.operations.delay import delay
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
 from runner.operations.results import Actor, Target, with_change_group
-from runner.operations.retry import delay, retry_now
+from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate
 from runner.policy.breaker import Breaker
 from runner.queries.audit import AuditRecord, audit
@@ -32,7 +33,7 @@ from tasktui.app import Console
 from tasktui.dialogs import ask
 from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.dialogs.form import EditScreen
-from tasktui.widgets.heading import Heading
+from tasktui.shell.heading import Heading
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, history_row, stored
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Operator, Watch
 

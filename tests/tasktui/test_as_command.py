@@ -34,7 +34,7 @@ from tasktui.actions.as_command import (
     undo_words,
 )
 from tasktui.actions.plan import plan
-from tasktui.screens.live import LONGEST_LINE
+from tasktui.shell.live import LONGEST_LINE
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Operator, Watch
@@ -73,11 +73,12 @@ def all_of(name: str, number: int, *, more: bool = False) -> Any:
          "runner limit queue mail --concurrency 5 --rate none --reason 'it is back'"),
         (limit_words(PauseTarget(PauseKind.HANDLER, "a.b"), Confirmation("default")),
          "runner limit handler a.b --default"),
-        (runner_command_words(ACTIONS["drain"], 7, Confirmation()), "runner drain 7"),
+        (runner_command_words(ACTIONS["drain"], 7, Confirmation()), "runner runners drain 7"),
         (runner_command_words(ACTIONS["resize"], 7, Confirmation("concurrency=5 threads=2")),
-         "runner resize 7 --concurrency 5 --threads 2"),
-        (breaker_words("a.b", WHY, close=False), "runner breaker open a.b --for 10m --reason 'it is back'"),
-        (breaker_words("a.b", Confirmation(), close=True), "runner breaker close a.b"),
+         "runner runners resize 7 --concurrency 5 --threads 2"),
+        (breaker_words("a.b", WHY, close=False),
+         "runner limit handler a.b --breaker open --for 10m --reason 'it is back'"),
+        (breaker_words("a.b", Confirmation(), close=True), "runner limit handler a.b --breaker close"),
         (schedule_words("schedules pause", "digest", Confirmation("14:30")),
          "runner schedules pause digest --until 14:30"),
         (schedule_words("schedules edit", "digest", Confirmation("every 5m")),
@@ -86,7 +87,7 @@ def all_of(name: str, number: int, *, more: bool = False) -> Any:
          "runner schedules edit digest --cron '0 9 * * *'"),
         (schedule_words("schedules run", "digest", WHY._replace(answer="")),
          "runner schedules run digest --reason 'it is back'"),
-        (stack_words(12, WHY), "runner stack 12 --reason 'it is back'"),
+        (stack_words(12, WHY), "runner show 12 --stack --reason 'it is back'"),
         (plan_words(plan(ACTIONS["rewind"], [row(1)]), Confirmation("3")), "runner rewind 1 --to 3"),
         (undo_words(12, Confirmation()), "runner undo 12"),
         (undo_group_words("b-1", "10000+", WHY), "runner undo --group b-1 --yes 10000+ --reason 'it is back'"),

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.model.task import State
 from runner.operations import bulk
-from runner.operations.limit import open_by_hand
+from runner.operations.breaker import open_by_hand
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
 from runner.policy.breaker import Breaker

@@ -18,7 +18,7 @@ from tasktui.dialogs.health import Vitals, health_lines
 from tasktui.render.rows import plain
 from tasktui.session.cache import TtlCache
 from tasktui.session.session import Session
-from tasktui.widgets.heading import Status, first_line, milliseconds
+from tasktui.shell.heading import Status, first_line, milliseconds
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
@@ -176,3 +176,15 @@ def test_worries_follow_the_values() -> None:
     assert "task: 383,000, live 1,000, vacuumed 1m ago" in text
     assert "task_queue" not in text
     assert " ! task has 383,000 dead and 1,000 live rows" in text
+
+
+@ON_ONE_DATABASE
+async def test_the_screen_behind_a_dialog_goes_on_reading(watch: Watch) -> None:
+    async with watch("runners", NARROW) as operator:
+        screen = operator.screen
+        await operator.press("h")
+        await operator.sees("latency")
+        before = screen.feed.read_at
+        screen.feed.hurry()
+        await operator.until(lambda: screen.feed.read_at != before)
+        assert operator.screen is not screen

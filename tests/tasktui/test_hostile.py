@@ -36,7 +36,7 @@ def assert_harmless(operator: Operator) -> None:
             assert "app.quit" not in str(segment.style.meta if segment.style else "")
 
 
-@pytest.mark.parametrize("size", [WIDE, (200, 60)])
+@pytest.mark.parametrize("size", [WIDE, pytest.param((200, 60), marks=pytest.mark.slow)])
 async def test_hostile_text_does_nothing_on_any_screen(task_id: int, size: tuple[int, int], watch: Watch) -> None:
     async with watch(task_id=task_id, size=size) as operator:
         for mode in ("overview", "tasks", "task", "failures", "runners", "schedules", "audit"):

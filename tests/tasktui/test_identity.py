@@ -15,6 +15,7 @@ from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.widgets import table
+from tests.conftest import examples
 from tests.store.rows import add_live, add_past
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 from tests.tasktui.test_actions import audited, confirm
@@ -32,7 +33,7 @@ steps = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 50), st.sampl
 """An event, its task, and the key pressed after it."""
 
 UNHURRIED = settings(
-    max_examples=2,
+    max_examples=examples(1, 2),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # Shrinking takes minutes.
     suppress_health_check=[HealthCheck.function_scoped_fixture],  # Each example clears the tables.

@@ -11,9 +11,9 @@ from runner.db.database import Database
 from runner.queries.audit import audit
 from runner.queries.registries import pauses
 from tasktui.dialogs.ask import ConfirmScreen
-from tasktui.dialogs.help import CommandScreen
+from tasktui.dialogs.command_line import CommandScreen
 from tasktui.session.session import Job, Session
-from tasktui.terminal import keyboard
+from tasktui.terminal import typed_ahead
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_past, add_runner
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
@@ -99,7 +99,7 @@ async def test_escape_closes_the_command_line_before_the_next_key(ids: list[int]
 @pytest.fixture
 def typing(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all keys of a test belong to one burst, however slowly the machine handles them."""
-    monkeypatch.setattr(keyboard, "BURST", LONG_BURST)
+    monkeypatch.setattr(typed_ahead, "BURST", LONG_BURST)
 
 
 async def after_a_pause(operator: Operator, key: str) -> None:
@@ -114,7 +114,14 @@ REASON = "quite 2d overdue: x/8\n"
 
 
 @pytest.mark.usefixtures("typing")
-@pytest.mark.parametrize("mode", ["overview", "tasks", "failures", "runners", "schedules", "audit"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "overview",
+        "tasks",
+        *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("failures", "runners", "schedules", "audit")),
+    ],
+)
 async def test_keys_after_a_key_refused_in_read_only_are_ignored(ids: list[int], watch: Watch, mode: str) -> None:
     key = {"overview": "P", "runners": "L", "schedules": "P", "audit": "Z"}.get(mode, "T")
     async with watch(mode, writable=False) as operator:

@@ -13,7 +13,7 @@ from runner.policy.breaker import Breaker
 from runner.policy.histogram import Histogram
 from runner.store.breaker import declare_breakers
 from tasktui.dialogs.ask import ConfirmScreen
-from tasktui.widgets.heading import Heading
+from tasktui.shell.heading import Heading
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_runner, ahead
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch

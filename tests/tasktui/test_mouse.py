@@ -7,8 +7,8 @@ from runner.db.database import Database
 from runner.filter.fields import SortField
 from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.dialogs.help import HelpScreen
-from tasktui.screens.frame import Keys
-from tasktui.widgets.heading import Heading
+from tasktui.shell.frame import Keys
+from tasktui.shell.heading import Heading
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_past, ahead, stored
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Operator, Watch

@@ -80,7 +80,7 @@ async def test_a_typed_secret_is_masked_and_submitted(database: Database, watch:
 
 
 @pytest.mark.both_databases
-@pytest.mark.parametrize("size", [NARROW, WIDE])
+@pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.slow)])
 async def test_task_and_edit_name_the_plan_of_the_handler(
     database: Database, watch: Watch, size: tuple[int, int]
 ) -> None:

@@ -19,9 +19,10 @@ from runner.settings import Settings
 from runner.urls import parse_url
 from tasktui.actions import perform
 from tasktui.actions.actions import ACTIONS
-from tasktui.screens import MODES, live
+from tasktui.screens import MODES
 from tasktui.session import cache, session
 from tasktui.session.write_lock import STANDBY, FileReplaced
+from tasktui.shell import live
 from tasktui.startup.arguments import Arguments
 from tasktui.startup.startup import opened
 from tests.conftest import on_postgresql
@@ -203,7 +204,7 @@ async def test_a_file_that_is_replaced_or_deleted_is_neither_shown_nor_changed_a
         file.unlink()
         with pytest.raises(FileReplaced):
             await perform.resume(seat, mail, None)
-        with pytest.raises(DatabaseUnavailable, match=r"No such file|unable to open"):
+        with pytest.raises(DatabaseUnavailable, match=r"No such file|unable to open|was deleted"):
             await perform.current_pause(seat, mail)
     assert not file.exists()
 

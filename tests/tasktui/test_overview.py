@@ -13,9 +13,10 @@ from runner.model.task import DependsOn, NewTask, State
 from runner.operations.results import Actor, Target
 from runner.operations.unblock import unblock
 from runner.policy.breaker import OpenBreaker
+from runner.queries.breakers import BreakerRow
 from runner.queries.counting import Count, WaitingCounts
-from runner.queries.queues import QueueCounts
-from runner.queries.registries import BreakerRow, Pause
+from runner.queries.counts import QueueCounts
+from runner.queries.registries import Pause
 from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow
 from runner.settings import Settings
@@ -41,11 +42,12 @@ from tasktui.data.overview import (
     sorted_queues,
 )
 from tasktui.dialogs.help import start_here
+from tasktui.panels import overview as overview_panels
+from tasktui.panels import side as side_panels
+from tasktui.panels.overview import View
 from tasktui.render import theme
 from tasktui.render.rows import Row, plain, width_of
-from tasktui.screens import overview_panels, side_panels
 from tasktui.screens.overview import OverviewScreen, empty_in, queue_line
-from tasktui.screens.overview_panels import View
 from tasktui.screens.runners import liveness
 from tasktui.session.cache import TtlCache
 from tests.store.minutes import Minute, write_statistics
@@ -152,7 +154,9 @@ def test_a_blocked_runner_is_named_with_its_handler_and_the_remedy() -> None:
         'or use executor="process"'
     )
     (text,) = sentences(overview_of(runners=(runner(block=block._replace(locked=True)),)))
-    assert text.endswith('C code of reports.render (task 41) holds the interpreter lock; use executor="process"')
+    assert text.endswith(
+        'probably C code of reports.render (task 41) holds the interpreter lock; use executor="process"'
+    )
     assert not any("blocks" in text for text in sentences(overview_of(runners=(runner(block=block, lease=-1.0),))))
 
 
@@ -513,7 +517,7 @@ async def busy(database: Database) -> None:
             await add_live(database, queue="mail", submitted_at=minute.minute, run_at=ahead(-100))
 
 
-@pytest.mark.parametrize("size", [NARROW, WIDE])
+@pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.slow)])
 async def test_a_queue_that_falls_behind_is_seen(busy: None, watch: Watch, size: tuple[int, int]) -> None:
     async with watch("overview", size) as operator:
         await operator.sees("DRAINED", "No runner is alive", "2 dead since")
@@ -572,7 +576,7 @@ async def test_most_queues_are_shown_before_the_lower_plots(database: Database, 
 
 
 @ON_ONE_DATABASE
-@pytest.mark.parametrize("size", [NARROW, WIDE, (200, 60)])
+@pytest.mark.parametrize("size", [NARROW, *(pytest.param(size, marks=pytest.mark.slow) for size in (WIDE, (200, 60)))])
 async def test_an_empty_database_gets_the_first_steps(database: Database, watch: Watch, size: tuple[int, int]) -> None:
     async with watch("overview", size, profile="orders") as operator:
         await operator.sees(
@@ -609,7 +613,7 @@ def test_production_is_not_invited_to_run_sample_tasks() -> None:
 
 
 @ON_ONE_DATABASE
-@pytest.mark.parametrize("size", [NARROW, WIDE, (200, 60)])
+@pytest.mark.parametrize("size", [NARROW, *(pytest.param(size, marks=pytest.mark.slow) for size in (WIDE, (200, 60)))])
 async def test_a_quiet_overview_has_no_colour_of_trouble(
     database: Database, watch: Watch, size: tuple[int, int]
 ) -> None:
@@ -702,7 +706,7 @@ def test_a_slowdown_of_milliseconds_is_no_trouble(
 
 
 @pytest.mark.both_databases
-@pytest.mark.parametrize("size", [NARROW, WIDE])
+@pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.slow)])
 async def test_tasks_blocked_by_a_dead_task_need_attention(
     database: Database, watch: Watch, size: tuple[int, int]
 ) -> None:

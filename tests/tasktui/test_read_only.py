@@ -22,7 +22,7 @@ from runner import operations
 from runner.db.database import Database
 from runner.errors import StoreError
 from runner.operations.pause import PauseKind, PauseTarget
-from runner.queries.queues import counts
+from runner.queries.counts import counts
 from runner.queries.task_list.row import task_rows
 from runner.settings import Settings
 from runner.urls import parse_url
@@ -34,9 +34,9 @@ from tasktui.commands.syntax import COMMANDS
 from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.render.rows import plain
 from tasktui.screens import MODES
-from tasktui.screens.frame import Keys
 from tasktui.session.session import Job, Session
 from tasktui.session.write_lock import CLOSED, FILE, LOGIN, ReadOnly, ReadOnlyReason
+from tasktui.shell.frame import Keys
 from tasktui.startup.arguments import Arguments
 from tasktui.startup.startup import opened
 from tests.postgres.logins import logins

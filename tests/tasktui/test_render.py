@@ -18,9 +18,13 @@ from runner.queries.task.attempts import Attempt, LogRow
 from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
-from tasktui.data import task_panels
-from tasktui.data.background import FailureGroups, Workforce, busy_per_minute
+from tasktui.data.failures import FailureGroups
+from tasktui.data.runners import Workforce, busy_per_minute
 from tasktui.data.task_list import Listing, columns_for, empty_column, task_line
+from tasktui.panels import task as task_panels
+from tasktui.panels.failure import finding, in_front, is_hot
+from tasktui.panels.schedules import ruler_axis
+from tasktui.panels.side import legend, slot_row, slots, slots_per_block
 from tasktui.render import theme
 from tasktui.render.code import error_rows, payload_rows
 from tasktui.render.plot import (
@@ -39,12 +43,9 @@ from tasktui.render.plot import (
 )
 from tasktui.render.render import ListColumn, brief, fitted, widths
 from tasktui.render.rows import plain, width_of, wrapped
-from tasktui.screens.failure_panels import finding, in_front, is_hot
-from tasktui.screens.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
 from tasktui.screens.runners import claimed_rows
-from tasktui.screens.schedule_panels import ruler_axis
-from tasktui.screens.side_panels import legend, slot_row, slots, slots_per_block
 from tasktui.screens.task import task_rows
+from tasktui.shell.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
 from tasktui.widgets.table import Table
 from tests.tasktui.test_commands import NOW, row, story
 

@@ -16,11 +16,11 @@ from runner.queries.counting import Count
 from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.summary import GroupBy, Summary, SummaryLine
 from tasktui.data.reports import ALL, SPANS, ReportData, export, figures_of, plot_values, read_report, usual_name
+from tasktui.panels.side import density
 from tasktui.render import theme
 from tasktui.render.rows import Row, plain
 from tasktui.render.theme import Ascii
 from tasktui.screens.reports import spread
-from tasktui.screens.side_panels import density
 from tasktui.widgets.table import Table
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_live, add_runner, ahead
@@ -46,7 +46,7 @@ async def worked(database: Database) -> None:
         await database.write(write_statistics, 1, [minute], {})
 
 
-@pytest.mark.parametrize("size", [NARROW, WIDE])
+@pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.slow)])
 async def test_success_is_shown_by_handler(worked: None, watch: Watch, size: tuple[int, int]) -> None:
     async with watch("reports", size) as operator:
         await operator.sees("SUCCESS", "1ST ATT", "P95", "smtp.send", "75.0 %", "report.make", "100 %")
@@ -288,7 +288,8 @@ async def test_c_shows_what_the_runners_can_do(database: Database, worked: None,
     async with watch("reports") as operator:
         await operator.sees("smtp.send")
         await operator.press("c")
-        await operator.sees("Capacity of the live runners", "CAN/MIN", "bulk", "not now", "no runner takes", "mail")
+        await operator.sees("Capacity of the live runners", "CAN/MIN", "PER DAY", "bulk")
+        await operator.sees("not now", "no runner takes", "mail")
         await operator.sees("queue bulk: 1 tenant waits at the limit of 1 running", "acme", "1 of 1")
         await operator.press("c")
         await operator.until(lambda: operator.screen.title == "Reports")
@@ -309,7 +310,7 @@ async def test_a_report_of_an_incident_is_written_to_a_file(
 
 
 @ON_ONE_DATABASE
-@pytest.mark.parametrize("size", [NARROW, WIDE])
+@pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.slow)])
 async def test_the_capacity_names_a_long_reason_once_and_indented(
     database: Database, watch: Watch, size: tuple[int, int]
 ) -> None:

@@ -225,7 +225,7 @@ async def test_keys_of_a_schedule_open_its_runs_explain_the_last_and_change_the_
 
 
 @ON_ONE_DATABASE
-@pytest.mark.parametrize("size", [NARROW, WIDE])
+@pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.slow)])
 async def test_the_dialog_of_a_rule_names_its_schedule_before_the_next_runs(
     database: Database, watch: Watch, size: tuple[int, int]
 ) -> None:

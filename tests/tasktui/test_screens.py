@@ -2,10 +2,11 @@
 
 import json
 import re
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from rich.cells import cell_len
 
 from runner.db.database import Database
 from runner.db.transaction import clock
+from runner.model.stuck_row import BlockingSession, StuckCause, StuckRow, stored_stuck
 from runner.model.task import State
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
@@ -22,8 +24,8 @@ from runner.queries.health import Ping
 from tasktui.commands.syntax import COMMANDS
 from tasktui.render.rows import Row, width_of
 from tasktui.screens import MODES
-from tasktui.screens.frame import Keys
-from tasktui.widgets.heading import ROOM_FOR_AGE, Status, first_line, second_line, third_line
+from tasktui.shell.frame import Keys
+from tasktui.shell.heading import ROOM_FOR_AGE, Status, first_line, second_line, third_line
 from tasktui.widgets.table import Table
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
@@ -63,11 +65,16 @@ def shows(operator: Operator, size: tuple[int, int], *texts: str) -> bool:
     return fits and all(text in operator.text for text in texts)
 
 
-async def test_each_screen_is_one_key_away_and_shows_its_essentials(task_id: int, watch: Watch) -> None:
+@pytest.mark.parametrize(
+    "sizes", [(NARROW, WIDE), pytest.param(((100, 30), (200, 60)), marks=pytest.mark.slow)], ids=["usual", "others"]
+)
+async def test_each_screen_is_one_key_away_and_shows_its_essentials(
+    task_id: int, watch: Watch, sizes: tuple[tuple[int, int], ...]
+) -> None:
     async with watch(task_id=task_id) as operator:
         for mode, texts in SEEN.items():
             await operator.press(MODES[mode].key)
-            for size in (NARROW, (100, 30), WIDE, (200, 60)):
+            for size in sizes:
                 await operator.pilot.resize_terminal(*size)
                 await operator.until(partial(shows, operator, size, "tasktui", "?  help", *texts))
 
@@ -223,6 +230,38 @@ async def test_runners_are_summed_by_host_and_a_blocked_one_is_named(database: D
         await operator.until(lambda: "reports.render (task 41) blocks the event loop" in operator.text)
 
 
+async def test_stuck_rows_are_named_on_the_overview_and_by_their_runner(database: Database, watch: Watch) -> None:
+    session = BlockingSession(4711, "psql", "mai", "idle in transaction", 312.0)
+    stuck = StuckRow(41, "mail.send", "settle", StuckCause.LOCKED, "55P03 no lock", datetime.now(UTC), 4, session)
+    refused = replace(stuck, task=42, cause=StuckCause.REFUSED, fact="P0001 audit says no", blocker=None)
+    runner = await add_runner(database, 1e6, pid=9, handlers='["mail.send"]', stuck=stored_stuck([stuck, refused]))
+    for id in (41, 42):
+        await add_live(database, "mail.send", id=id, state=State.RUNNING, runner_id=runner)
+    async with watch("overview", WIDE) as operator:
+        await operator.sees("the row of task 41 (mail.send) is locked", "the row of task 42 (mail.send) is refused")
+        assert "P0001 audit says no" in operator.text
+    async with watch("runners", WIDE) as operator:
+        await operator.sees("2 stuck rows", "task 41 (mail.send): 55P03 no lock, held by process 4711 (psql, user mai")
+
+
+@pytest.mark.parametrize("verb", ["settle", "note"])
+async def test_the_header_of_a_task_says_that_it_has_ended_if_its_outcome_is_stuck(
+    database: Database, watch: Watch, verb: Literal["settle", "note"]
+) -> None:
+    stuck = StuckRow(41, "mail.send", verb, StuckCause.REFUSED, "P0001 audit says no", datetime.now(UTC), 4)
+    runner = await add_runner(database, 1e6, pid=9, handlers='["mail.send"]', stuck=stored_stuck([stuck]))
+    await add_live(
+        database, "mail.send", id=41, state=State.RUNNING, runner_id=runner, attempt=1, started_at=ahead(-60)
+    )
+    async with watch("task", WIDE, task_id=41) as operator:
+        if verb == "settle":
+            await operator.sees("Ended, its outcome is not written: started", " ago on ", "P0001 audit says no")
+            assert "Running for" not in operator.text
+        else:
+            await operator.sees("Running for", "attempt 1")
+            assert "Ended" not in operator.text
+
+
 async def test_a_wide_and_tall_screen_shows_the_last_hour_of_each_runner(database: Database, watch: Watch) -> None:
     id = await add_runner(database, 1e6, host="web-1", pid=7, capacity=8)
     at = (await database.read(clock)).replace(second=0, microsecond=0)
@@ -311,7 +350,7 @@ async def test_keys_of_a_task_unfold_it_and_return_and_the_audit_names_a_single_
 
 
 @ON_ONE_DATABASE
-@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("width", [80, pytest.param(120, marks=pytest.mark.slow), 200])
 @pytest.mark.parametrize("writable", [True, False])
 async def test_a_footer_names_exactly_keys_that_work(
     database: Database, watch: Watch, width: int, *, writable: bool
@@ -348,14 +387,14 @@ async def test_a_footer_names_exactly_keys_that_work(
 
 
 @ON_ONE_DATABASE
-@pytest.mark.parametrize("size", [NARROW, WIDE])
+@pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.slow)])
 async def test_a_list_without_failures_names_its_span(database: Database, watch: Watch, size: tuple[int, int]) -> None:
     await add_past(database, 7, State.DEAD)
     async with watch("failures", size) as operator:
         await operator.sees("No attempt failed in the last hour; s changes the span.")
 
 
-@pytest.mark.parametrize("size", [NARROW, WIDE])
+@pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.slow)])
 async def test_an_empty_audit_explains_its_rows(database: Database, watch: Watch, size: tuple[int, int]) -> None:
     id = await add_live(database)
     async with watch("audit", size) as operator:
@@ -366,7 +405,7 @@ async def test_an_empty_audit_explains_its_rows(database: Database, watch: Watch
 
 
 @ON_ONE_DATABASE
-@pytest.mark.parametrize("size", [NARROW, (100, 30), WIDE])
+@pytest.mark.parametrize("size", [NARROW, *(pytest.param(size, marks=pytest.mark.slow) for size in ((100, 30), WIDE))])
 async def test_the_help_cuts_no_line(database: Database, watch: Watch, size: tuple[int, int]) -> None:
     for mode in MODES:
         async with watch(mode, size) as operator:

@@ -37,7 +37,7 @@ from tests.tasktui.terminal import LEFT_ALTERNATE_SCREEN, PROGRAM, WAIT_SECONDS,
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the settings and files of whoever runs the tests out of them."""
     for name in os.environ:
-        if name.startswith("RUNNER_"):
+        if name.startswith("TASKTUI_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -59,6 +59,15 @@ def test_without_a_terminal_it_points_at_the_command_line() -> None:
     done = call()
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("tasktui: tasktui needs a terminal, but standard input is not one.")
+
+
+def test_a_first_word_runs_the_command_of_that_name(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'own.db'}"
+    assert call("migrate", "--url", url).returncode == 0
+    assert "no task" in (listed := call("tasks", "--url", url)).stdout.lower(), listed
+    refused = call("taskz")
+    assert (refused.returncode, "see runner --help" in refused.stderr) == (2, True)
+    assert "\n  work       Run tasks" in call("--help").stdout
 
 
 def test_a_password_in_the_arguments_is_refused() -> None:
@@ -179,7 +188,7 @@ def test_ctrl_c_ends_a_start_that_waits_for_a_locked_file(
     rival = sqlite3.connect(urlsplit(url).path, isolation_level=None)
     for statement in ("PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = DELETE", "BEGIN EXCLUSIVE"):
         rival.execute(statement)
-    monkeypatch.setenv("RUNNER_URL", url)
+    monkeypatch.setenv("TASKTUI_URL", url)
     done = subprocess.run([sys.executable, "-P", "-c", LOCKED], check=False, timeout=WAIT_SECONDS, capture_output=True)
     rival.close()
     assert (done.returncode, done.stderr) == (0, b"")
@@ -276,7 +285,7 @@ def test_production_starts_read_only_unless_writing_is_asked_for() -> None:
 def test_the_server_knows_its_console_by_name() -> None:
     assert "application_name=tasktui" in str(named(parse_url("postgresql://h/d")))
     assert "application_name=mine" in str(named(parse_url("postgresql://h/d?application_name=mine")))
-    assert str(named(parse_url("sqlite:///f.db"))) == "sqlite:///f.db"
+    assert str(named(parse_url("sqlite:////f.db"))) == "sqlite:////f.db"
 
 
 def test_a_crash_shows_where_and_no_value() -> None:

@@ -14,7 +14,7 @@ from runner.text.sanitize import SIGNS
 from tasktui.render import theme
 from tasktui.render.rows import cap, plain
 from tasktui.render.theme import DARK, GRADIENTS, LIGHT, SIGN_PAIRS, SIXTEEN, STATES, THEMES, suitable
-from tasktui.widgets.heading import Heading
+from tasktui.shell.heading import Heading
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 from tests.tasktui.test_colours import contrast
 

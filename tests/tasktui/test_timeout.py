@@ -12,10 +12,10 @@ from runner.db.transaction import Transaction
 from runner.errors import DatabaseLocked, DatabaseUnavailable
 from runner.settings import Settings
 from runner.urls import parse_url
-from tasktui.screens import live
 from tasktui.session import session as session_module
 from tasktui.session.cache import Timeout
 from tasktui.session.session import Session
+from tasktui.shell import live
 from tests.store.rows import add_live
 from tests.tasktui.conftest import ON_ONE_DATABASE, WAIT_SECONDS, Watch
 

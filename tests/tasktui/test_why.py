@@ -46,8 +46,8 @@ async def test_w_explains_the_task_under_the_cursor(database: Database, watch: W
         ("runner edit 7 --max-attempts 4 && runner edit 7 --priority 9", ("E",)),
         ("runner resume mail", ("P",)),
         ("runner resume --handler 'smtp send' && runner retry 7", ("H", "R")),
-        ("runner resize 3 --concurrency 20", ("5 S",)),
-        ("runner breaker close payments.charge", ("C",)),
+        ("runner runners resize 3 --concurrency 20", ("5 S",)),
+        ("runner limit handler payments.charge --breaker close", ("C",)),
         ("runner retry 8", ()),  # not the task under the cursor
         ("runner retry 7 && runner work -H package.module", ()),  # The second command has no key.
         ("look at the runner's log", ()),

@@ -1,7 +1,5 @@
 """The bench command: its report, and its clean-up in every case."""
 
-import asyncio
-import itertools
 import json
 import os
 import signal
@@ -18,10 +16,8 @@ import pytest
 
 from runner.cli.app import run
 from runner.cli.bench.load import TaskCounts
-from runner.cli.bench.plan import GROUPS, HISTORY_WORK, PARTS, UNITS, BenchPlan, BenchReport, Measurement, read_parts
-from runner.cli.bench.stopwatch import Stopwatch, WorkerStep
-from runner.cli.bench.strategies import STRATEGIES as ALL
-from runner.cli.bench.strategies import markdown
+from runner.cli.bench.parts import GROUPS, PARTS, read_parts
+from runner.cli.bench.plan import UNITS, BenchPlan, BenchReport, Measurement
 from runner.cli.exit_codes import Exit, exit_code_of
 from runner.errors import InvalidInput
 from tests.conftest import on_postgresql
@@ -35,13 +31,7 @@ FIGURES = {
     "coalesced": ["rate", "threads"],
     "drain": ["rate", "cpu_us"],
     "latency": ["p50_ms", "p99_ms"],
-    "pinned": ["rate", "cpu_us", "ratio"],
-    "sustained": ["rate", "first", "last"],
-    "idle": ["cpu_share"],
-    "schedules": ["cpu_share"],
-    "ticks": ["p50_ms", "p99_ms"],
-    "checkpoint": ["save_ms", "per_update"],
-    "profile": ["rate", "cpu_us"],
+    "load": ["rate", "first", "last"],
 }
 IF_TIME_ALLOWS = "flat"
 """Compares two thirds of a time that may be too short for one task in each of them."""
@@ -51,7 +41,7 @@ IF_TIME_ALLOWS = "flat"
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for the bench's temporary files, without the user's settings."""
     for name in os.environ:
-        if name.startswith("RUNNER_"):
+        if name.startswith("TASKTUI_"):
             monkeypatch.delenv(name)
     folder = tmp_path / "scratch"
     folder.mkdir()
@@ -110,6 +100,7 @@ def figures(report: dict[str, Any]) -> dict[str, list[str]]:
     return names
 
 
+@pytest.mark.slow
 def test_some_parts_are_measured(sqlite: Any, tmp_path: Path, measured: Callable[..., dict[str, Any]]) -> None:
     report = measured(sqlite.empty(tmp_path), "--parts", "one,bulk,drain")
     assert figures(report) == {part: FIGURES[part] for part in ("one", "bulk", "drain")}
@@ -118,51 +109,8 @@ def test_some_parts_are_measured(sqlite: Any, tmp_path: Path, measured: Callable
 def test_tasks_that_the_retention_deletes_at_their_end_are_counted(
     sqlite: Any, tmp_path: Path, measured: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RUNNER_RETENTION_SUCCEEDED", "0s")
+    monkeypatch.setenv("TASKTUI_RETENTION_SUCCEEDED", "0s")
     assert figures(measured(sqlite.empty(tmp_path), "--parts", "drain")) == {"drain": FIGURES["drain"]}
-
-
-GROWTH, STRATEGIES = GROUPS["growth"], GROUPS["strategies"]
-RATIOS = ["ratio_1", "ratio_2"]
-GROWN = ["once_us", "twice_us", "growth"]
-BESIDE_HISTORY = [f"{name}_{figure}" for name in HISTORY_WORK for figure in GROWN]
-
-
-@pytest.mark.slow
-def test_growth_is_measured_only_if_named(sqlite: Any, tmp_path: Path, measured: Callable[..., dict[str, Any]]) -> None:
-    assert not {*read_parts("")} & {*GROWTH}
-    assert read_parts("growth,one") == ("one", *GROWTH)
-    report = measured(sqlite.empty(tmp_path), "--parts", "paused", "--scale", "0.0001")
-    assert figures(report) == {"paused": GROWN}
-    (paused,) = report["measurements"]
-    assert paused["figures"]["growth"] == paused["figures"]["twice_us"] / paused["figures"]["once_us"]
-    assert (paused["proof"]["tasks"], paused["proof"]["hits"]) == (60, 60)
-
-
-@pytest.mark.slow
-@pytest.mark.both_databases
-def test_every_growth_part_is_measured(database_url: str, measured: Callable[..., dict[str, Any]]) -> None:
-    report = measured(database_url, "--parts", "growth", "--scale", "0.0005", "--runners", "3")
-    assert figures(report) == dict.fromkeys(GROWTH, GROWN) | {"history": GROWN + BESIDE_HISTORY}
-    (of_runners,) = (each for each in report["measurements"] if each["part"] == "runners")
-    assert of_runners["runners"] == 2
-
-
-@pytest.mark.slow
-@pytest.mark.both_databases
-def test_the_cost_of_each_strategy_is_measured(database_url: str, measured: Callable[..., dict[str, Any]]) -> None:
-    report = measured(database_url, "--parts", "strategies")
-    assert figures(report) == dict.fromkeys(STRATEGIES, RATIOS)
-    assert {item["proof"]["ended"] for item in report["measurements"]} == {4 * 30}
-
-
-def test_the_costs_of_strategies_become_a_table_of_the_documentation() -> None:
-    figures = [{"ratio_1": 0.9, "ratio_2": 0.5}, {"ratio_1": 0.7, "ratio_2": 0.75}, {"ratio_1": 0.8, "ratio_2": 0.6}]
-    measurements = [Measurement(each, 80, part="hosts", repetition=number) for number, each in enumerate(figures, 1)]
-    report = BenchReport("here", BenchPlan(parts=("drain", "hosts"), reps=3), {}, measurements)
-    assert [*markdown(report)][1:] == ["|---|---:|---:|", "| hosts | 0.80 | 0.60 |"]
-    page = (Path(__file__).parents[3] / "docs" / "strategies.md").read_text()
-    assert [strategy.words for strategy in ALL.values() if f"\n| {strategy.words} |" not in page] == []
 
 
 @pytest.mark.slow
@@ -178,20 +126,10 @@ def test_every_part_is_measured_on_postgresql(database_url: str, measured: Calla
     assert figures(measured(database_url, "--runners", "2")) == FIGURES
 
 
-@pytest.mark.slow
-@on_postgresql
-def test_a_drain_is_measured_by_steps(database_url: str, measured: Callable[..., dict[str, Any]]) -> None:
-    report = measured(database_url, "--parts", "profile", "--runners", "2")
-    assert figures(report) == {"profile": FIGURES["profile"]}
-    costs = report["measurements"][-1]["costs"]
-    assert [cost["what"] for cost in costs if not cost["calls"]] == ["rest", "threads"]
-    assert {cost["what"] for cost in costs if "PostgreSQL" in cost["words"]} == {"claim", "settle"}
-
-
 @contextmanager
-def sustained(url: str, scratch: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def endless(url: str, scratch: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A bench of unlimited duration, with its runner at work, and the runner's process id."""
-    options = ("--parts", "sustained", "--seconds", "600")
+    options = ("--parts", "load", "--seconds", "600")
     with subprocess.Popen(command(url, *options), stderr=subprocess.PIPE, text=True) as process:
         try:
             wait_until(lambda: any(_hits(file) for file in scratch.glob("*/runner0")), "no task was started")
@@ -236,7 +174,7 @@ def _is_alive(pid: int) -> bool:
 @pytest.mark.slow
 @on_postgresql
 def test_ctrl_c_stops_the_bench_and_removes_everything(database_url: str, scratch: Path) -> None:
-    with sustained(database_url, scratch) as (bench, runner):
+    with endless(database_url, scratch) as (bench, runner):
         bench.send_signal(signal.SIGINT)
         _, errors = bench.communicate(timeout=WAIT_SECONDS)
     assert bench.returncode == Exit.INTERRUPTED
@@ -248,7 +186,7 @@ def test_ctrl_c_stops_the_bench_and_removes_everything(database_url: str, scratc
 
 @pytest.mark.slow
 def test_a_crashed_runner_fails_the_bench_and_everything_is_removed(sqlite: Any, tmp_path: Path, scratch: Path) -> None:
-    with sustained(sqlite.empty(tmp_path), scratch) as (bench, runner):
+    with endless(sqlite.empty(tmp_path), scratch) as (bench, runner):
         os.kill(runner, signal.SIGKILL)
         _, errors = bench.communicate(timeout=WAIT_SECONDS)
     assert bench.returncode == Exit.ERROR
@@ -258,14 +196,14 @@ def test_a_crashed_runner_fails_the_bench_and_everything_is_removed(sqlite: Any,
 
 @pytest.mark.slow
 def test_no_runner_outlives_a_killed_bench(sqlite: Any, tmp_path: Path, scratch: Path) -> None:
-    with sustained(sqlite.empty(tmp_path), scratch) as (bench, runner):
+    with endless(sqlite.empty(tmp_path), scratch) as (bench, runner):
         bench.send_signal(signal.SIGKILL)
         wait_until(lambda: not _is_alive(runner), "it lives on")
 
 
 @pytest.mark.slow
 def test_the_report_fits_a_terminal(scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code_of(lambda: run(["bench", *TINY, "--parts", "bulk,profile"])) == Exit.OK
+    assert exit_code_of(lambda: run(["bench", *TINY, "--parts", "bulk,drain"])) == Exit.OK
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
     assert "Each of the 30 tasks finished exactly once." in printed
@@ -274,20 +212,21 @@ def test_the_report_fits_a_terminal(scratch: Path, capsys: pytest.CaptureFixture
 def test_a_production_database_is_rejected(
     scratch: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RUNNER_PRODUCTION", "true")
+    monkeypatch.setenv("TASKTUI_PRODUCTION", "true")
     assert exit_code_of(lambda: run(["bench", *TINY])) == Exit.CONFIGURATION
     assert "name another one" in capsys.readouterr().err
     assert list(scratch.iterdir()) == []
 
 
 def test_parts_are_measured_in_a_fixed_order() -> None:
-    assert read_parts("drain, bulk") == ("bulk", "drain")
-    assert read_parts("") + GROWTH + STRATEGIES == tuple(PARTS)
+    assert read_parts("drain, bulk", PARTS, GROUPS) == ("bulk", "drain")
+    assert read_parts("", PARTS, GROUPS) == tuple(PARTS)
+    assert read_parts("load,submit", PARTS, GROUPS) == ("one", "bulk", "coalesced", "load")
 
 
 def test_a_misspelled_part_is_rejected_with_a_suggestion() -> None:
     with pytest.raises(InvalidInput, match="did you mean 'latency'"):
-        read_parts("latencie")
+        read_parts("latencie", PARTS, GROUPS)
 
 
 @pytest.mark.parametrize(
@@ -308,42 +247,9 @@ def test_a_task_that_did_not_finish_exactly_once_is_reported(proof: TaskCounts) 
 
 def test_repetitions_are_summarized_by_their_median() -> None:
     rates = [Measurement({"rate": rate}, 10, part="bulk") for rate in (3.0, 1.0, 2.0)]
-    (summary,) = BenchReport("", BenchPlan(), {}, rates).summaries
+    (summary,) = BenchReport("", BenchPlan(parts=("bulk",)), {}, rates).summaries
     assert (summary.median, summary.lowest, summary.highest) == (2.0, 1.0, 3.0)
 
 
 def test_every_figure_has_a_unit() -> None:
-    assert {figure for figures in FIGURES.values() for figure in figures} | {IF_TIME_ALLOWS, *GROWN, *RATIOS} | {
-        *BESIDE_HISTORY
-    } == set(UNITS)
-
-
-async def test_a_nested_step_does_not_count_for_the_outer_one() -> None:
-    ticking = itertools.count()
-    watch = Stopwatch(lambda: float(next(ticking)))  # each reading of the clock advances it by a second
-    outer, inner = WorkerStep(), WorkerStep()
-    within = watch.wrap(inner, lambda: None)
-
-    async def work() -> str:
-        within()
-        await asyncio.sleep(0)
-        within()
-        return "done"
-
-    assert await watch.wrap_async(outer, work)() == "done"
-    assert (inner.calls, inner.cpu) == (2, 2.0)
-    assert (outer.calls, outer.cpu) == (1, 4.0)
-
-
-async def test_a_measured_coroutine_fails_and_is_cancelled_as_usual() -> None:
-    async def fail() -> None:
-        try:
-            await asyncio.sleep(WAIT_SECONDS)
-        except asyncio.CancelledError:
-            raise KeyError("its own") from None
-
-    running = asyncio.ensure_future(Stopwatch().wrap_async(WorkerStep(), fail)())
-    await asyncio.sleep(0)
-    running.cancel()
-    with pytest.raises(KeyError):
-        await running
+    assert {figure for figures in FIGURES.values() for figure in figures} | {IF_TIME_ALLOWS} == set(UNITS)

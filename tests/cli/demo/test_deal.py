@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import sample_handlers  # noqa: F401 - registers the handlers
-from runner.cli.demo.round import FAILING, HANDLERS, SourceFile, deal, library, substitutes
+from runner.cli.demo_round import FAILING, HANDLERS, SourceFile, deal, library, substitutes
 from runner.handlers.registry import REGISTRY
 from runner.model.task import NewTask
 from sample_handlers.digest import LARGEST

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from runner.cli.demo.demo import run_demo
+from runner.cli.demo import run_demo
 from runner.db.schema import Tables, tables
 from runner.errors import InvalidInput, InvalidSettings, SchemaMissing
 from runner.settings import Settings
@@ -29,7 +29,7 @@ from tests.conftest import on_postgresql, on_sqlite
 
 PROGRAM = """
 import asyncio, sys
-from runner.cli.demo.demo import run_demo
+from runner.cli.demo import run_demo
 from runner.settings import load
 tasks = int(sys.argv[1]) or None
 sys.exit(asyncio.run(run_demo(load(), tasks=tasks, as_json="json" in sys.argv, keep_running="on" in sys.argv)))
@@ -46,8 +46,8 @@ def command(tasks: int, *options: str) -> list[str]:
 
 
 def environment(url: str = "") -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")}
-    return kept | ({"RUNNER_URL": url} if url else {})
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TASKTUI_")}
+    return kept | ({"TASKTUI_URL": url} if url else {})
 
 
 def reported(url: str, tasks: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 from datetime import timedelta
 
-from runner.cli.demo.demo import WINDOW, ThroughputEstimate
+from runner.cli.demo import WINDOW, ThroughputEstimate
 
 
 def test_nothing_is_known_at_first() -> None:

@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from runner.cli.demo.findings import DeadTask, DemoTotal, FailureReason, Findings, SlowTask
-from runner.cli.demo.report import DemoReport, advise, show, sum_totals, to_json
+from runner.cli.demo import DemoReport, advise, print_report, sum_totals, to_json
+from runner.cli.demo_round import DeadTask, DemoTotal, FailureReason, Findings, SlowTask
 from runner.settings import Settings
 from runner.urls import parse_url
 
@@ -33,7 +33,7 @@ REPORT = DemoReport(
 @pytest.fixture
 def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("COLUMNS", "200")
-    show(REPORT)
+    print_report(REPORT)
     return capsys.readouterr().out
 
 
@@ -45,7 +45,7 @@ def test_a_pipe_gets_whole_files_and_reasons(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    show(REPORT)
+    print_report(REPORT)
     output = capsys.readouterr().out
     assert "…" not in output
     assert max(map(len, output.splitlines())) > 300
@@ -73,12 +73,12 @@ def test_what_did_not_happen_has_no_column(shown: str) -> None:
 
 
 def test_a_stopped_round_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
-    show(replace(REPORT, interrupted=True))
+    print_report(replace(REPORT, interrupted=True))
     assert "Stopped after 2.0 s: 1,739 tasks finished, 870 per second." in capsys.readouterr().out
 
 
 def test_a_round_without_failures_has_no_tables_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    show(replace(REPORT, findings=Findings([], [], [], [])))
+    print_report(replace(REPORT, findings=Findings([], [], [], [])))
     output = capsys.readouterr().out
     assert "0 tasks finished" in output
     assert "reason" not in output
@@ -122,5 +122,5 @@ def test_without_dead_tasks_none_is_mentioned() -> None:
 
 
 def test_a_database_from_the_command_line_is_given_on() -> None:
-    settings = Settings(url=parse_url("sqlite:///my file.db"))
-    assert all(command.endswith(" --url 'sqlite:///my file.db'") for command, _ in advise(settings, FINDINGS))
+    settings = Settings(url=parse_url("sqlite:////my file.db"))
+    assert all(command.endswith(" --url 'sqlite:////my file.db'") for command, _ in advise(settings, FINDINGS))

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.demo.round import LIBRARY, SUBSTITUTES, SourceFile, is_complete, library, substitutes
+from runner.cli.demo_round import LIBRARY, SUBSTITUTES, SourceFile, is_complete, library, substitutes
 
 
 @pytest.mark.slow

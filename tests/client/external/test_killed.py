@@ -36,7 +36,7 @@ def urls(databases: Databases, tmp_path: Path) -> Iterator[dict[str, str]]:
 async def kill_at(point: str, urls: dict[str, str], log: Path) -> None:
     """Run an application up to a point and kill it there."""
     arguments = [word for kind, url in urls.items() for word in (url, kind)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RUNNER_", "PG"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}
     victim = "tests.client.external.victim"
     process = Program(victim, point, *arguments, log=log, directory=PROJECT, environment=environment)
     try:

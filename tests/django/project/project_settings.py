@@ -38,8 +38,8 @@ TEMPLATES = [
         },
     }
 ]
-RUNNER = {"THREADS": 1, "LOG_LEVEL": "warning", "RETRY": "never", **json.loads(os.environ.get("DJANGO_RUNNER", "{}"))}
+TASKTUI = {"THREADS": 1, "LOG_LEVEL": "warning", "RETRY": "never", **json.loads(os.environ.get("DJANGO_RUNNER", "{}"))}
 if django.VERSION >= (6, 0):
-    RUNNER["HANDLERS"] = ["shop.background"]
+    TASKTUI["HANDLERS"] = ["shop.background"]
     OPTIONS = {"max_attempts": 2, "retry": "0s"}
     TASKS = {"default": {"BACKEND": "runner.django.TaskBackend", "QUEUES": ["default", "mail"], "OPTIONS": OPTIONS}}

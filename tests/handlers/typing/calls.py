@@ -41,8 +41,8 @@ def submitted(now: datetime, owner: UUID) -> None:
     assert_type(crunch.submit(rows=3, owner=owner), TaskHandle[int])
     assert_type(crunch.submit_many([{"rows": 1}, {"rows": 2}]), list[TaskHandle[int]])
     assert_type(crunch.options(priority=9, delay="10m").submit(3), TaskHandle[int])
-    assert_type(crunch.options(key="k").call(rows=3), NewTask)
-    assert_type(crunch.submit_many(crunch.call(rows=n) for n in range(3)), list[TaskHandle[int]])
+    assert_type(crunch.options(key="k").new(rows=3), NewTask)
+    assert_type(crunch.submit_many(crunch.new(rows=n) for n in range(3)), list[TaskHandle[int]])
     assert_type(crunch(rows=3), int)
     number: int = crunch.submit(rows=3)
     print(number)
@@ -75,7 +75,7 @@ def refused(now: datetime, anything: Any) -> None:
     asyncio.run(charge(order=1, at=now))  # refused: Too few arguments
     crunch(row=3)  # refused: Unexpected keyword argument "row"
     crunch("3")  # refused: Argument 1 has incompatible type "str"; expected "int"
-    crunch.submit_many([crunch.call(row=3)])  # refused: Unexpected keyword argument "row" for "call"
+    crunch.submit_many([crunch.new(row=3)])  # refused: Unexpected keyword argument "row" for "new"
     crunch.submit_many([3])  # refused: List item 0 has incompatible type "int"
     text: str = crunch.submit(rows=3)  # refused: Incompatible types in assignment
     print(text)

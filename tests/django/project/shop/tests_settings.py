@@ -1,4 +1,4 @@
-"""Settings: RUNNER and DATABASES decide, and `manage.py check` and `manage.py migrate` report what they do."""
+"""Settings: TASKTUI and DATABASES decide, and `manage.py check` and `manage.py migrate` report what they do."""
 
 import os
 from io import StringIO
@@ -14,11 +14,11 @@ from runner.settings import load
 
 class SettingsTests(SimpleTestCase):
     def reported(self, **runner: object) -> str:
-        with self.settings(RUNNER=runner):
+        with self.settings(TASKTUI=runner):
             return " ".join(str(message.msg) for message in check_settings())
 
     def test_settings_come_from_runner_and_the_environment_wins(self) -> None:
-        with self.settings(RUNNER={"CONCURRENCY": 7, "THREADS": 3}), mock.patch.dict(os.environ, RUNNER_THREADS="4"):
+        with self.settings(TASKTUI={"CONCURRENCY": 7, "THREADS": 3}), mock.patch.dict(os.environ, TASKTUI_THREADS="4"):
             settings = load(max_attempts=2)
         self.assertEqual((settings.concurrency, settings.threads, settings.max_attempts), (7, 4, 2))
         self.assertEqual(settings.url.database, str(connection.settings_dict["NAME"]))
@@ -26,17 +26,17 @@ class SettingsTests(SimpleTestCase):
 
     def test_handlers_may_be_text_or_a_list(self) -> None:
         for handlers in ("shop.more, shop.tasks", ["shop.more"]):
-            with self.settings(RUNNER={"HANDLERS": handlers}):
+            with self.settings(TASKTUI={"HANDLERS": handlers}):
                 self.assertEqual(load().handlers, ("shop.tasks", "shop.more"))
 
     def test_mistakes_are_reported_by_check(self) -> None:
         self.assertEqual(self.reported(), "")
         self.assertIn("did you mean 'concurrency'?", self.reported(CONCURENCY=5))
-        self.assertIn("(RUNNER in Django's settings)", self.reported(CONCURRENCY=0))
+        self.assertIn("(TASKTUI in Django's settings)", self.reported(CONCURRENCY=0))
         self.assertIn(
-            "DATABASE of RUNNER is 'other', but DATABASES defines only: default", self.reported(DATABASE="other")
+            "DATABASE of TASKTUI is 'other', but DATABASES defines only: default", self.reported(DATABASE="other")
         )
-        with self.settings(RUNNER=["CONCURRENCY"]):
+        with self.settings(TASKTUI=["CONCURRENCY"]):
             self.assertIn("must be a dictionary", check_settings()[0].msg)
 
     def test_another_kind_of_database_is_refused(self) -> None:

@@ -56,7 +56,7 @@ class SubmitTests(TestCase):
         self.assertEqual(keys(), ["after"])
 
     def test_a_batch_is_part_of_the_transaction_too(self) -> None:
-        tasks = batch([ship.call(order=1), weigh.call(order=2)], callback=ship.call(order=3))
+        tasks = batch([ship.new(order=1), weigh.new(order=2)], callback=ship.new(order=3))
         stored = dict(LiveTask.objects.values_list("id", "state"))
         self.assertEqual([stored[id] for id in (*tasks.members, tasks.callback)], ["waiting", "waiting", "blocked"])
 
@@ -65,7 +65,7 @@ class SubmitTests(TestCase):
         self.assertEqual([task.key async for task in LiveTask.objects.all()], ["async"])
 
     def test_a_database_without_the_tables_names_the_command_that_creates_them(self) -> None:
-        with self.assertRaises(Exception) as caught, transaction.atomic(), self.settings(RUNNER={}):
+        with self.assertRaises(Exception) as caught, transaction.atomic(), self.settings(TASKTUI={}):
             LiveTask.objects.all().delete()
             with connection.cursor() as cursor:
                 cursor.execute(f"ALTER TABLE {connection.ops.quote_name(LiveTask._meta.db_table)} RENAME TO gone")

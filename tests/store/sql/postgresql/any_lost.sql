@@ -6,8 +6,8 @@ SELECT
             WHERE
                 rescuer.id = :rescuer::BIGINT
                 AND rescuer.lease_until >= statement_timestamp()
-                AND rescuer.started_at <= (
-                    statement_timestamp() + (CAST(:registered_for AS FLOAT)) * interval '1 second'
+                AND rescuer.available_since <= (
+                    statement_timestamp() + (CAST(:available_for AS FLOAT)) * interval '1 second'
                 )
         )
     )

@@ -76,6 +76,7 @@ WITH RECURSIVE
             AND (substr(walk.queue, 1, 1) != '@' OR walk.queue = :own::VARCHAR)
             AND (
                 walk.hosts = ''
+                OR walk.hosts = 'failed'
                 OR (',' || replace(walk.hosts, ' ', '') || ',') != replace(
                     ',' || replace(walk.hosts, ' ', '') || ',',
                     :host::VARCHAR,
@@ -118,6 +119,7 @@ SELECT
             AND (substr(mine.queue, 1, 1) != '@' OR mine.queue = :own::VARCHAR)
             AND (
                 mine.hosts = ''
+                OR mine.hosts = 'failed'
                 OR (',' || replace(mine.hosts, ' ', '') || ',') != replace(
                     ',' || replace(mine.hosts, ' ', '') || ',',
                     :host::VARCHAR,

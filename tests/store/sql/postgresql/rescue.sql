@@ -5,14 +5,19 @@ SELECT
         WHERE
             rescuer.id = :rescuer::BIGINT
             AND rescuer.lease_until >= statement_timestamp()
-            AND rescuer.started_at <= (statement_timestamp() + (CAST(:registered_for AS FLOAT)) * interval '1 second')
+            AND rescuer.available_since <= (
+                statement_timestamp() + (CAST(:available_for AS FLOAT)) * interval '1 second'
+            )
     ) AS anon_1,
-    set_config('idle_in_transaction_session_timeout', '5000ms', true);
+    set_config('idle_in_transaction_session_timeout', '5000ms', true)
+WHERE (
+    SELECT set_config(:set_config_2::VARCHAR, '2s', true) AS set_config_1
+) IS NOT NULL;
 SELECT task_runner.id
 FROM task_runner
 WHERE task_runner.lease_until < statement_timestamp()
 ORDER BY task_runner.id
-FOR UPDATE;
+FOR UPDATE SKIP LOCKED;
 INSERT INTO task_lost_runner(runner_id, host, pid, version, heartbeat_at, tasks)
 SELECT
     task_runner.id,
@@ -42,7 +47,7 @@ SELECT
     task.runner_id,
     task.host,
     CASE WHEN (
-        task.claimed_at BETWEEN :claimed_at_1::TIMESTAMP WITH TIME ZONE AND :claimed_at_2::TIMESTAMP WITH TIME ZONE
+        task.claimed_at BETWEEN '1970-01-01 00:00:00+00:00' AND '9999-01-01 00:00:00+00:00'
     ) THEN task.claimed_at END AS claimed_at,
     task.started_at IS NOT NULL
     OR task.attempt = :attempt_1::INTEGER AS began,
@@ -76,40 +81,40 @@ FOR UPDATE OF task SKIP LOCKED;
 UPDATE task
 SET
     state = 'waiting',
-    deadline_at = :deadline_at::TIMESTAMP WITH TIME ZONE,
-    started_at = :started_at::TIMESTAMP WITH TIME ZONE,
+    deadline_at = NULL,
+    started_at = NULL,
     attempt = (task.attempt - :attempt_1::INTEGER),
     fence = CASE WHEN (task.fence < 1000000000000000000) THEN task.fence + :fence_1::BIGINT ELSE task.fence END,
     version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END,
     rescues = CASE WHEN (task.rescues < 1000000000) THEN task.rescues + :rescues_1::INTEGER ELSE task.rescues END,
-    runner_id = :runner_id::BIGINT,
-    claimed_at = :claimed_at::TIMESTAMP WITH TIME ZONE,
+    runner_id = NULL,
+    claimed_at = NULL,
     error = :error::VARCHAR
 WHERE task.id IN (:id_1_1::BIGINT);
 UPDATE task
 SET
     state = 'waiting',
-    deadline_at = :deadline_at::TIMESTAMP WITH TIME ZONE,
-    started_at = :started_at::TIMESTAMP WITH TIME ZONE,
+    deadline_at = NULL,
+    started_at = NULL,
     attempt = (task.attempt - :attempt_1::INTEGER),
     fence = CASE WHEN (task.fence < 1000000000000000000) THEN task.fence + :fence_1::BIGINT ELSE task.fence END,
     version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END,
     rescues = CASE WHEN (task.rescues < 1000000000) THEN task.rescues + :rescues_1::INTEGER ELSE task.rescues END,
-    runner_id = :runner_id::BIGINT,
-    claimed_at = :claimed_at::TIMESTAMP WITH TIME ZONE,
+    runner_id = NULL,
+    claimed_at = NULL,
     error = :error::VARCHAR
 WHERE task.id IN (NULL) AND (1 != 1);
 UPDATE task
 SET
     state = 'waiting',
-    deadline_at = :deadline_at::TIMESTAMP WITH TIME ZONE,
-    started_at = :started_at::TIMESTAMP WITH TIME ZONE,
+    deadline_at = NULL,
+    started_at = NULL,
     attempt = (task.attempt - :attempt_1::INTEGER),
     fence = CASE WHEN (task.fence < 1000000000000000000) THEN task.fence + :fence_1::BIGINT ELSE task.fence END,
     version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END,
     rescues = CASE WHEN (task.rescues < 1000000000) THEN task.rescues + :rescues_1::INTEGER ELSE task.rescues END,
-    runner_id = :runner_id::BIGINT,
-    claimed_at = :claimed_at::TIMESTAMP WITH TIME ZONE,
+    runner_id = NULL,
+    claimed_at = NULL,
     error = :error::VARCHAR
 WHERE task.id IN (NULL) AND (1 != 1);
 INSERT INTO task_attempt(
@@ -130,35 +135,79 @@ INSERT INTO task_attempt(
     breaks,
     rule
 )
-VALUES (
-    :task_id::BIGINT,
-    :fence::BIGINT,
-    :attempt::INTEGER,
-    :queue::VARCHAR COLLATE "C",
-    :handler::VARCHAR COLLATE "C",
-    :started_at::TIMESTAMP WITH TIME ZONE,
-    :runner_id::BIGINT,
-    :host::VARCHAR,
-    :verb::VARCHAR,
-    :error_type::VARCHAR,
-    :message::VARCHAR,
-    :traceback::VARCHAR,
-    :fingerprint::VARCHAR,
-    :delay,
-    :breaks,
-    :rule::VARCHAR
+SELECT
+    failed.task_id,
+    failed.fence,
+    failed.attempt,
+    failed.queue,
+    failed.handler,
+    failed.started_at,
+    failed.runner_id,
+    failed.host,
+    failed.verb,
+    failed.error_type,
+    failed.message,
+    failed.traceback,
+    failed.fingerprint,
+    failed.delay,
+    failed.breaks,
+    failed.rule
+FROM unnest(
+    :failed_task_id::BIGINT[],
+    :failed_fence::BIGINT[],
+    :failed_attempt::INTEGER[],
+    :failed_queue::TEXT[],
+    :failed_handler::TEXT[],
+    :failed_started_at::TIMESTAMP WITH TIME ZONE[],
+    :failed_runner_id::BIGINT[],
+    :failed_host::TEXT[],
+    :failed_verb::TEXT[],
+    :failed_error_type::TEXT[],
+    :failed_message::TEXT[],
+    :failed_traceback::TEXT[],
+    :failed_fingerprint::TEXT[],
+    :failed_delay::FLOAT[],
+    :failed_breaks::BOOLEAN[],
+    :failed_rule::TEXT[]
+) AS failed(
+    task_id,
+    fence,
+    attempt,
+    queue,
+    handler,
+    started_at,
+    runner_id,
+    host,
+    verb,
+    error_type,
+    message,
+    traceback,
+    fingerprint,
+    delay,
+    breaks,
+    rule
 );
 INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, rescued)
-VALUES (
-    :minute::TIMESTAMP WITH TIME ZONE,
-    :queue::VARCHAR COLLATE "C",
-    :handler::VARCHAR COLLATE "C",
-    :runner_id::BIGINT,
-    :part::SMALLINT,
-    :bin_ms::INTEGER,
-    :submitted::INTEGER,
-    :rescued::INTEGER
-)
+SELECT
+    counts.minute,
+    counts.queue,
+    counts.handler,
+    counts.runner_id,
+    counts.part,
+    counts.bin_ms,
+    counts.submitted,
+    counts.rescued
+FROM unnest(
+    :counts_minute::TIMESTAMP WITH TIME ZONE[],
+    :counts_queue::TEXT[],
+    :counts_handler::TEXT[],
+    :counts_runner_id::BIGINT[],
+    :counts_part::SMALLINT[],
+    :counts_bin_ms::INTEGER[],
+    :counts_submitted::INTEGER[],
+    :counts_rescued::INTEGER[]
+) AS counts(minute, queue, handler, runner_id, part, bin_ms, submitted, rescued)
+ORDER BY counts.minute, counts.queue, counts.handler
 ON CONFLICT (minute, queue, handler, runner_id, part, bin_ms) DO
 UPDATE
 SET submitted = (task_minute.submitted + excluded.submitted), rescued = (task_minute.rescued + excluded.rescued);

@@ -20,7 +20,17 @@ WITH
     ),
     notice AS MATERIALIZED (
         SELECT pg_notify(:pg_notify_1::VARCHAR, :pg_notify_2::VARCHAR) AS sent
+    ),
+    counted AS (
+        SELECT count(*) AS number
+        FROM inserted
     )
 SELECT inserted.id
 FROM inserted
-JOIN notice ON notice.sent IS NOT NULL;
+JOIN notice ON notice.sent IS NOT NULL
+UNION ALL
+SELECT CAST(
+    CAST(:expected::INTEGER - counted.number AS TEXT) || :param_1::VARCHAR || CAST(:expected::INTEGER AS TEXT) || :param_2::VARCHAR AS BIGINT
+) AS anon_2
+FROM counted
+WHERE counted.number < :expected::INTEGER;

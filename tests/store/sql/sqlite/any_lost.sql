@@ -6,10 +6,10 @@ SELECT
             WHERE
                 rescuer.id = :rescuer
                 AND rescuer.lease_until >= strftime('%Y-%m-%d %H:%M:%f', 'now')
-                AND rescuer.started_at <= strftime(
+                AND rescuer.available_since <= strftime(
                     '%Y-%m-%d %H:%M:%f',
                     strftime('%Y-%m-%d %H:%M:%f', 'now'),
-                    round(CAST(:registered_for AS FLOAT), 3) || ' seconds'
+                    round(CAST(:available_for AS FLOAT), 3) || ' seconds'
                 )
         )
     )

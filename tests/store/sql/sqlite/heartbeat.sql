@@ -20,6 +20,16 @@ SET
         strftime('%Y-%m-%d %H:%M:%f', 'now'),
         round(CAST(:lease AS FLOAT), 3) || ' seconds'
     ),
+    available_since = CASE WHEN (
+        task_runner.available_until < strftime(
+            '%Y-%m-%d %H:%M:%f',
+            strftime('%Y-%m-%d %H:%M:%f', 'now'),
+            round(CAST(:gap AS FLOAT), 3) || ' seconds'
+        )
+        OR task_runner.lease_until < strftime('%Y-%m-%d %H:%M:%f', 'now')
+        OR task_runner.available_since > strftime('%Y-%m-%d %H:%M:%f', 'now')
+    ) THEN strftime('%Y-%m-%d %H:%M:%f', 'now') ELSE task_runner.available_since END,
+    available_until = strftime('%Y-%m-%d %H:%M:%f', 'now'),
     abandoned_threads = :abandoned,
     replaced_threads = :replaced,
     running = :in_hand,

@@ -69,6 +69,7 @@ WITH RECURSIVE
             AND (substr(walk.queue, 1, 1) != '@' OR walk.queue = :own)
             AND (
                 walk.hosts = ''
+                OR walk.hosts = 'failed'
                 OR (',' || replace(walk.hosts, ' ', '') || ',') != replace(',' || replace(walk.hosts, ' ', '') || ',', :host, ',')
             )
             AND NOT (
@@ -116,6 +117,7 @@ SELECT
             AND (substr(mine.queue, 1, 1) != '@' OR mine.queue = :own)
             AND (
                 mine.hosts = ''
+                OR mine.hosts = 'failed'
                 OR (',' || replace(mine.hosts, ' ', '') || ',') != replace(',' || replace(mine.hosts, ' ', '') || ',', :host, ',')
             )
     ) AS anon_1,

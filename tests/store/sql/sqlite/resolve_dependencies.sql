@@ -104,8 +104,17 @@ SET
 FROM changed
 WHERE task_dependency.id = changed.address AND task_dependency.id = changed.id
 RETURNING task_id, parent_id, parent_state, on_failure;
+SELECT task_history.id
+FROM task_history
+WHERE task_history.id IN (
+    SELECT reused.id
+    FROM (
+        SELECT json_extract(reused_row.value, :json_extract_1) AS id
+        FROM json_each(:reused) AS reused_row
+    ) AS reused
+);
 UPDATE task
-SET deadline_at = :deadline_at, started_at = :started_at, runner_id = :runner_id, claimed_at = :claimed_at
+SET deadline_at = NULL, started_at = NULL, runner_id = NULL, claimed_at = NULL
 WHERE task.id IN (
     SELECT anon_1.value
     FROM json_each(:param_1) AS anon_1
@@ -154,15 +163,31 @@ GROUP BY
     task.queue,
     task.handler;
 INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, cancelled)
-VALUES (:minute, :queue, :handler, :runner_id, :part, :bin_ms, :submitted, :cancelled)
+SELECT
+    counts.minute,
+    counts.queue,
+    counts.handler,
+    counts.runner_id,
+    counts.part,
+    counts.bin_ms,
+    counts.submitted,
+    counts.cancelled
+FROM (
+    SELECT
+        json_extract(counts_row.value, :json_extract_1) AS minute,
+        json_extract(counts_row.value, :json_extract_2) AS queue,
+        json_extract(counts_row.value, :json_extract_3) AS handler,
+        json_extract(counts_row.value, :json_extract_4) AS runner_id,
+        json_extract(counts_row.value, :json_extract_5) AS part,
+        json_extract(counts_row.value, :json_extract_6) AS bin_ms,
+        json_extract(counts_row.value, :json_extract_7) AS submitted,
+        json_extract(counts_row.value, :json_extract_8) AS cancelled
+    FROM json_each(:counts) AS counts_row
+) AS counts
+ORDER BY counts.minute, counts.queue, counts.handler
 ON CONFLICT (minute, queue, handler, runner_id, part, bin_ms) DO
 UPDATE
 SET submitted = (task_minute.submitted + excluded.submitted), cancelled = (task_minute.cancelled + excluded.cancelled);
-DELETE FROM task_history
-WHERE task_history.id IN (
-    SELECT anon_1.value
-    FROM json_each(:param_1) AS anon_1
-);
 INSERT INTO task_history(
     id,
     queue,
@@ -251,19 +276,27 @@ FROM (
 ) AS ending
 JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder;
 DELETE FROM task
-WHERE task.id IN (
-    SELECT task.id
-    FROM (
-        SELECT
-            json_extract(ending_row.value, :json_extract_1) AS id,
-            json_extract(ending_row.value, :json_extract_2) AS fence,
-            json_extract(ending_row.value, :json_extract_3) AS duration,
-            json_extract(ending_row.value, :json_extract_4) AS result,
-            json_extract(ending_row.value, :json_extract_5) AS error
-        FROM json_each(:ending) AS ending_row
-    ) AS ending
-    JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder
-)
+WHERE
+    task.id IN (
+        SELECT task.id
+        FROM (
+            SELECT
+                json_extract(ending_row.value, :json_extract_1) AS id,
+                json_extract(ending_row.value, :json_extract_2) AS fence,
+                json_extract(ending_row.value, :json_extract_3) AS duration,
+                json_extract(ending_row.value, :json_extract_4) AS result,
+                json_extract(ending_row.value, :json_extract_5) AS error
+            FROM json_each(:ending) AS ending_row
+        ) AS ending
+        JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder
+    )
+    AND (
+        EXISTS (
+            SELECT *
+            FROM task_history
+            WHERE task_history.id = task.id
+        )
+    )
 RETURNING id, order_key;
 UPDATE task_dependency
 SET satisfied_at = strftime('%Y-%m-%d %H:%M:%f', 'now')

@@ -12,7 +12,9 @@ SELECT
     task.state,
     task.runner_id,
     task.host,
-    CASE WHEN (task.claimed_at BETWEEN :claimed_at_1 AND :claimed_at_2) THEN task.claimed_at END AS claimed_at,
+    CASE WHEN (
+        task.claimed_at BETWEEN '1970-01-01 00:00:00.000' AND '9999-01-01 00:00:00.000'
+    ) THEN task.claimed_at END AS claimed_at,
     strftime('%Y-%m-%d %H:%M:00.000', strftime('%Y-%m-%d %H:%M:%f', 'now')) AS minute,
     CASE WHEN (
         coalesce((cast(strftime('%s', task.submitted_at) as integer) / 60), -1) BETWEEN 0 AND (
@@ -25,8 +27,25 @@ SELECT
     ) ELSE strftime('%Y-%m-%d %H:%M:00.000', strftime('%Y-%m-%d %H:%M:%f', 'now')) END AS submitted_minute,
     NULL AS anon_1
 FROM task
-WHERE task.id IN (:id_1_1, :id_1_2, :id_1_3) AND task.runner_id = :runner_id_1
+WHERE
+    task.id IN (
+        SELECT settled.id
+        FROM (
+            SELECT json_extract(settled_row.value, :json_extract_1) AS id
+            FROM json_each(:settled) AS settled_row
+        ) AS settled
+    )
+    AND task.runner_id = :holder
 ORDER BY task.id;
+SELECT task_history.id
+FROM task_history
+WHERE task_history.id IN (
+    SELECT reused.id
+    FROM (
+        SELECT json_extract(reused_row.value, :json_extract_1) AS id
+        FROM json_each(:reused) AS reused_row
+    ) AS reused
+);
 INSERT INTO task_attempt(
     task_id,
     fence,
@@ -45,29 +64,43 @@ INSERT INTO task_attempt(
     breaks,
     rule
 )
-VALUES (
-    :task_id,
-    :fence,
-    :attempt,
-    :queue,
-    :handler,
-    :started_at,
-    :runner_id,
-    :host,
-    :verb,
-    :error_type,
-    :message,
-    :traceback,
-    :fingerprint,
-    :delay,
-    :breaks,
-    :rule
-);
-DELETE FROM task_history
-WHERE task_history.id IN (
-    SELECT anon_1.value
-    FROM json_each(:param_1) AS anon_1
-);
+SELECT
+    failed.task_id,
+    failed.fence,
+    failed.attempt,
+    failed.queue,
+    failed.handler,
+    failed.started_at,
+    failed.runner_id,
+    failed.host,
+    failed.verb,
+    failed.error_type,
+    failed.message,
+    failed.traceback,
+    failed.fingerprint,
+    failed.delay,
+    failed.breaks,
+    failed.rule
+FROM (
+    SELECT
+        json_extract(failed_row.value, :json_extract_1) AS task_id,
+        json_extract(failed_row.value, :json_extract_2) AS fence,
+        json_extract(failed_row.value, :json_extract_3) AS attempt,
+        json_extract(failed_row.value, :json_extract_4) AS queue,
+        json_extract(failed_row.value, :json_extract_5) AS handler,
+        json_extract(failed_row.value, :json_extract_6) AS started_at,
+        json_extract(failed_row.value, :json_extract_7) AS runner_id,
+        json_extract(failed_row.value, :json_extract_8) AS host,
+        json_extract(failed_row.value, :json_extract_9) AS verb,
+        json_extract(failed_row.value, :json_extract_10) AS error_type,
+        json_extract(failed_row.value, :json_extract_11) AS message,
+        json_extract(failed_row.value, :json_extract_12) AS traceback,
+        json_extract(failed_row.value, :json_extract_13) AS fingerprint,
+        json_extract(failed_row.value, :json_extract_14) AS delay,
+        json_extract(failed_row.value, :json_extract_15) AS breaks,
+        json_extract(failed_row.value, :json_extract_16) AS rule
+    FROM json_each(:failed) AS failed_row
+) AS failed;
 INSERT INTO task_history(
     id,
     queue,
@@ -156,19 +189,27 @@ FROM (
 ) AS ending
 JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder;
 DELETE FROM task
-WHERE task.id IN (
-    SELECT task.id
-    FROM (
-        SELECT
-            json_extract(ending_row.value, :json_extract_1) AS id,
-            json_extract(ending_row.value, :json_extract_2) AS fence,
-            json_extract(ending_row.value, :json_extract_3) AS duration,
-            json_extract(ending_row.value, :json_extract_4) AS result,
-            json_extract(ending_row.value, :json_extract_5) AS error
-        FROM json_each(:ending) AS ending_row
-    ) AS ending
-    JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder
-)
+WHERE
+    task.id IN (
+        SELECT task.id
+        FROM (
+            SELECT
+                json_extract(ending_row.value, :json_extract_1) AS id,
+                json_extract(ending_row.value, :json_extract_2) AS fence,
+                json_extract(ending_row.value, :json_extract_3) AS duration,
+                json_extract(ending_row.value, :json_extract_4) AS result,
+                json_extract(ending_row.value, :json_extract_5) AS error
+            FROM json_each(:ending) AS ending_row
+        ) AS ending
+        JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder
+    )
+    AND (
+        EXISTS (
+            SELECT *
+            FROM task_history
+            WHERE task_history.id = task.id
+        )
+    )
 RETURNING id, order_key;
 UPDATE task
 SET
@@ -177,16 +218,17 @@ SET
         strftime('%Y-%m-%d %H:%M:%f', 'now'),
         round(CAST(back.delay AS FLOAT), 3) || ' seconds'
     ) END,
+    hosts = CASE WHEN (back.failed = :failed_1) THEN CASE WHEN (task.hosts = 'failed' AND task.host IS NOT NULL) THEN 'failed,' || task.host ELSE task.hosts END ELSE task.hosts END,
     state = 'waiting',
-    deadline_at = :deadline_at,
-    started_at = :started_at,
+    deadline_at = NULL,
+    started_at = NULL,
     attempt = (task.attempt - back.uncounted),
     version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END,
     releases = CASE WHEN (task.releases < 1000000000) THEN task.releases + back.released ELSE task.releases END,
     rescues = CASE WHEN (back.released = :released_2) THEN task.rescues ELSE :param_1 END,
     interruptions = CASE WHEN (task.interruptions < 1000000000) THEN task.interruptions + back.interrupted ELSE task.interruptions END,
-    runner_id = :runner_id,
-    claimed_at = :claimed_at,
+    runner_id = NULL,
+    claimed_at = NULL,
     error = coalesce(back.error, task.error)
 FROM (
     SELECT
@@ -195,12 +237,37 @@ FROM (
         json_extract(back_row.value, :json_extract_3) AS uncounted,
         json_extract(back_row.value, :json_extract_4) AS released,
         json_extract(back_row.value, :json_extract_5) AS interrupted,
-        json_extract(back_row.value, :json_extract_6) AS error
+        json_extract(back_row.value, :json_extract_6) AS failed,
+        json_extract(back_row.value, :json_extract_7) AS error
     FROM json_each(:back) AS back_row
 ) AS back
-WHERE task.id = back.id;
+WHERE task.id = back.id
+RETURNING id;
 INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, retried, died)
-VALUES (:minute, :queue, :handler, :runner_id, :part, :bin_ms, :submitted, :retried, :died)
+SELECT
+    counts.minute,
+    counts.queue,
+    counts.handler,
+    counts.runner_id,
+    counts.part,
+    counts.bin_ms,
+    counts.submitted,
+    counts.retried,
+    counts.died
+FROM (
+    SELECT
+        json_extract(counts_row.value, :json_extract_1) AS minute,
+        json_extract(counts_row.value, :json_extract_2) AS queue,
+        json_extract(counts_row.value, :json_extract_3) AS handler,
+        json_extract(counts_row.value, :json_extract_4) AS runner_id,
+        json_extract(counts_row.value, :json_extract_5) AS part,
+        json_extract(counts_row.value, :json_extract_6) AS bin_ms,
+        json_extract(counts_row.value, :json_extract_7) AS submitted,
+        json_extract(counts_row.value, :json_extract_8) AS retried,
+        json_extract(counts_row.value, :json_extract_9) AS died
+    FROM json_each(:counts) AS counts_row
+) AS counts
+ORDER BY counts.minute, counts.queue, counts.handler
 ON CONFLICT (minute, queue, handler, runner_id, part, bin_ms) DO
 UPDATE
 SET

@@ -1,7 +1,8 @@
 SELECT task.id
 FROM task
 WHERE task.id = :task_id AND task.fence = :given_fence AND task.runner_id = :holder;
-DELETE FROM task_history
+SELECT task_history.id
+FROM task_history
 WHERE task_history.id = :task_id;
 SELECT json_group_array(task.id) AS json_group_array_1
 FROM (
@@ -168,7 +169,12 @@ SELECT
 FROM json_each(:results) AS results_row
 JOIN task ON task.id = CAST(results_row."key" AS INTEGER);
 DELETE FROM task
-WHERE task.id IN (
-    SELECT ids_row.value
-    FROM json_each(:ids) AS ids_row
-);
+WHERE
+    task.id IN (
+        SELECT ids_row.value
+        FROM json_each(:ids) AS ids_row
+    )
+    AND (
+        SELECT changes() AS changes_1
+    ) = json_array_length(:ids);
+SELECT changes() AS changes_1;

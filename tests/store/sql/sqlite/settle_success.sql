@@ -163,7 +163,12 @@ SELECT
 FROM json_each(:results) AS results_row
 JOIN task ON task.id = CAST(results_row."key" AS INTEGER);
 DELETE FROM task
-WHERE task.id IN (
-    SELECT ids_row.value
-    FROM json_each(:ids) AS ids_row
-);
+WHERE
+    task.id IN (
+        SELECT ids_row.value
+        FROM json_each(:ids) AS ids_row
+    )
+    AND (
+        SELECT changes() AS changes_1
+    ) = json_array_length(:ids);
+SELECT changes() AS changes_1;
