@@ -344,6 +344,9 @@ def test_buckets_and_a_slice_are_refused_together() -> None:
         ("payload_limit", "big", "could not parse value and unit from byte string"),
         ("sqlite_synchronous", "off", "it must be 'FULL' or 'NORMAL'"),
         ("log_format", "xml", "it must be 'auto', 'human' or 'json'"),
+        ("listen", "9464", "expected HOST:PORT, such as 127.0.0.1:9464"),
+        ("listen", "localhost:65536", "expected HOST:PORT"),
+        ("listen", "::1:9464", "put an IPv6 address into brackets"),
         ("notify", "perhaps", "it must be a valid boolean"),
     ],
 )

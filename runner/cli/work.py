@@ -53,6 +53,8 @@ class RunnerOptions:
     on_none: Annotated[str | None, _described("on_none")] = None
     lease_timeout: Annotated[str | None, _described("lease_timeout")] = None
     drain_timeout: Annotated[str | None, _described("drain_timeout")] = None
+    listen: Annotated[str | None, _described("listen")] = None
+    health_file: Annotated[Path | None, _described("health_file")] = None
     log_format: Annotated[Literal["auto", "human", "json"] | None, _described("log_format")] = None
     log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, _described("log_level")] = None
 

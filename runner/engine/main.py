@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 import time
@@ -16,6 +17,7 @@ from runner.engine.events import InterruptIgnored
 from runner.engine.forced_end import ForcedEnd, exit_now
 from runner.engine.hosting.event_loop import EventLoopBroken, HiddenTasks, require_unpatched, run_contained
 from runner.engine.hosting.process_state import ProcessState, StateGuard
+from runner.engine.hosting.service_manager import NOTIFY_SOCKET
 from runner.engine.lease.watchdog import EVERY, LONGEST_BLOCK, KeeperProcess
 from runner.engine.periodic.garbage import return_large_blocks
 from runner.engine.runner import LAST_WRITES, Engine
@@ -90,7 +92,7 @@ async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idl
     runner.watchdog.on_broken = end_broken
     forced = ForcedEnd(longest, lambda code: _report(runner, code), UNWRITTEN)
     try:
-        with _signals(runner, forced):
+        with _observed(runner), _signals(runner, forced):
             tune_interpreter(settings)
             guard = StateGuard(ProcessState(), runner.worker.in_flight.started)
             runner.worker.buffer.before_write, runner.watchdog.on_response = guard.after, guard.check
@@ -137,6 +139,19 @@ def _report(runner: Engine, code: int) -> None:
     for running in in_flight.started():
         runner.events.publish(InterruptIgnored(running))
     log.error("drain timeout exceeded: exiting with unfinished tasks")
+
+
+@contextmanager
+def _observed(runner: Engine) -> Iterator[None]:
+    """Serve the probes inside the block, if a setting or systemd asks for them."""
+    settings = runner.settings
+    if not (settings.listen or settings.health_file or NOTIFY_SOCKET in os.environ):
+        yield
+        return
+    from runner.engine.hosting.probes import serve_probes  # most runners have none
+
+    with serve_probes(runner):
+        yield
 
 
 @contextmanager

@@ -84,6 +84,11 @@ class Engine:
         ConfigurationError: gevent or eventlet has patched the standard library.
     """
 
+    start_problem = ""
+    """Why the last attempt to register failed."""
+    _ending = False
+    """True if the runner itself ends its permanent coroutines."""
+
     def __init__(
         self, settings: Settings, handlers: Mapping[str, Handler], replacements: Mapping[str, Any] | None = None
     ) -> None:
@@ -100,11 +105,10 @@ class Engine:
         self.metrics, self._event_log = Metrics(events), EventLog(events)
         self._stop = asyncio.Event()
         self._failure: StoreError | None = None
-        self._ending = False
-        """True if the runner itself ends its permanent coroutines."""
         self.tried = asyncio.Event()
         """Set after the first attempt to register, successful or not."""
         self.resources = RunnerResources(handlers, events, replacements)
+        self.schema_watch = SchemaWatch(self.database)
         self.scheduler = Scheduler(self.database, handlers, settings, events)
         processes = process_slots(settings.processes, handlers)
         in_flight = InFlight(settings.concurrency, settings.threads, settings.prefetch, processes)
@@ -261,7 +265,7 @@ class Engine:
             Tick("expire", self._expiry.run, EXPIRE_EVERY, "fixed-rate"),
             Tick("notes", self.worker.notes.flush, self.worker.notes.every, "fixed-rate"),
             Tick("prune", self._maintenance.run, PRUNE_EVERY, first=PRUNE_EVERY),
-            Tick("schema", SchemaWatch(self.database).check_schema, SCHEMA_EVERY, first=SCHEMA_EVERY),
+            Tick("schema", self.schema_watch.check_schema, SCHEMA_EVERY, first=SCHEMA_EVERY),
         ]
         if not settings.poll_interval:
             return [*table, Tick("idle", self.completion.stop_after_scan, IDLE_EVERY, first=first)]
@@ -275,14 +279,15 @@ class Engine:
             try:
                 await ensure(self.database)
                 await require_tables(self.database)
-                await SchemaWatch(self.database).check_sequences()
+                await self.schema_watch.check_sequences()
                 await self._register()
             except StoreError as error:
                 if not (isinstance(error, DatabaseUnavailable) or is_lock_timeout(error)):
                     raise
                 raise_if_final(error)
                 wait = back_off.record_failure(random.random())  # noqa: S311 - spreads runners, guards nothing
-                log.warning("%s: retrying in %.1f s: %s", outage(error), wait, await self._reason(error))
+                self.start_problem = await self._reason(error)
+                log.warning("%s: retrying in %.1f s: %s", outage(error), wait, self.start_problem)
                 self.tried.set()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), wait)

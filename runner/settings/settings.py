@@ -25,6 +25,7 @@ from runner.model.duration import format_duration
 from runner.model.outcome import ON_ERROR, ON_NONE
 from runner.settings.types import (
     ZERO,
+    Address,
     Count,
     Delay,
     Durability,
@@ -242,6 +243,13 @@ class Settings(BaseSettings):
 
     sqlite_synchronous: Durability = Field(
         default="FULL", description="SQLite: FULL survives power loss, NORMAL may lose the last commits"
+    )
+    listen: Address | None = Field(
+        default=None,
+        description="address on which runner work serves /livez, /readyz and /metrics, such as 127.0.0.1:9464",
+    )
+    health_file: Path | None = Field(
+        default=None, description="file that runner work touches every second while the runner is live"
     )
     log_format: Literal["auto", "human", "json"] = Field(
         default="auto", description="format of log lines: human or json; auto is human on a terminal"

@@ -12,6 +12,8 @@ from runner.model.duration import format_duration, parse_duration
 from runner.model.outcome import ON_ERROR, ON_NONE, Unexpected
 from runner.text import formatting
 
+MAX_PORT = 65_535
+
 MAX_PREFIX = 20
 """Maximum length of a table prefix: with it, the longest index name fits into PostgreSQL's 63 bytes."""
 
@@ -47,6 +49,26 @@ def _outcome_rule(case: Unexpected, text: str) -> str:
     module, colon, name = text.partition(":")
     if text not in case.choices and not (colon and all(map(str.isidentifier, (*module.split("."), name)))):
         raise ValueError(f"{text!r} is not {case.values}")
+    return text
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Split HOST:PORT into its parts.
+
+    Raises:
+        ValueError: the host is missing, or the port is not a number from 0 to 65535.
+    """
+    host, colon, port = text.rpartition(":")
+    is_ip6 = host.startswith("[") and host.endswith("]")
+    if not host or not colon or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
+        raise ValueError("expected HOST:PORT, such as 127.0.0.1:9464 or [::1]:9464")
+    if ":" in host and not is_ip6:
+        raise ValueError("put an IPv6 address into brackets, such as [::1]:9464")
+    return host.strip("[]"), int(port)
+
+
+def _address(text: str) -> str:
+    split_address(text)
     return text
 
 
@@ -102,6 +124,7 @@ Module: TypeAlias = Annotated[str, AfterValidator(module_name)]
 Modules: TypeAlias = Annotated[tuple[Module, ...], BeforeValidator(_all_items)]
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 Names: TypeAlias = Annotated[tuple[Name, ...], BeforeValidator(_items)]
+Address: TypeAlias = Annotated[str, AfterValidator(_address)]
 ErrorRule: TypeAlias = Annotated[str, AfterValidator(partial(_outcome_rule, ON_ERROR))]
 NoneRule: TypeAlias = Annotated[str, AfterValidator(partial(_outcome_rule, ON_NONE))]
 Durability: TypeAlias = Annotated[Literal["FULL", "NORMAL"], BeforeValidator(_upper)]

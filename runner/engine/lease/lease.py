@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from math import inf
 
 import sqlalchemy as sa
 
@@ -17,7 +18,7 @@ from runner.db.errors import raise_if_final
 from runner.db.row_locks import locks_of
 from runner.db.server_watch import AnswerLimits, answer_within, renewal_limit
 from runner.db.transaction import BlockingTransaction
-from runner.errors import StoreError
+from runner.errors import DatabaseUnavailable, StoreError
 from runner.model.stuck_row import BlockingSession
 from runner.settings import Settings
 from runner.store.heartbeat import (
@@ -55,6 +56,9 @@ MARGIN = 0.8
 """The fraction of its lease after which a runner stops trusting it. It allows for clock differences."""
 
 
+NEGLECT = 2
+"""Leases without a renewal after which a runner counts as stuck, if the database was available."""
+
 elapsed = partial(time.clock_gettime, CLOCK)
 """Returns the seconds on the clock of the lease, which administrators cannot set."""
 
@@ -76,6 +80,8 @@ class Lease:
         self.identity = identity
         self.id = 0
         self._renewed = 0.0
+        self._is_confirmed = True
+        self._unavailable_at = -inf
         self._failing_since: float | None = None
         self._trusts_from = 0.0
         self._unentered: list[str] = []
@@ -87,7 +93,19 @@ class Lease:
     @property
     def is_valid(self) -> bool:
         """True while other runners consider this one alive."""
-        return self.id != 0 and not self.declared_lost and elapsed() - self._renewed < self._seconds * MARGIN
+        is_trusted = self.id != 0 and not self.declared_lost and self._is_confirmed
+        return is_trusted and self.renewal_age < self._seconds * MARGIN
+
+    @property
+    def renewal_age(self) -> float:
+        """Seconds since the last renewal, or since the registration."""
+        return elapsed() - self._renewed
+
+    @property
+    def is_neglected(self) -> bool:
+        """True if no renewal succeeded for two leases, and the database was not unavailable in them."""
+        limit = elapsed() - NEGLECT * self._seconds
+        return self.id != 0 and self._renewed < limit and self._unavailable_at < limit
 
     @property
     def may_rescue(self) -> bool:
@@ -112,9 +130,10 @@ class Lease:
     async def register(self) -> None:
         """Register as a new runner."""
         started = elapsed()
-        self.id = await self._database.write(register, self.identity, self._seconds, self._gap, self._leave_out)
+        id = await self._database.write(register, self.identity, self._seconds, self._gap, self._leave_out)
+        self._renewed, self._is_confirmed = started, True  # before the id: other threads read them
+        self.id = id
         await self._report_locked()
-        self._renewed = started
         self.declared_lost = False
 
     async def enter_rest(self) -> None:
@@ -178,6 +197,7 @@ class Lease:
                 reply = await self._database.write_single(heartbeat, own, self._seconds, *report)
         except StoreError as error:
             log.warning("could not renew the lease: %s", error)
+            self.note_failure(error)
             if self._failing_since is None:
                 self._failing_since = elapsed()
             # After a stop of the process the lease has expired before the first error, which may pass.
@@ -190,7 +210,7 @@ class Lease:
         if reply.alive:
             if reply.late or not self.is_valid:
                 self.distrust()
-            self._renewed = started
+            self._renewed, self._is_confirmed = started, True
         else:
             self.declared_lost = True
         on_reply(reply)
@@ -206,11 +226,16 @@ class Lease:
         if self.id != own:
             return
         if not alive:
-            self._renewed = 0.0  # claim nothing until a heartbeat confirms it
+            self._is_confirmed = False  # claim nothing until a heartbeat confirms it
         else:
             if late or not self.is_valid:
                 self.distrust()
-            self._renewed = max(self._renewed, started)
+            self._renewed, self._is_confirmed = max(self._renewed, started), True
+
+    def note_failure(self, error: BaseException | None) -> None:
+        """Record a renewal that failed, from any thread."""
+        if isinstance(error, DatabaseUnavailable):
+            self._unavailable_at = elapsed()
 
     async def acknowledge(self, command: str, rest: str | None, capacity: int, threads: int, processes: int) -> None:
         """Store that a command was executed except for the rest, with the new capacity."""

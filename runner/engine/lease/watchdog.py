@@ -119,8 +119,17 @@ class Watchdog:
         """Send the id of the runner to the keeper; after a registration, call it before the runner claims a task."""
         with self._pinging:
             if self.keeper is not None and not self._stopping.is_set():
-                blocked = time.monotonic() - self._ponged
-                self.keeper.ping(self._lease.id, blocked if blocked > 2 * EVERY else 0.0)
+                self.keeper.ping(self._lease.id, self.blocked_for)
+
+    @property
+    def blocked_for(self) -> float:
+        """Seconds for which the event loop has not responded; 0 while it responds."""
+        blocked = time.monotonic() - self._ponged
+        return blocked if blocked > 2 * EVERY else 0.0
+
+    def describe_block(self, seconds: float) -> str:
+        """Describe the task that blocks the event loop."""
+        return self._culprit(seconds, asyncio.current_task(self._loop))
 
     def _pong(self) -> None:
         self._ponged = time.monotonic()
@@ -140,6 +149,7 @@ class Watchdog:
         except Exception as error:  # without the thread the next block would cost the lease
             error_text = translate(error, self._database.url)
             log.warning("could not renew the lease while the event loop is blocked: %s", error_text or repr(error))
+            self._lease.note_failure(error_text)
 
     def _log_expiry(self, blocked: float) -> None:
         if not self._expiry_logged:

@@ -21,7 +21,8 @@ class SchemaWatch:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._reported: str | None = None
+        self.problem: str | None = None
+        """Why the tables do not fit, by the last check; None if they do."""
 
     async def check_schema(self) -> None:
         """Check the schema and log a change."""
@@ -35,11 +36,11 @@ class SchemaWatch:
             problem = None
         if problem is None:
             problem = await self._late_sequences()
-        if problem is not None and problem != self._reported:
+        if problem is not None and problem != self.problem:
             log.error("%s (%s)", problem, ADVICE)
-        if problem is None and self._reported is not None:
+        if problem is None and self.problem is not None:
             log.warning("the schema matches this runner again")
-        self._reported = problem
+        self.problem = problem
 
     async def check_sequences(self) -> None:
         """Advance the sequences of ids that are behind the rows, and log those that this login may not change."""

@@ -1,0 +1,82 @@
+"""RunnerProbes: the facts by which a supervisor restarts a runner, or sends it no work."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from runner.engine.hosting.probe_server import ProbeServer, Reply
+from runner.engine.hosting.service_manager import ServiceManager
+from runner.engine.lease import watchdog
+from runner.engine.runner import Engine
+from runner.errors import InvalidSettings
+from runner.text.formatting import age
+from runner.text.sanitize import one_line
+
+
+class RunnerProbes:
+    """The probes of one runner. Any thread may ask; no answer waits for the event loop or the database."""
+
+    def __init__(self, runner: Engine) -> None:
+        self._runner = runner
+
+    def not_live(self) -> str:
+        """Why a supervisor should restart the process; empty while it is live.
+
+        A database that is unavailable is no reason: a restart would not mend it.
+        """
+        blocked = self._runner.watchdog.blocked_for
+        if blocked > watchdog.LONGEST_BLOCK:
+            return self._runner.watchdog.describe_block(blocked)
+        if self._runner.lease.is_neglected:
+            return f"no lease renewed for {age(self._runner.lease.renewal_age)}, although the database answers"
+        return ""
+
+    def not_ready(self) -> str:
+        """Why the runner takes no tasks; empty while it takes them."""
+        runner = self._runner
+        if runner.stopping:
+            return "draining"
+        if not runner.lease.id:
+            return f"starting: {one_line(runner.start_problem) or 'not registered yet'}"
+        if not runner.lease.is_valid:
+            return f"lease lost: last renewal {age(runner.lease.renewal_age)} ago"
+        if runner.schema_watch.problem is not None:
+            return one_line(runner.schema_watch.problem)
+        if pending := runner.resources.opened.pending:
+            return f"resources not open: {one_line(', '.join(pending))}"
+        return "" if runner.resources.complete else "starting: on_start has not ended"
+
+
+@contextmanager
+def serve_probes(runner: Engine) -> Iterator[ProbeServer]:
+    """Serve the probes of a runner during the block, and send its signs of life.
+
+    Raises:
+        InvalidSettings: the address cannot be used, or the health file cannot be created.
+    """
+    settings, probes = runner.settings, RunnerProbes(runner)
+    try:
+        manager = ServiceManager(settings.health_file, os.environ)
+    except OSError as error:
+        raise _unusable(runner, "health_file", str(settings.health_file), error) from None
+
+    def send_signs() -> None:
+        manager.send(live=not probes.not_live(), ready=not probes.not_ready(), stopping=runner.stopping)
+
+    answers = {"/livez": lambda _: Reply.of(probes.not_live()), "/readyz": lambda _: Reply.of(probes.not_ready())}
+    try:
+        server = ProbeServer(settings.listen, answers, send_signs, manager.interval)
+    except OSError as error:
+        manager.close()
+        raise _unusable(runner, "listen", str(settings.listen), error) from None
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        manager.close()
+
+
+def _unusable(runner: Engine, setting: str, value: str, error: OSError) -> InvalidSettings:
+    why = f"{value}: {error.strerror} (errno {error.errno})"
+    return InvalidSettings(where=runner.settings.origins.of(setting), why=why)
