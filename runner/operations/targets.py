@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.dialects import by_column, same_id
+from runner.db.dialects import same_id
 from runner.db.row_locks import row_locks
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, next_version
@@ -301,6 +301,6 @@ async def reschedule(tx: Transaction, times: Mapping[int, datetime], **others: A
     due, match = tx.dialect.one_by_one(tx.dialect.rows("due", DUE_COLUMNS), task, same_id)
     values = {"run_at": due.c.run_at, "version": next_version(task.c.version)} | others
     statement = sa.update(task).where(match).values(values).returning(task.c.id, task.c.run_at)
-    parameters = tx.dialect.parameters("due", by_column(DUE_COLUMNS, times.items()))
+    parameters = tx.dialect.row_parameters("due", DUE_COLUMNS, times.items())
     rows = await write_rows(tx, statement, len(times), parameters)
     return {id: moment(run_at) for id, run_at in rows}

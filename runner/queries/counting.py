@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.dialects import Dialect, OrderedJoin, by_column
+from runner.db.dialects import Dialect, OrderedJoin
 from runner.db.schema import Tables, is_state
 from runner.db.schema.task import Condition, is_final_state
 from runner.db.transaction import Transaction
@@ -84,7 +84,7 @@ async def waiting(tx: Transaction, lanes: Sequence[Lane], cap: int) -> dict[str,
         cap: maximum number of tasks to count for each number.
     """
     statement = _waiting_statement(tx.tables, tx.dialect, cap)
-    rows = await tx.rows(statement, tx.dialect.parameters("lane", by_column(LANE_COLUMNS, lanes)))
+    rows = await tx.rows(statement, tx.dialect.row_parameters("lane", LANE_COLUMNS, lanes))
     return {queue: _waiting(ready, sizes, cap) for queue, ready, sizes in rows}
 
 
@@ -155,7 +155,7 @@ async def due_by_lane(tx: Transaction, lanes: Sequence[Lane]) -> dict[Lane, Coun
     joined, _ = tx.dialect.for_each(lane, walk, tx.tables.task)
     columns = [lane.c[name] for name in LANE_COLUMNS]
     statement = sa.select(*columns, sa.func.count()).select_from(joined).group_by(*columns)
-    rows = await tx.rows(statement, tx.dialect.parameters("lane", by_column(LANE_COLUMNS, lanes)))
+    rows = await tx.rows(statement, tx.dialect.row_parameters("lane", LANE_COLUMNS, lanes))
     return {Lane(*row[:4]): capped(row[4], cap) for row in rows}
 
 
@@ -193,7 +193,7 @@ async def first_of_tenants(tx: Transaction, turns: Collection[TenantTurn]) -> di
     turn, due = _due_of(tx)
     joined, match = tx.dialect.first_of_each(turn, due.limit(1), tx.tables.task)
     statement = sa.select(*turn.c, seconds_until(match.run_at)).select_from(joined)
-    rows = await tx.rows(statement, tx.dialect.parameters("turn", by_column(TURN_COLUMNS, turns)))
+    rows = await tx.rows(statement, tx.dialect.row_parameters("turn", TURN_COLUMNS, turns))
     return {TenantTurn(*row[:5]): max(0.0, -float(row[5])) for row in rows}
 
 
@@ -204,7 +204,7 @@ async def due_of_tenants(tx: Transaction, turns: Collection[TenantTurn]) -> dict
     turn, due = _due_of(tx)
     joined, _ = tx.dialect.for_each(turn, due.limit(MOST_OF_TENANT + 1), tx.tables.task)
     statement = sa.select(*turn.c, sa.func.count()).select_from(joined).group_by(*turn.c)
-    rows = await tx.rows(statement, tx.dialect.parameters("turn", by_column(TURN_COLUMNS, turns)))
+    rows = await tx.rows(statement, tx.dialect.row_parameters("turn", TURN_COLUMNS, turns))
     return {TenantTurn(*row[:5]): capped(row[5], MOST_OF_TENANT) for row in rows}
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, by_column
+from runner.db.dialects import DIALECTS
 from runner.db.errors import locks_refused
 from runner.db.schema import Tables
 from runner.db.statement import Prepared
@@ -48,7 +48,7 @@ async def mark_started(tx: Transaction, holder: int, starts: Sequence[Start]) ->
     Raises:
         RowLocked: another transaction locks one of the rows; nothing was changed.
     """
-    parameters = tx.dialect.parameters("start", by_column(START_COLUMNS, starts))
+    parameters = tx.dialect.row_parameters("start", START_COLUMNS, starts)
     with locks_refused():
         await tx.run(_mark_started(tx.tables, tx.driver), parameters | {"holder": holder})
 
@@ -122,8 +122,8 @@ async def record(tx: Transaction, attempts: Sequence[FailedAttempt]) -> None:
         attempts: the attempts; existing rows stay unchanged.
     """
     if attempts:
-        values = by_column(ATTEMPT_COLUMNS, map(_values, attempts))
-        await tx.run(_record(tx.tables, tx.driver), tx.dialect.parameters("failed", values))
+        rows = tx.dialect.row_parameters("failed", ATTEMPT_COLUMNS, map(_values, attempts))
+        await tx.run(_record(tx.tables, tx.driver), rows)
 
 
 @lru_cache

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, Dialect, by_column
+from runner.db.dialects import DIALECTS, Dialect
 from runner.db.schema import Tables, is_state, state_literal
 from runner.db.schema.partitions import ROW_TIMEOUT, submit_watch
 from runner.db.statement import Frame, Prepared, Step, Steps
@@ -175,7 +175,8 @@ def _results(endings: Sequence[tuple[Any, ...]]) -> str:
 
 def _columns(endings: Sequence[tuple[Any, ...]]) -> dict[str, Sequence[Any]]:
     """The values of ENDING_COLUMNS."""
-    columns = by_column(ENDING_COLUMNS, endings)
+    values = tuple(zip(*endings, strict=True)) or ((),) * len(ENDING_COLUMNS)
+    columns = dict(zip(ENDING_COLUMNS, values, strict=True))
     return columns | {"duration": [_micros(took) for took in columns["duration"]]}
 
 

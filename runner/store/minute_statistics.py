@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, Dialect, by_column
+from runner.db.dialects import DIALECTS, Dialect
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, NO_BIN, Tables
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -139,8 +139,8 @@ async def add_counts(tx: Transaction, runner_id: int, totals: Mapping[MinuteKey,
         for minute_key, counts in totals.items()
     ]
     if names:
-        values = by_column((*COUNT_COLUMNS, *names), rows)
-        await tx.run(_add_counts(tx.tables, tx.driver, names), tx.dialect.parameters("counts", values))
+        parameters = tx.dialect.row_parameters("counts", (*COUNT_COLUMNS, *names), rows)
+        await tx.run(_add_counts(tx.tables, tx.driver, names), parameters)
 
 
 @lru_cache

@@ -9,7 +9,6 @@ from typing import Any, Literal, NoReturn, TypeAlias
 import sqlalchemy as sa
 
 from runner.db.database import Database
-from runner.db.dialects import by_column
 from runner.db.errors import row_fault
 from runner.db.halves import write_in_halves
 from runner.db.schema import Tables, is_open, is_state
@@ -87,7 +86,7 @@ async def forget_finished(tx: Transaction, holders: Iterable[tuple[HandlerKey, i
         still = (unique.c.task_id == finished.c.task_id) & unique.c.scope.in_(
             (Scope.UNTIL_STARTED.value, Scope.UNTIL_FINISHED.value)
         )
-        parameters = tx.dialect.parameters("finished", by_column(HELD_COLUMNS, rows))
+        parameters = tx.dialect.row_parameters("finished", HELD_COLUMNS, rows)
         await _forget(tx, selection.where(still).with_for_update(of=unique, skip_locked=True), parameters)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, by_column, same_id
+from runner.db.dialects import DIALECTS, same_id
 from runner.db.errors import is_concurrent, locks_refused
 from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Prepared
@@ -364,7 +364,7 @@ async def _requeue(tx: Transaction, items: list[tuple[Settlement, RunningTask, V
         )
         for item, _, verdict in items
     ]
-    parameters = tx.dialect.parameters("back", by_column(REQUEUE_COLUMNS, rows))
+    parameters = tx.dialect.row_parameters("back", REQUEUE_COLUMNS, rows)
     changed = await tx.run(_requeue_statement(tx.tables, tx.driver), parameters)
     require_all(len(rows), len(changed))
 

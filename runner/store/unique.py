@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, by_column, same_id
+from runner.db.dialects import DIALECTS, same_id
 from runner.db.schema import Tables, is_state
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.types import NO_JOIN, JsonText, db_later, db_now
@@ -43,13 +43,11 @@ def replace_tasks(frame: Frame, newer: Mapping[int, NewTask], notify: bool) -> S
     changed: set[int] = set()
     ids = sorted(newer)
     for first in range(0, len(ids), REPLACED_CHUNK):
-        some = [(id,) for id in ids[first : first + REPLACED_CHUNK]]
-        rows = yield Step(
-            _lock_replaced(frame.tables, frame.driver), frame.dialect.parameters("new", by_column(ID_COLUMNS, some))
-        )
+        some = frame.dialect.parameters("new", {"id": ids[first : first + REPLACED_CHUNK]})
+        rows = yield Step(_lock_replaced(frame.tables, frame.driver), some)
         waiting = [_values(row[0], newer[row[0]]) for row in rows]
         if waiting:
-            values = frame.dialect.parameters("new", by_column(NEWER_COLUMNS, waiting))
+            values = frame.dialect.row_parameters("new", NEWER_COLUMNS, waiting)
             rows = yield Step(_replace_statement(frame.tables, frame.driver, notify), values)
             changed.update(row[0] for row in rows)
     announcement = _announcement(frame.tables, frame.driver) if notify and changed else None
@@ -209,8 +207,8 @@ def _lock_unstarted(frame: Frame, ids: Iterable[int]) -> Steps[set[int]]:
     """Lock the tasks among these that have no runner, and return their ids."""
     ordered, locked = sorted(ids), set[int]()
     for first in range(0, len(ordered), REPLACED_CHUNK):
-        some = by_column(ID_COLUMNS, [(id,) for id in ordered[first : first + REPLACED_CHUNK]])
-        rows = yield Step(_unstarted(frame.tables, frame.driver), frame.dialect.parameters("new", some))
+        some = frame.dialect.parameters("new", {"id": ordered[first : first + REPLACED_CHUNK]})
+        rows = yield Step(_unstarted(frame.tables, frame.driver), some)
         locked.update(row[0] for row in rows)
     return locked
 
@@ -249,8 +247,8 @@ def _each(frame: Frame, prepare: Any, columns: Mapping[str, Any], rows: Iterable
     """Execute a statement for all rows in the order of their keys, in chunks."""
     ordered, results = sorted(rows, key=itemgetter(0, 1)), []
     for first in range(0, len(ordered), CHUNK):
-        values = by_column(columns, ordered[first : first + CHUNK])
-        results += yield Step(prepare(frame.tables, frame.driver), frame.dialect.parameters("new", values))
+        part = frame.dialect.row_parameters("new", columns, ordered[first : first + CHUNK])
+        results += yield Step(prepare(frame.tables, frame.driver), part)
     return results
 
 

@@ -1,6 +1,6 @@
 """The differences between the databases."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ Same = Callable[[Any, Any], sa.ColumnElement[bool]]
 class Dialect(Protocol):
     """The features that differ between databases; one object per database.
 
-    `rows` and `parameters` belong together: a batch of rows is sent as parameters of one statement.
+    `rows` and its `parameters` belong together: a batch of rows is sent as parameters of one statement.
     """
 
     name: str
@@ -77,6 +77,10 @@ class Dialect(Protocol):
 
     def parameters(self, name: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         """Return the parameters for `rows(name, ...)`: the values of every column, in order."""
+        ...
+
+    def row_parameters(self, name: str, columns: Collection[str], rows: Iterable[Sequence[Any]]) -> dict[str, Any]:
+        """Return the parameters for `rows(name, ...)`: rows with one value per column."""
         ...
 
     def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
@@ -261,12 +265,6 @@ def _ordered_join(join: OrderedJoin, compiler: SQLCompiler, **kw: Any) -> str:
     return f"{' CROSS JOIN '.join(tables)} ON {condition}"
 
 
-def by_column(names: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> dict[str, Sequence[Any]]:
-    """Transpose rows, with one value per name, to the values of each name."""
-    columns = tuple(zip(*rows, strict=True))
-    return dict(zip(names, columns, strict=True)) if columns else dict.fromkeys(names, ())
-
-
 DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (SQLite(), PostgreSQL())}
 
-__all__ = ["DIALECTS", "Dialect", "OrderedJoin", "by_column", "row_address", "same_id"]
+__all__ = ["DIALECTS", "Dialect", "OrderedJoin", "row_address", "same_id"]

@@ -4,7 +4,7 @@ SQLAlchemy's own dialect is imported where it is used, since most processes need
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
@@ -118,6 +118,11 @@ class PostgreSQL:
             f"{name}_{column}": list(items) if items.count(None) < len(items) else None
             for column, items in values.items()
         }
+
+    def row_parameters(self, name: str, columns: Collection[str], rows: Iterable[Sequence[Any]]) -> dict[str, Any]:
+        """Transpose the rows."""
+        values = tuple(zip(*rows, strict=True)) or ((),) * len(columns)
+        return self.parameters(name, dict(zip(columns, values, strict=True)))
 
     def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:  # noqa: ARG002 - the other database needs it
         """Run the selection once for each outer row."""

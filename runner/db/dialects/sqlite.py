@@ -5,7 +5,7 @@ SQLAlchemy's own dialect is imported where it is used, since most processes need
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import datetime
 from functools import cached_property
@@ -69,8 +69,12 @@ class SQLite:
         return sa.select(*values).subquery(name)
 
     def parameters(self, name: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """Transpose the columns."""
+        return self.row_parameters(name, values, zip(*values.values(), strict=True))
+
+    def row_parameters(self, name: str, columns: Collection[str], rows: Iterable[Sequence[Any]]) -> dict[str, Any]:  # noqa: ARG002 - the other database needs the columns
         """Write the rows as JSON."""
-        return {name: json.dumps(list(zip(*values.values(), strict=True)), default=self.instant)}
+        return {name: json.dumps(list(map(tuple, rows)), default=self.instant)}
 
     def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
         """Find the ids for each outer row and look the rows up by id: SQLite has no LATERAL."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.dialects import by_column, same_id
+from runner.db.dialects import same_id
 from runner.db.schema import is_open, is_state, state_literal
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, next_version
@@ -121,7 +121,7 @@ async def _move_back(tx: Transaction, back: Sequence[tuple[Any, ...]]) -> None:
     }
     is_selected = (history.c.id == lost.c.id) & is_state(history.c.state, *(state for state in target.sources if state))
     rows = sa.select(*values.values()).select_from(history.join(lost, is_selected))
-    parameters = tx.dialect.parameters("back", by_column(BACK_COLUMNS, back))
+    parameters = tx.dialect.row_parameters("back", BACK_COLUMNS, back)
     moved = await tx.rows(sa.insert(task).from_select(list(values), rows).returning(task.c.id), parameters)
     is_moved = tx.dialect.one_of(history.c.id, [row.id for row in moved])
     removed = await tx.rows(sa.delete(history).where(is_moved).returning(history.c.id))
@@ -201,7 +201,7 @@ async def _restore_attempts(tx: Transaction, changes: Sequence[UndoableChange]) 
     counts, match = tx.dialect.one_by_one(tx.dialect.rows("trail", TRAIL_COLUMNS), task, same_id)
     values = {name: counts.c[name] for name in TRAIL} | UNASSIGNED
     statement = sa.update(task).where(match).values(values)
-    await tx.execute(statement, tx.dialect.parameters("trail", by_column(TRAIL_COLUMNS, rows)))
+    await tx.execute(statement, tx.dialect.row_parameters("trail", TRAIL_COLUMNS, rows))
 
 
 def _count(change: UndoableChange, name: str) -> int:
@@ -303,4 +303,4 @@ async def _restore_endings(tx: Transaction, endings: Sequence[tuple[Any, ...]]) 
     values["finished_at"] = sa.func.coalesce(ending.c.finished_at, history.c.finished_at)
     # The partitions of the history repeat addresses, so the id must match too.
     statement = sa.update(history).where(match, history.c.id == ending.c.id).values(values)
-    await tx.execute(statement, tx.dialect.parameters("ending", by_column(RESTORED_COLUMNS, endings)))
+    await tx.execute(statement, tx.dialect.row_parameters("ending", RESTORED_COLUMNS, endings))

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
-from runner.db.dialects import by_column
 from runner.db.schema import is_state
 from runner.db.schema.task import Condition
 from runner.db.transaction import Transaction
@@ -146,7 +145,7 @@ async def _lanes(tx: Transaction, task_filter: Filter) -> list[Lane]:
     rows = tx.dialect.rows("lane", LANE_COLUMNS)
     source = Source(tx.tables.task, {name: rows.c[name] for name in LANE} | bound_to(rows.c), {}, tx.tables)
     statement = sa.select(rows).where(*(conditions(task_filter, source, tx.dialect) or ()))
-    parameters = tx.dialect.parameters("lane", by_column(LANE_COLUMNS, lanes))
+    parameters = tx.dialect.row_parameters("lane", LANE_COLUMNS, lanes)
     return [Lane(*row) for row in await tx.rows(statement, parameters)]
 
 
@@ -183,7 +182,7 @@ async def _first(
     selected = [row.id, *([row.priority] if walk.by_priority else []), sa.cast(row.run_at, sa.Text)]
     statement = sa.select(*selected).select_from(lateral).order_by(*all_lanes).limit(limit)
     bounded = [(*lane, *bounds) for lane in walk.lanes if (bounds := walk.bounds(lane, after, end))]
-    parameters = tx.dialect.parameters("lane", by_column(LANE_COLUMNS | BOUNDS, bounded))
+    parameters = tx.dialect.row_parameters("lane", LANE_COLUMNS | BOUNDS, bounded)
     return [Cursor(id, tuple(values)) for id, *values in await tx.rows(statement, parameters)]
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.dialects import by_column
 from runner.db.schema import Tables, is_state
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, seconds_until
@@ -63,7 +62,7 @@ async def _walked(tx: Transaction, row: Any, lanes: Sequence[Lane], condition: A
     walk = walk.order_by(*CLAIM_POLICY.order.within_lane(row.c)).limit(limit)
     lateral, lane_row = tx.dialect.for_each(lane, walk, tx.tables.task)
     count = sa.select(sa.func.count()).select_from(sa.select(lane_row.id).select_from(lateral).limit(limit).subquery())
-    return int(await tx.scalar(count, tx.dialect.parameters("lane", by_column(LANE_COLUMNS, lanes))))
+    return int(await tx.scalar(count, tx.dialect.row_parameters("lane", LANE_COLUMNS, lanes)))
 
 
 async def suspects_ahead(tx: Transaction, id: int, cap: int) -> Count:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, Dialect, by_column
+from runner.db.dialects import DIALECTS, Dialect
 from runner.db.schema import Tables
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -259,7 +259,7 @@ class _Claim:
             flags = (key in self.ledger.usages for key in keys(lane))
             rooms = (self.ledger.room_of(key) for key in keys(lane))
             rows.append((number, *lane, start.run_at, start.id, *self.defaults[lane.handler], *flags, *rooms))
-        return self.tx.dialect.parameters("lane", by_column(LIMITED_COLUMNS, rows))
+        return self.tx.dialect.row_parameters("lane", LIMITED_COLUMNS, rows)
 
 
 @lru_cache

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, Dialect, by_column, row_address
+from runner.db.dialects import DIALECTS, Dialect, row_address
 from runner.db.schema import Tables, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -155,7 +155,7 @@ async def first_due(
         suspects: True for the tasks that `claim_suspect` takes.
     """
     rows = [(number, *lane, *position, None, None, True, True) for number, (lane, position) in enumerate(lanes.items())]
-    parameters = tx.dialect.parameters("lane", by_column(HELD_COLUMNS, rows)) | {"limit": limit}
+    parameters = tx.dialect.row_parameters("lane", HELD_COLUMNS, rows) | {"limit": limit}
     prepared = _prepared_first(tx.tables, tx.driver, who.order, who.selection.names, suspects=suspects)
     names = list(lanes)
     return [DueTask(id, names[number]) for number, id in await tx.run(prepared, parameters | who.selection.parameters)]
@@ -212,7 +212,7 @@ async def _claim(
         (number, *lane, position.run_at, position.id, *defaults[lane.handler])
         for number, (lane, position) in enumerate(lanes.items())
     ]
-    parameters = tx.dialect.parameters("lane", by_column(LANE_COLUMNS, rows))
+    parameters = tx.dialect.row_parameters("lane", LANE_COLUMNS, rows)
     claimed = await tx.run(prepared, parameters | claim_values(who, limit, starts=starts) | asked)
     await tx.complete()
     fields = claimed if only is None else map(IN_ORDER, map(only.__add__, claimed))

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, by_column
+from runner.db.dialects import DIALECTS
 from runner.db.schema import Tables, is_open, is_state
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.types import NO_JOIN
@@ -115,7 +115,7 @@ def _name(node: int | BatchMember) -> str:
 
 
 def _query(frame: Frame, statement: Any, name: str, columns: dict[str, Any], rows: Collection[Any]) -> Step:
-    return Step(statement(frame.tables, frame.driver), frame.dialect.parameters(name, by_column(columns, rows)))
+    return Step(statement(frame.tables, frame.driver), frame.dialect.row_parameters(name, columns, rows))
 
 
 @lru_cache

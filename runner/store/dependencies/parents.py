@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, Dialect, by_column
+from runner.db.dialects import DIALECTS, Dialect
 from runner.db.schema import GONE, Tables, is_open, is_state, state_literal
 from runner.db.statement import Prepared, Step, Steps
 from runner.db.transaction import Transaction
@@ -130,7 +130,7 @@ async def block_followers(tx: Transaction, failed: Sequence[tuple[int, str]]) ->
     later = sa.select(sa.func.min(task.c.id)).where(task.c.order_key == failures.c.order_key, task.c.id > failures.c.id)
     followers = sa.select(later.correlate(failures).scalar_subquery(), failures.c.id)
     parents: dict[int, int] = {}
-    for id, parent in await tx.rows(followers, tx.dialect.parameters("failed", by_column(FAILED_COLUMNS, failed))):
+    for id, parent in await tx.rows(followers, tx.dialect.row_parameters("failed", FAILED_COLUMNS, failed)):
         if id is not None:
             parents[id] = max(parent, parents.get(id, 0))
     dependencies = sa.select(dependency.c.task_id, dependency.c.parent_id).where(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, Dialect, by_column, row_address
+from runner.db.dialects import DIALECTS, Dialect, row_address
 from runner.db.schema import Tables, is_open, is_state, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -87,7 +87,7 @@ async def open_dependencies(tx: Transaction, parents: Sequence[FinishedParent], 
         parents: tasks that may have finished.
         limit: maximum number of dependencies; after a full result, resolve them and call again.
     """
-    parameters = tx.dialect.parameters("parents", by_column(ENDED_COLUMNS, parents)) | {"most": limit}
+    parameters = tx.dialect.row_parameters("parents", ENDED_COLUMNS, parents) | {"most": limit}
     rows = await tx.run(_waiting_for(tx.tables, tx.driver), parameters)
     return list(dict.fromkeys(Dependency(*row) for row in rows))
 

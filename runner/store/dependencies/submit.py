@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, by_column
+from runner.db.dialects import DIALECTS
 from runner.db.schema import Tables
 from runner.db.schema.partitions import mark_submit
 from runner.db.statement import Frame, Prepared, Step, Steps
@@ -111,8 +111,8 @@ def insert_dependencies(frame: Frame, ids: Sequence[int], per_task: DependencyRo
     rows = [_row(id, dependency, state, ids) for id, row in blocked for dependency, state in row.dependencies]
     rows += [_row(id, row.predecessor, ParentState(), ids, in_order=True) for id, row in blocked if row.predecessor]
     for first in range(0, len(rows), CHUNK):
-        part = by_column(NEW_DEPENDENCY_COLUMNS, rows[first : first + CHUNK])
-        yield Step(_insertion(frame.tables, frame.driver), frame.dialect.parameters("dependency", part))
+        part = frame.dialect.row_parameters("dependency", NEW_DEPENDENCY_COLUMNS, rows[first : first + CHUNK])
+        yield Step(_insertion(frame.tables, frame.driver), part)
 
 
 def _require_earlier_members(tasks: Sequence[NewTask]) -> None:
@@ -149,8 +149,8 @@ def _predecessors(frame: Frame, tasks: Sequence[NewTask]) -> Steps[list[DependsO
     keys = sorted({task.order_key.text for task in tasks if task.order_key is not None})
     last: dict[str, int | BatchMember] = {}
     for first in range(0, len(keys), CHUNK):
-        part = by_column(ORDER_COLUMNS, [(key,) for key in keys[first : first + CHUNK]])
-        rows = yield Step(_last_of_keys(frame.tables, frame.driver), frame.dialect.parameters("keys", part))
+        part = frame.dialect.parameters("keys", {"order_key": keys[first : first + CHUNK]})
+        rows = yield Step(_last_of_keys(frame.tables, frame.driver), part)
         last |= {key: id for key, id in rows if id is not None}
     predecessors: list[DependsOn | None] = []
     for position, task in enumerate(tasks):
@@ -214,7 +214,7 @@ def _states_step(frame: Frame, parents: Sequence[Parent]) -> Step:
         (position, None, *parent) if isinstance(parent, tuple) else (position, parent, None, None)
         for position, parent in enumerate(parents)
     ]
-    parameters = frame.dialect.parameters("parent", by_column(PARENT_COLUMNS, rows))
+    parameters = frame.dialect.row_parameters("parent", PARENT_COLUMNS, rows)
     return Step(_states_statement(frame.tables, frame.driver), parameters)
 
 
