@@ -24,7 +24,7 @@ from runner.model.task import NewTask
 from runner.store.validation import SUBMIT_COLUMNS, check
 
 SOURCE = str(Path(runner.__file__).parent)
-MOST_FRAMES = 6
+MOST_FRAMES = 5
 
 
 def parameters(function: Any) -> set[str]:

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from runner.client.client import get_client
-from runner.client.commit import refuse_event_loop
+from runner.client.client import get_client, refuse_event_loop
 from runner.client.results import TaskHandle, handles
 from runner.errors import InvalidTask
 from runner.model.task import BatchMember, DependsOn, NewTask, OnFailure, SubmitResult

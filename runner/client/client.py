@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from runner.client.commit import MOST, Coalescer, SubmitThreads, Template, raise_explained, shares_commits, submit_alone
 from runner.client.result_poller import ResultPoller
 from runner.db.semaphore import InterruptibleLock
-from runner.errors import DatabaseRefused, DatabaseUnavailable, PayloadTooLarge
+from runner.errors import DatabaseRefused, DatabaseUnavailable, PayloadTooLarge, WouldBlock
 from runner.handlers.hooks import LIFE_CYCLE, submitting
 from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings, load
@@ -95,7 +95,7 @@ class Client:
         """
         self.require_size(insert.task.handler, payload)
         try:
-            threads = self._open_database().threads
+            threads = (self._opened_database or self._open_database()).threads
             return threads.run(partial(threads.insert, insert, payload), begins=False)
         except DatabaseUnavailable as error:
             raise_explained(error, [insert.task], commits_itself=True)
@@ -125,15 +125,10 @@ class Client:
     def submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Submit tasks in a separate transaction."""
         if not LIFE_CYCLE.callbacks.get("around_submit"):
-            return self._submit(tasks)
+            return self._commit(tasks)
         with submitting(tasks) as around:
-            around.result = self._submit(around.tasks)
+            around.result = self._commit(around.tasks)
         return around.result
-
-    def _submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
-        if self._coalescer is not None and shares_commits(tasks):
-            return self._coalescer.put(tasks[0]).result()
-        return self._submit_in_thread(tasks)
 
     async def submit_async(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Same as `submit`, without blocking the caller's event loop."""
@@ -141,14 +136,16 @@ class Client:
             if self._coalescer is not None and shares_commits(around.tasks):
                 around.result = await asyncio.wrap_future(self._coalescer.put(around.tasks[0]))
             else:
-                around.result = await self._threads.run(self._submit_in_thread, around.tasks)
+                around.result = await self._threads.run(self._commit, around.tasks)
         return around.result
 
-    def _submit_in_thread(self, tasks: Sequence[NewTask]) -> SubmitResult:
+    def _commit(self, tasks: Sequence[NewTask]) -> SubmitResult:
+        if self._coalescer is not None and shares_commits(tasks):
+            return self._coalescer.put(tasks[0]).result()
         from runner.db.server_watch import answer_within
         from runner.store.submit import submit_steps, takes_one_statement
 
-        database, single = self._open_database(), takes_one_statement(tasks)
+        database, single = self._opened_database or self._open_database(), takes_one_statement(tasks)
         begins = not single or (len(tasks) > 1 and not database.dialect.is_server)  # all tasks or none
         try:
             submit = partial(database.threads.follow, submit_steps, tasks, self.settings.notify, prepares=single)
@@ -160,8 +157,6 @@ class Client:
             raise_explained(error, tasks, commits_itself=not begins)
 
     def _open_database(self) -> "Database":
-        if self._opened_database is not None:
-            return self._opened_database
         return asyncio.run_coroutine_threadsafe(self._get_database(), self._loop).result()
 
     async def _submit_chunk(self, tasks: Sequence[NewTask]) -> SubmitResult:
@@ -307,6 +302,27 @@ def get_client() -> Client:
     """The client of this process, opened with loaded settings if necessary; a forked child gets its own."""
     client = _client
     return client if client is not None and client.pid == os.getpid() else _lock.call(_open)
+
+
+def refuse_event_loop(call: str, instead: str | None = None) -> None:
+    """Reject a call on an event loop, because its wait would block the loop.
+
+    With gevent, all greenlets of a thread see the loop that one of them runs, such as the client's. For the others it
+    is as if it ran in another thread.
+
+    Args:
+        call: name of the function that blocks.
+        instead: the function to await; by default the one with `_async` at the end of its name.
+
+    Raises:
+        WouldBlock: the caller is on an event loop.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if getattr(loop, "_thread_id", None) in (None, threading.get_ident()):
+        raise WouldBlock(call=call, instead=instead or f"{call}_async")
 
 
 def _open() -> Client:

@@ -1,4 +1,4 @@
-"""Commits: submits in transactions of their own, which single submits can share, and which would block event loops."""
+"""Commits: submits in transactions of their own, which single submits can share."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from runner.db.semaphore import InterruptibleLock
-from runner.errors import DatabaseRefused, DatabaseUnavailable, InvalidInput, RunnerError, SubmitUncertain, WouldBlock
+from runner.errors import DatabaseRefused, DatabaseUnavailable, InvalidInput, RunnerError, SubmitUncertain
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.task import NewTask, SubmitResult
@@ -116,8 +116,10 @@ MOST = 1_000
 
 
 def shares_commits(tasks: Sequence[NewTask]) -> bool:
-    """Return True for a single task that depends on no other row."""
-    return len(tasks) == 1 and tasks[0].independent
+    """Return True for a single task whose submit never waits for another transaction."""
+    from runner.store.submit import takes_one_statement
+
+    return len(tasks) == 1 and takes_one_statement(tasks)
 
 
 class PendingSubmit(NamedTuple):
@@ -279,23 +281,3 @@ def _succeed(future: "asyncio.Future[Any]", value: Any) -> None:
 def _reject(future: "asyncio.Future[Any]", error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
-
-
-def refuse_event_loop(call: str, instead: str | None = None) -> None:
-    """Reject a call on an event loop, because its wait would block the loop.
-
-    With gevent, all greenlets of a thread see the loop that one of them runs, such as the client's. For the others it
-    is as if it ran in another thread.
-
-    Args:
-        instead: the function to await; by default the one with `_async` at the end of its name.
-
-    Raises:
-        WouldBlock: the caller is on an event loop.
-    """
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    if getattr(loop, "_thread_id", None) in (None, threading.get_ident()):
-        raise WouldBlock(call=call, instead=instead or f"{call}_async")

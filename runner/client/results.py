@@ -8,8 +8,7 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, overload
 
-from runner.client.client import Client, get_client
-from runner.client.commit import refuse_event_loop
+from runner.client.client import Client, get_client, refuse_event_loop
 from runner.client.result_poller import Ending
 from runner.errors import (
     DatabaseUnavailable,

@@ -7,11 +7,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from runner.client.client import get_client
-from runner.client.commit import refuse_event_loop
+from runner.client.client import get_client, refuse_event_loop
 from runner.client.handler import TaskHandler
 from runner.errors import InvalidPayload, InvalidSchedule, UnknownSchedule
-from runner.handlers.options import SCHEDULE_OPTIONS, SETTABLE, ScheduledTaskOptions, convert
+from runner.handlers.option_values import tags_as_json
+from runner.handlers.options import SCHEDULE_OPTIONS, SETTABLE, ScheduledTaskOptions
 from runner.handlers.registry import REGISTRY, Handler
 from runner.handlers.schedules import SCHEDULES, DeclaredSchedule, check_id, write_options
 from runner.model.duration import parse_duration
@@ -19,6 +19,7 @@ from runner.model.outcome import Delay
 from runner.model.schedule import ScheduleSpec
 from runner.policy.schedule import write_rule
 from runner.policy.schedule_ticks import check_spec
+from runner.text.hosts import host_list
 
 if TYPE_CHECKING:
     from runner.db.database import Database
@@ -109,10 +110,10 @@ def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
     lengths = {name: value for name, value in values.items() if SETTABLE[name].type == "float"}
     values |= {name: parse_duration(value).total_seconds() for name, value in lengths.items()}
     if "tags" in values:
-        convert({"tags": values["tags"]})  # rejects a single string, which would become a list of letters
+        tags_as_json(values["tags"])  # rejects a single string, which would become a list of letters
         values["tags"] = list(values["tags"])
     if "hosts" in values:
-        values |= convert({"hosts": values["hosts"]})
+        values["hosts"] = host_list(values["hosts"])
     return values
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
-from runner.client.client import get_client
-from runner.client.commit import Template, refuse_event_loop
+from runner.client.client import get_client, refuse_event_loop
+from runner.client.commit import Template
 from runner.client.inline import chunks, delay_after, inline_arguments, require_result
 from runner.client.results import DuplicateHandle, TaskHandle, handles
 from runner.errors import InvalidTask

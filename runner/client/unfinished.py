@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from runner.client.client import get_client
-from runner.client.commit import refuse_event_loop
+from runner.client.client import get_client, refuse_event_loop
 from runner.client.results import TaskHandle
 from runner.handlers.registry import Handler
 

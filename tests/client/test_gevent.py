@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.client.commit import refuse_event_loop
+from runner.client.client import refuse_event_loop
 from runner.errors import WouldBlock
 from tests.conftest import on_sqlite
 
