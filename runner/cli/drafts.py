@@ -24,9 +24,10 @@ from runner.errors import (
     RunnerError,
 )
 from runner.filter.fields import suggestion
+from runner.handlers.call_options import NO_CALL_OPTIONS
 from runner.handlers.dependencies import read_declared, with_key
 from runner.handlers.option_values import Clock
-from runner.handlers.options import SETTABLE, read_call_options
+from runner.handlers.options import CALL_OPTIONS, SETTABLE, read_options
 from runner.handlers.registry import Handler
 from runner.model.task import DependsOn, NewTask, OnFailure, SubmitResult
 from runner.model.text_limits import describe_json_error
@@ -90,10 +91,9 @@ class Drafts:
         spec = self.handlers.get(handler)
         signature = self.registry.signature(handler) if spec is None else None
         columns = {name: self._read(name, value) for name, value in {**self.options, **(options or {})}.items()}
-        call_options = read_call_options(columns)
-        columns = {name: value for name, value in columns.items() if SETTABLE[name].default != "call"}
+        own = {name: columns.pop(name) for name in CALL_OPTIONS if name in columns}
+        _, call_options = read_options(own, spec.defaults.call_options if spec else NO_CALL_OPTIONS)
         if spec is not None:
-            call_options = call_options.completed_from(spec.defaults.call_options)
             columns = {**spec.submit_defaults, **columns}
         elif signature is not None:
             columns = {name: value for name, value in signature.options.items() if name in AT_SUBMIT} | columns

@@ -14,7 +14,7 @@ from runner.handlers.call_options import CallNumber, CallText, Duplicate, requir
 from runner.handlers.context import Context
 from runner.handlers.dependencies import Parent, ParentHandler, declared
 from runner.handlers.functions import signature_of
-from runner.handlers.options import convert, read_call_options
+from runner.handlers.options import CALL_OPTIONS, read_options
 from runner.handlers.outcome_rules import OnError, OnNone
 from runner.handlers.registry import REGISTRY, ExecutorKind, Handler, Options, parse_memory
 from runner.model.duration import parse_duration
@@ -140,17 +140,11 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
         Raises:
             InvalidTask, InvalidHandler: a value is not valid, or a function takes arguments that the handler lacks.
         """
-        arguments = {name: value for name, value in locals().items() if name not in ("self", "tx")}
-        return self._submission_with({name: value for name, value in arguments.items() if value not in (None, ())}, tx)
-
-    def _submission_with(self, options: Mapping[str, Any], tx: object) -> Submission[P, R]:
-        """The submission with these options, without those that are None, and with the handler's defaults."""
-        call_options = read_call_options(options).completed_from(self.defaults.call_options)
+        fields, call_options = read_options(locals(), self.defaults.call_options)
         call_options.require(self.signature)
-        fields = {**self.submit_defaults, **convert(options)}
-        if "retry" in options:
-            fields["retry"] = str(load_retry(options["retry"]))
-        return Submission(self, NewTask(self.name, **fields), call_options, tx)
+        if retry is not None:
+            fields["retry"] = str(load_retry(retry))
+        return Submission(self, NewTask(self.name, **{**self.submit_defaults, **fields}), call_options, tx)
 
 
 class _Decorator:
@@ -251,6 +245,7 @@ def _defaults(arguments: Mapping[str, Any]) -> Options:
     if callable(arguments["name"]):
         why = 'use @handler("name"), with the name under which tasks store it'
         raise InvalidHandler(name=getattr(arguments["name"], "__name__", ""), why=why)
+    _, call_options = read_options({name: arguments[name] for name in CALL_OPTIONS})
     key = arguments["key"] if arguments["key"] is None else require_call_text("key", arguments["key"])
     shared = (arguments["limit"], arguments["limit_per_tenant"], arguments["rate"])
     return Options(
@@ -264,7 +259,7 @@ def _defaults(arguments: Mapping[str, Any]) -> Options:
         hosts_for=_seconds(arguments["hosts_for"]),
         on_error=arguments["on_error"],
         on_none=arguments["on_none"],
-        call_options=read_call_options(arguments)._replace(key=key, after=declared(arguments["after"])),
+        call_options=call_options._replace(key=key, after=declared(arguments["after"])),
         limits=_limits(arguments["name"], shared, arguments["limit_per_runner"]),
         limit_per_runner=arguments["limit_per_runner"],
         executor=arguments["executor"],

@@ -69,11 +69,6 @@ class CallOptions(NamedTuple):
     key: CallText | None = None
     after: tuple[DependsOn, ...] | None = None
 
-    def completed_from(self, general: "CallOptions") -> "CallOptions":
-        """Return these options, completed from more general ones."""
-        pairs = zip(self, general, strict=True)
-        return CallOptions._make(other if own is None else own for own, other in pairs)
-
     def require_keys(self) -> None:
         """Reject options that need a key, without one.
 

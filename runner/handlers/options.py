@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Literal, TypedDict
 
 from runner.handlers.call_options import (
+    NO_CALL_OPTIONS,
     CallOptions,
     check_order_key,
     check_unique_key,
@@ -290,35 +291,30 @@ CHECKS = tuple((option.name, option.field or option.name, option.check) for opti
 """Name, field of NewTask, and check of each option that has one."""
 
 
-def convert(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Read options from Python into fields of NewTask, without the call options.
+CALL_OPTIONS = tuple(name for name, option in SETTABLE.items() if option.default == "call")
+"""The names of the call options."""
+
+
+def read_options(
+    options: Mapping[str, Any], general: CallOptions = NO_CALL_OPTIONS
+) -> tuple[dict[str, Any], CallOptions]:
+    """Read options from Python.
 
     Args:
-        options: values by option name; None for an omitted one.
+        options: values by name; None or () for an omitted option. Other names are ignored.
+        general: the values of the omitted call options.
+
+    Returns:
+        The fields of NewTask, and the call options.
 
     Raises:
         InvalidTask: a value is not valid.
     """
-    return {
-        name: option.convert(value) if option.convert else value
-        for name, value in options.items()
-        if value is not None and (option := SETTABLE[name]).default != "call"
-    }
-
-
-CALL_OPTIONS = tuple((name, option.convert) for name, option in SETTABLE.items() if option.default == "call")
-
-
-def read_call_options(options: Mapping[str, Any]) -> CallOptions:
-    """Read the call options, from Python or from parsed text.
-
-    Args:
-        options: values by option name, also of other options; None for an omitted one.
-
-    Raises:
-        InvalidTask: a value is not valid.
-    """
-    values = {
-        name: read(value) if read else value for name, read in CALL_OPTIONS if (value := options.get(name)) is not None
-    }
-    return CallOptions(**values)
+    fields: dict[str, Any] = {}
+    call_options: dict[str, Any] = {}
+    for name, option in SETTABLE.items():
+        value = options.get(name)
+        if value not in (None, ()):
+            values = call_options if option.default == "call" else fields
+            values[name] = option.convert(value) if option.convert else value
+    return fields, general._replace(**call_options)

@@ -8,7 +8,7 @@ import pytest
 from runner.db.database import Database
 from runner.errors import InvalidTask
 from runner.filter.fields import parse_sort
-from runner.handlers.options import convert
+from runner.handlers.options import read_options
 from runner.model.outcome import Release, Retry, Snooze
 from runner.model.task import NewTask
 from runner.operations.new_task import copy_task
@@ -105,7 +105,7 @@ async def test_a_drain_does_not_wait_for_tasks_of_other_hosts(database: Database
 )
 def test_hosts_are_names_or_words(hosts: Any, stored_as: str) -> None:
     assert host_list(hosts) == stored_as
-    assert convert({"hosts": hosts, "hosts_for": "10m"}) == {"hosts": stored_as, "hosts_for": 600.0}
+    assert read_options({"hosts": hosts, "hosts_for": "10m"})[0] == {"hosts": stored_as, "hosts_for": 600.0}
 
 
 @pytest.mark.parametrize("hosts", ["", " ", [], [""]])
