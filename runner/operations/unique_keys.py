@@ -68,7 +68,7 @@ async def assign_keys(
         else:
             eligible.append(task)
     assigned = {own_keys[task.id]: task.id for task in eligible if task.id in own_keys}
-    reassigned = {key: KeyChange(id, Scope.UNTIL_FINISHED) for key, id in assigned.items() if holders.get(key) != id}
+    reassigned = [KeyChange(*key, id, Scope.UNTIL_FINISHED) for key, id in assigned.items() if holders.get(key) != id]
     await tx.follow(save_keys(tx, reassigned))
     await tx.follow(delete_keys(tx, set(fresh) - assigned.keys()))
     return eligible

@@ -1,6 +1,5 @@
 """Decisions on tasks with unique keys, once the holders of the keys are known."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -21,6 +20,8 @@ class KeyChange(NamedTuple):
         duplicates: number of new duplicates.
     """
 
+    handler: str
+    unique_key: str
     task_id: int | None = None
     scope: str | None = None
     seconds: float | None = None
@@ -40,11 +41,19 @@ class Contest(NamedTuple):
     existing: dict[int, int]
     same_submit: dict[int, int]
 
-    def ids(self, inserted: Sequence[int]) -> list[int]:
-        """Return the id for each index, from the ids of the inserted tasks."""
-        by_index = dict(zip(self.new, inserted, strict=True)) | self.existing
-        by_index |= {index: by_index[first] for index, first in self.same_submit.items()}
-        return [by_index[index] for index in range(len(by_index))]
+
+class ContestRows(NamedTuple):
+    """The rows that belong to a contest.
+
+    Args:
+        ids: the id of each task; for a duplicate, that of the holder.
+        changes: the update of each key.
+        replacements: the tasks whose values replace those of an existing task, by its id; the last one wins.
+    """
+
+    ids: list[int]
+    changes: dict[HandlerKey, KeyChange]
+    replacements: dict[int, NewTask]
 
 
 def key_of(task: NewTask) -> HandlerKey | None:
@@ -76,20 +85,29 @@ def contest(tasks: Sequence[NewTask], holders: Mapping[HandlerKey, int]) -> Cont
     return outcome
 
 
-def changes(tasks: Sequence[NewTask], outcome: Contest, ids: Sequence[int]) -> dict[HandlerKey, KeyChange]:
-    """Return the updates of the keys.
+def contest_rows(tasks: Sequence[NewTask], outcome: Contest, inserted: Sequence[int]) -> ContestRows:
+    """Return the rows that belong to a contest.
 
     Args:
         outcome: result of `contest`.
+        inserted: ids of the new tasks.
     """
-    duplicates = Counter(key_of(tasks[index]) for index in (*outcome.existing, *outcome.same_submit))
-    updates = {key: KeyChange(duplicates=number) for key, number in duplicates.items() if key is not None}
-    for index in outcome.new:
-        task = tasks[index]
-        if task.unique_key is not None:
-            key = (task.handler, task.unique_key.text)
-            updates[key] = KeyChange(ids[index], task.unique_key.scope, task.unique_key.seconds, duplicates[key])
-    return updates
+    holders = dict(zip(outcome.new, inserted, strict=True)) | outcome.existing
+    rows = ContestRows([], {}, {})
+    for index, task in enumerate(tasks):
+        id = holders[outcome.same_submit.get(index, index)]
+        rows.ids.append(id)
+        if task.unique_key is None:
+            continue
+        key = (task.handler, task.unique_key.text)
+        if index not in outcome.existing and index not in outcome.same_submit:  # it comes before its duplicates
+            rows.changes[key] = KeyChange(*key, id, task.unique_key.scope, task.unique_key.seconds)
+            continue
+        change = rows.changes.get(key, KeyChange(*key))
+        rows.changes[key] = change._replace(duplicates=change.duplicates + 1)
+        if task.unique_key.on_duplicate is OnDuplicate.REPLACE:
+            rows.replacements[id] = task
+    return rows
 
 
 def _duplicate(handler: str, key: str, id: int | None) -> DuplicateTask:
@@ -112,17 +130,3 @@ def blocked(keys: Mapping[int, HandlerKey], holders: Mapping[HandlerKey, int]) -
     for id in sorted(keys, reverse=True):
         owners.setdefault(keys[id], id)
     return {id: owners[key] for id, key in keys.items() if owners[key] != id}
-
-
-def replacements(tasks: Sequence[NewTask], outcome: Contest, ids: Sequence[int]) -> dict[int, NewTask]:
-    """Return the duplicates whose values replace those of an existing task, by its id; the last one wins.
-
-    Args:
-        outcome: result of `contest`.
-    """
-    duplicates = sorted(outcome.existing.keys() | outcome.same_submit.keys())
-    return {
-        ids[index]: task
-        for index in duplicates
-        if (task := tasks[index]).unique_key is not None and task.unique_key.on_duplicate is OnDuplicate.REPLACE
-    }

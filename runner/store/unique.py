@@ -13,7 +13,7 @@ from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.types import NO_JOIN, JsonText, db_later, db_now
 from runner.errors import DuplicateTask
 from runner.model.task import NewTask, OnDuplicate, Scope, State, SubmitResult
-from runner.policy.uniqueness import Contest, HandlerKey, KeyChange, changes, contest, key_of, replacements
+from runner.policy.uniqueness import Contest, HandlerKey, KeyChange, contest, contest_rows, key_of
 from runner.store.validation import SUBMIT_COLUMNS
 
 ID_COLUMNS: dict[str, Any] = {"id": sa.BigInteger}
@@ -114,7 +114,7 @@ CHANGE_COLUMNS: dict[str, Any] = KEY_COLUMNS | {
     "seconds": sa.Float,
     "duplicates": sa.Integer,
 }
-"""A key and the values of a KeyChange."""
+"""The values of a KeyChange."""
 
 CHUNK = 2_000
 """Keys per statement."""
@@ -129,7 +129,7 @@ def check_keys(frame: Frame, tasks: Sequence[NewTask]) -> Steps[Contest]:
     Raises:
         DuplicateTask: a task is a duplicate and its policy raises; nothing was written.
     """
-    keys = {key for task in tasks if (key := key_of(task))}
+    keys = set(filter(None, map(key_of, tasks)))
     # Deleting the new keys after a refusal would need a right that would let producers delete the keys of others.
     reverts = len(tasks) > 1 and any(
         task.unique_key and task.unique_key.on_duplicate is OnDuplicate.ERROR for task in tasks
@@ -159,11 +159,11 @@ def record_keys(
         outcome: result of `check_keys`.
         notify: wake listening runners.
     """
-    ids = outcome.ids(inserted)
-    yield from save_keys(frame, changes(tasks, outcome, ids))
+    ids, changes, replacements = contest_rows(tasks, outcome, inserted)
+    yield from save_keys(frame, changes.values())
     if len(outcome.new) == len(tasks):
         return SubmitResult(ids)
-    changed = yield from replace_tasks(frame, replacements(tasks, outcome, ids), notify)
+    changed = yield from replace_tasks(frame, replacements, notify)
     duplicates = frozenset(outcome.existing) | frozenset(outcome.same_submit)
     return SubmitResult(ids, duplicates, frozenset(place for place in duplicates if ids[place] in changed))
 
@@ -213,9 +213,9 @@ def _lock_unstarted(frame: Frame, ids: Iterable[int]) -> Steps[set[int]]:
     return locked
 
 
-def save_keys(frame: Frame, changed: Mapping[HandlerKey, KeyChange]) -> Steps[None]:
+def save_keys(frame: Frame, changes: Iterable[KeyChange]) -> Steps[None]:
     """Store the new state of locked keys."""
-    yield from _each(frame, _save_statement, CHANGE_COLUMNS, [(*key, *change) for key, change in changed.items()])
+    yield from _each(frame, _save_statement, CHANGE_COLUMNS, changes)
 
 
 def delete_keys(frame: Frame, keys: Iterable[HandlerKey]) -> Steps[None]:
