@@ -315,11 +315,6 @@ class NewTask(NamedTuple):
     after: tuple[DependsOn, ...] | None = None
     order_key: OrderKey | None = None
 
-    @property
-    def independent(self) -> bool:
-        """True if its submit reads no other task: it is one statement and never waits for another transaction."""
-        return self.unique_key is None and self.after is None and self.order_key is None
-
 
 class SubmitResult(NamedTuple):
     """The result of a submit.

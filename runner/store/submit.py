@@ -2,6 +2,7 @@
 
 from collections.abc import Coroutine, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,12 +11,13 @@ from runner.db.dialects import DIALECTS
 from runner.db.schema import Tables, state_literal
 from runner.db.statement import Frame, Prepared, SingleInsert, Step, Steps, require_inserted
 from runner.db.transaction import Transaction
-from runner.db.types import JsonText, db_later, db_now, random_below
+from runner.db.types import Instant, JsonText, db_later, db_now, random_below
 from runner.model.task import BUCKETS, MOVES, NewTask, Priority, SubmitResult
 from runner.model.task_batch import TaskBatch
+from runner.model.text_limits import require_payload
 from runner.store.dependencies.submit import DependencyRows, dependency_rows, insert_dependencies
 from runner.store.unique import check_keys, record_keys
-from runner.store.validation import SUBMIT_COLUMNS, check, check_each
+from runner.store.validation import SUBMIT_COLUMNS, check
 
 COLUMNS: dict[str, Any] = SUBMIT_COLUMNS | {
     "handler": sa.Text,
@@ -26,6 +28,8 @@ COLUMNS: dict[str, Any] = SUBMIT_COLUMNS | {
     "parents": sa.Text,
 }
 """Columns of a submitted task with their types; unused columns of a batch are omitted."""
+
+TIMES = {name for name, kind in COLUMNS.items() if kind is Instant}
 
 CHUNK = 2_000
 """Tasks per statement. More is not faster and makes the parameters large."""
@@ -88,10 +92,14 @@ def submit_steps(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[
         InvalidTask: a value cannot be stored or a parent does not exist; nothing was written.
         DuplicateTask: a task is a duplicate and its policy raises; nothing of the batch was written.
     """
-    check_each(tasks)
-    if isinstance(tasks, TaskBatch) and tasks.like.order_key is not None:
-        tasks = list(tasks)
     alike = [tasks.like] if isinstance(tasks, TaskBatch) else tasks
+    for task in alike:
+        check(task)
+    if isinstance(tasks, TaskBatch):
+        for payload in tasks.payloads:
+            require_payload(payload)
+        if tasks.like.order_key is not None:
+            tasks = list(tasks)
     dependencies: DependencyRows = []
     if any(task.after is not None or task.order_key is not None for task in alike):
         dependencies = yield from dependency_rows(frame, tasks)
@@ -122,7 +130,7 @@ def single_insert(frame: Frame, task: NewTask, notify: bool) -> SingleInsert | N
     Raises:
         InvalidTask: a value cannot be stored.
     """
-    if not task.independent:
+    if not takes_one_statement([task]):
         return None
     check(task)
     step = _insert_step(frame, [task], [], notify, returns_id=not frame.dialect.last_row_id)
@@ -131,9 +139,9 @@ def single_insert(frame: Frame, task: NewTask, notify: bool) -> SingleInsert | N
 
 
 def takes_one_statement(tasks: Sequence[NewTask]) -> bool:
-    """Return True if a single statement submits these tasks, so that no transaction is needed."""
+    """Return True if a single statement submits these tasks: it reads no other tasks, and needs no transaction."""
     alike = [tasks.like] if isinstance(tasks, TaskBatch) else tasks
-    return len(tasks) <= CHUNK and all(task.independent for task in alike)
+    return len(tasks) <= CHUNK and not any(task.unique_key or task.after or task.order_key for task in alike)
 
 
 def _insert_steps(
@@ -144,7 +152,7 @@ def _insert_steps(
         part = slice(first, first + CHUNK)
         rows = yield _insert_step(frame, tasks[part], dependencies[part], notify)
         # Ids are assigned in the order of the rows, but RETURNING has no order.
-        ids += require_inserted(sorted(row[0] for row in rows), len(tasks[part]))
+        ids += require_inserted(sorted(chain.from_iterable(rows)), len(tasks[part]))
     return ids
 
 
@@ -161,8 +169,12 @@ def _insert_step(
     if len(tasks) == 1:  # a value costs less than a batch of one
         shared, rows = shared | {name: values[0] for name, values in rows.items()}, {}
     prepared = _prepared(frame.tables, frame.driver, tuple(rows), tuple(shared), notify and due, returns_id)
-    values = {f"shared_{name}": frame.dialect.instant(value) for name, value in shared.items()}
-    return Step(prepared, values | frame.dialect.parameters("new", rows) | ({"expected": len(tasks)} if rows else {}))
+    for name in TIMES & shared.keys():
+        shared[name] = frame.dialect.instant(shared[name])
+    values = {f"shared_{name}": value for name, value in shared.items()}
+    if rows:
+        values |= frame.dialect.parameters("new", rows) | {"expected": len(tasks)}
+    return Step(prepared, values)
 
 
 def _columns(tasks: Sequence[NewTask]) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
@@ -172,18 +184,14 @@ def _columns(tasks: Sequence[NewTask]) -> tuple[dict[str, Any], dict[str, Sequen
         del shared["payload"]
         shared.pop("after", None)
         return shared, {"payload": tasks.payloads}
-    columns = zip(NewTask._fields, zip(*tasks, strict=True), strict=True)
-    values_by_name: dict[str, Sequence[Any]] = {
-        name: values for name, values in columns if values.count(None) < len(values)
-    }
-    values_by_name.pop("after", None)
-    if unique_keys := values_by_name.get("unique_key"):
-        values_by_name["unique_key"] = [key and key.text for key in unique_keys]
-    if order_keys := values_by_name.get("order_key"):
-        values_by_name["order_key"] = [key and key.text for key in order_keys]
-        if any(key is not None and key.on_failure != "wait" for key in order_keys):
-            values_by_name["order_on_failure"] = [key and key.on_failure for key in order_keys]
-    return {}, values_by_name
+    columns: dict[str, Sequence[Any]] = {}
+    for name, values in zip(NewTask._fields, zip(*tasks, strict=True), strict=True):
+        if values.count(None) == len(values) or name == "after":
+            continue
+        columns[name] = [key and key.text for key in values] if name in ("unique_key", "order_key") else values
+        if name == "order_key" and any(key is not None and key.on_failure != "wait" for key in values):
+            columns["order_on_failure"] = [key and key.on_failure for key in values]
+    return {}, columns
 
 
 @lru_cache(maxsize=128)

@@ -1,6 +1,5 @@
 """Validation of submitted tasks, before anything is written."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
@@ -9,7 +8,6 @@ from runner.db.types import Instant
 from runner.errors import InvalidTask
 from runner.handlers.options import CHECKS, TASK_OPTIONS
 from runner.model.task import NewTask
-from runner.model.task_batch import TaskBatch
 from runner.model.text_limits import FAILED_HOST, require_name, require_payload
 from runner.policy.retry import parse_plan
 
@@ -26,22 +24,8 @@ def check(task: NewTask) -> None:
     """
     require_name("handler", task.handler)
     require_payload(task.payload)
-    if task[2:] != ALL_DEFAULTS:
-        _check_options(task)
-
-
-def check_each(tasks: Iterable[NewTask]) -> None:
-    """Check tasks, as `check` does, up to the first that is not valid."""
-    if isinstance(tasks, TaskBatch):
-        check(tasks.like)
-        for payload in tasks.payloads:
-            require_payload(payload)
-    else:
-        for task in tasks:
-            check(task)
-
-
-def _check_options(task: NewTask) -> None:
+    if task[2:] == ALL_DEFAULTS:
+        return
     for name, field, check_value in CHECKS:
         value = getattr(task, field)
         if value is not None:
