@@ -5,19 +5,11 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Self
 
+from runner.model.task import Described
 
-class Overlap(StrEnum):
-    """How a schedule treats a tick while an earlier run is unfinished."""
 
-    description: str
-    """The effect, as a clause about the runs of a schedule."""
-
-    def __new__(cls, value: str, description: str = "") -> "Overlap":
-        """Make a member that compares equal to its value and carries its description."""
-        member = str.__new__(cls, value)
-        member._value_ = value
-        member.description = description
-        return member
+class Overlap(Described):
+    """How a schedule treats a tick while an earlier run is unfinished; the description is a clause about its runs."""
 
     SKIP = "skip", "a tick during a run is skipped"
     QUEUE = "queue", "a tick during a run waits for its end"

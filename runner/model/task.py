@@ -3,21 +3,25 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 
-class State(StrEnum):
-    """The stored state of a task. The first three are live, the last three final."""
+class Described(StrEnum):
+    """Words that carry a description each."""
 
     description: str
-    """The meaning of the state, in one sentence."""
+    """The meaning of the word."""
 
-    def __new__(cls, value: str, description: str = "") -> "State":
+    def __new__(cls, value: str, description: str = "") -> Self:
         """Make a member that compares equal to its value and carries its description."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.description = description
         return member
+
+
+class State(Described):
+    """The stored state of a task. The first three are live, the last three final."""
 
     WAITING = "waiting", "The task runs once its time has come and a runner has a free slot."
     BLOCKED = "blocked", "The task waits for other tasks to finish."
@@ -42,18 +46,8 @@ HIGHEST_FENCE = 1_000_000_000_000_000_000
 `version`. Checks of the table refuse higher ones, and only a foreign client can come near them."""
 
 
-class Shown(StrEnum):
+class Shown(Described):
     """The displayed state of a task: a stored state, or one derived from it and the database's clock."""
-
-    description: str
-    """The meaning of the state, in one sentence."""
-
-    def __new__(cls, value: str, description: str = "") -> "Shown":
-        """Make a member that compares equal to its value and carries its description."""
-        member = str.__new__(cls, value)
-        member._value_ = value
-        member.description = description
-        return member
 
     READY = "ready", "Waiting and due: the next free runner claims it."
     SCHEDULED = "scheduled", "Waiting for its time to come; never attempted yet."
