@@ -44,7 +44,7 @@ def replace_tasks(frame: Frame, newer: Mapping[int, NewTask], notify: bool) -> S
     ids = sorted(newer)
     for first in range(0, len(ids), REPLACED_CHUNK):
         some = frame.dialect.parameters("new", {"id": ids[first : first + REPLACED_CHUNK]})
-        rows = yield Step(_lock_replaced(frame.tables, frame.driver), some)
+        rows = yield Step(_lock_waiting(frame.tables, frame.driver, shared=False), some)
         waiting = [_values(row[0], newer[row[0]]) for row in rows]
         if waiting:
             values = frame.dialect.row_parameters("new", NEWER_COLUMNS, waiting)
@@ -67,15 +67,6 @@ def _announcement(tables: Tables, driver: sa.Dialect) -> Prepared | None:
 
 
 @lru_cache
-def _lock_replaced(tables: Tables, driver: sa.Dialect) -> Prepared:
-    return _lock_waiting(tables, driver, shared=False)
-
-
-@lru_cache
-def _unstarted(tables: Tables, driver: sa.Dialect) -> Prepared:
-    return _lock_waiting(tables, driver, shared=True)
-
-
 def _lock_waiting(tables: Tables, driver: sa.Dialect, *, shared: bool) -> Prepared:
     """Lock tasks without a runner in the order of ids, as operations do, to avoid deadlocks."""
     dialect, row = DIALECTS[driver.name], tables.task.alias("target")
@@ -208,7 +199,7 @@ def _lock_unstarted(frame: Frame, ids: Iterable[int]) -> Steps[set[int]]:
     ordered, locked = sorted(ids), set[int]()
     for first in range(0, len(ordered), REPLACED_CHUNK):
         some = frame.dialect.parameters("new", {"id": ordered[first : first + REPLACED_CHUNK]})
-        rows = yield Step(_unstarted(frame.tables, frame.driver), some)
+        rows = yield Step(_lock_waiting(frame.tables, frame.driver, shared=True), some)
         locked.update(row[0] for row in rows)
     return locked
 
