@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,6 +42,17 @@ class Frozen:
 
     def thaw(self) -> None:
         self.seconds += 10_000.0
+
+
+class Answers:
+    """The lease of a runner, with answers of a test."""
+
+    def __init__(self, answer: Callable[[], bool]) -> None:
+        self._answer = answer
+
+    @property
+    def is_valid(self) -> bool:
+        return self._answer()
 
 
 class Work:
@@ -125,7 +137,7 @@ async def test_a_task_whose_runner_lost_its_lease_before_the_first_step_waits_ag
     async with harness.running(**RARE) as runner:
         await until(lambda: runner.claimer.idle)
         answers = iter([] if EAGER else [True])  # an eager first step follows immediately
-        runner.worker._may_start = lambda: next(answers, False)  # type: ignore[method-assign]
+        lease, runner.worker._lease = runner.worker._lease, Answers(lambda: next(answers, False))  # type: ignore[assignment]
         task = await harness.submit("work")
         await runner.claimer.scan()
         await until(lambda: len(runner.worker.in_flight.on_loop.waiting) == 1)
@@ -133,7 +145,7 @@ async def test_a_task_whose_runner_lost_its_lease_before_the_first_step_waits_ag
         runner.worker.settle_abandoned()
         assert (ran, runner.worker.in_flight.on_loop.in_use) == ([], 0)
         assert len(runner.worker.buffer) == 0
-        runner.worker._may_start = lambda: True  # type: ignore[method-assign]
+        runner.worker._lease = lease
         runner.worker.start_waiting()
         await harness.wait_for(task)
     assert ran == [1]
@@ -158,10 +170,8 @@ async def test_no_task_waits_beside_a_free_slot_after_refused_starts(harness: Ha
     names = ("quick", "suspended", "threaded")
     tasks = [await harness.submit(names[number % 3], {"number": number}) for number in range(60)]
     async with harness.running(concurrency=2, threads=2, prefetch=60, heartbeat_interval="50ms") as runner:
-        lease_is_valid = runner.worker._may_start
-        runner.worker._may_start = (  # type: ignore[method-assign]
-            lambda: lease_is_valid() and answers.random() > 0.3
-        )
+        lease = runner.worker._lease
+        runner.worker._lease = Answers(lambda: lease.is_valid and answers.random() > 0.3)  # type: ignore[assignment]
         for task in tasks:
             await harness.wait_for(task)
         assert [(slots.in_use, len(slots.waiting)) for slots in runner.worker.in_flight.pools] == [(0, 0), (0, 0)]

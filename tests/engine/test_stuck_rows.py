@@ -88,8 +88,8 @@ async def test_a_lock_of_another_table_is_named_with_the_next_heartbeat(
     with psycopg.connect(migrated_url) as session:
         session.execute("INSERT INTO task_handler (name) VALUES ('mail')")
         session.commit()
-        session.execute("SELECT FROM task_handler FOR UPDATE")
-        fault = replace(LOCKED, place=RowPlace("task_handler", "(0,1)"))
+        ((address,),) = session.execute("SELECT ctid::text FROM task_handler FOR UPDATE").fetchall()
+        fault = replace(LOCKED, place=RowPlace("task_handler", address))
         for _ in range(5):
             stuck.set_apart("resolve", 1, "mail", fault)
             await stuck.store(database, 1)

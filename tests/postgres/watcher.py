@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 60.0
 PAUSE = 0.02
 NO_SERVER = 0
 
