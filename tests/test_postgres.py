@@ -16,7 +16,7 @@ from tests.postgres import Server, ServerFailed, create_database, drop_database,
 from tests.postgres.programs import BIN_VARIABLE
 
 PROJECT = Path(__file__).parent.parent
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 90.0
 
 START_AND_WAIT = """
 from tests.postgres import Server, find_programs

@@ -30,7 +30,7 @@ from tests.store.runners import Runner
 T = TypeVar("T")
 
 PROGRAM = Path(sys.executable).with_name("runner")
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 90.0
 
 
 @dataclass(frozen=True)

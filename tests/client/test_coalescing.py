@@ -22,7 +22,7 @@ from runner.store.submit import submit_with_result
 from runner.urls import parse_url
 from tests.db.interruption import Interruption
 
-WAIT_SECONDS = 60
+WAIT_SECONDS = 90
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from runner.client.client import refuse_event_loop
 from runner.errors import WouldBlock
 from tests.conftest import on_sqlite
 
-WAIT_SECONDS = 60
+WAIT_SECONDS = 90
 
 PROGRAM = """
 from gevent import monkey

@@ -41,7 +41,7 @@ from runner.urls import parse_url
 from tests.engine.harness import QUICK, at_work
 from tests.store.rows import ahead
 
-WAIT_SECONDS = 30
+WAIT_SECONDS = 90
 LIMIT = 200
 """Most bytes of a result."""
 

@@ -27,7 +27,7 @@ from tests.conftest import SqliteDatabases, on_postgresql, on_sqlite
 from tests.engine.locks import Lock
 from tests.postgres import Cluster, Server, drop_database, find_programs
 
-WAIT_SECONDS = 30
+WAIT_SECONDS = 90
 _REAL = {"payload": '{"word": "ключ"}'}
 
 

@@ -20,7 +20,7 @@ from runner.store.submit import submit_many
 
 T = TypeVar("T")
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 90.0
 
 HANDLERS = """
 import logging, os, subprocess, threading, time

@@ -19,7 +19,7 @@ from runner.settings import Settings
 from runner.store.submit import submit
 from runner.urls import parse_url
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 120.0
 """Timeout of a test in seconds; the expected events take a fraction of a second."""
 
 QUICK: dict[str, Any] = {

@@ -162,7 +162,7 @@ async def test_an_attempt_fails_if_the_import_of_its_module_does_not_end(
 async def test_a_timeout_kills_c_code_and_its_children(harness: Harness, tmp_path: Path) -> None:
     holding = await harness.submit("process.hold", max_attempts=1)
     slept = await harness.submit("process.async", max_attempts=1)
-    await harness.work(processes=2)
+    await harness.work(processes=2, lease_timeout="60s")  # the lease outlasts the timeouts on a slow machine too
     assert [(await harness.attempts(id))[0].error_type for id in (holding, slept)] == ["Timeout", "Timeout"]
     child = int((tmp_path / "child").read_text())
     await until(lambda: is_dead(child))

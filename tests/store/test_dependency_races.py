@@ -19,7 +19,7 @@ from tests.store.dependencies import after, dependencies_of, put_after, resolve_
 from tests.store.runners import Runner, settlement
 from tests.store.table import count, put, row_of
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 90.0
 """Seconds after which one side counts as blocked by the other."""
 
 SUBMITTING, ENDING = 5, 3

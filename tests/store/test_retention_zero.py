@@ -166,7 +166,7 @@ async def test_a_success_whose_task_still_exists_is_fenced(database: Database, r
     assert (settled.verbs, settled.written, settled.fenced) == ({}, {}, {task.id})
 
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 90.0
 """Seconds after which one side counts as blocked by the other."""
 
 Parent = int | tuple[str, str]

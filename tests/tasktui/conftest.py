@@ -27,7 +27,7 @@ from tasktui.shell import live
 from tasktui.terminal import typed_ahead
 from tests.conftest import on_sqlite
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 90.0
 """Seconds to wait for an event before the test fails."""
 
 WIDE = (120, 40)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from tests.tasktui.display import Display
 
-WAIT_SECONDS = 45.0
+WAIT_SECONDS = 90.0
 PROGRAM = [sys.executable, "-P", "-m", "tasktui"]
 LEFT_ALTERNATE_SCREEN = b"\x1b[?1049l"
 

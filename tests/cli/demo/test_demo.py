@@ -37,7 +37,7 @@ sys.exit(asyncio.run(run_demo(load(), tasks=tasks, as_json="json" in sys.argv, k
 LATE = re.compile("event loop blocked for|no Python code ran for")
 """A warning of the watchdog, which depends on the load of the machine."""
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 90.0
 """Seconds after which a demo that does not get on is a failure."""
 
 
