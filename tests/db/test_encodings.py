@@ -24,7 +24,7 @@ from tests.store.table import attempts, past
 TEXT = "€ \U0001f600 Αβ 日本 é \\u0041 \"'{,}"
 
 
-@pytest.fixture(params=["LATIN1", "WIN1252", "EUC_JP", "SQL_ASCII", "UTF8"])
+@pytest.fixture(params=["LATIN1", pytest.param("WIN1252", marks=pytest.mark.slow), "EUC_JP", "SQL_ASCII", "UTF8"])
 def encoded(request: pytest.FixtureRequest, postgres_server: Cluster) -> Iterator[Settings]:
     name = f"test_{request.param.lower()}"
     with psycopg.connect(postgres_server.url(), autocommit=True) as connection:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from runner.engine.runner import Engine
 from runner.model.stuck_row import StuckCause
-from tests.conftest import examples, on_postgresql
+from tests.conftest import examples, on_postgresql, postgresql_first
 from tests.engine.harness import Harness, until
 from tests.engine.test_limits import limit
 from tests.triggers import SERVER_STATES, TEXT, accept, refuse
@@ -74,6 +74,7 @@ async def test_others_run_whatever_the_sqlstate(harness: Harness, sqlstate: str)
         assert not runner.worker.buffer.stalled
 
 
+@postgresql_first
 async def test_others_run_when_every_task_of_a_handler_is_refused(harness: Harness) -> None:
     await work(harness)
 
@@ -191,6 +192,7 @@ async def test_a_runner_that_works_until_idle_ends_although_a_task_is_refused(ha
     assert bad in claims(runner)
 
 
+@postgresql_first
 async def test_in_the_traffic_of_two_runners_one_refused_task_delays_no_other(harness: Harness) -> None:
     await work(harness)
     await refuse(harness.database, "UPDATE")

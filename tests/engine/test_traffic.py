@@ -101,7 +101,6 @@ async def test_own_scans_keep_their_period_by_the_clock(harness: Harness) -> Non
     assert len({row.claimed_at for row in rare}) <= scans, "one claim takes all that a scan finds"
 
 
-@pytest.mark.both_databases
 async def test_own_scans_keep_their_period_under_a_backlog_of_others(harness: Harness) -> None:
     begins, submitted, early = 0, 0, 0
 
@@ -191,7 +190,6 @@ async def test_a_throttle_takes_one_batch_per_period(harness: Harness) -> None:
             await until(lambda: not len(runner.worker.in_flight))
 
 
-@pytest.mark.both_databases
 async def test_tiers_take_failed_tasks_at_their_periods_only(harness: Harness) -> None:
     tried: list[int] = []
     done = counts(harness, "fresh")
@@ -216,7 +214,6 @@ async def test_tiers_take_failed_tasks_at_their_periods_only(harness: Harness) -
     assert done["fresh"] == 2 * PERIODS * SUBMITS
 
 
-@pytest.mark.both_databases
 async def test_tiers_keep_their_periods_under_a_backlog(harness: Harness) -> None:
     tries, begins = Counter[int](), 0
 
