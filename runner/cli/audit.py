@@ -1,18 +1,18 @@
 """`runner audit`: the log of changes."""
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId, TaskId, open_database, refuse_empty
-from runner.cli.output import TableColumn, numbers, plain, print_json, print_line, print_table
+from runner.cli.output import plain, print_json, print_line, print_table
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
 from runner.queries.audit import AuditRecord
 from runner.queries.audit import audit as read_audit
 from runner.queries.fate import GroupFate, fate
 from runner.text import formatting
+from runner.text.columns import Column, figure
 from runner.text.operator import local_zone
 from runner.text.redact import decode_audit, differences
 from runner.text.sanitize import count_noun
@@ -20,16 +20,6 @@ from runner.text.times import format_zone, parse_moment
 
 MAX_LIMIT = 1_000
 """Entries per call; `--after` continues."""
-
-COLUMNS = (
-    *numbers("ID", "TIME"),
-    TableColumn("OPERATOR"),
-    TableColumn("OPERATION", no_wrap=True),
-    TableColumn("TARGET"),
-    TableColumn("CHANGE"),
-    TableColumn("REASON"),
-    TableColumn("GROUP", no_wrap=True),
-)
 
 
 async def audit(  # noqa: PLR0913 - one for each option
@@ -106,22 +96,34 @@ def _next(entries: list[AuditRecord], limit: int) -> int | None:
 
 
 def _print(entries: list[AuditRecord], at: datetime, next_entry: int | None) -> None:
-    width = len(COLUMNS) if any(entry.change_group for entry in entries) else -1
     if entries:
-        print_table(COLUMNS[:width], [list(_row(entry, at))[:width] for entry in entries])
+        columns = _columns(at)
+        print_table(columns if any(entry.change_group for entry in entries) else columns[:-1], entries)
     more = f"; continue with --after {next_entry}" if next_entry is not None else ""
     print_line(f"{count_noun(len(entries), 'change')}{more}; times in {format_zone(at, local_zone())}", style="dim")
 
 
-def _row(entry: AuditRecord, at: datetime) -> Iterator[str]:
-    yield str(entry.id)
-    yield formatting.clock(entry.at, at, local_zone())
-    yield who(entry)
-    yield f"undo of {entry.undo_of}" if entry.undo_of else formatting.verb(entry.verb)
-    yield f"task {entry.task_id}" if entry.task_id is not None else formatting.text(entry.target)
-    yield "; ".join(differences(entry.before, entry.after, zone=local_zone()))
-    yield entry.reason or ""
-    yield entry.change_group or ""
+def _columns(at: datetime) -> tuple[Column[AuditRecord], ...]:
+    zone = local_zone()
+    return (
+        figure("ID", lambda entry: entry.id),
+        figure("TIME", lambda entry: formatting.clock(entry.at, at, zone)),
+        Column("OPERATOR", who),
+        Column("OPERATION", _operation, fixed=True),
+        Column("TARGET", target),
+        Column("CHANGE", lambda entry: differences(entry.before, entry.after, zone=zone), "; ".join),
+        Column("REASON", lambda entry: entry.reason or ""),
+        Column("GROUP", lambda entry: entry.change_group or "", fixed=True),
+    )
+
+
+def _operation(entry: AuditRecord) -> str:
+    return f"undo of {entry.undo_of}" if entry.undo_of else formatting.verb(entry.verb)
+
+
+def target(entry: AuditRecord) -> str:
+    """The changed task, queue, handler, runner or schedule."""
+    return f"task {entry.task_id}" if entry.task_id is not None else formatting.text(entry.target)
 
 
 def who(entry: AuditRecord) -> str:

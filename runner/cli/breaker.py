@@ -1,27 +1,28 @@
 """`runner limit handler NAME --breaker`: the breakers of handlers, which an operator opens and closes."""
 
-from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Literal
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import SingleChangeOptions
-from runner.cli.output import TableColumn, print_json, print_line, print_table
+from runner.cli.output import print_json, print_line
 from runner.db.database import Database
 from runner.operations.breaker import BreakerResult, breaker_of, close_by_hand, open_by_hand
 from runner.operations.results import local_actor
 from runner.operations.sql_export import breaker_script
+from runner.policy.breaker import OpenBreaker
 from runner.queries.breakers import BreakerRow
 from runner.text import formatting
+from runner.text.columns import Column
 from runner.text.sanitize import one_line
 
-BREAKER_COLUMNS = (
-    TableColumn("HANDLER"),
-    TableColumn("BREAKER", no_wrap=True),
-    TableColumn("NEXT PROBE"),
-    TableColumn("OPENS AFTER"),
-    TableColumn("WHY"),
+BREAKER_COLUMNS: tuple[Column[BreakerRow], ...] = (
+    Column("HANDLER", lambda row: row.handler),
+    Column("BREAKER", lambda row: row.state, lambda state: _open_for(state) if state else "closed", fixed=True),
+    Column("NEXT PROBE", lambda row: row.state, lambda state: _next_probe(state) if state else ""),
+    Column("OPENS AFTER", lambda row: row.definition or "not readable"),
+    Column("WHY", lambda row: formatting.text(row.state.why) if row.state else ""),
 )
 
 
@@ -66,11 +67,6 @@ def _sentence(action: str, result: BreakerResult, *, dry_run: bool) -> str:
     return f"{subject} opened: the next probe starts in {formatting.age(round(result.row.state.next_in))}"
 
 
-def print_breakers(rows: Sequence[BreakerRow]) -> None:
-    """Print a table of breakers."""
-    print_table(BREAKER_COLUMNS, [_cells(row) for row in rows])
-
-
 def breaker_document(row: BreakerRow) -> dict[str, object]:
     """A breaker as a JSON object."""
     state = row.state
@@ -87,10 +83,9 @@ def breaker_document(row: BreakerRow) -> dict[str, object]:
     }
 
 
-def _cells(row: BreakerRow) -> Sequence[str]:
-    definition = "not readable" if row.definition is None else str(row.definition)
-    if row.state is None:
-        return [row.handler, "closed", "", definition, ""]
-    by = f" by {row.state.by}" if row.state.by else ""
-    probe = f"in {formatting.age(row.state.next_in)}" if row.state.next_in > 0 else "now"
-    return [row.handler, f"open for {row.state.since}{by}", probe, definition, formatting.text(row.state.why)]
+def _open_for(state: OpenBreaker) -> str:
+    return f"open for {state.since}{f' by {state.by}' if state.by else ''}"
+
+
+def _next_probe(state: OpenBreaker) -> str:
+    return f"in {formatting.age(state.next_in)}" if state.next_in > 0 else "now"

@@ -6,26 +6,16 @@ from typing import Literal
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
-from runner.cli.output import TableColumn, numbers, plain, print_json, print_line, print_table
+from runner.cli.output import plain, print_json, print_line, print_table
 from runner.cli.simulation import PRESENT, SimulationOptions
 from runner.cli.simulation import simulate as run_simulation
 from runner.errors import InvalidInput
-from runner.queries.capacity import Capacity, capacity_cells, drained_in
+from runner.queries.capacity import CAPACITY_COLUMNS, TENANT_COLUMNS, Capacity, drained_in
 from runner.queries.capacity import capacity as read_capacity
+from runner.text.columns import document
 from runner.text.formatting import age
 from runner.text.operator import local_zone, now
 from runner.text.times import parse_moment
-
-CAPACITY_COLUMNS = (
-    TableColumn("NAME"),
-    *numbers("IN/MIN", "CAN/MIN", "PER DAY", "USED", "READY", "OLDEST", "WORK"),
-    TableColumn("DRAINED IN", no_wrap=True),
-    TableColumn("DECIDED BY"),
-)
-
-
-TENANT_COLUMNS = (TableColumn("TENANT"), *numbers("RUNNING", "READY", "OLDEST", "DRAINED IN"))
-
 
 MINUTE, LONGEST = timedelta(minutes=1), timedelta(days=7)
 """The bounds of the period of a capacity."""
@@ -80,36 +70,13 @@ async def capacity(
 
 
 def _capacity_document(result: Capacity) -> dict[str, object]:
-    rows = [
-        {
-            "name": row.name,
-            "submitted_per_minute": row.demand.arrivals,
-            "attempts_per_minute": row.demand.attempts,
-            "can_per_minute": row.per_minute,
-            "tasks_per_day": row.per_day,
-            "can_at_least": row.bound.at_least,
-            "used": row.utilisation,
-            "slots": row.slots,
-            "mean_duration": row.demand.seconds,
-            "ready": row.demand.backlog,
-            "ready_capped": row.demand.more,
-            "oldest": row.demand.oldest,
-            "work_minutes": row.behind,
-            "drained_in_minutes": row.drained_in,
-            "decided_by": row.deciding.bound.name,
-        }
-        for row in result.rows
-    ]
-    # JSON has no number for "never".
-    finite = [{name: None if value == inf else value for name, value in row.items()} for row in rows]
-    for row, document in zip(result.rows, finite, strict=True):
-        document["drains"] = None if row.drained_in is None else row.drained_in < inf
+    rows = [document(CAPACITY_COLUMNS, row) for row in result.rows]
     tenants = [
-        {**plain(row), "limit": limit.words, "drained_in_minutes": row.drained_in}
+        {**plain(row), "limit": limit.words, **document(TENANT_COLUMNS, row)}
         for limit in result.tenants
         for row in limit.rows
     ]
-    return {"at": result.at, "period_minutes": result.minutes, "by": result.by, "rows": finite, "tenants": tenants}
+    return {"at": result.at, "period_minutes": result.minutes, "by": result.by, "rows": rows, "tenants": tenants}
 
 
 def _print_capacity(result: Capacity) -> None:
@@ -117,11 +84,11 @@ def _print_capacity(result: Capacity) -> None:
     if not result.rows:
         print_line("No tasks are due, and none ended in the last hour.")
         return
-    print_table(CAPACITY_COLUMNS, [capacity_cells(row) for row in result.rows])
+    print_table(CAPACITY_COLUMNS, result.rows)
     for row in result.rows:
         if row.drained_in == inf:
             print_line(f"{row.name}: {drained_in(row)}", style="bold")
     for limit in result.tenants:
         print_line("")
         print_line(str(limit), style="dim")
-        print_table(TENANT_COLUMNS, [row.cells for row in limit.rows])
+        print_table(TENANT_COLUMNS, limit.rows)

@@ -16,7 +16,7 @@ from cyclopts import Group, Parameter
 from runner.cli.exit_codes import Exit
 from runner.cli.handlers import Modules, check_against, load_handlers
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_unchecked
-from runner.cli.output import TableColumn, print_json, print_line, print_table, print_title
+from runner.cli.output import print_json, print_line, print_table, print_title
 from runner.cli.stats import paused_line, unknown_line
 from runner.db.connect import most_connections
 from runner.db.database import Database
@@ -48,8 +48,10 @@ from runner.queries.task.dependency_tree import dependency_cycles
 from runner.queries.thresholds import DEFAULT_THRESHOLDS, Breach, Thresholds, breaches
 from runner.queries.why.remedies import blocked_runner
 from runner.settings import Settings
+from runner.settings.settings import Row as SettingsRow
 from runner.store.partitions import has_tasks_beyond, read_layout
 from runner.text import formatting
+from runner.text.columns import Column
 from runner.text.sanitize import count_noun
 from runner.text.stuck_row import lock_advice, lock_text, more_stuck, stuck_step, stuck_text
 from runner.urls import DatabaseUrl
@@ -72,7 +74,11 @@ ABANDONED = (
 MANY_IN_ORDER, COUNTED = 1_000, 100_000
 """Waiting tasks of an order key that slow claims down, and waiting tasks with order keys that are counted."""
 
-SETTINGS = (TableColumn("SETTING", no_wrap=True), TableColumn("VALUE"), TableColumn("ORIGIN"))
+SETTINGS: tuple[Column[SettingsRow], ...] = (
+    Column("SETTING", lambda row: row.name, fixed=True),
+    Column("VALUE", lambda row: row.value),
+    Column("ORIGIN", lambda row: row.origin),
+)
 
 
 LONG_LOCK, NO_READS = 2.0, "AccessExclusiveLock"

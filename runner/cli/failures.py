@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter, warn_of_names
-from runner.cli.output import TableColumn, numbers, plain, print_block, print_json, print_line, print_table, print_title
+from runner.cli.output import plain, print_block, print_json, print_line, print_table, print_title
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator
@@ -15,6 +15,7 @@ from runner.filter.parse import Filter, Term
 from runner.queries.failures import Failures
 from runner.queries.failures import failures as read_failures
 from runner.text import formatting
+from runner.text.columns import Column, figure, thousands
 from runner.text.redact import mask
 from runner.text.sanitize import count_noun
 
@@ -23,14 +24,6 @@ DAY = timedelta(days=1)
 
 MAX_LIMIT = 1_000
 """Groups per call."""
-
-
-COLUMNS = (
-    TableColumn("GROUP", no_wrap=True),
-    *numbers("COUNT", "NOW/m", "TASKS", "DEAD", "LAST"),
-    TableColumn("HANDLER"),
-    TableColumn("ERROR"),
-)
 
 
 async def failures(
@@ -83,24 +76,24 @@ def _print_failures(groups: list[Failures], at: datetime, *, traceback: bool) ->
     if not groups:
         print_line("No failed attempts match.")
         return
-    print_table(COLUMNS, [_row(group, at) for group in groups])
+    print_table(_columns(at), groups)
     print_line(count_noun(len(groups), "failure group"), style="dim")
     for group in groups if traceback else ():
         print_title(f"{group.fingerprint}: last in task {group.task_id}, {_error(group)}")
         print_block(mask(group.traceback or "no traceback"))
 
 
-def _row(group: Failures, at: datetime) -> list[str]:
-    return [
-        group.fingerprint,
-        str(group.count),
-        f"{group.rate:,.3g}",
-        f"{group.tasks:,}",
-        f"{group.dead:,}",
-        formatting.since(group.last, at),
-        group.handler,
-        _error(group),
-    ]
+def _columns(at: datetime) -> tuple[Column[Failures], ...]:
+    return (
+        Column("GROUP", lambda group: group.fingerprint, fixed=True),
+        figure("COUNT", lambda group: group.count),
+        figure("NOW/m", lambda group: group.rate, "{:,.3g}".format),
+        figure("TASKS", lambda group: group.tasks, thousands),
+        figure("DEAD", lambda group: group.dead, thousands),
+        figure("LAST", lambda group: formatting.since(group.last, at)),
+        Column("HANDLER", lambda group: group.handler),
+        Column("ERROR", _error),
+    )
 
 
 def _error(group: Failures) -> str:

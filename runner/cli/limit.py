@@ -1,16 +1,16 @@
 """`runner limit`: the limits and the breakers of queues or handlers over all runners."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from runner.cli.breaker import breaker_document, change_breaker, print_breakers
+from runner.cli.breaker import BREAKER_COLUMNS, breaker_document, change_breaker
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, SINGLE_CHANGE, Connection, SingleChangeOptions, open_database
-from runner.cli.output import TableColumn, print_json, print_line, print_table
+from runner.cli.output import print_json, print_line, print_table
 from runner.db.database import Database
 from runner.errors import InvalidInput
 from runner.filter.fields import suggestion
@@ -25,16 +25,9 @@ from runner.policy.limits import LIMITS, LimitUsage
 from runner.queries.breakers import BreakerRow, breakers
 from runner.queries.limits import limit_usages
 from runner.text import formatting
+from runner.text.columns import Column, figure, thousands
 
 Value = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
-
-COLUMNS = (
-    TableColumn("OF"),
-    TableColumn("RUN", right=True, no_wrap=True),
-    TableColumn("LIMITS"),
-    TableColumn("RUNNERS"),
-    TableColumn("SET"),
-)
 
 
 async def limit(  # noqa: PLR0913 - one argument per option
@@ -146,11 +139,11 @@ def _show(
         print_json({"limits": [limit_document(usage) for usage in usages], "breakers": breaker_documents})
         return
     if usages:
-        print_table(COLUMNS, [_row(usage) for usage in usages])
+        print_table(COLUMNS, usages)
     if usages and shown:
         print_line("")
     if shown:
-        print_breakers(shown)
+        print_table(BREAKER_COLUMNS, shown)
     if not usages and not shown:
         print_line(f"{target or 'No queue and no handler'} has {'no' if target else 'a'} limit or breaker.")
 
@@ -170,7 +163,18 @@ def limit_document(usage: LimitUsage) -> dict[str, object]:
     }
 
 
-def _row(usage: LimitUsage) -> Sequence[str]:
-    set_by = f"{usage.since} ago by {usage.by}{f': {usage.why}' if usage.why else ''}" if usage.since else "in code"
-    holders = ", ".join(f"{number:,} on {holder}" for holder, number in usage.holders.items())
-    return [f"{usage.kind} {usage.name}", f"{usage.total:,}", str(usage.limits), formatting.text(holders), set_by]
+def _holders(holders: Mapping[str, int]) -> str:
+    return formatting.text(", ".join(f"{number:,} on {holder}" for holder, number in holders.items()))
+
+
+def _author(usage: LimitUsage) -> str:
+    return f"{usage.since} ago by {usage.by}{f': {usage.why}' if usage.why else ''}" if usage.since else "in code"
+
+
+COLUMNS: tuple[Column[LimitUsage], ...] = (
+    Column("OF", lambda usage: f"{usage.kind} {usage.name}"),
+    figure("RUN", lambda usage: usage.total, thousands),
+    Column("LIMITS", lambda usage: usage.limits),
+    Column("RUNNERS", lambda usage: usage.holders, _holders),
+    Column("SET", _author),
+)

@@ -6,11 +6,12 @@ from contextlib import suppress
 from typing import Any
 
 from runner.cli.exit_codes import Exit, print_stderr
-from runner.cli.output import NO_MATCH, TableColumn, plain, print_json, print_line, print_table
-from runner.cli.tasks import COLUMNS, task_cells, task_document
+from runner.cli.output import NO_MATCH, plain, print_json, print_line, print_table
+from runner.cli.tasks import task_columns, task_document
 from runner.db.database import Database
 from runner.errors import CountChanged, InvalidInput, NoSqlEquivalent, NotConfirmed, StoreError
 from runner.filter.parse import Filter
+from runner.model.task import Shown
 from runner.operations.bulk import Operation
 from runner.operations.bulk import matching as apply_matching
 from runner.operations.preview import Preview
@@ -21,9 +22,14 @@ from runner.queries.audit import audit
 from runner.queries.fate import GroupFate
 from runner.settings import Settings
 from runner.text import formatting
+from runner.text.columns import Column, figure, thousands
 from runner.text.operator import now
 
-GROUPS = (TableColumn("STATE", no_wrap=True), TableColumn("QUEUE"), TableColumn("TASKS", right=True, no_wrap=True))
+GROUPS: tuple[Column[tuple[tuple[Shown, str], int]], ...] = (
+    Column("STATE", lambda group: group[0][0], formatting.state, fixed=True),
+    Column("QUEUE", lambda group: group[0][1]),
+    figure("TASKS", lambda group: group[1], thousands),
+)
 
 
 def eligible_count(preview: Preview) -> str:
@@ -57,16 +63,15 @@ def print_preview(preview: Preview, *, json: bool) -> None:
     match = "task matches" if str(preview.total) == "1" else "tasks match"
     title = f"{formatting.verb(preview.verb)}: {preview.total} {match}, {eligible_count(preview)} would change"
     print_line(title, style="bold")
-    groups = [[formatting.state(shown), queue, f"{count:,}"] for (shown, queue), count in preview.groups.items()]
-    if groups:
-        print_table(GROUPS, groups)
+    if preview.groups:
+        print_table(GROUPS, preview.groups.items())
     for why, count in preview.skipped.items():
         print_line(f"{count:,} skipped: {why}")
     if preview.last:
         print_line(f"{preview.last:,} {LAST}")
     if preview.samples:
         print_line("examples:")
-        print_table(COLUMNS, [task_cells(task, now()) for task in preview.samples])
+        print_table(task_columns(now()), preview.samples)
 
 
 def demand_for(count: str, settings: Settings) -> RequiredConfirmation:

@@ -6,19 +6,22 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from runner.text.columns import Column, cells
 from runner.text.redact import redact
 from runner.text.sanitize import clean
+
+T = TypeVar("T")
 
 MAX_CELL, MAX_PIPED_CELL = 200, 10_000
 """Characters of a cell, on a terminal and in a pipe."""
@@ -27,41 +30,22 @@ PIPE_WIDTH = 1_000_000
 """Columns of a table in a pipe or a file: wide enough for whole cells, which grep and awk then find."""
 
 
-class TableColumn(NamedTuple):
-    """A column of a table.
-
-    Args:
-        right: align right, for numbers and ages.
-        no_wrap: never truncate, even on a narrow terminal.
-    """
-
-    title: str
-    right: bool = False
-    no_wrap: bool = False
-
-
-def numbers(*titles: str) -> tuple[TableColumn, ...]:
-    """Columns of numbers, with these headings."""
-    return tuple(TableColumn(title, right=True, no_wrap=True) for title in titles)
-
-
-def print_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table with sanitized cells.
+def print_table(columns: Iterable[Column[T]], rows: Iterable[T]) -> None:
+    """Print a table of the columns with a title, with sanitized cells.
 
     On a terminal the table is at most as wide as the terminal. In a pipe or a file the cells are whole, unless COLUMNS
     is set.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title, right, no_wrap in columns:
-        table.add_column(
-            Text(title),
-            justify="right" if right else "left",
-            no_wrap=no_wrap,  # Rich narrows the other columns first; their cells are then truncated
-        )
+    columns = [column for column in columns if column.title]
+    for column in columns:
+        # Rich narrows the columns that are not fixed first; their cells are then truncated.
+        table.add_column(Text(column.title), justify="right" if column.right else "left", no_wrap=column.fixed)
     output = console()
     most = MAX_PIPED_CELL if widen_pipe(output) else MAX_CELL
     for row in rows:
-        table.add_row(*(Text(clean(cell, most), no_wrap=True, overflow="ellipsis") for cell in row))
+        texts = (clean(cell, most) for cell in cells(columns, row))
+        table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in texts))
     output.print(table)
 
 

@@ -1,23 +1,32 @@
 """`runner reports`: the results of a period."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
-from runner.cli.output import TableColumn, numbers, print_json, print_line, print_table
+from runner.cli.output import print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
 from runner.queries.summary import summary as read_summary
 from runner.text import formatting
+from runner.text.columns import Column, figure, thousands
 from runner.text.operator import local_zone, now
 from runner.text.times import format_moment, parse_end, parse_moment
 
-COLUMNS = (
-    TableColumn("NAME"),
-    *numbers("IN", "DONE", "SUCCESS", "1ST ATT", "2ND", "RETRY", "DEAD", "P50", "P95", "WAIT P95"),
+COLUMNS: tuple[Column[SummaryLine], ...] = (
+    Column("NAME", lambda line: line.name),
+    figure("IN", lambda line: line.submitted),
+    figure("DONE", lambda line: line.flow.succeeded, thousands),
+    figure("SUCCESS", lambda line: line.flow.success_rate, formatting.share),
+    figure("1ST ATT", lambda line: line.first_try_rate, formatting.share),
+    figure("2ND", lambda line: line.second_try_rate, formatting.share),
+    figure("RETRY", lambda line: line.flow.retried, thousands),
+    figure("DEAD", lambda line: line.flow.died, thousands),
+    figure("P50", lambda line: line.p50, formatting.duration),
+    figure("P95", lambda line: line.p95, formatting.duration),
+    figure("WAIT P95", lambda line: line.wait95, formatting.duration),
 )
 
 
@@ -80,21 +89,4 @@ def _print(report: Summary) -> None:
         return
     others = [replace(report.others, name=f"(other {report.by}s)")] if report.others else []
     more = [report.total] if len(report.lines) > 1 else []
-    print_table(COLUMNS, [_row(line) for line in [*report.lines, *others, *more]])
-
-
-def _row(line: SummaryLine) -> Sequence[str]:
-    flow = line.flow
-    return [
-        line.name,
-        str(line.submitted),
-        f"{flow.succeeded:,}",
-        formatting.share(flow.success_rate),
-        formatting.share(line.first_try_rate),
-        formatting.share(line.second_try_rate),
-        f"{flow.retried:,}",
-        f"{flow.died:,}",
-        formatting.duration(line.p50),
-        formatting.duration(line.p95),
-        formatting.duration(line.wait95),
-    ]
+    print_table(COLUMNS, [*report.lines, *others, *more])

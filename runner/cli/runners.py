@@ -12,7 +12,7 @@ from runner.cli.options import (
     SingleChangeOptions,
     open_database,
 )
-from runner.cli.output import TableColumn, numbers, plain, print_json, print_line, print_table
+from runner.cli.output import plain, print_json, print_line, print_table
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
@@ -25,17 +25,8 @@ from runner.queries.runners import runners as read_runners
 from runner.queries.stuck_rows import stuck_on
 from runner.queries.why.remedies import blocked_runner
 from runner.text import formatting
+from runner.text.columns import Column, figure
 from runner.text.stuck_row import stuck_step, stuck_text
-
-COLUMNS = (
-    TableColumn("RUNNER", right=True, no_wrap=True),
-    TableColumn("HOST"),
-    TableColumn("PID", right=True, no_wrap=True),
-    TableColumn("STATE", no_wrap=True),
-    *numbers("SEEN", "SLOTS", "CPU", "MEMORY", "UPTIME"),
-    TableColumn("VERSION"),
-    TableColumn("HANDLERS"),
-)
 
 
 async def runners(
@@ -93,7 +84,7 @@ async def _list(database: Database, *, json: bool) -> int:
     if json:
         print_json({"at": at, "runners": [{**plain(runner), "alive": runner.alive} for runner in rows]})
     elif rows:
-        print_table(COLUMNS, [_row(runner, at) for runner in rows])
+        print_table(_columns(at), rows)
         for cause in [blocked_runner(runner) for runner in rows if runner.blocked_for]:
             print_line(cause.sentences)
         for row in stuck_on(rows):
@@ -103,21 +94,24 @@ async def _list(database: Database, *, json: bool) -> int:
     return Exit.OK
 
 
-def _row(runner: RunnerRow, at: datetime) -> list[str]:
-    state = "stalled" if runner.blocked_for else "alive" if runner.alive else "lost"
-    return [
-        str(runner.id),
-        runner.host,
-        str(runner.pid),
-        ", ".join((state, *runner.remarks)),
-        formatting.age(runner.heartbeat_age),
-        f"{runner.running_tasks}/{runner.capacity}",
-        formatting.share(runner.cpu),
-        formatting.size(runner.memory),
-        formatting.since(runner.started_at, at),
-        runner.version,
-        ", ".join(runner.handlers),
-    ]
+def _columns(at: datetime) -> tuple[Column[RunnerRow], ...]:
+    return (
+        figure("RUNNER", lambda runner: runner.id),
+        Column("HOST", lambda runner: runner.host),
+        figure("PID", lambda runner: runner.pid),
+        Column("STATE", lambda runner: ", ".join((_state(runner), *runner.remarks)), fixed=True),
+        figure("SEEN", lambda runner: runner.heartbeat_age, formatting.age),
+        figure("SLOTS", lambda runner: f"{runner.running_tasks}/{runner.capacity}"),
+        figure("CPU", lambda runner: runner.cpu, formatting.share),
+        figure("MEMORY", lambda runner: runner.memory, formatting.size),
+        figure("UPTIME", lambda runner: formatting.since(runner.started_at, at)),
+        Column("VERSION", lambda runner: runner.version),
+        Column("HANDLERS", lambda runner: runner.handlers, ", ".join),
+    )
+
+
+def _state(runner: RunnerRow) -> str:
+    return "stalled" if runner.blocked_for else "alive" if runner.alive else "lost"
 
 
 async def _send(

@@ -1,39 +1,22 @@
 """The output of `runner schedules`: the list, one schedule with its runs, and previews of ticks."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from runner.cli.output import TableColumn, plain, print_line, print_pairs, print_table, print_title
+from runner.cli.output import plain, print_line, print_pairs, print_table, print_title
 from runner.model.schedule import SPEC_COLUMNS, TickOutcome, overlap_effect
 from runner.model.task import Shown
 from runner.policy.schedule import describe
 from runner.queries.schedules import ScheduleRow, ScheduleRun
+from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
+from runner.text.columns import Column, document, figure
+from runner.text.formatting import duration
 from runner.text.redact import mask
 from runner.text.sanitize import count_noun
 from runner.text.times import format_moment
-
-COLUMNS = (
-    TableColumn("SCHEDULE", no_wrap=True),
-    TableColumn("EVERY"),
-    TableColumn("NEXT", right=True, no_wrap=True),
-    TableColumn("LAST 12", no_wrap=True),
-    TableColumn("LATE", right=True),
-    TableColumn("TOOK", right=True),
-    TableColumn("NOTE"),
-)
-
-RUN_COLUMNS = (
-    TableColumn("TICK", no_wrap=True),
-    TableColumn("TASK", right=True),
-    TableColumn("STATE", no_wrap=True),
-    TableColumn("LATE", right=True),
-    TableColumn("TOOK", right=True),
-    TableColumn("ATTEMPT", right=True),
-    TableColumn("HOST"),
-)
 
 SIGNS = {TickOutcome.SKIPPED: "◇", TickOutcome.MISSED: "‖"}
 """Signs of ticks without a task."""
@@ -44,26 +27,37 @@ def print_schedules(rows: Sequence[ScheduleRow], starts: Sequence[tuple[datetime
     if not rows:
         print_line("There are no schedules. Declare one with @schedule, or: runner schedules add ID HANDLER --every 5m")
         return
-    print_table(COLUMNS, [_cells(row, at) for row in rows])
+    print_table(_columns(at), rows)
     seconds = sorted(late for _, late in starts)
     if seconds:
         half, most = seconds[len(seconds) // 2], seconds[min(len(seconds) - 1, len(seconds) * 99 // 100)]
-        figures = f"p50 {formatting.duration(half)}, p99 {formatting.duration(most)}"
+        figures = f"p50 {duration(half)}, p99 {duration(most)}"
         print_line(f"start lateness of {count_noun(len(seconds), 'run')} in 24 h: {figures}", style="dim")
 
 
-def _cells(row: ScheduleRow, at: datetime) -> list[str]:
-    last = next((run for run in row.runs if run.task is not None), None)
-    late = row.lateness(at) or (last.late if last else None)
-    return [
-        row.id,
-        describe(row.spec.rule) + (f" {row.spec.timezone}" if row.spec.timezone != "UTC" else ""),
-        next_of(row, at),
-        "".join(sign_of(run) for run in reversed(row.runs)),
-        formatting.duration(late),
-        formatting.duration(last.task.duration if last and last.task else None),
-        note_of(row, at),
-    ]
+def _columns(at: datetime) -> tuple[Column[ScheduleRow], ...]:
+    return (
+        Column("SCHEDULE", lambda row: row.id, fixed=True),
+        Column("EVERY", _rule),
+        figure("NEXT", lambda row: next_of(row, at)),
+        Column("LAST 12", lambda row: map(sign_of, reversed(row.runs)), "".join, fixed=True),
+        Column("LATE", lambda row: row.lateness(at) or ((run := _last(row)) and run.late), duration, right=True),
+        Column("TOOK", lambda row: _took(_last(row)), duration, right=True),
+        Column("NOTE", lambda row: note_of(row, at)),
+    )
+
+
+def _rule(row: ScheduleRow) -> str:
+    return describe(row.spec.rule) + (f" {row.spec.timezone}" if row.spec.timezone != "UTC" else "")
+
+
+def _last(row: ScheduleRow) -> ScheduleRun | None:
+    """The last run that has a task."""
+    return next((run for run in row.runs if run.task is not None), None)
+
+
+def _took(run: ScheduleRun | None) -> float | None:
+    return run.task.duration if run and run.task else None
 
 
 def next_of(row: ScheduleRow, at: datetime) -> str:
@@ -112,7 +106,7 @@ def print_schedule(row: ScheduleRow, at: datetime, zone: tzinfo) -> None:
         ("options", mask(row.spec.options)),
         ("misfire", row.spec.misfire),
         ("overlap", f"{row.spec.overlap}: {overlap}"),
-        ("jitter", formatting.duration(row.spec.jitter or None)),
+        ("jitter", duration(row.spec.jitter or None)),
         ("broadcast", "yes" if row.spec.broadcast else "no"),
         ("defined in", row.module or "this database, by an operator"),
         ("edited", ", ".join(row.edited) or formatting.NOTHING),
@@ -125,23 +119,33 @@ def print_schedule(row: ScheduleRow, at: datetime, zone: tzinfo) -> None:
         print_preview(row.upcoming, row.spec.timezone, at)
     print_title("last runs")
     if row.runs:
-        print_table(RUN_COLUMNS, [_run_cells(run, zone) for run in row.runs])
+        print_table(run_columns(zone), row.runs)
     else:
         print_line("It has not run.", style="dim")
 
 
-def _run_cells(run: ScheduleRun, zone: tzinfo) -> list[str]:
-    task = run.task
-    state = formatting.state(task.shown) if task else run.outcome if run.task_id is None else "pruned"
-    return [
-        format_moment(run.tick, zone),
-        formatting.text(run.task_id),
-        state,
-        formatting.duration(run.late),
-        formatting.duration(task.duration if task else None),
-        formatting.attempts(task.attempt, task.max_attempts) if task else formatting.NOTHING,
-        formatting.text(task.host if task else None),
-    ]
+def run_columns(zone: tzinfo) -> tuple[Column[ScheduleRun], ...]:
+    """The columns of a run, with times of the table in a zone."""
+    return (
+        Column("TICK", lambda run: run.tick, lambda tick: format_moment(tick, zone), "tick", fixed=True),
+        Column("", lambda run: run.outcome, key="outcome"),
+        Column("TASK", lambda run: run.task_id, formatting.text, "task", right=True),
+        Column("", lambda run: run.task and run.task.shown.value, key="state"),
+        Column("STATE", _state, fixed=True),
+        Column("", lambda run: run.runner_id, key="runner"),
+        Column("LATE", lambda run: run.late, duration, "late", right=True),
+        Column("TOOK", _took, duration, "took", right=True),
+        Column("ATTEMPT", lambda run: run.task, _attempts, right=True),
+        Column("HOST", lambda run: run.task and run.task.host, formatting.text),
+    )
+
+
+def _state(run: ScheduleRun) -> str:
+    return formatting.state(run.task.shown) if run.task else run.outcome if run.task_id is None else "pruned"
+
+
+def _attempts(task: TaskRow | None) -> str:
+    return formatting.attempts(task.attempt, task.max_attempts) if task else formatting.NOTHING
 
 
 def print_preview(ticks: Sequence[datetime], timezone: str, at: datetime, count: int = 10) -> None:
@@ -152,28 +156,18 @@ def print_preview(ticks: Sequence[datetime], timezone: str, at: datetime, count:
 
 def schedule_document(row: ScheduleRow) -> dict[str, Any]:
     """A schedule as JSON values."""
-    document: dict[str, Any] = {"id": row.id} | {name: getattr(row.spec, name) for name in SPEC_COLUMNS}
-    document |= {
-        "next": list(row.upcoming),
-        "last_tick": row.last_tick,
-        "paused": plain(row.pause) if row.pause else None,
-        "module": row.module,
-        "edited": list(row.edited),
-        "error": row.error,
-        "version": row.version,
-        "runs": [_run_document(run) for run in row.runs],
-    }
-    return document
-
-
-def _run_document(run: ScheduleRun) -> dict[str, Any]:
-    late: timedelta | None = run.late
-    return {
-        "tick": run.tick,
-        "outcome": run.outcome,
-        "task": run.task_id,
-        "state": run.task.shown.value if run.task else None,
-        "runner": run.runner_id,
-        "late": late,
-        "took": run.task.duration if run.task else None,
-    }
+    spec = {name: getattr(row.spec, name) for name in SPEC_COLUMNS}
+    return (
+        {"id": row.id}
+        | spec
+        | {
+            "next": list(row.upcoming),
+            "last_tick": row.last_tick,
+            "paused": plain(row.pause) if row.pause else None,
+            "module": row.module,
+            "edited": list(row.edited),
+            "error": row.error,
+            "version": row.version,
+            "runs": [document(run_columns(UTC), run) for run in row.runs],
+        }
+    )

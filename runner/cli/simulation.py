@@ -8,7 +8,7 @@ from cyclopts import Group, Parameter
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import open_database
-from runner.cli.output import TableColumn, numbers, print_json, print_line, print_table
+from runner.cli.output import print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.operations.names import name_warning
 from runner.operations.pause import PauseKind, PauseTarget
@@ -16,12 +16,27 @@ from runner.policy.claim_order import parse_order
 from runner.policy.simulation import Configuration, QueueResult, Simulation
 from runner.queries.simulation import Present, changed, present, read_changes
 from runner.settings import Settings
+from runner.text.columns import Column, document, figure, thousands
 from runner.text.formatting import age
 from runner.text.sanitize import count_noun
 
-SIMULATION_COLUMNS = (
-    TableColumn("QUEUE"),
-    *numbers("TASKS", "DRAINED", "THEN", "LONGEST", "THEN", "LEFT", "THEN"),
+BesideResult: TypeAlias = tuple[str, QueueResult, QueueResult]
+"""A queue, its result today, and that with the other configuration."""
+
+
+def _drained(result: QueueResult) -> str:
+    return "never" if result.drained is None else age(result.drained)
+
+
+SIMULATION_COLUMNS: tuple[Column[BesideResult], ...] = (
+    Column("QUEUE", lambda row: row[0], key="queue"),
+    figure("TASKS", lambda row: row[2].tasks, thousands),
+    figure("DRAINED", lambda row: row[1], _drained, "today"),
+    figure("THEN", lambda row: row[2], _drained, "then"),
+    figure("LONGEST", lambda row: row[1].longest, age),
+    figure("THEN", lambda row: row[2].longest, age),
+    figure("LEFT", lambda row: row[1].remaining, thousands),
+    figure("THEN", lambda row: row[2].remaining, thousands),
 )
 
 
@@ -95,7 +110,9 @@ Results: TypeAlias = tuple[Mapping[str, QueueResult], Mapping[str, QueueResult]]
 
 
 def _simulation_document(today: Present, other: Configuration, batch: int, results: Results) -> dict[str, object]:
-    queues = [{"queue": queue, "today": results[0][queue], "then": results[1][queue]} for queue in sorted(results[1])]
+    queues = [
+        document(SIMULATION_COLUMNS, (queue, results[0][queue], results[1][queue])) for queue in sorted(results[1])
+    ]
     minutes = today.workload.minutes
     return {"at": today.at, "minutes": minutes, "claim_order": str(other.order), "batch": batch, "queues": queues}
 
@@ -112,18 +129,10 @@ def _print_simulation(today: Present, other: Configuration, batch: int, results:
     if not work.tasks:
         print_line("No tasks are due, and none arrived in these hours.")
         return
-    rows = []
-    for queue in sorted(results[1], key=lambda name: (-results[1][name].longest, name)):
-        before, after = results[0][queue], results[1][queue]
-        pairs = [(_drained(each), age(each.longest), f"{each.remaining:,}") for each in (before, after)]
-        rows.append([queue, f"{after.tasks:,}", *(text for pair in zip(*pairs, strict=True) for text in pair)])
-    print_table(SIMULATION_COLUMNS, rows)
+    queues = sorted(results[1], key=lambda name: (-results[1][name].longest, name))
+    print_table(SIMULATION_COLUMNS, [(queue, results[0][queue], results[1][queue]) for queue in queues])
 
 
 def _setup(configuration: Configuration) -> str:
     slots = sum(pool.size for pool in configuration.pools)
     return f"{count_noun(slots, 'slot')}, {configuration.order}"
-
-
-def _drained(result: QueueResult) -> str:
-    return "never" if result.drained is None else age(result.drained)

@@ -1,12 +1,12 @@
 """`runner stats`: queue totals, the last hour, tasks without a runner."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
-from runner.cli.output import TableColumn, numbers, print_json, print_line, print_table, print_title
+from runner.cli.output import print_json, print_line, print_table, print_title
 from runner.db.transaction import Transaction, clock
 from runner.policy.limits import LIMITS, LimitUsage
 from runner.queries.counting import lane_heads
@@ -16,6 +16,7 @@ from runner.queries.registries import Pause, pauses
 from runner.queries.runners import HandlerWithoutRunner, unknown_handlers
 from runner.queries.summary import Total, totals
 from runner.text import formatting
+from runner.text.columns import Column, figure, thousands
 from runner.text.operator import local_zone
 from runner.text.times import format_moment
 
@@ -26,14 +27,28 @@ MOST_TOTALS = 1_000
 
 LISTED = "those with pauses, limits, lost tasks and failures, and those that wait longest"
 
-QUEUES = (
-    TableColumn("QUEUE"),
-    *numbers("READY", "SCHED", "RETRY", "RUN", "LOST", "DEAD", "OLDEST", "IN/m", "OUT/m", "FAIL/m"),
+QUEUES: tuple[Column[QueueCounts], ...] = (
+    Column("QUEUE", lambda queue: queue.queue),
+    figure("READY", lambda queue: queue.ready),
+    figure("SCHED", lambda queue: queue.scheduled),
+    figure("RETRY", lambda queue: queue.retrying),
+    figure("RUN", lambda queue: f"{queue.running}{'' if (most := queue.limits.running) is None else f'/{most:,}'}"),
+    figure("LOST", lambda queue: queue.lost),
+    figure("DEAD", lambda queue: queue.dead),
+    figure("OLDEST", lambda queue: queue.oldest, formatting.age),
+    figure("IN/m", lambda queue: queue.arrived),
+    figure("OUT/m", lambda queue: queue.minute.finished, thousands),
+    figure("FAIL/m", lambda queue: queue.minute.failed, thousands),
 )
-HANDLERS = (
-    TableColumn("HANDLER"),
-    TableColumn("QUEUE"),
-    *numbers("DONE", "1ST ATT", "RETRY", "DEAD", "P50", "P95"),
+HANDLERS: tuple[Column[Total], ...] = (
+    Column("HANDLER", lambda total: total.handler),
+    Column("QUEUE", lambda total: total.queue),
+    figure("DONE", lambda total: total.flow.succeeded, thousands),
+    figure("1ST ATT", lambda total: total.flow.share_of(total.flow.first_try), formatting.share),
+    figure("RETRY", lambda total: total.flow.retried, thousands),
+    figure("DEAD", lambda total: total.flow.died, thousands),
+    figure("P50", lambda total: total.p50, formatting.duration),
+    figure("P95", lambda total: total.p95, formatting.duration),
 )
 
 
@@ -60,7 +75,7 @@ async def stats(*, json: bool = False, connection: Connection = DEFAULT_CONNECTI
     """
     async with open_database(connection.settings()) as database:
         report = await database.read(read_stats)
-    print_json(_document(report)) if json else _print(report)
+    print_json(report) if json else _print(report)
     return Exit.OK
 
 
@@ -97,13 +112,9 @@ def unknown_line(unknown: HandlerWithoutRunner) -> str:
     return f"No live runner takes handler {unknown.handler}{hosts} (queue {queues}, {age}, {last_seen})."
 
 
-def _document(report: Stats) -> dict[str, object]:
-    return report._asdict()
-
-
 def _print(report: Stats) -> None:
     if report.queues:
-        print_table(QUEUES, [_queue(queue) for queue in report.queues])
+        print_table(QUEUES, report.queues)
     else:
         print_line("There are no tasks.")
     if len(report.queues) == MOST_QUEUES:
@@ -117,38 +128,8 @@ def _print(report: Stats) -> None:
         print_line(paused_line(f"Handler {handler}", pause, report.at))
     if report.last_hour:
         print_title("Last hour")
-        print_table(HANDLERS, [_total(total) for total in report.last_hour])
+        print_table(HANDLERS, report.last_hour)
         if len(report.last_hour) == MOST_TOTALS:
             print_line(f"At most {MOST_TOTALS:,} are listed, those with the most tasks that ended.")
     for unknown in report.unknown_handlers:
         print_line(unknown_line(unknown), style="bold")
-
-
-def _queue(queue: QueueCounts) -> Sequence[str]:
-    return [
-        queue.queue,
-        str(queue.ready),
-        str(queue.scheduled),
-        str(queue.retrying),
-        str(queue.running) if queue.limits.running is None else f"{queue.running}/{queue.limits.running:,}",
-        str(queue.lost),
-        str(queue.dead),
-        formatting.age(queue.oldest),
-        str(queue.arrived),
-        f"{queue.minute.finished:,}",
-        f"{queue.minute.failed:,}",
-    ]
-
-
-def _total(total: Total) -> Sequence[str]:
-    flow = total.flow
-    return [
-        total.handler,
-        total.queue,
-        f"{flow.succeeded:,}",
-        formatting.share(flow.share_of(flow.first_try)),
-        f"{flow.retried:,}",
-        f"{flow.died:,}",
-        formatting.duration(total.p50),
-        formatting.duration(total.p95),
-    ]

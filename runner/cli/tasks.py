@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter, warn_of_names
-from runner.cli.output import NO_MATCH, TableColumn, numbers, plain, print_json, print_line, print_table
+from runner.cli.output import NO_MATCH, plain, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.filter.fields import NEWEST, Sort, SortField, sort_by
 from runner.filter.parse import Filter
@@ -18,22 +18,13 @@ from runner.queries.task_list.cursor import parse_cursor, written
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage, page, page_script
 from runner.text import formatting
+from runner.text.columns import Column, figure
 from runner.text.operator import local_zone
 from runner.text.sanitize import count_noun
 from runner.text.times import format_moment
 
 MAX_LIMIT = 1_000
 """Tasks per call; `--after` continues."""
-
-COLUMNS = (
-    TableColumn("ID", right=True, no_wrap=True),
-    TableColumn("STATE", no_wrap=True),
-    TableColumn("QUEUE"),
-    TableColumn("HANDLER"),
-    TableColumn("KEY"),
-    *numbers("ATT", "WHEN"),
-    TableColumn("REASON"),
-)
 
 
 @Parameter(name="*")
@@ -144,24 +135,24 @@ def _print(tasks_page: TaskPage, sort: Sort) -> None:
         print_line(NO_MATCH)
         return
     if tasks_page.tasks:
-        print_table(COLUMNS, [task_cells(task, tasks_page.at) for task in tasks_page.tasks])
+        print_table(task_columns(tasks_page.at), tasks_page.tasks)
     more = f"; continue with --after {_next(tasks_page, sort)}" if tasks_page.next is not None else ""
     order = "" if sort == NEWEST else f", by {sort.by}: {sort.words}"
     print_line(f"{count_noun(len(tasks_page.tasks), 'task')} ({tasks_page.access}{order}){more}", style="dim")
 
 
-def task_cells(task: TaskRow, at: datetime) -> list[str]:
-    """The cells of a task for COLUMNS, at the database's time `at`."""
-    return [
-        str(task.id),
-        formatting.state(task.shown),
-        task.queue,
-        task.handler,
-        formatting.text(task.key),
-        formatting.attempts(task.attempt, task.max_attempts),
-        formatting.distance(task.relevant_time, at),
-        formatting.reason(task.remark),
-    ]
+def task_columns(at: datetime) -> tuple[Column[TaskRow], ...]:
+    """The columns of a task list, at the database's time `at`."""
+    return (
+        figure("ID", lambda task: task.id),
+        Column("STATE", lambda task: task.shown, formatting.state, fixed=True),
+        Column("QUEUE", lambda task: task.queue),
+        Column("HANDLER", lambda task: task.handler),
+        Column("KEY", lambda task: task.key, formatting.text),
+        figure("ATT", lambda task: formatting.attempts(task.attempt, task.max_attempts)),
+        figure("WHEN", lambda task: formatting.distance(task.relevant_time, at)),
+        Column("REASON", lambda task: task.remark, formatting.reason),
+    )
 
 
 async def _list_as_of(
@@ -181,9 +172,10 @@ async def _list_as_of(
         print_json({"at": moment, "tasks": tasks, "next": past.next, "capped": past.capped, "audited": past.audited})
         return Exit.OK
     if past.tasks:
-        cells = [task_cells(task.task, moment) for task in past.tasks]
-        rows = [[id, past_word(task), *rest] for (id, _, *rest), task in zip(cells, past.tasks, strict=True)]
-        print_table(COLUMNS, rows)
+        states = {task.task.id: past_word(task) for task in past.tasks}
+        id, state, *rest = task_columns(moment)
+        state = state._replace(value=lambda task: states[task.id], text=str)
+        print_table((id, state, *rest), [task.task for task in past.tasks])
     more = f"; continue with --after {past.next}" if past.next is not None else ""
     bound = f", of the first {CANDIDATES:,} tasks" if past.capped else ""
     print_line(f"{count_noun(len(past.tasks), 'task')} at {format_moment(moment, zone)}{bound}{more}", style="dim")

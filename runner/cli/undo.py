@@ -4,6 +4,7 @@ import sys
 from functools import partial
 from typing import Any
 
+from runner.cli.audit import target
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.operation_output import ProgressLine, ask, check_count, demand_for, print_result, require_reason
 from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId, open_database
@@ -100,9 +101,8 @@ async def _show(database: Database, change: AuditRecord, preview: UndoPreview, *
         print_json(_document(preview))
         return
     at = await database.read(clock)
-    target = f"task {change.task_id}" if change.task_id is not None else formatting.text(change.target)
     age = formatting.distance(change.at, at)
-    print_line(f"change {change.id}: {formatting.verb(change.verb)} of {target} by {change.operator}, {age}")
+    print_line(f"change {change.id}: {formatting.verb(change.verb)} of {target(change)} by {change.operator}, {age}")
     for difference in differences(change.after, change.before, zone=local_zone()):
         print_line(f"  back to {difference}")
     for why in preview.skipped:

@@ -6,11 +6,15 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import read_filter
-from runner.cli.output import TableColumn, print_json, print_line, print_table
+from runner.cli.output import print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.filter import saved
+from runner.text.columns import Column, document
 
-VIEW_COLUMNS = (TableColumn("VIEW", no_wrap=True), TableColumn("FILTER"))
+VIEW_COLUMNS: tuple[Column[tuple[str, str]], ...] = (
+    Column("VIEW", lambda view: view[0], key="name", fixed=True),
+    Column("FILTER", lambda view: view[1], lambda text: text or "all tasks", "filter"),
+)
 
 
 def views(
@@ -52,11 +56,9 @@ def _show(name: str | None, *, as_json: bool) -> int:
     if name is not None:
         filters = {name: saved.get(filters, name)}
     if as_json:
-        print_json(
-            {"views": [{"name": view_name, "filter": filter_text} for view_name, filter_text in filters.items()]}
-        )
+        print_json({"views": [document(VIEW_COLUMNS, view) for view in filters.items()]})
     elif filters:
-        print_table(VIEW_COLUMNS, [[name, filter_text or "all tasks"] for name, filter_text in filters.items()])
+        print_table(VIEW_COLUMNS, filters.items())
     else:
         print_line("No filters are saved.", style="dim")
     return Exit.OK

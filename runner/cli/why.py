@@ -7,15 +7,7 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_targets, warn_of_names
-from runner.cli.output import (
-    NO_MATCH,
-    TableColumn,
-    console,
-    plain,
-    print_json,
-    print_line,
-    print_table,
-)
+from runner.cli.output import NO_MATCH, console, plain, print_json, print_line, print_table
 from runner.cli.tasks import task_document
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator
@@ -25,6 +17,7 @@ from runner.queries.why.many import EXAMINED, CauseGroup, WhyMany, why_many
 from runner.queries.why.remedies import sentence
 from runner.queries.why.why import Why, why_as_of
 from runner.queries.why.why import why as read_why
+from runner.text.columns import Column, figure, thousands
 from runner.text.operator import local_zone
 from runner.text.sanitize import count_noun
 
@@ -39,11 +32,11 @@ MOST_CAUSES = 20
 """Causes to print; --json prints all."""
 
 
-COLUMNS = (
-    TableColumn("TASKS", right=True, no_wrap=True),
-    TableColumn("CAUSE"),
-    TableColumn("EXAMPLE", right=True, no_wrap=True),
-    TableColumn("CHANGE"),
+COLUMNS: tuple[Column[CauseGroup], ...] = (
+    figure("TASKS", lambda group: group.tasks, thousands),
+    Column("CAUSE", lambda group: group.phrase),
+    figure("EXAMPLE", lambda group: group.example),
+    Column("CHANGE", lambda group: group.command or f"runner why {group.example}"),
 )
 
 
@@ -131,16 +124,12 @@ def _print_many(answer: WhyMany) -> None:
         return
     print_line(answer.verdict, style="bold")
     groups, rest = answer.causes[:MOST_CAUSES], answer.causes[MOST_CAUSES:]
-    print_table(COLUMNS, [_row(group) for group in groups])
+    print_table(COLUMNS, groups)
     if rest:
         tasks = sum(group.tasks for group in rest)
         print_line(f"and {len(rest)} more causes of {count_noun(tasks, 'task')}; --json lists them", style="dim")
     if answer.best is not None:
         print_line(f"-> {answer.best.command} frees {answer.best.freed:,}", style="bold")
-
-
-def _row(group: CauseGroup) -> list[str]:
-    return [f"{group.tasks:,}", group.phrase, str(group.example), group.command or f"runner why {group.example}"]
 
 
 def _print_why(explanation: Why) -> None:

@@ -20,6 +20,7 @@ from runner.queries.rows import as_text
 from runner.queries.runners import RunnerRow, runners
 from runner.queries.summary import GroupResult, mean_durations, results_by, totals
 from runner.store.claim.survey import MANY, survey
+from runner.text.columns import Column, figure
 from runner.text.formatting import age, rate, volume
 
 if TYPE_CHECKING:
@@ -69,12 +70,6 @@ class TenantRow:
     def drained_in(self) -> float | None:
         """Minutes until its backlog is done if no more of its tasks arrive; None if unknown."""
         return None if self.work is None else self.work / self.most
-
-    @property
-    def cells(self) -> list[str]:
-        """The row for a table: tenant, running of its limit, due tasks, oldest, drained in."""
-        drained = "unknown" if self.drained_in is None else age(MINUTE * self.drained_in)
-        return [self.tenant, f"{self.running:,} of {self.most:,}", str(self.backlog), age(self.oldest), drained]
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,29 +275,71 @@ def _tenant_row(
     return TenantRow(tenant, usage.running[tenant], backlog, waits[turns[0]], work, usage.limits.per_tenant or 1)
 
 
-def capacity_cells(row: CapacityRow) -> list[str]:
-    """The row for a table: name, arrivals, capacity, per day, share, due tasks, oldest, work, drained in, bound."""
-    demand, used, work, bound = row.demand, row.utilisation, row.behind, row.bound
-    endless = "steady" if row.is_steady else "never" if row.deciding.per_minute else "not now"
-    at_most = "<" if bound.at_least else ""
-    return [
-        row.name,
-        rate(demand.arrivals),
-        f"{'>' if bound.at_least else ''}{rate(row.per_minute)}",
-        f"{'>' if bound.at_least and row.per_day is not None else ''}{volume(row.per_day)}",
-        "-"
-        if used is None or (bound.at_least and used > 1)
-        else "over"
-        if used > MOST_USED
-        else f"<{100 * min(used + 0.01, 1):.0f} %"
-        if at_most
-        else f"{100 * used:.0f} %",
-        f"{demand.backlog:,}{'+' if demand.more else ''}",
-        age(demand.oldest) if demand.backlog else "-",
-        "-" if not work or work == inf else f"{at_most}{age(MINUTE * work)}",
-        drained_in(row) if row.drained_in != inf else endless,
-        row.deciding.bound.name if row.deciding.per_minute is not None else "unknown: no attempt ended",
-    ]
+def _drained(minutes: float | None) -> str:
+    return "unknown" if minutes is None else age(MINUTE * minutes)
+
+
+TENANT_COLUMNS: tuple[Column[TenantRow], ...] = (
+    Column("TENANT", lambda row: row.tenant),
+    figure("RUNNING", lambda row: f"{row.running:,} of {row.most:,}"),
+    figure("READY", lambda row: row.backlog),
+    figure("OLDEST", lambda row: row.oldest, age),
+    figure("DRAINED IN", lambda row: row.drained_in, _drained, "drained_in_minutes"),
+)
+
+
+def _more(row: CapacityRow) -> str:
+    return ">" if row.bound.at_least else ""
+
+
+def _used(row: CapacityRow) -> str:
+    used, at_least = row.utilisation, row.bound.at_least
+    if used is None or (at_least and used > 1):
+        return "-"
+    if used > MOST_USED:
+        return "over"
+    return f"<{100 * min(used + 0.01, 1):.0f} %" if at_least else f"{100 * used:.0f} %"
+
+
+def _work(row: CapacityRow) -> str:
+    work = row.behind
+    return "-" if not work or work == inf else f"{'<' if row.bound.at_least else ''}{age(MINUTE * work)}"
+
+
+def _drained_in(row: CapacityRow) -> str:
+    if row.drained_in != inf:
+        return drained_in(row)
+    return "steady" if row.is_steady else "never" if row.deciding.per_minute else "not now"
+
+
+NO_ATTEMPT = "unknown: no attempt ended"
+
+CAPACITY_COLUMNS: tuple[Column[CapacityRow], ...] = (
+    Column("NAME", lambda row: row.name, key="name"),
+    figure("IN/MIN", lambda row: row.demand.arrivals, rate, "submitted_per_minute"),
+    Column("", lambda row: row.demand.attempts, key="attempts_per_minute"),
+    Column("", lambda row: row.per_minute, key="can_per_minute"),
+    figure("CAN/MIN", lambda row: f"{_more(row)}{rate(row.per_minute)}"),
+    Column("", lambda row: row.per_day, key="tasks_per_day"),
+    figure("PER DAY", lambda row: f"{_more(row) if row.per_day is not None else ''}{volume(row.per_day)}"),
+    Column("", lambda row: row.bound.at_least, key="can_at_least"),
+    Column("", lambda row: row.utilisation, key="used"),
+    figure("USED", _used),
+    Column("", lambda row: row.slots, key="slots"),
+    Column("", lambda row: row.demand.seconds, key="mean_duration"),
+    Column("", lambda row: row.demand.backlog, key="ready"),
+    Column("", lambda row: row.demand.more, key="ready_capped"),
+    figure("READY", lambda row: f"{row.demand.backlog:,}{'+' if row.demand.more else ''}"),
+    Column("", lambda row: row.demand.oldest, key="oldest"),
+    figure("OLDEST", lambda row: age(row.demand.oldest) if row.demand.backlog else "-"),
+    Column("", lambda row: row.behind, key="work_minutes"),
+    figure("WORK", _work),
+    Column("", lambda row: row.drained_in, key="drained_in_minutes"),
+    Column("DRAINED IN", _drained_in, fixed=True),
+    Column("", lambda row: row.deciding.bound.name, key="decided_by"),
+    Column("DECIDED BY", lambda row: row.deciding.bound.name if row.deciding.per_minute is not None else NO_ATTEMPT),
+    Column("", lambda row: None if row.drained_in is None else row.drained_in < inf, key="drains"),
+)
 
 
 def drained_in(row: CapacityRow) -> str:

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
-from runner.queries.capacity import Capacity, capacity_cells, drained_in
+from runner.queries.capacity import CAPACITY_COLUMNS, TENANT_COLUMNS, Capacity, drained_in
 from runner.queries.capacity import capacity as read_capacity
 from runner.text import formatting
+from runner.text.columns import cells
 from tasktui.dialogs.answer import AnswerScreen
 from tasktui.render.render import content, line
 from tasktui.session.cache import TtlCache
@@ -31,7 +32,7 @@ DRAINED = 10
 """Cells of the time until a queue is drained."""
 
 
-TITLES = ("QUEUE", "IN/MIN", "CAN/MIN", "PER DAY", "USED", "READY", "OLDEST", "WORK", "DRAINED IN", "DECIDED BY")
+TITLES = ("QUEUE", *(column.title for column in CAPACITY_COLUMNS[1:] if column.title))
 
 
 WIDE = 92
@@ -47,9 +48,6 @@ NEARLY_FULL = 0.8
 
 NOT_NOW = "not now: "
 """The beginning of a reason that another column repeats."""
-
-
-TENANT_TITLES = ("TENANT", "RUNNING", "READY", "OLDEST", "DRAINED IN")
 
 
 TENANT_WIDTHS = (-24, 10, 8, 7, DRAINED)
@@ -88,7 +86,7 @@ def capacity_lines(capacity: Capacity, width: int) -> Iterator[Content]:
     for row in capacity.rows[:MOST_ROWS]:
         used, never = row.utilisation or 0.0, row.drained_in == inf
         role = "dead" if never or used > 1 else "retrying" if used >= NEARLY_FULL else "text"
-        shown, why = _columns(capacity_cells(row), width), drained_in(row).removeprefix(NOT_NOW)
+        shown, why = _columns(cells(CAPACITY_COLUMNS, row), width), drained_in(row).removeprefix(NOT_NOW)
         yield content((shown, role))
         if never and not shown.endswith(line(why)):  # The last column has no room for the whole reason.
             yield from (
@@ -100,19 +98,19 @@ def capacity_lines(capacity: Capacity, width: int) -> Iterator[Content]:
     for limit in capacity.tenants:
         yield content()
         yield content(line(str(limit)))
-        yield content((_in_columns(TENANT_TITLES, TENANT_WIDTHS), "muted"))
-        yield from (content(_in_columns(row.cells, TENANT_WIDTHS)) for row in limit.rows)
+        yield content((_in_columns([column.title for column in TENANT_COLUMNS], TENANT_WIDTHS), "muted"))
+        yield from (content(_in_columns(cells(TENANT_COLUMNS, row), TENANT_WIDTHS)) for row in limit.rows)
 
 
-def _columns(cells: Sequence[str], width: int) -> str:
+def _columns(texts: Sequence[str], width: int) -> str:
     """The cells in columns; the last two share the rest of the line."""
     places = ALL_COLUMNS if width >= WIDE else FEW_COLUMNS
-    numbers = _in_columns([cells[place] for place in places], [WIDTHS[place] for place in places])
-    start = f"{numbers}  {line(cells[-2]):<{DRAINED}} "
-    return f"{start}{line(cells[-1], max(1, width - len(start)))}"
+    numbers = _in_columns([texts[place] for place in places], [WIDTHS[place] for place in places])
+    start = f"{numbers}  {line(texts[-2]):<{DRAINED}} "
+    return f"{start}{line(texts[-1], max(1, width - len(start)))}"
 
 
-def _in_columns(cells: Sequence[str], widths: Sequence[int]) -> str:
+def _in_columns(texts: Sequence[str], widths: Sequence[int]) -> str:
     """Each cell in its width."""
-    sized = zip(cells, widths, strict=True)
+    sized = zip(texts, widths, strict=True)
     return " ".join(f"{line(cell, abs(size)):{'<' if size < 0 else '>'}{abs(size)}}" for cell, size in sized)

@@ -15,8 +15,9 @@ from functools import partial
 from runner.cli.bench.parts import BenchPart, read_parts
 from runner.cli.bench.plan import UNITS, BenchPlan, BenchReport, Unit
 from runner.cli.bench.verb import document, exit_code, interruptible_bench, print_report
-from runner.cli.output import TableColumn, numbers, print_json, print_line, print_table, print_title
+from runner.cli.output import print_json, print_line, print_table, print_title
 from runner.settings import load
+from runner.text.columns import Column, figure
 from runner.text.formatting import NOTHING
 from tests.bench.checkpoint import checkpoint
 from tests.bench.drains import ProfiledMeasurement, pinned, profile
@@ -66,10 +67,17 @@ LAB_UNITS = UNITS | {
 }
 """The unit of every figure, in display order."""
 
-COSTS = (
-    TableColumn("STEP", no_wrap=True),
-    *numbers("CPU us", "WALL us", "CALLS"),
-    TableColumn("DESCRIPTION"),
+
+def _microseconds(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:,.1f}"
+
+
+COSTS: tuple[Column[Cost], ...] = (
+    Column("STEP", lambda cost: cost.what, fixed=True),
+    figure("CPU us", lambda cost: cost.cpu_us, _microseconds),
+    figure("WALL us", lambda cost: cost.took_us, _microseconds),
+    figure("CALLS", lambda cost: f"{cost.calls:,}" if cost.calls else NOTHING),
+    Column("DESCRIPTION", lambda cost: cost.words),
 )
 
 
@@ -121,12 +129,7 @@ def print_profiles(report: BenchReport) -> None:
     for measurement in report.measurements:
         if isinstance(measurement, ProfiledMeasurement):
             print_title(f"profile {measurement.repetition}: microseconds per task; measuring slows the runner down")
-            print_table(COSTS, [_cost(cost) for cost in measurement.costs])
-
-
-def _cost(cost: Cost) -> Sequence[str]:
-    cpu, took = (NOTHING if value is None else f"{value:,.1f}" for value in (cost.cpu_us, cost.took_us))
-    return [cost.what, cpu, took, f"{cost.calls:,}" if cost.calls else NOTHING, cost.words]
+            print_table(COSTS, measurement.costs)
 
 
 if __name__ == "__main__":

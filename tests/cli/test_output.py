@@ -2,9 +2,13 @@
 
 import pytest
 
-from runner.cli.output import TableColumn, print_table
+from runner.cli.output import print_table
+from runner.text.columns import Column, figure
 
-COLUMNS = (TableColumn("ID", right=True), TableColumn("ERROR"))
+COLUMNS: tuple[Column[tuple[str, str]], ...] = (
+    figure("ID", lambda row: row[0]),
+    Column("ERROR", lambda row: row[1]),
+)
 LONG = "timeout after " + "x" * 300 + " at the end"
 
 

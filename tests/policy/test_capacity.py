@@ -15,10 +15,15 @@ from runner.policy.capacity import (
 )
 from runner.policy.limits import LimitUsage, SharedLimits
 from runner.policy.rate import MOST_BY_RUN_TIME, Rate
-from runner.queries.capacity import capacity_cells, drained_in
+from runner.queries.capacity import CAPACITY_COLUMNS, drained_in
+from runner.text.columns import cells as cells_of
 
 OPEN = OpenBreaker(probes=1, next_in=9.0, wait=9.0)
 SEND, MAKE = ("mail", "send"), ("reports", "make")
+
+
+def texts(row: CapacityRow) -> list[str]:
+    return cells_of(CAPACITY_COLUMNS, row)
 
 
 def about(number: float) -> Any:
@@ -54,11 +59,11 @@ def test_the_capacity_per_day_counts_tasks_with_the_measured_attempts(
 ) -> None:
     demand = Demand(100, 120, 3.0, done=done, finished=finished)
     row = one(Situation({SEND: demand}, [Pool(10, frozenset({SEND}))]))
-    assert (row.per_day, capacity_cells(row)[3]) == (None if per_day is None else about(per_day), cell)
+    assert (row.per_day, texts(row)[3]) == (None if per_day is None else about(per_day), cell)
     unknown = one(Situation({SEND: Demand(100, 100)}, [Pool(10, frozenset({SEND}))]))
-    assert (unknown.per_day, capacity_cells(unknown)[3]) == (None, "-")
+    assert (unknown.per_day, texts(unknown)[3]) == (None, "-")
     ghost = one(Situation({SEND: Demand(100, 100, 3.0)}))
-    assert (ghost.per_day, capacity_cells(ghost)[3]) == (0, "0")
+    assert (ghost.per_day, texts(ghost)[3]) == (0, "0")
 
 
 @pytest.mark.parametrize("seconds", [0.0004, 0.0])
@@ -66,17 +71,17 @@ def test_above_1000_attempts_a_second_the_run_time_no_longer_limits(seconds: flo
     # 100 slots with 0.4 ms each would do 15,000,000 attempts a minute, which no database does.
     idle = one(Situation({SEND: Demand(300, 300, seconds, done=300, finished=300)}, [Pool(100, frozenset({SEND}))]))
     assert (idle.per_minute, idle.bound.at_least) == (MOST_BY_RUN_TIME, True)
-    cells = capacity_cells(idle)
+    cells = texts(idle)
     assert cells == ["mail", "300", ">60,000", ">86.4 M", "<2 %", "0", "-", "-", "-", "claims and settles"]
     burst = one(Situation({SEND: Demand(6_000, 6_000, seconds, 27_000, 2.0)}, [Pool(100, frozenset({SEND}))]))
-    cells = capacity_cells(burst)
+    cells = texts(burst)
     assert cells[2:] == [">60,000", ">86.4 M", "<11 %", "27,000", "2s", "<27s", "<30s", "claims and settles"]
 
 
 def test_the_attempts_that_ended_raise_a_capacity_that_the_run_time_does_not_limit() -> None:
     pools = [Pool(100, frozenset({SEND}))]
     idle = one(Situation({SEND: Demand(90_000, 90_000, 0.0004, done=90_000)}, pools))
-    assert capacity_cells(idle)[2:5:2] == [">90,000", "<100 %"]
+    assert texts(idle)[2:5:2] == [">90,000", "<100 %"]
     # With a backlog, the runners do as many as they can.
     busy = one(Situation({SEND: Demand(120_000, 120_000, 0.0004, 5_000, 3.0, done=90_000)}, pools))
     assert (busy.per_minute, busy.bound.at_least, busy.drained_in) == (90_000, False, inf)
@@ -86,7 +91,7 @@ def test_a_slow_machine_promises_no_capacity_that_it_has_not_shown() -> None:
     demand = Demand(40_000, 40_000, 0.0004, 50_000, 75.0, done=30_000)
     row = one(Situation({SEND: demand}, [Pool(100, frozenset({SEND}))]))
     assert (row.per_minute, row.bound.at_least, row.drained_in) == (30_000, True, None)
-    assert capacity_cells(row)[4:] == ["-", "50,000", "1m15s", "<1m40s", "unknown", "claims and settles"]
+    assert texts(row)[4:] == ["-", "50,000", "1m15s", "<1m40s", "unknown", "claims and settles"]
 
 
 def test_a_limit_below_the_capacity_of_short_tasks_decides() -> None:
@@ -133,7 +138,7 @@ def test_tasks_that_no_runner_takes_keep_their_queue_from_draining() -> None:
     for seconds in (3.0, None):  # without an attempt that ended, the time of the others is unknown
         row = one(Situation({SEND: Demand(10, 10, seconds, 4), ghost: Demand(0, 0, None, 1)}, pools))
         assert (row.drained_in, row.deciding.bound.name) == (inf, "no runner takes ghost")
-        assert capacity_cells(row)[-2:] == ["not now", "no runner takes ghost"]
+        assert texts(row)[-2:] == ["not now", "no runner takes ghost"]
     both = one(Situation({ghost: Demand(backlog=2), other: Demand(backlog=1), SEND: Demand(10, 10, 3.0)}))
     assert both.bound.name == "no runner takes ghost and 1 more"
 
@@ -191,7 +196,7 @@ def test_a_queue_with_a_throughput_of_its_own_is_steady_beside_one_that_grows() 
     failing = ("sms", "call")
     demands = {failing: Demand(60, 400, 3.0, 900, done=120), SEND: Demand(240, 240, 1.0, 4, done=238)}
     rows = {row.name: row for row in capacity_rows(Situation(demands, [Pool(10, frozenset(demands))]))}
-    assert capacity_cells(rows["mail"])[4:9:4] == ["101 %", "steady"]
+    assert texts(rows["mail"])[4:9:4] == ["101 %", "steady"]
     assert drained_in(rows["mail"]) == "steady: about as many attempts end as arrive (slots)"
     assert drained_in(rows["sms"]).startswith("not at this rate: +2")
 
@@ -199,4 +204,4 @@ def test_a_queue_with_a_throughput_of_its_own_is_steady_beside_one_that_grows() 
 def test_a_paused_queue_without_arrivals_is_not_drained_now() -> None:
     demands = {SEND: Demand(0, 0, 1.0, 4)}
     row = one(Situation(demands, [Pool(10, frozenset({SEND}))], paused=frozenset({("queue", "mail")})))
-    assert (capacity_cells(row)[8], drained_in(row)) == ("not now", "not now: queue mail is paused")
+    assert (texts(row)[8], drained_in(row)) == ("not now", "not now: queue mail is paused")

@@ -18,10 +18,11 @@ from runner.policy.claim_order import parse_order
 from runner.policy.lanes import Lane, Line, Waiting, in_order
 from runner.policy.retry import Retries, parse_plan
 from runner.policy.simulation import Simulation
-from runner.queries.capacity import MOST_TENANTS, capacity, capacity_cells, drained_in
+from runner.queries.capacity import CAPACITY_COLUMNS, MOST_TENANTS, TENANT_COLUMNS, capacity, drained_in
 from runner.queries.counting import Count
 from runner.queries.simulation import changed, present, read_changes
 from runner.store.heartbeat import Identity, register
+from runner.text.columns import cells
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_live, add_runner, ahead
 from tests.store.runners import Runner
@@ -67,7 +68,7 @@ async def test_live_slots_and_measured_durations_give_the_capacity(busy: Databas
     assert row.drained_in == pytest.approx(20 / (200 - row.demand.attempts))
     # 200 attempts a minute with 1.1 attempts per task.
     assert row.per_day == pytest.approx(1_440 * 200 / 1.1)
-    assert capacity_cells(row)[2:4] == ["200", "261,818"]
+    assert cells(CAPACITY_COLUMNS, row)[2:4] == ["200", "261,818"]
 
 
 async def test_the_latest_durations_count(busy: Database) -> None:
@@ -121,7 +122,7 @@ async def test_the_worst_tenants_at_their_limit_are_listed(busy: Database) -> No
     assert 619 <= zeta.oldest < 700
     # 20 tasks of 3 s, two at a time.
     assert zeta.drained_in == pytest.approx(0.5)
-    assert [acme.cells[at] for at in (0, 1, 2, 4)] == ["acme", "2 of 2", "10", "15s"]
+    assert [cells(TENANT_COLUMNS, acme)[at] for at in (0, 1, 2, 4)] == ["acme", "2 of 2", "10", "15s"]
     await limit(busy, "queue", "mail", per_tenant="none")
     assert (await busy.read(capacity)).tenants == ()
 
@@ -138,7 +139,7 @@ async def test_few_of_many_tenants_at_their_limit_are_listed(busy: Database) -> 
         (f"t{number}", 2) for number in (6, 5, 4, 3, 2)
     ]
     # No attempt has ended in queue news.
-    assert tenants.rows[0].cells[-1] == "unknown"
+    assert cells(TENANT_COLUMNS, tenants.rows[0])[-1] == "unknown"
 
 
 async def test_an_empty_database_has_no_rows(database: Database) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -17,8 +17,9 @@ from runner.cli.bench.sandbox import Sandbox, cautions, coarse_clock, create_san
 from runner.cli.bench.workers import BenchContext
 from runner.cli.exit_codes import Exit, Interruption, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, Connection
-from runner.cli.output import TableColumn, print_json, print_line, print_table, print_title
+from runner.cli.output import print_json, print_line, print_table, print_title
 from runner.settings import Settings
+from runner.text.columns import Column, figure
 from runner.text.sanitize import clean
 
 MIN_INTERVAL = 0.25
@@ -92,12 +93,6 @@ class ThrottledProgress:
 WIDTH, INDENT = 80, 10
 """Columns of the output, and of the labels at its left."""
 
-FIGURES = (
-    TableColumn("PART", no_wrap=True),
-    TableColumn("MEDIAN", right=True, no_wrap=True),
-    TableColumn("FIGURE", no_wrap=True),
-    TableColumn("RANGE", right=True, no_wrap=True),
-)
 MOST_RUNNERS = 16
 
 AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
@@ -189,17 +184,27 @@ def print_report(report: BenchReport) -> None:
         for line in textwrap.wrap(f"{topic:<{INDENT}}{value}", WIDTH, subsequent_indent=" " * INDENT):
             print_line(line)
     print_title(f"{report.plan.tasks:,} tasks, runners: {report.plan.runners}, repetitions: {report.plan.reps}")
-    print_table(FIGURES, [_row(summary, report.units) for summary in report.summaries])
+    print_table(_figures(report.units), report.summaries)
     print_line("")
     for line in _remarks(report):
         for piece in textwrap.wrap(line, WIDTH):
             print_line(piece)
 
 
-def _row(summary: BenchSummary, units: Mapping[str, Unit]) -> Sequence[str]:
-    words, decimals = units[summary.figure]
-    median, lowest, highest = (f"{value:,.{decimals}f}" for value in summary[2:])
-    return [summary.part, median, words, f"{lowest} - {highest}" if lowest != highest else ""]
+def _figures(units: Mapping[str, Unit]) -> tuple[Column[BenchSummary], ...]:
+    def text(summary: BenchSummary, value: float) -> str:
+        return f"{value:,.{units[summary.figure].decimals}f}"
+
+    def spread(summary: BenchSummary) -> str:
+        lowest, highest = text(summary, summary.lowest), text(summary, summary.highest)
+        return f"{lowest} - {highest}" if lowest != highest else ""
+
+    return (
+        Column("PART", lambda summary: summary.part, fixed=True),
+        figure("MEDIAN", lambda summary: text(summary, summary.median)),
+        Column("FIGURE", lambda summary: units[summary.figure].words, fixed=True),
+        figure("RANGE", spread),
+    )
 
 
 def _remarks(report: BenchReport) -> Iterator[str]:
