@@ -6,7 +6,7 @@ The actions themselves are in tasktui.actions.actions.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from runner.errors import InvalidInput
 from runner.filter.parse import Filter
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from runner.queries.runners import RunnerRow
     from runner.queries.schedules import ScheduleRow
     from runner.queries.task_list.row import TaskRow
-    from tasktui.session.session import Session
 
 
 def _nothing() -> None:
@@ -89,14 +88,6 @@ class ActionTarget(Enum):
         return self.value
 
 
-Ask: TypeAlias = "Callable[[Action, Session, Targets], object]"
-"""Returns the dialog of an action, a tasktui.actions.question.Dialog.
-
-It captures the targets when it is called. It returns a coroutine if the dialog needs data of the database, and None
-if nothing is selected. Dialogs refer to actions, so their types are not known here: tasktui.shell.actions tests them.
-"""
-
-
 def no_operation(_by: Actor, _answer: str) -> "Operation":
     """The operation of an action that does not apply to tasks."""
     raise InvalidInput(why="this action does not apply to several tasks")
@@ -116,7 +107,6 @@ class Action:
         key: an upper-case letter.
         label: name in the footer and in dialogs.
         target: the kind of thing that it applies to.
-        ask: returns its dialog, with the equivalent command line and SQL.
         prompt: label of its own input in the dialog; empty for none.
         default: initial value of that input.
         required: True if the default is only an example, so that the dialog starts at this input.
@@ -130,7 +120,6 @@ class Action:
     key: str
     label: str
     target: ActionTarget
-    ask: Ask
     prompt: str = ""
     default: str = ""
     required: bool = False

@@ -1,41 +1,27 @@
 """The actions of the console. Key bindings, footers, help, the palette and the read-only guard derive from ACTIONS.
 
-An action on tasks also has the builder of its operation and its command-line options here.
+An action on tasks also has the builder of its operation and its command-line options here. The dialogs of all actions
+are in tasktui.actions.dialogs.
 """
 
 import shlex
 from collections.abc import Sequence
 from functools import partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.errors import InvalidInput
 from runner.model.duration import parse_duration, parse_spread
-from runner.operations.pause import PauseKind
 from runner.operations.results import Actor
-from tasktui.actions.action import Action, ActionTarget, Ask, Targets
+from tasktui.actions.action import Action, ActionTarget
 
 if TYPE_CHECKING:
     from runner.operations.bulk import Operation
-    from tasktui.session.session import Session
 
 EVERY = "all"
 """Answer that removes all dependencies of a task."""
 
 MOST_DIGITS = 19
 """Digits of an integer that both databases can store."""
-
-
-def asks(module: str, name: str, **options: object) -> Ask:
-    """The function of tasktui.actions that returns an action's dialog. The first screen does not need its module."""
-
-    def ask(action: Action, session: "Session", targets: Targets) -> Any:
-        return getattr(import_module(f"tasktui.actions.{module}"), name)(action, session, targets, **options)
-
-    return ask
-
-
-ask_about_tasks = asks("question", "ask_about_tasks")
 
 
 def retry(by: Actor, answer: str) -> "Operation":
@@ -112,28 +98,18 @@ ACTIONS = {
             "R",
             "Retry",
             ActionTarget.TASKS,
-            ask_about_tasks,
             "Spread over",
             "0s",
             verb="retry_now",
             operation=retry,
             options=retry_options,
         ),
-        Action(
-            "terminate",
-            "T",
-            "Terminate",
-            ActionTarget.TASKS,
-            ask_about_tasks,
-            verb="terminate",
-            operation=terminate,
-        ),
+        Action("terminate", "T", "Terminate", ActionTarget.TASKS, verb="terminate", operation=terminate),
         Action(
             "delay",
             "D",
             "Delay",
             ActionTarget.TASKS,
-            ask_about_tasks,
             "Delay by",
             "10m",
             required=True,
@@ -146,7 +122,6 @@ ACTIONS = {
             "U",
             "Unblock",
             ActionTarget.TASKS,
-            ask_about_tasks,
             "Dependency",
             EVERY,
             in_footer=False,
@@ -154,13 +129,12 @@ ACTIONS = {
             operation=unblock,
             options=unblock_options,
         ),
-        Action("edit", "E", "Edit", ActionTarget.TASKS, asks("edit", "ask"), verb="edit"),
+        Action("edit", "E", "Edit", ActionTarget.TASKS, verb="edit"),
         Action(
             "rewind",
             "W",
             "Rewind",
             ActionTarget.TASKS,
-            ask_about_tasks,
             "To checkpoint",
             "1",
             required=True,
@@ -169,27 +143,15 @@ ACTIONS = {
             operation=rewind,
             options=rewind_options,
         ),
-        Action("copy", "N", "New copy", ActionTarget.TASK, asks("new_task", "ask_for_copy"), in_footer=False),
-        Action(
-            "submit", "A", "Submit a task", ActionTarget.HANDLER, asks("new_task", "ask_for_handler"), in_footer=False
-        ),
-        Action("stack", "V", "Stack", ActionTarget.TASK, asks("runners", "ask_for_stack"), in_footer=False),
-        Action(
-            "pause",
-            "P",
-            "Pause",
-            ActionTarget.QUEUE,
-            asks("queues", "ask_to_pause_selected", kind=PauseKind.QUEUE),
-            "Pause for",
-            "30m",
-            required=True,
-        ),
+        Action("copy", "N", "New copy", ActionTarget.TASK, in_footer=False),
+        Action("submit", "A", "Submit a task", ActionTarget.HANDLER, in_footer=False),
+        Action("stack", "V", "Stack", ActionTarget.TASK, in_footer=False),
+        Action("pause", "P", "Pause", ActionTarget.QUEUE, "Pause for", "30m", required=True),
         Action(
             "pause --handler",
             "H",
             "Pause handler",
             ActionTarget.HANDLER,
-            asks("queues", "ask_to_pause_selected", kind=PauseKind.HANDLER),
             "Pause for",
             "30m",
             required=True,
@@ -200,7 +162,6 @@ ACTIONS = {
             "M",
             "Limit",
             ActionTarget.QUEUE,
-            asks("queues", "ask_to_limit_selected", kind=PauseKind.QUEUE),
             "Limits",
             "concurrency=5 per-tenant=none rate=none",
             required=True,
@@ -210,62 +171,24 @@ ACTIONS = {
             "K",
             "Limit handler",
             ActionTarget.HANDLER,
-            asks("queues", "ask_to_limit_selected", kind=PauseKind.HANDLER),
             "Limits",
             "concurrency=5 per-tenant=none rate=none",
             required=True,
             in_footer=False,
         ),
         Action(
-            "breaker",
-            "C",
-            "Breaker",
-            ActionTarget.HANDLER,
-            asks("breaker", "ask_for_breaker_of"),
-            "First probe after",
-            "10m",
-            required=True,
-            in_footer=False,
+            "breaker", "C", "Breaker", ActionTarget.HANDLER, "First probe after", "10m", required=True, in_footer=False
         ),
-        Action("drain", "L", "Drain", ActionTarget.RUNNER, asks("runners", "ask_to_command")),
-        Action(
-            "resize",
-            "S",
-            "Resize",
-            ActionTarget.RUNNER,
-            asks("runners", "ask_to_command"),
-            "New size",
-            "concurrency=100 threads=10",
-            required=True,
-        ),
-        Action("schedules add", "A", "Add", ActionTarget.SCHEDULE, asks("schedule", "ask_to_add"), in_footer=False),
-        Action("schedules run", "N", "Run now", ActionTarget.SCHEDULE, asks("schedule", "ask_to_run")),
-        Action(
-            "schedules pause",
-            "P",
-            "Pause",
-            ActionTarget.SCHEDULE,
-            asks("schedule", "ask_to_pause"),
-            "Pause for",
-            "30m",
-            required=True,
-        ),
-        Action(
-            "schedules edit",
-            "E",
-            "Edit",
-            ActionTarget.SCHEDULE,
-            asks("schedule", "ask_to_edit"),
-            "New rule",
-            "every 5m",
-            required=True,
-        ),
-        Action(
-            "schedules delete", "X", "Delete", ActionTarget.SCHEDULE, asks("schedule", "ask_to_delete"), in_footer=False
-        ),
-        Action("undo ENTRY", "Z", "Undo", ActionTarget.SCHEDULE, asks("schedule", "ask_to_undo"), in_footer=False),
-        Action("undo", "Z", "Undo", ActionTarget.ENTRY, asks("undo", "ask")),
-        Action("undo --group", "B", "Undo group", ActionTarget.ENTRY, asks("undo", "ask_for_group"), in_footer=False),
+        Action("drain", "L", "Drain", ActionTarget.RUNNER),
+        Action("resize", "S", "Resize", ActionTarget.RUNNER, "New size", "concurrency=100 threads=10", required=True),
+        Action("schedules add", "A", "Add", ActionTarget.SCHEDULE, in_footer=False),
+        Action("schedules run", "N", "Run now", ActionTarget.SCHEDULE),
+        Action("schedules pause", "P", "Pause", ActionTarget.SCHEDULE, "Pause for", "30m", required=True),
+        Action("schedules edit", "E", "Edit", ActionTarget.SCHEDULE, "New rule", "every 5m", required=True),
+        Action("schedules delete", "X", "Delete", ActionTarget.SCHEDULE, in_footer=False),
+        Action("undo ENTRY", "Z", "Undo", ActionTarget.SCHEDULE, in_footer=False),
+        Action("undo", "Z", "Undo", ActionTarget.ENTRY),
+        Action("undo --group", "B", "Undo group", ActionTarget.ENTRY, in_footer=False),
     )
 }
 """Every action by name."""

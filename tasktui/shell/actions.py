@@ -74,22 +74,18 @@ class Actions:
 
     def start(self, name: str) -> None:
         """Ask for confirmation of an action, then apply it."""
+        from tasktui.actions.dialogs import DIALOGS
+
         action = ACTIONS[name]
-        dialog = action.ask(action, self._screen.session, self.targets)
+        dialog = DIALOGS[name](action, self._screen.session, self.targets)
         if dialog is None:
             marked = len(self.targets.tasks())
             hint = f"{marked:,} are marked, \\ clears the marks" if marked > 1 else "select one"
             dialog = Notice(f"{action.label} applies to one {action.target.word}: {hint}", bad=True)
-        from runner.queries.task.detail import TaskDetail
-        from tasktui.actions.question import Form, Question
-
-        match dialog:
-            case Coroutine():
-                self._prepare(action, dialog)
-            case Question() | Form() | TaskDetail() | Notice():
-                self._open(dialog)
-            case _:
-                raise TypeError(f"{name} returned {type(dialog).__name__}, which is no dialog")
+        if isinstance(dialog, Coroutine):
+            self._prepare(action, dialog)
+        else:
+            self._open(dialog)
 
     def ask_pause(self, target: PauseTarget, length: str, reason: str, *, resume: bool) -> None:
         """Ask to pause a queue or a handler that a command names, or to resume it.

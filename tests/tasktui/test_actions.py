@@ -29,6 +29,7 @@ from runner.store.breaker import declare_breakers
 from runner.store.submit import submit
 from tasktui.actions import perform
 from tasktui.actions.actions import ACTIONS
+from tasktui.actions.dialogs import DIALOGS
 from tasktui.app import Console
 from tasktui.dialogs import ask
 from tasktui.dialogs.ask import ConfirmScreen
@@ -80,6 +81,10 @@ async def test_without_the_word_nothing_is_changed(database: Database, watch: Wa
     assert await audited(database) == []
 
 
+def test_every_action_has_a_dialog() -> None:
+    assert DIALOGS.keys() == ACTIONS.keys()
+
+
 @ON_ONE_DATABASE
 async def test_a_dialog_does_not_open_in_front_of_another_screen(database: Database, watch: Watch) -> None:
     await add_live(database)
@@ -87,7 +92,7 @@ async def test_a_dialog_does_not_open_in_front_of_another_screen(database: Datab
         await operator.sees("○ ready")
         tasks, click = operator.screen, asyncio.Event()
         action = ACTIONS["terminate"]
-        question = action.ask(action, tasks.session, tasks.actions.targets)
+        question = DIALOGS["terminate"](action, tasks.session, tasks.actions.targets)
 
         async def slow() -> Any:
             await click.wait()

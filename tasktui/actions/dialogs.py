@@ -1,0 +1,46 @@
+"""The dialog of each action. The first screen does not need them: a key press imports this module."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+from runner.operations.pause import PauseKind
+from tasktui.actions import breaker, edit, new_task, question, queues, runners, schedule, undo
+from tasktui.actions.action import Action, Targets
+from tasktui.actions.question import Dialog
+from tasktui.session.session import Session
+
+Ask: TypeAlias = Callable[[Action, Session, Targets], Dialog | Coroutine[Any, Any, Dialog] | None]
+"""Returns the dialog of an action, with the equivalent command line and SQL.
+
+It captures the targets when it is called. It returns a coroutine if the dialog needs data of the database, and None
+if nothing is selected.
+"""
+
+DIALOGS: Mapping[str, Ask] = {
+    "retry": question.ask_about_tasks,
+    "terminate": question.ask_about_tasks,
+    "delay": question.ask_about_tasks,
+    "unblock": question.ask_about_tasks,
+    "edit": edit.ask,
+    "rewind": question.ask_about_tasks,
+    "copy": new_task.ask_for_copy,
+    "submit": new_task.ask_for_handler,
+    "stack": runners.ask_for_stack,
+    "pause": partial(queues.ask_to_pause_selected, kind=PauseKind.QUEUE),
+    "pause --handler": partial(queues.ask_to_pause_selected, kind=PauseKind.HANDLER),
+    "limit queue": partial(queues.ask_to_limit_selected, kind=PauseKind.QUEUE),
+    "limit handler": partial(queues.ask_to_limit_selected, kind=PauseKind.HANDLER),
+    "breaker": breaker.ask_for_breaker_of,
+    "drain": runners.ask_to_command,
+    "resize": runners.ask_to_command,
+    "schedules add": schedule.ask_to_add,
+    "schedules run": schedule.ask_to_run,
+    "schedules pause": schedule.ask_to_pause,
+    "schedules edit": schedule.ask_to_edit,
+    "schedules delete": schedule.ask_to_delete,
+    "undo ENTRY": schedule.ask_to_undo,
+    "undo": undo.ask,
+    "undo --group": undo.ask_for_group,
+}
+"""The function of each action that returns its dialog, by the name of the action."""
