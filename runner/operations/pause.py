@@ -10,8 +10,7 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction, clock
 from runner.db.types import EARLIEST, bounded
 from runner.errors import InvalidEdit, InvalidTask
-from runner.model.task import NewTask
-from runner.model.text_limits import to_storable
+from runner.model.text_limits import require_name, to_storable
 from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
 from runner.operations.results import LOCK_LIMIT, Actor
 from runner.operations.written_rows import write_rows
@@ -109,12 +108,8 @@ async def _check(tx: Transaction, target: PauseTarget, until: datetime | None) -
 
 
 def _check_name(target: PauseTarget) -> None:
-    from runner.store.validation import (
-        check,
-    )  # imports the task options, which the console's first screen does not need
-
     try:
-        check(NewTask(target.name))
+        require_name("handler", target.name)
     except InvalidTask as error:
         raise InvalidEdit(**error.fields | {"field": f"the name of a {target.kind}"}) from error
 
