@@ -3,7 +3,8 @@
 import contextlib
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from runner.db.database import Database
 from runner.db.halves import write_in_halves
@@ -21,44 +22,95 @@ log = logging.getLogger("runner")
 TIMED = frozenset(COUNTED) - {"rescue"}
 """The moves of attempts whose times count."""
 
+WorkKey: TypeAlias = tuple[str, str]
+"""Queue and handler."""
+
+MOST_WORK_KEYS = 100
+"""Maximum number of queues and handlers that an exporter gets one by one: the first ones."""
+
+OTHERS: WorkKey = ("other", "other")
+"""The work key of all further ones together."""
+
 
 class Metrics:
     """Counts since the start, and times since the last heartbeat.
 
     The times are not in the transaction of the outcome: one row per bin and settle would cost more than the settle.
     A runner that is killed loses the times of its last seconds, never a count.
+
+    Args:
+        exports: count by queue and handler since the start too, for an exporter.
     """
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: Events, *, exports: bool = False) -> None:
         self.verbs: Counter[str] = Counter()
         """Moves by verb."""
-        self.times: dict[tuple[str, str], Times] = {}
-        """Run times and waits of attempts by queue and handler."""
-        self._refused: dict[tuple[str, str], str] = {}
+        self.ended: Counter[tuple[str, str, str]] = Counter()
+        """With `exports`, the ends of attempts by queue, handler and verb."""
+        self._exports = exports
+        self._work_keys = set[WorkKey]()
+        self._times: tuple[Mapping[WorkKey, Times], dict[WorkKey, Times]] = ({}, {})
+        """The times until the last heartbeat, with `exports`, and those since then: replaced together, for a reader in
+        another thread."""
+        self._unwritten: dict[WorkKey, Times] = {}
+        self._refused: dict[WorkKey, str] = {}
         events.subscribe(AttemptsEnded, self._count_ends)
         events.subscribe(TasksRescued, self._count_rescues)
         events.subscribe(TasksCancelled, self._count_cancelled)
 
+    @property
+    def times(self) -> dict[WorkKey, Times]:
+        """Run times and waits of attempts since the last heartbeat."""
+        return self._times[1]
+
+    def all_times(self) -> Mapping[WorkKey, Times]:
+        """With `exports`, run times and waits of attempts since the start. Any thread may ask."""
+        earlier, recent = self._times
+        copies = {  # the event loop adds to the originals
+            work_key: Times(*(Histogram(dict(each.bins)) for each in times))
+            for work_key, times in tuple(recent.items())
+        }
+        return self._sum(earlier, copies)
+
     def _count_ends(self, event: AttemptsEnded) -> None:
-        self.verbs[event.verb or "fenced"] += len(event.attempts)
-        if event.verb not in TIMED:
+        verb = event.verb or "fenced"
+        self.verbs[verb] += len(event.attempts)
+        if verb not in TIMED and not self._exports:
             return
-        groups = defaultdict[tuple[str, str], list[tuple[Running, Settlement]]](list)
+        groups = defaultdict[WorkKey, list[tuple[Running, Settlement]]](list)
         for attempt in event.attempts:
             task = attempt[0].task
             groups[task.queue, task.handler].append(attempt)
-        for lane, attempts in groups.items():
-            times = self.times.get(lane)
-            if times is None:
-                times = self.times[lane] = Times(Histogram(), Histogram())
-            times.runs.add([took for _, settlement in attempts if (took := settlement.duration) is not None])
-            times.waits.add(
-                [
-                    late + running.started - running.received_at
-                    for running, settlement in attempts
-                    if settlement.duration is not None and (late := running.task.late) is not None
-                ]
-            )
+        for work_key, attempts in groups.items():
+            if self._exports:
+                self.ended[*self._exported(work_key), verb] += len(attempts)
+            if verb in TIMED:
+                self._add_times(work_key, attempts)
+
+    def _exported(self, work_key: WorkKey) -> WorkKey:
+        if len(self._work_keys) < MOST_WORK_KEYS:
+            self._work_keys.add(work_key)
+        return work_key if work_key in self._work_keys else OTHERS
+
+    def _add_times(self, work_key: WorkKey, attempts: Sequence[tuple[Running, Settlement]]) -> None:
+        times = self.times.get(work_key)
+        if times is None:
+            times = self.times[work_key] = Times(Histogram(), Histogram())
+        times.runs.add([took for _, settlement in attempts if (took := settlement.duration) is not None])
+        times.waits.add(
+            [
+                late + running.started - running.received_at
+                for running, settlement in attempts
+                if settlement.duration is not None and (late := running.task.late) is not None
+            ]
+        )
+
+    def _sum(self, earlier: Mapping[WorkKey, Times], recent: Mapping[WorkKey, Times]) -> Mapping[WorkKey, Times]:
+        """Add up times by exported work key; both arguments stay as they are."""
+        groups = defaultdict[WorkKey, list[Times]](list)
+        for work_key, times in [*earlier.items(), *recent.items()]:
+            groups[work_key if work_key in self._work_keys else OTHERS].append(times)
+        return {work_key: _merged(times) if len(times) > 1 else times[0] for work_key, times in groups.items()}
 
     def _count_rescues(self, event: TasksRescued) -> None:
         self.verbs.update(task.verb for task in event.tasks.values())
@@ -68,24 +120,31 @@ class Metrics:
 
     async def write_times(self, database: Database, runner_id: int) -> None:
         """Add the times to the minute statistics. They stay here while the database is unavailable."""
-        if not self.times:
+        earlier, recent = self._times
+        if recent:
+            self._times = (self._sum(earlier, recent) if self._exports else {}, {})
+        for work_key, times in recent.items():
+            before = self._unwritten.get(work_key)
+            self._unwritten[work_key] = _merged([before, times]) if before else times
+        if not self._unwritten:
             return
-        rest, self.times = self.times, {}
+        rest = self._unwritten
 
-        async def write(part: Sequence[tuple[str, str]]) -> None:
-            await database.write(record_times, runner_id, {lane: rest[lane] for lane in part})
-            for lane in part:
-                del rest[lane]
+        async def write(part: Sequence[WorkKey]) -> None:
+            await database.write(record_times, runner_id, {work_key: rest[work_key] for work_key in part})
+            for work_key in part:
+                del rest[work_key]
 
         with contextlib.suppress(StoreError):  # the heartbeat logs an outage
             await write_in_halves(list(rest), write, self._log_refused)
-        for lane, (runs, waits) in rest.items():
-            after = self.times.get(lane, Times(Histogram(), Histogram()))
-            self.times[lane] = Times(merged([runs, after.runs]), merged([waits, after.waits]))
 
-    def _log_refused(self, lane: tuple[str, str], fault: RowFault) -> None:
-        if self._refused.get(lane) != fault.fact:
-            self._refused[lane] = fault.fact
-            queue, handler = map(one_line, lane)
+    def _log_refused(self, work_key: WorkKey, fault: RowFault) -> None:
+        if self._refused.get(work_key) != fault.fact:
+            self._refused[work_key] = fault.fact
+            queue, handler = map(one_line, work_key)
             text = "the times of handler %s in queue %s cannot be written, trying again with each heartbeat: %s"
             log.warning(text, handler, queue, one_line(fault.fact))
+
+
+def _merged(times: Sequence[Times]) -> Times:
+    return Times(merged([each.runs for each in times]), merged([each.waits for each in times]))

@@ -102,7 +102,7 @@ class Engine:
         self.database = Database.of(settings, connector=Connector(limits, strict=True))
         self.events = events = Events()
         self.stuck = stuck = StuckRows()
-        self.metrics, self._event_log = Metrics(events), EventLog(events)
+        self.metrics, self._event_log = Metrics(events, exports=bool(settings.listen)), EventLog(events)
         self._stop = asyncio.Event()
         self._failure: StoreError | None = None
         self.tried = asyncio.Event()
