@@ -42,6 +42,7 @@ RUN, INSPECT, OPERATE, MAINTAIN = "Run", "Inspect", "Operate", "Maintain"
 CLI_COMMANDS = (
     CliCommand("demo", RUN, "Fill a queue with sample tasks and run them."),
     CliCommand("work", RUN, "Run tasks until stopped."),
+    CliCommand("metrics", RUN, "Print the metrics of the database for Prometheus, or serve them."),
     CliCommand("submit", RUN, "Submit a task, or a file of tasks."),
     CliCommand("tasks", INSPECT, "List the tasks that match a filter."),
     CliCommand("show", INSPECT, "Show everything about one task, its log or its stack."),

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -12,8 +13,10 @@ from prometheus_client.utils import floatToGoString
 
 from runner.engine.hosting.probe_server import Answer, Reply
 from runner.engine.metrics import WorkKey
-from runner.engine.runner import Engine
 from runner.policy.histogram import Histogram
+
+if TYPE_CHECKING:  # the exporter of a database needs no runner
+    from runner.engine.runner import Engine
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
 """Upper bounds in seconds of the buckets of run times and waits; the last bucket has no bound."""
@@ -44,7 +47,7 @@ def gauges(name: str, text: str, label: str, values: Iterable[tuple[str, float]]
 class RunnerCollector(Collector):
     """Reads what the parts of a runner count anyway; any thread may collect."""
 
-    def __init__(self, runner: Engine) -> None:
+    def __init__(self, runner: "Engine") -> None:
         self._runner = runner
 
     def collect(self) -> Iterator[Metric]:

@@ -88,7 +88,7 @@ async def breaches(tx: Transaction, thresholds: Thresholds) -> list[ThresholdBre
         The breaches: dead, failing and late tasks, in this order.
     """
     at = await clock(tx)
-    dead = await _dead_since(tx, at - thresholds.span)
+    dead = await dead_by_handler(tx, at - thresholds.span)
     results = await results_by(tx, "handler", at - RECENT, at)
     flows = {name: result.flow for name, result in results.items()}
     late = _late(await lane_heads(tx), await pauses(tx), thresholds.late.total_seconds())[:MOST_NAMES]
@@ -99,10 +99,16 @@ async def breaches(tx: Transaction, thresholds: Thresholds) -> list[ThresholdBre
     ]
 
 
-async def _dead_since(tx: Transaction, since: datetime) -> dict[str, Count]:
-    """The tasks that died since then and are still dead, by handler, along the index `ended`."""
+async def dead_by_handler(tx: Transaction, since: datetime | None = None) -> dict[str, Count]:
+    """Count the latest MOST_DEAD dead tasks by handler, along the index `ended`.
+
+    Args:
+        since: only those that died since then, aware; None for all.
+    """
     past = tx.tables.history.c
-    window = sa.select(past.handler).where(is_final_state(past.state, State.DEAD), past.finished_at >= since)
+    window = sa.select(past.handler).where(is_final_state(past.state, State.DEAD))
+    if since is not None:
+        window = window.where(past.finished_at >= since)
     latest = window.order_by(past.finished_at.desc()).limit(MOST_DEAD).subquery()
     tasks = sa.func.count()
     statement = sa.select(latest.c.handler, tasks).group_by(latest.c.handler).order_by(tasks.desc(), latest.c.handler)

@@ -149,8 +149,15 @@ class Running:
 
     def wait_for_output(self, text: str) -> None:
         """Wait until the process has printed a text."""
+        self._wait_for(text, self._log)
+
+    def wait_for_log(self, text: str) -> None:
+        """Wait until the process has logged a text."""
+        self._wait_for(text, self._errors)
+
+    def _wait_for(self, text: str, file: Path) -> None:
         deadline = time.monotonic() + WAIT_SECONDS
-        while not (self._log.exists() and text in self._log.read_text()):
+        while not (file.exists() and text in file.read_text()):
             assert self.process.poll() is None, self._errors.read_text()
             assert time.monotonic() < deadline, text
             time.sleep(0.01)

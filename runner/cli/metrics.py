@@ -1,0 +1,73 @@
+"""`runner metrics`: the metrics of the database for Prometheus, once or over HTTP."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from runner.cli.exit_codes import Exit, Interruption
+from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
+from runner.engine.hosting.probe_server import Answer, ProbeServer, Reply
+from runner.errors import InvalidSettings, PackageMissing
+from runner.logs import set_up
+
+REFRESH = 10.0
+"""Seconds between two readings of the database, however often it is scraped."""
+
+REST_SHARE = 10
+"""The pause after a reading that took long, as a multiple of its time: 10,000 queues take seconds."""
+
+
+async def metrics(*, listen: str | None = None, connection: Connection = DEFAULT_CONNECTION) -> int:
+    """Print the metrics of the database for Prometheus, or serve them.
+
+    One exporter is enough for a database. It reads the database every ten seconds.
+
+    Args:
+        listen: Serve /metrics on this address, such as 127.0.0.1:9465, until stopped.
+        connection: The database.
+    """
+    settings = connection.settings(listen=listen)
+    try:
+        from runner.engine.database_exporter import DatabaseCollector
+        from runner.engine.exporter import exposition
+    except ModuleNotFoundError:
+        what = {"package": "prometheus_client", "use": "runner metrics"}
+        raise PackageMissing(**what, extra="metrics", instead="") from None
+    collector = DatabaseCollector()
+    answer = exposition(collector)
+    async with open_database(settings) as database:
+        if listen is None:
+            await collector.read(database)
+            print(answer("").body.decode(), end="")
+            return Exit.OK
+        set_up(settings.log_format, settings.log_level)
+        await collector.refresh(database)  # an exporter without numbers would cause an alert
+        answers: dict[str, Answer] = {
+            "/metrics": answer,
+            "/livez": lambda _: Reply.of(""),
+            "/readyz": lambda _: Reply.of(collector.problem),
+        }
+        try:
+            server = ProbeServer(listen, answers)
+        except OSError as error:
+            why = f"{listen}: {error.strerror} (errno {error.errno})"
+            raise InvalidSettings(where="argument listen", why=why) from None
+        await _serve(server, lambda: collector.refresh(database))
+    return Exit.OK
+
+
+async def _serve(server: ProbeServer, refresh: Callable[[], Awaitable[None]]) -> None:
+    stopped, pause = asyncio.Event(), REFRESH
+    server.start()
+    try:
+        with Interruption(stopped.set):
+            while not stopped.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stopped.wait(), pause)
+                    return
+                started = time.monotonic()
+                await refresh()
+                pause = max(REFRESH, REST_SHARE * (time.monotonic() - started))
+    finally:
+        server.stop()

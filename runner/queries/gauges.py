@@ -1,0 +1,124 @@
+"""gauges: the numbers of the whole queue for a monitoring system, with a bounded number of names."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import NamedTuple
+
+from runner.db.transaction import Transaction, clock
+from runner.model.task import Shown
+from runner.queries.breakers import breakers
+from runner.queries.counting import lane_heads
+from runner.queries.counts import QueueCounts, counts
+from runner.queries.runners import RunnerRow, runners, unknown_handlers
+from runner.queries.schedules import schedules
+from runner.queries.thresholds import dead_by_handler
+
+MOST_COUNTED = 10_000
+"""Maximum number of queues that are counted."""
+
+MOST_NAMES = 100
+"""Maximum number of queues, and of handlers, that are listed by name: the largest ones."""
+
+REST = "other"
+"""The name of all further ones together."""
+
+STATES = (
+    Shown.READY,
+    Shown.SCHEDULED,
+    Shown.RETRYING,
+    Shown.BLOCKED,
+    Shown.RUNNING,
+    Shown.LOST,
+    Shown.DEAD,
+)
+
+ALIVE, DRAINING, LOOP_BLOCKED, LOST_RUNNER = "alive", "draining", "loop_blocked", "lost"
+
+
+class NamedNumbers(NamedTuple):
+    """Numbers by name, the largest ones, and how many names are summed up as REST."""
+
+    numbers: Mapping[str, float]
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """The numbers of the whole queue.
+
+    Args:
+        tasks: tasks by queue and state; each count stops at 10,000.
+        oldest: seconds since the first ready task became due, by queue; REST has the longest of the others.
+        queues_left_out: queues that are summed up as REST.
+        dead: dead tasks by handler, of the latest 10,000.
+        runners: registered runners by state; one that drains or is blocked is alive too.
+        lateness: seconds by which the latest schedule of a handler is late.
+        breakers: handlers with an open breaker.
+        unclaimed: seconds since the first task became due of a handler that no live runner has.
+    """
+
+    tasks: Mapping[tuple[str, str], int]
+    oldest: Mapping[str, float]
+    queues_left_out: int
+    dead: NamedNumbers
+    runners: Mapping[str, int]
+    lateness: NamedNumbers
+    breakers: NamedNumbers
+    unclaimed: NamedNumbers
+
+
+async def read_gauges(tx: Transaction) -> Gauges:
+    """Read the numbers of `runner metrics`."""
+    at, heads = await clock(tx), await lane_heads(tx)
+    queues = await counts(tx, most=MOST_COUNTED, heads=heads)
+    listed = {queue.queue for queue in sorted(queues, key=_size, reverse=True)[:MOST_NAMES]}
+    tasks, oldest = _by_queue(queues, listed)
+    lateness = dict[str, float]()
+    for schedule in await schedules(tx, runs=1):
+        seconds = (schedule.lateness(at) or timedelta(0)).total_seconds()
+        lateness[schedule.spec.handler] = max(seconds, lateness.get(schedule.spec.handler, 0.0))
+    return Gauges(
+        tasks,
+        oldest,
+        len(queues) - len(listed),
+        _largest({name: count.number for name, count in (await dead_by_handler(tx)).items()}, sum),
+        _runner_states(await runners(tx)),
+        _largest(lateness, max),
+        _largest({row.handler: 1 for row in await breakers(tx, only_open=True)}, sum),
+        _largest({row.handler: max(0.0, row.due) for row in await unknown_handlers(tx, heads)}, max),
+    )
+
+
+def _size(queue: QueueCounts) -> int:
+    return sum(getattr(queue, state.value).number for state in STATES)
+
+
+def _by_queue(queues: Iterable[QueueCounts], listed: set[str]) -> tuple[dict[tuple[str, str], int], dict[str, float]]:
+    tasks, oldest = dict[tuple[str, str], int](), dict[str, float]()
+    for queue in queues:
+        name = queue.queue if queue.queue in listed else REST
+        oldest[name] = max(oldest.get(name, 0.0), queue.oldest or 0.0)
+        for state in STATES:
+            key = name, state.value
+            tasks[key] = tasks.get(key, 0) + getattr(queue, state.value).number
+    return tasks, oldest
+
+
+def _largest(numbers: Mapping[str, float], join: Callable[[Iterable[float]], float]) -> NamedNumbers:
+    """List the names with the largest numbers; `join` makes one number of the others."""
+    names = sorted(numbers, key=lambda name: (-numbers[name], name))
+    listed, rest = names[:MOST_NAMES], names[MOST_NAMES:]
+    result = {name: numbers[name] for name in listed}
+    if rest:
+        result[REST] = join([result.pop(REST, 0.0), *(numbers[name] for name in rest)])
+    return NamedNumbers(result, len(rest))
+
+
+def _runner_states(rows: Iterable[RunnerRow]) -> dict[str, int]:
+    states = dict.fromkeys((ALIVE, DRAINING, LOOP_BLOCKED, LOST_RUNNER), 0)
+    for row in rows:
+        states[ALIVE if row.alive else LOST_RUNNER] += 1
+        states[DRAINING] += row.alive and row.draining
+        states[LOOP_BLOCKED] += row.blocked_for > 0
+    return states
