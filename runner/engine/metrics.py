@@ -123,20 +123,21 @@ class Metrics:
         earlier, recent = self._times
         if recent:
             self._times = (self._sum(earlier, recent) if self._exports else {}, {})
-        for work_key, times in recent.items():
-            before = self._unwritten.get(work_key)
-            self._unwritten[work_key] = _merged([before, times]) if before else times
-        if not self._unwritten:
+        rest, self._unwritten = self._unwritten, {}  # the last heartbeat may still write when the shutdown does
+        _add(rest, recent)
+        if not rest:
             return
-        rest = self._unwritten
 
         async def write(part: Sequence[WorkKey]) -> None:
             await database.write(record_times, runner_id, {work_key: rest[work_key] for work_key in part})
             for work_key in part:
                 del rest[work_key]
 
-        with contextlib.suppress(StoreError):  # the heartbeat logs an outage
-            await write_in_halves(list(rest), write, self._log_refused)
+        try:
+            with contextlib.suppress(StoreError):  # the heartbeat logs an outage
+                await write_in_halves(list(rest), write, self._log_refused)
+        finally:
+            _add(self._unwritten, rest)
 
     def _log_refused(self, work_key: WorkKey, fault: RowFault) -> None:
         if self._refused.get(work_key) != fault.fact:
@@ -148,3 +149,9 @@ class Metrics:
 
 def _merged(times: Sequence[Times]) -> Times:
     return Times(merged([each.runs for each in times]), merged([each.waits for each in times]))
+
+
+def _add(target: dict[WorkKey, Times], more: Mapping[WorkKey, Times]) -> None:
+    for work_key, times in more.items():
+        before = target.get(work_key)
+        target[work_key] = _merged([before, times]) if before else times
