@@ -36,6 +36,7 @@ async def refuse(
     sqlstate: str = "P0001",
     name: str = "audit",
     silently: bool = False,
+    ends_session: bool = False,
 ) -> None:
     """Create a trigger that raises an error for rows.
 
@@ -47,6 +48,7 @@ async def refuse(
         sqlstate: the SQLSTATE of the error on PostgreSQL.
         name: the name of the trigger.
         silently: skip the change without an error.
+        ends_session: end the session of the statement, on PostgreSQL.
     """
     row = "NEW" if event == "INSERT" else "OLD"
     condition = when.format(row=row)
@@ -56,6 +58,8 @@ async def refuse(
         await execute(database, body)
         return
     action = "RETURN NULL" if silently else f"RAISE EXCEPTION '{TEXT}' USING ERRCODE = '{sqlstate}'"
+    if ends_session:
+        action = "PERFORM pg_terminate_backend(pg_backend_pid())"
     await execute(
         database,
         f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF {condition} THEN {action}; END IF; "

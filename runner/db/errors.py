@@ -208,6 +208,27 @@ def row_fault(error: BaseException) -> RowFault | None:
     return refused if is_row or refused.of_value else None
 
 
+def session_fault(error: BaseException) -> RowFault | None:
+    """Return the fault of a statement or commit with which the server ended the session; None for other errors.
+
+    A restart of the server is the usual reason; a trigger that ends its own session for one row is another.
+
+    Args:
+        error: the translation of a driver's error.
+    """
+    original = _driver_error(error)
+    if getattr(error, "stage", "connect") == "connect" or not _has_ended_session(original) or _is_reported(original):
+        return None
+    severity = getattr(getattr(original, "diag", None), "severity_nonlocalized", None)
+    fact = f"{fact_of(original)} (the session ended)"
+    return RowFault(StuckCause.REFUSED, fact) if severity in ("FATAL", "PANIC") else None
+
+
+def part_fault(error: BaseException) -> RowFault | None:
+    """Return the fault of a part of a batch that has a row which the database refuses, or which ends the session."""
+    return row_fault(error) or session_fault(error)
+
+
 OUTAGES: dict[type[StoreError], str] = {
     DatabaseLocked: "database locked",
     DiskFull: "disk full",

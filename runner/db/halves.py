@@ -14,12 +14,14 @@ async def write_in_halves(
     items: Sequence[T],
     write: Callable[[Sequence[T]], Awaitable[object]],
     on_fault: Callable[[T, RowFault], None],
+    fault_of: Callable[[StoreError], RowFault | None] = row_fault,
 ) -> None:
     """Write items in one call; after a refusal, each half, so that one refused row costs about twice log2(n) calls.
 
     Args:
         write: writes items in a transaction of its own: all of them or none.
         on_fault: called with each single item that the database did not write.
+        fault_of: returns the fault of a row; None for an outage.
 
     Raises:
         StoreError: the database does not answer, and items before the error may be written; or it refuses the statement
@@ -36,7 +38,7 @@ async def write_in_halves(
             await write(part)
             is_alike = False
         except StoreError as error:
-            if (fault := row_fault(error)) is None:
+            if (fault := fault_of(error)) is None:
                 raise
             if len(part) == 1 and fault.of_statement:
                 is_alike &= fault == (apart[0][1] if apart else fault)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from itertools import islice
 
 from runner.db.database import Database
-from runner.db.errors import LOCK_TIMEOUT
+from runner.db.errors import LOCK_TIMEOUT, row_fault, session_fault
 from runner.db.row_locks import lock_at, row_locks
 from runner.errors import StoreError
 from runner.model.stuck_row import (
@@ -46,6 +46,9 @@ MOST = 10_000
 
 MOST_PLACES = 20
 """Maximum number of rows of other tables whose locks are looked up together."""
+
+MOST_SESSION_ENDS = 3
+"""The number of times in a row that a verb ends its session before one of its rows counts as the reason."""
 
 Key = tuple[StuckVerb, int]
 """A verb and a task id."""
@@ -216,6 +219,28 @@ class StuckRows:
             log.warning("%s", stuck_text(row), extra=names)
         elif number in MILESTONES:
             log.warning("%s, like %d other tasks of this handler so far", stuck_text(row), number - 1, extra=names)
+
+
+class SessionEnds:
+    """The sessions in a row that ended during one verb.
+
+    Each attempt had a new session, so that the server accepted connections in between.
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def fault_of(self, error: StoreError) -> RowFault | None:
+        """Record a failed batch, and return the fault of one of its rows; None for an outage."""
+        if fault := row_fault(error):
+            return fault
+        fault = session_fault(error)
+        self._number = 0 if fault is None else self._number + 1
+        return fault if self._number >= MOST_SESSION_ENDS else None
+
+    def reset(self) -> None:
+        """Record a batch that succeeded."""
+        self._number = 0
 
 
 async def blocking_sessions(database: Database, tasks: Sequence[int]) -> dict[int, BlockingSession]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
 
 from runner.db.database import Database
-from runner.db.errors import is_server_fault, outage, row_fault
+from runner.db.errors import is_server_fault, outage, part_fault, row_fault
 from runner.db.types import EARLIEST
 from runner.engine.claiming.limited_claims import LimitedClaims, Turn
 from runner.engine.claiming.scan_state import Gate, ScanState
@@ -20,7 +20,7 @@ from runner.engine.claiming.survey import LaneSurvey
 from runner.engine.claiming.suspect_claims import SuspectClaims
 from runner.engine.events import AttemptsEnded, Events, RoomFreed, TaskClaimedTwice, TasksClaimed
 from runner.engine.slots import InFlight, Slots
-from runner.engine.stuck_rows import StuckRows, blocking_sessions
+from runner.engine.stuck_rows import SessionEnds, StuckRows, blocking_sessions
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
 from runner.model.stuck_row import BlockingSession, RowFault, StuckCause
@@ -107,6 +107,7 @@ class Claimer:
         self.suspects = SuspectClaims(self._claim_group, in_flight, batch, proof, may_claim_suspects)
         self._shares = QueueShares(order.weight) if isinstance(order, WeightedOrder) else None
         self._back_off = BackOff()
+        self._session_ends, self._suspect_ends = SessionEnds(), SessionEnds()
         self._retry_at = 0.0
         self.state = ScanState.NEW
         self.gate = Gate.UNOPENED
@@ -304,6 +305,7 @@ class Claimer:
                 await self._leave_out_refused(who, turn, limit, error)
                 return 0
             self.stuck.succeeded()
+            self._session_ends.reset()
             if self.scope.is_extended and self.lanes.has_ready(time.monotonic()):
                 self.scope.record_claim(claimed, self.lanes.is_due)
                 self.lanes.restrict()
@@ -334,11 +336,11 @@ class Claimer:
 
     async def _leave_out_refused(self, who: Claimant, turn: Turn, limit: int, error: StoreError) -> None:
         """Leave out the first tasks of a claim that failed because of one of them; otherwise raise its error."""
-        if (fault := row_fault(error)) is None:
+        if (fault := self._session_ends.fault_of(error)) is None:
             raise error
         lanes = {lane: self.lanes.positions.get(lane, self.lanes.start) for lane in turn.lanes}
         due = await self._database.read_single(first_due, who, lanes, self.stuck.size_after(limit))
-        may_be_general = fault.of_statement or is_server_fault(error)
+        may_be_general = fault.of_statement or (row_fault(error) is not None and is_server_fault(error))
         if not due or (may_be_general and not await self._any_claimed(due)):
             raise error
         for lane in self.stuck.leave_out(due, tried=len(due) <= limit):
@@ -421,7 +423,7 @@ class Claimer:
         try:
             claimed = await self._claim_only(ids, lanes, slots, limited=limited)
         except StoreError as error:
-            if (fault := row_fault(error)) is None:
+            if (fault := part_fault(error)) is None:
                 self.stuck.put_back(ids)
                 raise
             self.stuck.failed(ids, fault)
@@ -478,6 +480,7 @@ class Claimer:
                 claimed = claimed or await self.limited.claim_suspect(who, may_start, ask)
             except StoreError as error:
                 claimed = await self._claim_each_suspect(who, lanes, ask, may_start, error)
+            self._suspect_ends.reset()
             self.stuck.suspects_claimed(task.id for task in claimed)
             for task in claimed:
                 self._take([task], self._slots(lane_of(task)))
@@ -492,8 +495,10 @@ class Claimer:
         error: StoreError,
     ) -> list[Claimed]:
         """Claim suspects one by one after a claim that failed because of one of them; otherwise raise its error."""
+        if self._suspect_ends.fault_of(error) is None:
+            raise error
         due = await self._database.read_single(first_due, who, lanes, ask.limit, suspects=True)
-        if not due or row_fault(error) is None:
+        if not due:
             raise error
         claimed: list[Claimed] = []
         for suspect in due:
@@ -503,7 +508,7 @@ class Claimer:
                     claim_suspect, one, lanes, self._defaults, ask._replace(limit=1)
                 ) or await self.limited.claim_suspect(one, may_start, ask._replace(limit=1))
             except StoreError as single:
-                if (fault := row_fault(single)) is None:
+                if (fault := part_fault(single)) is None:
                     raise
                 self.stuck.refuse_suspect(suspect, fault)
         return claimed

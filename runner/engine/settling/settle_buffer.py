@@ -9,10 +9,10 @@ from functools import partial
 from types import MappingProxyType
 
 from runner.db.database import Database
-from runner.db.errors import is_server_fault, outage, row_fault
+from runner.db.errors import is_server_fault, outage, part_fault, row_fault
 from runner.db.halves import write_in_halves
 from runner.engine.slots import Claim, Running
-from runner.engine.stuck_rows import StuckRows, blocking_sessions, locks_of_faults, with_place
+from runner.engine.stuck_rows import SessionEnds, StuckRows, blocking_sessions, locks_of_faults, with_place
 from runner.errors import ResourceLimitReached, StoreError, ValueRejected
 from runner.model.outcome import Dead, Done, Failure, Outcome
 from runner.model.stuck_row import BlockingSession, RowFault, StuckCause
@@ -86,6 +86,7 @@ class SettleBuffer:
         """True if a heartbeat was written since the last error."""
         self._closing = False
         self._back_off = BackOff()
+        self._session_ends = SessionEnds()
         self._apart: dict[Claim, tuple[Settling, RowFault]] = {}
         self._wake = asyncio.Event()
         self._rounds_begun = self._rounds_ended = 0
@@ -230,6 +231,7 @@ class SettleBuffer:
                 break
         self.stalled = False
         self._back_off.reset()
+        self._session_ends.reset()
         self._finish(batch, settled, faults)
 
     def _concerns_rows(self, error: StoreError) -> bool:
@@ -238,8 +240,9 @@ class SettleBuffer:
         A trigger can raise the SQLSTATE of a server, such as that of a full disk. It counts as an outage until another
         write has succeeded.
         """
-        if row_fault(error) is None or not is_server_fault(error):
-            return row_fault(error) is not None
+        fault = self._session_ends.fault_of(error)
+        if fault is None or row_fault(error) is None or not is_server_fault(error):
+            return fault is not None
         answered, self._answered = self.stalled and self._answered, False
         return answered
 
@@ -282,7 +285,8 @@ class SettleBuffer:
         """Write the rest of a batch in halves, and return the faults of the rows that the database refuses, by id."""
         rest = [item for item in batch if not settled.has(item[1].id)]
         refused: list[tuple[Settling, RowFault]] = []
-        await write_in_halves(rest, partial(self._settle_judged, settled), lambda *pair: refused.append(pair))
+        write = partial(self._settle_judged, settled)
+        await write_in_halves(rest, write, lambda *pair: refused.append(pair), part_fault)
         faults: dict[int, RowFault] = {}
         for item, fault in refused:
             last = await self._reject(item, fault, settled) if fault.of_value else fault
