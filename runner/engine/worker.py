@@ -124,7 +124,6 @@ class Worker:
         self._starts = Starts(database, lease, in_flight.started, stuck)
         watch = SubmitWatch() if settings.retention_succeeded == timedelta() else None
         self.buffer = SettleBuffer(database, settings.settle_batch_size, linger, self._settled, stuck, watch)
-        self.buffer.on_limit = self.executor.end_idle
         events.subscribe(TasksClaimed, self._start_claimed)
         events.subscribe(TaskClaimedTwice, self._snooze_duplicate)
         events.subscribe(BreakerReviewed, self._hand_back_of_open)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.cli.exit_codes import Exit
 from tests.conftest import on_sqlite
 from tests.deploy.conftest import WAIT_SECONDS, Deployment, until
 from tests.deploy.namespaces import in_namespace, needs_namespaces
@@ -115,6 +116,20 @@ def test_a_runner_without_threads_names_the_limit_and_ends_on_request(deployment
     assert process.wait(WAIT_SECONDS) in (0, 1, -signal.SIGTERM)
     require_lines(deployment.text(), "RLIMIT_NPROC is 6")
     assert deployment.rows()[task].attempt == 0
+
+
+@needs_namespaces
+def test_a_runner_without_threads_for_its_outcomes_ends_with_the_limit(deployment: Deployment) -> None:
+    deployment.submit("short", count=10)
+    script = "exec prlimit --nproc=12 runner work --until-idle --lease-timeout 3s --drain-timeout 1s --log-format human"
+    process = deployment.start(in_namespace(deployment, script, user=OWN_USER))
+    code = process.wait(WAIT_SECONDS)
+    if code == 0:  # threads were enough
+        assert deployment.states() == {"succeeded"}
+    else:
+        last = deployment.text().splitlines()[-1]
+        assert (code, "RLIMIT_NPROC is 12" in last) == (Exit.DATABASE, True)
+        require_lines(deployment.text(), "RLIMIT_NPROC is 12")
 
 
 def test_a_process_without_threads_fails_its_own_attempt_with_the_limit(deployment: Deployment) -> None:

@@ -91,7 +91,7 @@ class Completion:
             if not self._is_away:
                 log.warning("the runner cannot look for remaining work, and does not end before it can: %s", error)
             if isinstance(error, ResourceLimitReached):
-                self._outcomes.on_limit()
+                self._outcomes.on_limit(error, self._outcomes.refused)
             self._is_away = True
         else:
             self._is_away = False

@@ -93,8 +93,8 @@ class SettleBuffer:
         self._round_ended = asyncio.Event()
         self.before_write: Callable[[list[Settling]], None] = lambda _: None
         """Called with each batch before it is written; the process of a runner sets it."""
-        self.on_limit: Callable[[], None] = lambda: None
-        """Called when a limit of the system keeps outcomes from being written."""
+        self.on_limit: Callable[[ResourceLimitReached, int], None] = lambda *_: None
+        """Called with the number of outcomes that a limit of the system keeps from being written."""
         self.stalled = False
         """True while writes fail; the claimer then pauses."""
         self.runner_id = 0
@@ -365,7 +365,7 @@ class SettleBuffer:
         why = error if fault is None else one_line(fault.fact, 300)
         log.warning("%s: %s buffered, retrying in %.1f s: %s", outage(error), number, wait, why)
         if isinstance(error, ResourceLimitReached):
-            self.on_limit()
+            self.on_limit(error, outcomes + len(self))
         self._retry.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._retry.wait(), wait)
