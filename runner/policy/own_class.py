@@ -149,6 +149,14 @@ class OwnPolicy:
             return standard()
         return value
 
+    def replace(self, fact: str) -> None:
+        """Let the standard policy act from now on, because the database refuses the SQL of the own one.
+
+        Args:
+            fact: the error of the database.
+        """
+        self._record("SQL", OwnCodeFault(f"is refused by the database: {fact}"))
+
     def _record(self, name: str, fault: OwnCodeFault) -> None:
         self._faults += 1
         self._replaced = self._kind.lasting and not name.startswith("__")

@@ -4,6 +4,8 @@ import asyncio
 import logging
 from typing import Any
 
+import sqlalchemy as sa
+
 from runner.model.task import BUCKETS
 from runner.policy.claim_order import StrictOrder
 from runner.policy.polling import FixedDelay, FixedRate
@@ -64,6 +66,13 @@ class RateMode(FixedRate):
     def wait(self, period: float, runners: int, random: float) -> float:
         Fault.at("wait")
         return period
+
+
+class RefusedOrder(StrictOrder):
+    """An order whose SQL the database refuses."""
+
+    def of_lanes(self, task: Any, forward: bool = True) -> Any:
+        return [sa.literal_column("no_such_column")]
 
 
 class Order(StrictOrder):

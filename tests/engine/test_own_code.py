@@ -100,6 +100,24 @@ async def test_a_claim_order(harness: Harness, caplog: pytest.LogCaptureFixture,
         assert Fault.calls == 1, "keys of two orders cannot be compared: the own one is not asked again"
 
 
+@pytest.mark.both_databases
+async def test_sql_of_a_claim_order_that_the_database_refuses(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    tasks = [await harness.submit("work", queue=queue, priority=priority) for queue in "ab" for priority in (1, 5)]
+    async with harness.running(claim_order=f"{MODULE}:RefusedOrder") as runner:
+        await harness.wait_for(*tasks)
+        assert not runner.stuck.rows("claim")
+    text = f"claim_order {MODULE}:RefusedOrder: SQL is refused by the database: "
+    named = [record.getMessage() for record in caplog.records if record.getMessage().startswith(text)]
+    assert len(named) == 1
+    assert "no_such_column" in named[0]
+    assert named[0].endswith("the runner uses strict in its place until its restart")
+
+
 @raising
 @pytest.mark.parametrize("where", ["lane_key", "sort_key"])
 @pytest.mark.both_databases

@@ -26,8 +26,9 @@ from runner.handlers.registry import Handler
 from runner.model.stuck_row import BlockingSession, RowFault, StuckCause
 from runner.model.task import Claimed
 from runner.own_code import fault_text, is_cancelled
-from runner.policy.claim_order import ClaimOrder, WeightedOrder
+from runner.policy.claim_order import STRICT, ClaimOrder, WeightedOrder
 from runner.policy.lanes import Lane, LanePosition, Lanes, lane_of
+from runner.policy.own_class import OwnPolicy
 from runner.policy.queue_shares import QueueShares
 from runner.policy.retry import BackOff, load_retry
 from runner.policy.selection import listed
@@ -339,7 +340,14 @@ class Claimer:
         if (fault := self._session_ends.fault_of(error)) is None:
             raise error
         lanes = {lane: self.lanes.positions.get(lane, self.lanes.start) for lane in turn.lanes}
-        due = await self._database.read_single(first_due, who, lanes, self.stuck.size_after(limit))
+        try:
+            due = await self._database.read_single(first_due, who, lanes, self.stuck.size_after(limit))
+        except StoreError as refusal:
+            if type(who.order) is not OwnPolicy or (fault := row_fault(refusal)) is None:
+                raise
+            await self._database.read_single(first_due, who._replace(order=STRICT), lanes, limit)
+            who.order.replace(fault.fact)  # only the SQL of the own order is refused
+            return
         may_be_general = fault.of_statement or (row_fault(error) is not None and is_server_fault(error))
         if not due or (may_be_general and not await self._any_claimed(due)):
             raise error
