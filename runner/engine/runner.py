@@ -91,6 +91,9 @@ class Engine:
     """Why the last attempt to register failed."""
     _ending = False
     """True if the runner itself ends its permanent coroutines."""
+    _failure: StoreError | None = None
+    _limited = (0.0, 0.0)
+    """The first and the last time of a series of errors of a limit, in monotonic seconds."""
 
     def __init__(
         self, settings: Settings, handlers: Mapping[str, Handler], replacements: Mapping[str, Any] | None = None
@@ -107,11 +110,6 @@ class Engine:
         self.stuck = stuck = StuckRows()
         self.metrics, self._event_log = Metrics(events, exports=bool(settings.listen)), EventLog(events)
         self._stop = asyncio.Event()
-        self._failure: StoreError | None = None
-        self._limited = (0.0, 0.0)
-        """The first and the last time of a series of errors of a limit, in monotonic seconds."""
-        self._ending = False
-        """True if the runner itself ends its permanent coroutines."""
         self.tried = asyncio.Event()
         """Set after the first attempt to register, successful or not."""
         self.resources = RunnerResources(handlers, events, replacements)
