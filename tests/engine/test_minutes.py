@@ -95,6 +95,29 @@ async def test_times_outlast_an_outage_of_the_database(harness: Harness, monkeyp
     assert not engine.metrics.times
 
 
+async def test_two_writes_at_the_same_time_write_each_time_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last heartbeat may still write when the shutdown does."""
+    engine = harness.runner()
+    histogram = Histogram()
+    histogram.add([4.0])
+    engine.metrics.times["mail", "send"] = Times(histogram, Histogram())
+    own, first = engine.database.write, list[object]()
+
+    async def write(*args: object) -> object:
+        if not first:
+            first.append(args)
+            await engine.metrics.write_times(engine.database, 1)
+        return await own(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine.database, "write", write)
+    await engine.metrics.write_times(engine.database, 1)
+    await engine.database.dispose()
+    runs, _ = await times(harness)
+    assert runs.number == 1
+
+
 async def test_a_runner_with_a_retention_of_zero_counts_successes_and_keeps_failures(harness: Harness) -> None:
     @harness.handler("work")
     async def work() -> None: ...
