@@ -468,7 +468,7 @@ async def _work(database: Database, thresholds: Thresholds) -> AsyncIterator[Fin
         yield Finding("handlers", verdict, unknown_line(unknown_handler), advice)
     for finding in _pauses(paused, await database.read(clock)):
         yield finding
-    for finding in _refused(await database.read_single(lane_heads)):
+    for finding in _refused(await database.read(lane_heads)):
         yield finding
     for finding in _orders(await database.read(long_order_keys, MANY_IN_ORDER, COUNTED)):
         yield finding

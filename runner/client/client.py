@@ -95,10 +95,9 @@ class Client:
         """
         self.require_size(insert.task.handler, payload)
         try:
-            threads = (self._opened_database or self._open_database()).threads
-            return threads.run(partial(threads.insert, insert, payload), begins=False)
+            return (self._opened_database or self._open_database()).threads.insert(insert, payload)
         except DatabaseUnavailable as error:
-            raise_explained(error, [insert.task], commits_itself=True)
+            raise_explained(error, [insert.task])
 
     async def submit_one_async(self, insert: "SingleInsert", payload: str) -> int:
         """Same as `submit_one`, without blocking the caller's event loop."""
@@ -110,7 +109,7 @@ class Client:
         try:
             return await loops.insert(insert, payload)
         except DatabaseUnavailable as error:
-            raise_explained(error, [insert.task], commits_itself=True)
+            raise_explained(error, [insert.task])
 
     def require_size(self, handler: str, payload: str) -> None:
         """Reject a payload that is too large.
@@ -143,18 +142,17 @@ class Client:
         if self._coalescer is not None and shares_commits(tasks):
             return self._coalescer.put(tasks[0]).result()
         from runner.db.server_watch import answer_within
-        from runner.store.submit import submit_steps, takes_one_statement
+        from runner.store.submit import submit_steps
 
-        database, single = self._opened_database or self._open_database(), takes_one_statement(tasks)
-        begins = not single or (len(tasks) > 1 and not database.dialect.is_server)  # all tasks or none
+        threads = (self._opened_database or self._open_database()).threads
+        submit = partial(threads.write, submit_steps, tasks, self.settings.notify)
         try:
-            submit = partial(database.threads.follow, submit_steps, tasks, self.settings.notify, prepares=single)
             if len(tasks) <= MOST:
-                return submit(begins=begins)
+                return submit()
             with answer_within(None):  # a million tasks take minutes
-                return submit(begins=begins)
+                return submit()
         except DatabaseUnavailable as error:
-            raise_explained(error, tasks, commits_itself=not begins)
+            raise_explained(error, tasks)
 
     def _open_database(self) -> "Database":
         return asyncio.run_coroutine_threadsafe(self._get_database(), self._loop).result()
@@ -187,8 +185,7 @@ class Client:
     async def _look(self, ids: Sequence[int]) -> "Mapping[int, TaskResult | None]":
         from runner.queries.task.results import endings
 
-        threads = (await self._get_database()).threads
-        return await asyncio.to_thread(threads.follow, endings, ids, begins=False, prepares=True, writes=False)
+        return await asyncio.to_thread((await self._get_database()).threads.read, endings, ids)
 
     def opening(self) -> Future[None]:
         """Open the database if it is not open; the future resolves when that has succeeded or failed."""

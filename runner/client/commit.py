@@ -57,26 +57,19 @@ async def submit_alone(database: "Database", tasks: Sequence[NewTask], *, notify
         SubmitUncertain: the connection broke during the commit; the tasks may exist.
         DatabaseUnavailable: the database cannot be reached; the tasks do not exist.
     """
-    from runner.store.submit import submit_with_result, takes_one_statement  # importing SQLAlchemy takes 0.25 s
+    from runner.store.submit import submit_with_result  # importing SQLAlchemy takes 0.25 s
 
-    single = takes_one_statement(tasks)
-    write = database.write_single if single else database.write
     try:
-        return await write(submit_with_result, tasks, notify=notify)
+        return await database.write(submit_with_result, tasks, notify=notify)
     except DatabaseUnavailable as error:
-        raise_explained(error, tasks, commits_itself=single and database.dialect.row_locks)
+        raise_explained(error, tasks)
 
 
-def raise_explained(error: DatabaseUnavailable, tasks: Sequence[NewTask], *, commits_itself: bool) -> NoReturn:
-    """Raise SubmitUncertain for a connection that broke during the commit, and any other error as it is.
-
-    Args:
-        commits_itself: True if the only statement is the commit.
-    """
+def raise_explained(error: DatabaseUnavailable, tasks: Sequence[NewTask]) -> NoReturn:
+    """Raise SubmitUncertain for a connection that broke during the commit, and any other error as it is."""
     from runner.db.errors import is_answered
 
-    committing = error.stage == "commit" or (commits_itself and error.stage == "statement")
-    if not committing or is_answered(error.__cause__):
+    if error.stage != "commit" or is_answered(error.__cause__):
         raise error
     raise uncertain(error, tasks) from error.__cause__
 

@@ -1,4 +1,15 @@
-"""Database: reading and writing transactions, with the set-up for each database."""
+"""Database: reading and writing transactions, with the set-up for each database.
+
+A caller runs a verb with `read` or `write`. The verb declares its statements beside its definition, in `Needs`, which
+selects the connection:
+
+- any statements: the pool of SQLAlchemy; a read is one snapshot
+- prepared statements on a server: the StatementPool, in one transaction or each by itself
+- prepared statements that write a file: the FileWriter, which can commit several verbs together
+
+`threads` has the same `read` and `write` for threads without an event loop. A single submit has `insert` there and in
+`loops`. `for_handler` has connections of its own, because a transaction of a handler may last for minutes.
+"""
 
 import asyncio
 import time
@@ -6,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeAlias
 
 import sqlalchemy as sa
 
@@ -18,11 +29,12 @@ from runner.db.errors import fact_of, is_lock_timeout, retries, retry_pause, tra
 from runner.db.file_writer import FileWriter
 from runner.db.filesystem import refuse_unsafe
 from runner.db.handler_transactions import HandlerTransactions, Wait
+from runner.db.needs import Needs, needs_of
 from runner.db.row_locks import lock_of
 from runner.db.schema import tables
 from runner.db.thread_connections import ThreadConnections
 from runner.db.transaction import BlockingTransaction, Transaction, TransactionStage, interruptible, within_deadline
-from runner.errors import DatabaseRefused, DatabaseUnavailable, LockNotReleased, RowLocked, StoreError
+from runner.errors import DatabaseRefused, DatabaseUnavailable, LockNotReleased, RowLocked, Stage, StoreError
 from runner.settings import Settings
 from runner.text.stuck_row import lock_advice, lock_text
 from runner.urls import DatabaseUrl, async_url, redacted, sync_url
@@ -33,6 +45,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 StoreVerb = Callable[Concatenate[Transaction, P], Awaitable[T]]
 """An operation on the store: takes an open transaction and its own arguments."""
+
+Work: TypeAlias = Callable[[Transaction], Awaitable[T]]
+"""A verb with its arguments."""
 
 
 class Database:
@@ -187,7 +202,7 @@ class Database:
 
     @asynccontextmanager
     async def reading(self, deadline: float | None = None) -> AsyncIterator[Transaction]:
-        """Open a read-only transaction on one snapshot.
+        """Open a read-only transaction on one snapshot. Cancelling its task ends a running statement.
 
         Args:
             deadline: maximum seconds of a statement; None for no limit.
@@ -240,43 +255,57 @@ class Database:
         """The limit that makes handlers wait for their transactions, as text."""
         return self._handlers.limit_reason
 
+    async def read(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a verb of the store in a reading transaction of its own, as it declares in `Needs`."""
+
+        def run(tx: Transaction) -> Awaitable[T]:
+            return verb(tx, *args, **kwargs)
+
+        needs = needs_of(verb, self.dialect, *args, **kwargs)
+        if needs is Needs.TRANSACTION:
+            return await shielded(_in_block(self.reading, run, TransactionStage()))
+        return await shielded(_retried(partial(_in_block, partial(self._prepared, verb, needs), run)))
+
+    async def write(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a verb of the store in a writing transaction of its own, as it declares in `Needs`.
+
+        It runs again if a concurrent transaction made it fail. The stage of a DatabaseUnavailable is the commit if its
+        changes may be durable.
+
+        Raises:
+            LockNotReleased: another transaction holds a lock for which the last attempt waited in vain.
+        """
+
+        def run(tx: Transaction) -> Awaitable[T]:
+            return verb(tx, *args, **kwargs)
+
+        needs = needs_of(verb, self.dialect, *args, **kwargs)
+        if needs is not Needs.TRANSACTION:
+            if (writer := self._file_writer) is not None:
+                return await shielded(_retried(partial(self._write_file, writer, run)))
+            stage: Stage = "commit" if needs is Needs.PREPARED else "statement"
+            return await shielded(_retried(partial(_in_block, partial(self._prepared, verb, needs), run, stage=stage)))
+        try:
+            return await shielded(_retried(partial(_in_block, self.writing, run)))
+        except DatabaseRefused as error:
+            if isinstance(error, RowLocked) or not is_lock_timeout(error):
+                raise
+            raise await self._with_holder(error) from error.__cause__
+
     @asynccontextmanager
-    async def single(self, verb: object = None, *, whole: bool = False) -> AsyncIterator[Transaction]:
-        """Open a transaction for one prepared statement, with minimal overhead; on SQLite it only reads.
+    async def _prepared(self, verb: object, needs: Needs) -> AsyncIterator[Transaction]:
+        """Open a transaction for prepared statements; in a file it only reads.
 
         Args:
             verb: the verb that runs in it. It gets the connection that it had before, if that is idle.
-            whole: True to make all statements of the block one transaction; without it each commits by itself.
         """
         if self._read_only:
             async with self.reading() as tx:
                 yield tx
             return
-        begin = self.dialect.whole if whole else nullcontext
+        begin = self.dialect.whole if needs is Needs.PREPARED_TRANSACTION else nullcontext
         async with self._translated(), self._statements.checkout(verb) as pooled, begin(pooled.driver):
             yield Transaction(pooled.connection, self.tables, self.dialect, pooled.driver)
-
-    async def read(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a verb of the store in its own reading transaction."""
-
-        async def transaction() -> T:
-            async with self.reading() as tx:
-                return await verb(tx, *args, **kwargs)
-
-        return await shielded(transaction())
-
-    async def write(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a verb of the store in its own writing transaction; retry if a concurrent one made it fail.
-
-        Raises:
-            LockNotReleased: another transaction holds a lock for which the last attempt waited in vain.
-        """
-        try:
-            return await shielded(_retried(partial(_in_block, self.writing, lambda tx: verb(tx, *args, **kwargs))))
-        except DatabaseRefused as error:
-            if isinstance(error, RowLocked) or not is_lock_timeout(error):
-                raise
-            raise await self._with_holder(error) from error.__cause__
 
     async def _with_holder(self, error: DatabaseRefused) -> DatabaseRefused:
         """The error with the lock and the session that holds it; unchanged if it is released."""
@@ -290,32 +319,9 @@ class Database:
             why=f"{fact_of(error.__cause__ or error)}: {lock_text(lock)}", remedy=f"{advice[:1].upper()}{advice[1:]}"
         )
 
-    async def write_single(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a verb of prepared statements only; like `write` with fewer round trips.
-
-        On SQLite it is one call to the thread of a connection: a busy event loop does not keep the file locked.
-        """
-        return await self._write_prepared(partial(self.single, verb), lambda tx: verb(tx, *args, **kwargs))
-
-    async def write_prepared(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a verb of prepared statements only; like `write_single`, but in one transaction on PostgreSQL too."""
-        return await self._write_prepared(partial(self.single, verb, whole=True), lambda tx: verb(tx, *args, **kwargs))
-
-    async def _write_prepared(self, begin: Any, verb: Callable[[Transaction], Awaitable[T]]) -> T:
-        if (writer := self._file_writer) is not None:
-            return await shielded(_retried(partial(self._write_file, writer, verb)))
-        return await shielded(_retried(partial(_in_block, begin, verb)))
-
-    async def _write_file(
-        self, writer: FileWriter, verb: Callable[[Transaction], Awaitable[T]], progress: TransactionStage
-    ) -> T:
+    async def _write_file(self, writer: FileWriter, run: Work[T], progress: TransactionStage) -> T:
         async with self._translated():
-            return await writer.write(verb, progress)
-
-    async def read_single(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a verb that executes one reading statement, with minimal overhead."""
-        begin = partial(self.single, verb)
-        return await shielded(_retried(partial(_in_block, begin, lambda tx: verb(tx, *args, **kwargs))))
+            return await writer.write(run, progress)
 
     async def dispose(self) -> None:
         """Close all connections. An open SQLite connection would prevent the process from exiting."""
@@ -351,13 +357,18 @@ class Database:
 
 async def _in_block(
     begin: Callable[[], AbstractAsyncContextManager[Transaction]],
-    verb: Callable[[Transaction], Awaitable[T]],
+    run: Work[T],
     progress: TransactionStage,
+    stage: Stage = "statement",
 ) -> T:
-    """Run a verb in a transaction of its own."""
+    """Run a verb in a transaction of its own.
+
+    Args:
+        stage: the stage of its statements: "commit" if they commit by themselves.
+    """
     async with begin() as tx:
-        progress.stage = "statement"
-        result = await verb(tx)
+        progress.stage = stage
+        result = await run(tx)
         progress.stage = "commit"
     return result
 

@@ -6,7 +6,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import sqlalchemy as sa
 
@@ -22,6 +22,7 @@ from runner.errors import (
     ReadOnlyDatabase,
     ResourceLimitReached,
     RowLocked,
+    Stage,
     StatementTimeout,
     StoreError,
     ValueRejected,
@@ -476,7 +477,7 @@ def raise_if_final(error: StoreError) -> None:
         raise DatabaseUnusable(url=error.fields.get("url", "file"), why=why) from error
 
 
-def raise_translated(error: Exception, url: str, stage: Literal["connect", "statement", "commit"]) -> NoReturn:
+def raise_translated(error: Exception, url: str, stage: Stage) -> NoReturn:
     """Raise the translation of a driver's error, or any other error as it is.
 
     Args:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from psycopg import OperationalError
 from psycopg.errors import error_from_result
@@ -19,6 +19,9 @@ from runner.db.server_connection import ReadOnlyServer
 from runner.db.server_encoding import codec_of, escaped
 from runner.db.statement import SingleInsert, require_inserted
 from runner.db.thread_connections import ThreadConnection, ThreadConnections
+
+if TYPE_CHECKING:
+    from runner.errors import Stage
 
 CLOSE_TIMEOUT = 5.0
 """Seconds allowed for the statements of event loops in other threads when the connections close."""
@@ -283,10 +286,10 @@ class LoopConnections:
         pool = self._pools.get(asyncio.get_running_loop()) or self._new_pool()
         attempt, end = 1, time.monotonic() + connect.BUSY_SECONDS
         while True:
-            stage: Literal["connect", "statement"] = "connect"
+            stage: Stage = "connect"
             try:
                 connection = await pool.take()
-                stage = "statement"
+                stage = "commit"
                 return await connection.send(insert, payload)
             except Exception as error:
                 if not retries(error, attempt, end):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -16,9 +16,13 @@ from runner.db.connector import DEFAULT_CONNECTOR, Connector
 from runner.db.dialects import DIALECTS
 from runner.db.errors import is_locked, lost_prepared, raise_translated, retries, retry_pause
 from runner.db.file_identity import OpenFiles
+from runner.db.needs import Needs, needs_of
 from runner.db.schema import Tables
 from runner.db.semaphore import FairSemaphore, InterruptibleLock, SemaphoreRequest, granted_in_thread
 from runner.db.statement import SingleInsert, StatementFrame, Steps, compiled_for, require_inserted
+
+if TYPE_CHECKING:
+    from runner.errors import Stage
 
 T = TypeVar("T")
 
@@ -86,21 +90,22 @@ class ThreadConnections:
         self._idle: list[ThreadConnection] = []  # appending and removing are safe in threads
         self._closed = False
 
-    def run(self, work: Callable[[ThreadConnection], T], *, begins: bool, writes: bool = True) -> T:
+    def run(self, work: Callable[[ThreadConnection], T], needs: Needs, *, writes: bool = True) -> T:
         """Call a function in a transaction. A connection on which something failed is closed.
 
         Args:
             work: executes the statements; called again if a concurrent transaction made them fail.
-            begins: False for a single statement, which commits by itself, and for statements that read.
+            needs: Needs.PREPARED if each statement commits by itself; statements that read never begin a transaction.
             writes: False for statements that read, each a snapshot of its own, and do not wait for writers.
 
         Raises:
             StoreError: an error of the database.
         """
-        begin, semaphore = self._dialect.begin if begins else None, self._semaphore if writes else self._readers
+        begin = None if needs is Needs.PREPARED or not writes else self._dialect.begin
+        semaphore = self._semaphore if writes else self._readers
         attempt, end = 1, time.monotonic() + connect.BUSY_SECONDS
         while True:
-            stage: Literal["connect", "statement", "commit"] = "connect"
+            stage: Stage = "connect"
             request = SemaphoreRequest()
             try:
                 try:
@@ -108,7 +113,7 @@ class ThreadConnections:
                     granted_in_thread(request)
                     connection = self._take() or self.open()
                     try:
-                        stage = "statement"
+                        stage = "statement" if begin or not writes else "commit"
                         self._begin(connection, begin)
                         try:
                             result = work(connection)
@@ -153,21 +158,27 @@ class ThreadConnections:
             raise error
         return connect.when_unlocked(partial(work, connection))[0]
 
-    def follow(
-        self,
-        verb: Callable[..., Steps[T]],
-        *args: Any,
-        begins: bool,
-        prepares: bool,
-        writes: bool = True,
-    ) -> T:
-        """Execute the steps of a verb in `run` and return its result.
+    def read(self, verb: Callable[..., Steps[T]], *args: Any) -> T:
+        """Execute the steps of a verb that reads, each on a snapshot of its own, and return its result.
 
         Args:
             verb: takes the frame of its statements and `args`, and returns its steps.
-            prepares: True for one statement, or statements that read.
         """
-        options = {} if prepares else self._dialect.unprepared
+        return self.run(self._follow(verb, args, needs_of(verb, self._dialect, *args)), Needs.PREPARED, writes=False)
+
+    def write(self, verb: Callable[..., Steps[T]], *args: Any) -> T:
+        """Execute the steps of a verb in a transaction of its own, as it declares in `Needs`, and return its result.
+
+        Args:
+            verb: takes the frame of its statements and `args`, and returns its steps.
+        """
+        needs = needs_of(verb, self._dialect, *args)
+        return self.run(self._follow(verb, args, needs), needs)
+
+    def _follow(
+        self, verb: Callable[..., Steps[T]], args: tuple[Any, ...], needs: Needs
+    ) -> Callable[[ThreadConnection], T]:
+        options = self._dialect.unprepared if needs is Needs.TRANSACTION else {}
 
         def work(connection: ThreadConnection) -> T:
             # The driver reads the server's version, on which the statements depend, as it connects.
@@ -183,14 +194,17 @@ class ThreadConnections:
                 result: T = end.value
                 return result
 
-        return self.run(work, begins=begins, writes=writes)
+        return work
 
     def _new_frame(self) -> StatementFrame:
         return StatementFrame(self._tables, self._dialect, compiled_for(self._get_engine().dialect))
 
+    def insert(self, insert: SingleInsert, payload: str) -> int:
+        """Submit one task and return its id."""
+        return self.run(partial(self._insert, insert, payload), Needs.PREPARED)
+
     @staticmethod
-    def insert(insert: SingleInsert, payload: str, connection: ThreadConnection) -> int:
-        """Submit one task and return its id, in `run`."""
+    def _insert(insert: SingleInsert, payload: str, connection: ThreadConnection) -> int:
         cursor = connection.by_position
         cursor.execute(insert.sql, (*insert.before, payload, *insert.after))
         if not cursor.description:  # SQLite has the id of an earlier row if this one was skipped

@@ -6,17 +6,19 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
-from typing import Any, Literal, TypeVar
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from runner.db.async_core import AsyncCoreConnection
 from runner.db.dialects import Dialect
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables
 from runner.db.server_watch import answer_within
 from runner.db.statement import Prepared, Step, Steps, compiled_for, follow, follow_async
 from runner.db.types import db_now
+from runner.errors import Stage
 
 T = TypeVar("T")
 
@@ -138,6 +140,17 @@ class Transaction:
 NOW = sa.select(db_now())
 
 
+@lru_cache
+def _now(driver: sa.Dialect) -> Prepared:
+    return Prepared(NOW, driver)
+
+
+@needs(Needs.PREPARED)
+async def require_answer(tx: Transaction) -> None:
+    """Ask the database for any answer, on a connection for prepared statements."""
+    await tx.run(_now(tx.driver), {})
+
+
 async def clock(tx: Transaction) -> datetime:
     """Return the database's time, the reference for all ages."""
     now: datetime = await tx.scalar(NOW)
@@ -148,7 +161,7 @@ async def clock(tx: Transaction) -> datetime:
 class TransactionStage:
     """The last step that a transaction began."""
 
-    stage: Literal["connect", "statement", "commit"] = "connect"
+    stage: Stage = "connect"
 
 
 ANSWER_MARGIN = 2.0

@@ -198,7 +198,7 @@ class StuckRows:
         if (runner_id, text) == self._stored or (text is None and self._stored[1] is None):
             return
         try:
-            await database.write_single(write_stuck, runner_id, text)
+            await database.write(write_stuck, runner_id, text)
         except StoreError as error:
             log.warning("could not store the stuck rows for other processes: %s", error)
         else:
@@ -280,7 +280,7 @@ async def set_locked_apart(database: Database, stuck: StuckRows, verb: StuckVerb
     """
     if not tasks:
         return
-    rows = sorted(await database.write_single(locked, list(tasks)))
+    rows = sorted(await database.write(locked, list(tasks)))
     sessions = await blocking_sessions(database, rows) if rows else {}
     for id in rows:
         stuck.set_apart(verb, id, tasks[id], LOCKED, sessions.get(id))

@@ -1,6 +1,6 @@
 """The errors of this project: each docstring is the message."""
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from runner.errors.root import (
     CountChanged,
@@ -202,11 +202,15 @@ class StoreError(RunnerError):
     exit_code = 4
 
 
+Stage: TypeAlias = Literal["connect", "statement", "commit"]
+"""A step of a transaction. A statement that commits by itself is a commit."""
+
+
 class DatabaseUnavailable(StoreError):
     """The database {url} cannot be reached: {why}. Check that it is running and that the URL is correct."""
 
-    stage: Literal["connect", "statement", "commit"] = "connect"
-    """The last step that the transaction began. Its effects are unknown after the last step that can commit."""
+    stage: Stage = "connect"
+    """The last step that the transaction began. After a commit began, its effects are unknown without an answer."""
 
 
 class DatabaseNotOpened(DatabaseUnavailable):

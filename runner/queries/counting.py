@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.dialects import Dialect, OrderedJoin
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state
 from runner.db.schema.task import Condition, is_final_state
 from runner.db.transaction import Transaction
@@ -67,6 +68,7 @@ MOST_LANES = 10_000
 """Maximum number of lanes in which waiting tasks are counted."""
 
 
+@needs(Needs.PREPARED)
 async def lane_heads(tx: Transaction) -> list[Head]:
     """Read the first MOST_LANES lanes with waiting tasks, in the order of their queues.
 

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS
 from runner.db.errors import locks_refused
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -38,6 +39,7 @@ class Start(NamedTuple):
     ago: float
 
 
+@needs(Needs.PREPARED)
 async def mark_started(tx: Transaction, holder: int, starts: Sequence[Start]) -> None:
     """Mark prefetched tasks as started, each if its fence still matches.
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state
 from runner.db.schema.task import Condition
 from runner.db.statement import Prepared
@@ -38,6 +39,7 @@ class Overdue(NamedTuple):
     unbound: bool
 
 
+@needs(Needs.PREPARED)
 async def any_overdue(tx: Transaction) -> Overdue:
     """Return whether there are such tasks: one cheap statement for frequent checks."""
     rows = await tx.run(_any_overdue(tx.tables, tx.driver), {})

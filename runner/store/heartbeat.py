@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
@@ -283,6 +284,7 @@ class Usage(NamedTuple):
 UNKNOWN_USAGE = Usage()
 
 
+@needs(Needs.PREPARED)
 async def heartbeat(
     tx: Transaction,
     runner_id: int,
@@ -356,6 +358,7 @@ def _is_it(tables: Tables) -> sa.ColumnElement[bool]:
     return tables.runner.c.id == sa.bindparam("runner", type_=sa.BigInteger)
 
 
+@needs(Needs.PREPARED)
 async def write_stuck(tx: Transaction, runner_id: int, stuck: str | None) -> None:
     """Store the stuck rows of a runner, for other processes.
 

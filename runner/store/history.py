@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state, state_literal
 from runner.db.schema.partitions import ROW_TIMEOUT, submit_watch
 from runner.db.statement import Frame, Prepared, Step, Steps
@@ -232,6 +233,7 @@ def _prepared(tables: Tables, driver: sa.Dialect, verb: str) -> list[Prepared]:
     return [Prepared(statement, driver) for statement in statements]
 
 
+@needs(Needs.PREPARED)
 async def prepare_successes(tx: Transaction, deletes: bool) -> None:
     """Compile the statements for the success of tasks just claimed, and execute nothing.
 

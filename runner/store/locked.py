@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -12,6 +13,7 @@ from runner.db.types import is_listed
 from runner.policy.selection import listed
 
 
+@needs(Needs.PREPARED)
 async def locked(tx: Transaction, ids: Sequence[int]) -> set[int]:
     """Return the live tasks among these whose rows another transaction locks; none on a database without row locks.
 

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS
 from runner.db.errors import locks_refused
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -145,6 +146,7 @@ def _has_fence(tables: Tables) -> sa.ColumnElement[bool]:
     return condition
 
 
+@needs(Needs.PREPARED)
 async def last_checkpoints(tx: Transaction, task_ids: Sequence[int]) -> dict[int, tuple[int, str]]:
     """Read the number and the JSON text of the last checkpoint of each task that has one, by task id.
 

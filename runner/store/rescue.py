@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -45,6 +46,7 @@ class Rescuer(NamedTuple):
     available_for: float
 
 
+@needs(Needs.PREPARED)
 async def any_lost(tx: Transaction, rescuer: Rescuer | None, grace: float) -> bool:
     """Return True if there are tasks to rescue: one cheap statement for frequent checks.
 

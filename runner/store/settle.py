@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, same_id
+from runner.db.dialects import DIALECTS, Dialect, same_id
 from runner.db.errors import is_concurrent, locks_refused
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -121,6 +122,13 @@ class SettleShape(Enum):
     JUDGED = "lock and read the rows that no other transaction locks, and judge each outcome by its row"
 
 
+def _needs(
+    _dialect: Dialect, _holder: int, _batch: object, shape: SettleShape = SettleShape.JUDGED, *_: object, **__: object
+) -> Needs:
+    return Needs.PREPARED if shape is SettleShape.SUCCESSES else Needs.TRANSACTION
+
+
+@needs(_needs)
 async def settle(
     tx: Transaction,
     holder: int,

@@ -7,7 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS
+from runner.db.dialects import DIALECTS, Dialect
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, state_literal
 from runner.db.statement import Frame, Prepared, SingleInsert, Step, Steps, require_inserted
 from runner.db.transaction import Transaction
@@ -35,6 +36,20 @@ CHUNK = 2_000
 """Tasks per statement. More is not faster and makes the parameters large."""
 
 
+def takes_one_statement(tasks: Sequence[NewTask]) -> bool:
+    """Return True if a single statement submits these tasks: it reads no other tasks, and needs no transaction."""
+    alike = [tasks.like] if isinstance(tasks, TaskBatch) else tasks
+    return len(tasks) <= CHUNK and not any(task.unique_key or task.after or task.order_key for task in alike)
+
+
+def _needs(dialect: Dialect, tasks: Sequence[NewTask], *_: object, **__: object) -> Needs:
+    if not takes_one_statement(tasks):
+        return Needs.TRANSACTION
+    # PostgreSQL inserts all tasks or none. Elsewhere the ids are compared before the commit; see `inserting_all`.
+    return Needs.PREPARED if len(tasks) == 1 or dialect.is_server else Needs.PREPARED_TRANSACTION
+
+
+@needs(lambda dialect, task, **_: _needs(dialect, [task]))
 async def submit(tx: Transaction, task: NewTask, *, notify: bool = True) -> int:
     """Submit one task; it exists when the caller's transaction commits.
 
@@ -52,6 +67,7 @@ async def submit(tx: Transaction, task: NewTask, *, notify: bool = True) -> int:
     return task_id
 
 
+@needs(_needs)
 async def submit_many(tx: Transaction, tasks: Sequence[NewTask], *, notify: bool = True) -> list[int]:
     """Submit many tasks with few statements.
 
@@ -68,6 +84,7 @@ async def submit_many(tx: Transaction, tasks: Sequence[NewTask], *, notify: bool
     return (await submit_with_result(tx, tasks, notify=notify)).ids
 
 
+@needs(_needs)
 def submit_with_result(
     tx: Transaction, tasks: Sequence[NewTask], *, notify: bool = True
 ) -> Coroutine[Any, Any, SubmitResult]:
@@ -79,6 +96,7 @@ def submit_with_result(
     return tx.follow(submit_steps(tx, tasks, notify))
 
 
+@needs(_needs)
 def submit_steps(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[SubmitResult]:
     """The statements that submit tasks, for any kind of connection.
 
@@ -136,12 +154,6 @@ def single_insert(frame: Frame, task: NewTask, notify: bool) -> SingleInsert | N
     step = _insert_step(frame, [task], [], notify, returns_id=not frame.dialect.last_row_id)
     before, after = step.prepared.around("shared_payload", step.parameters)
     return SingleInsert(task, step.prepared.sql, before, after)
-
-
-def takes_one_statement(tasks: Sequence[NewTask]) -> bool:
-    """Return True if a single statement submits these tasks: it reads no other tasks, and needs no transaction."""
-    alike = [tasks.like] if isinstance(tasks, TaskBatch) else tasks
-    return len(tasks) <= CHUNK and not any(task.unique_key or task.after or task.order_key for task in alike)
 
 
 def _insert_steps(

@@ -141,7 +141,7 @@ class Drain:
     async def _lanes(self) -> Lanes:
         start = LanePosition(self.database.dialect.position(EARLIEST), 0)
         lanes = Lanes(lambda lane: lane.handler in self.handlers, start)
-        lanes.survey(await self.database.read_single(survey))
+        lanes.survey(await self.database.read(survey))
         return lanes
 
     async def _claim_next(self, lanes: Lanes, runner_id: int) -> Claimed | None:
@@ -149,7 +149,7 @@ class Drain:
             return None
         handler_terms = {name: handler_defaults(handler, self.settings) for name, handler in self.handlers.items()}
         claimant = Claimant(runner_id, "test", int(self.settings.payload_limit))
-        claimed = await self.database.write_single(claim, claimant, lanes.positions, handler_terms, 1)
+        claimed = await self.database.write(claim, claimant, lanes.positions, handler_terms, 1)
         return claimed[0] if claimed else None
 
     async def _attempt(self, task: Claimed, runner_id: int) -> Ran:

@@ -229,7 +229,7 @@ async def claim_twice(database: Database) -> None:
     await database.write(submit_many, [NewTask("work"), NewTask("work")])
     await worker.survey()
     every = claim_limited.LimitedLanes([*worker.lanes.heads], worker.start)
-    await database.write_prepared(claim_limited.claim_limited, worker.who, every, worker.terms, 10)
+    await database.write(claim_limited.claim_limited, worker.who, every, worker.terms, 10)
 
 
 async def claim_the_urgent(database: Database) -> None:

@@ -59,7 +59,7 @@ class Gate:
         self.sizes.append(len(tasks))
         self.arrived.set()
         await self._open.acquire()
-        return await self._database.write_single(submit_with_result, tasks)
+        return await self._database.write(submit_with_result, tasks)
 
 
 @pytest.fixture

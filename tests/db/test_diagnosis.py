@@ -13,11 +13,12 @@ from tests.db.test_file_identity import in_mount
 CONNECT = """
 import os, sys, tempfile
 from runner.db.database import Database
+from runner.db.needs import Needs
 
 def connect(url):
     database = Database.open(url)
     try:
-        database.threads.run(lambda connection: connection.cursor.execute("SELECT 1"), begins=True)
+        database.threads.run(lambda connection: connection.cursor.execute("SELECT 1"), Needs.TRANSACTION)
     finally:
         database.threads.close()
 

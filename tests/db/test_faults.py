@@ -32,7 +32,8 @@ _REAL = {"payload": '{"word": "ключ"}'}
 
 
 async def put(database: Database, **options: object) -> int:
-    return await database.write(submit, NewTask("work", **options))  # type: ignore[arg-type]
+    async with database.writing() as tx:
+        return await submit(tx, NewTask("work", **options))  # type: ignore[arg-type]
 
 
 async def tasks(database: Database) -> int:

@@ -17,9 +17,10 @@ from runner.db import server_connection, server_watch, transaction
 from runner.db.connector import Connector
 from runner.db.database import Database
 from runner.db.dialects import DIALECTS
+from runner.db.needs import Needs, needs
 from runner.db.server_watch import AnswerLimits, answer_within
 from runner.db.statement import StatementFrame
-from runner.db.transaction import Transaction, clock
+from runner.db.transaction import Transaction, clock, require_answer
 from runner.errors import DatabaseUnavailable
 from runner.model.task import NewTask
 from runner.settings import Settings
@@ -68,24 +69,30 @@ async def ends(call: Awaitable[object], *words: str, bound: float = BOUND) -> No
 
 async def test_a_single_statement_ends_within_its_limit(server: Server, url: str) -> None:
     database = Database.open(url, connector=Connector(LIMITS))
-    await database.read_single(clock)
+    await database.read(require_answer)
     server.hang()
-    await ends(database.read_single(clock), "no answer for 1.", f"from 127.0.0.1:{server.port} (pid ")
-    await ends(database.read_single(clock), "no answer for 1.0 s from 127.0.0.1:", "while connecting")
+    await ends(database.read(require_answer), "no answer for 1.", f"from 127.0.0.1:{server.port} (pid ")
+    await ends(database.read(require_answer), "no answer for 1.0 s from 127.0.0.1:", "while connecting")
     started = time.monotonic()
     await database.dispose()
     assert time.monotonic() - started < BOUND
 
 
-@pytest.mark.parametrize("verb", ["read", "write", "write_prepared", "heartbeat"])
-async def test_each_kind_of_transaction_ends_within_its_limit(server: Server, url: str, verb: str) -> None:
+@pytest.mark.parametrize("way", ["read", "write"])
+@pytest.mark.parametrize(("declared", "limit"), [*((each, 1.0) for each in Needs), (Needs.PREPARED, 0.5)])
+async def test_each_kind_of_transaction_ends_within_its_limit(
+    server: Server, url: str, way: str, declared: Needs, limit: float
+) -> None:
+    @needs(declared)
+    async def ask(tx: Transaction) -> None:
+        await require_answer(tx)
+
     database = Database.open(url, connector=Connector(LIMITS))
-    limits = {"heartbeat": 0.5}
-    call = getattr(database, "write_single" if verb == "heartbeat" else verb)
-    await call(clock)
+    call = getattr(database, way)
+    await call(ask)
     server.hang()
-    with answer_within(limits.get(verb, 1.0)):
-        await ends(call(clock), f"no answer for {limits.get(verb, 1.0)}"[:-1])
+    with answer_within(limit):
+        await ends(call(ask), f"no answer for {limit}"[:-1])
     await database.dispose()
 
 
@@ -111,7 +118,7 @@ async def test_submits_end_within_their_limit(server: Server, url: str) -> None:
     assert insert is not None
     loops, threads = database.loops, database.threads
     assert loops is not None
-    in_thread = partial(threads.run, partial(threads.insert, insert, "{}"), begins=False)
+    in_thread = partial(threads.insert, insert, "{}")
     await loops.insert(insert, "{}")
     await asyncio.to_thread(in_thread)
     server.hang()
@@ -178,7 +185,7 @@ async def test_a_statement_that_waits_for_a_lock_is_cancelled(url: str, monkeypa
         other.execute("LOCK TABLE task")
         for _ in range(2):
             await ends(
-                database.write_single(submit_with_result, [NewTask("work")]),
+                database.write(submit_with_result, [NewTask("work")]),
                 "no answer for ",
                 "cancelled a statement",
                 "; table task is locked, held by process ",
@@ -192,8 +199,8 @@ async def test_a_statement_that_waits_for_a_lock_is_cancelled(url: str, monkeypa
 
 async def test_an_answer_that_a_busy_event_loop_reads_late_is_no_outage(url: str) -> None:
     database = Database.open(url, connector=Connector(LIMITS))
-    await database.read_single(clock)
-    statement = asyncio.ensure_future(database.read_single(clock))
+    await database.read(require_answer)
+    statement = asyncio.ensure_future(database.read(require_answer))
     while not any(connection.since for connection in list(server_watch.WATCH._connections)):
         await asyncio.sleep(0)
     time.sleep(2.5)

@@ -96,7 +96,7 @@ async def test_no_way_to_the_history_replaces_an_earlier_task(
     item = settlement(task, new_outcome)
     if way == "fast" and isinstance(new_outcome, Done):
         with suppress(DatabaseRefused):  # by the key of the partition
-            assert await database.write_single(settle_done, runner.id, [item]) == set()
+            assert await database.write(settle_done, runner.id, [item]) == set()
     elif way == "own transaction":
         with pytest.raises(DatabaseRefused, match=f"an earlier task with the id {old}"):
             await database.write(lambda tx: tx.follow(complete_steps(tx, runner.id, FinishedTask(old, task.fence))))

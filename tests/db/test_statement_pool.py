@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from runner.db import connect
 from runner.db.database import Database
 from runner.db.handler_transactions import Wait
+from runner.db.needs import Needs, needs
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.errors import DatabaseLocked, DatabaseUnavailable, ValueRejected
@@ -26,13 +27,14 @@ async def test_a_statement_that_outlives_the_database_closes_its_connection(migr
     database = Database.open(migrated_url)
     begun, go_on = asyncio.Event(), asyncio.Event()
 
+    @needs(Needs.PREPARED)
     async def wait(tx: Transaction) -> None:
         begun.set()
         await go_on.wait()
 
     closed: list[object] = []
     sa.event.listen(database.engine.sync_engine, "close", lambda connection, _: closed.append(connection))
-    statement = asyncio.ensure_future(database.read_single(wait))
+    statement = asyncio.ensure_future(database.read(wait))
     await begun.wait()
     await database.dispose()
     assert not closed
@@ -46,11 +48,12 @@ async def test_a_connection_serves_the_next_statement(migrated_url: str) -> None
     opened: list[object] = []
     sa.event.listen(database.engine.sync_engine, "connect", lambda connection, _: opened.append(connection))
 
+    @needs(Needs.PREPARED)
     async def nothing(tx: Transaction) -> None:
         return None
 
     for _ in range(3):
-        await database.write_single(nothing)
+        await database.write(nothing)
     assert len(opened) == 1
     await database.dispose()
 
@@ -58,24 +61,27 @@ async def test_a_connection_serves_the_next_statement(migrated_url: str) -> None
 async def test_a_verb_gets_the_connection_that_it_had_last(migrated_url: str) -> None:
     database, together = Database.open(migrated_url), asyncio.Barrier(2)
 
+    @needs(Needs.PREPARED)
     async def claim(tx: Transaction, alone: bool) -> object:
         alone or await together.wait()
         return tx.connection
 
+    @needs(Needs.PREPARED)
     async def settle(tx: Transaction, alone: bool) -> object:
         return await claim(tx, alone)
 
-    first = await asyncio.gather(database.read_single(claim, False), database.read_single(settle, False))
+    first = await asyncio.gather(database.read(claim, False), database.read(settle, False))
     assert first[0] is not first[1]
     for _ in range(2):
-        assert await database.read_single(claim, True) is first[0]
-        assert await database.read_single(settle, True) is first[1]
+        assert await database.read(claim, True) is first[0]
+        assert await database.read(settle, True) is first[1]
     await database.dispose()
 
 
 async def test_prepared_statements_of_one_transaction_commit_or_roll_back_together(migrated_url: str) -> None:
     database = Database.open(migrated_url)
 
+    @needs(Needs.PREPARED_TRANSACTION)
     async def rename(tx: Transaction, name: str, fails: bool) -> list[Any]:
         queue = tx.tables.queue
         name_now = sa.bindparam("now", type_=sa.Text)
@@ -89,9 +95,9 @@ async def test_prepared_statements_of_one_transaction_commit_or_roll_back_togeth
             raise ZeroDivisionError
         return inserted
 
-    assert await database.write_prepared(rename, "kept", fails=False) == [("kept",)]
+    assert await database.write(rename, "kept", fails=False) == [("kept",)]
     with pytest.raises(ZeroDivisionError):
-        await database.write_prepared(rename, "gone", fails=True)
+        await database.write(rename, "gone", fails=True)
     async with database.reading() as tx:
         assert (await tx.rows(sa.select(tx.tables.queue.c.name))) == [("kept",)]
     await database.dispose()
@@ -110,11 +116,15 @@ async def test_a_lock_that_is_not_free_in_time_leaves_the_transaction_usable(
         prepared = Prepared(lock, tx.driver)
         return await tx.await_locks(prepared, {}, "20ms"), await tx.run(Prepared(sa.select(1), tx.driver), {})
 
+    @needs(Needs.PREPARED_TRANSACTION)
+    async def wait_prepared(tx: Transaction) -> tuple[bool, list[Any]]:
+        return await wait(tx)
+
     async with rival.writing() as other:
         await other.rows(lock)
-        for write in (database.write_prepared, database.write):
-            assert await write(wait) == (False, [(1,)])
-    assert await database.write_prepared(wait) == (True, [(1,)])
+        for verb in (wait_prepared, wait):
+            assert await database.write(verb) == (False, [(1,)])
+    assert await database.write(wait_prepared) == (True, [(1,)])
 
 
 async def tasks(database: Database) -> int:
@@ -126,7 +136,7 @@ async def tasks(database: Database) -> int:
 async def test_a_transaction_begins_when_another_program_ends_its_own(database: Database) -> None:
     rival = sqlite3.connect(urlsplit(database.url).path, isolation_level=None)
     rival.execute("BEGIN IMMEDIATE")
-    writing = asyncio.ensure_future(database.write_single(submit, NewTask("work")))
+    writing = asyncio.ensure_future(database.write(submit, NewTask("work")))
     done, _ = await asyncio.wait([writing], timeout=0.05)
     assert not done
     rival.execute("COMMIT")
@@ -142,40 +152,43 @@ async def test_a_transaction_that_cannot_begin_in_time_is_refused(
     rival = sqlite3.connect(urlsplit(database.url).path, isolation_level=None)
     rival.execute("BEGIN IMMEDIATE")
     with pytest.raises(DatabaseLocked):
-        await database.write_single(submit, NewTask("work"))
+        await database.write(submit, NewTask("work"))
     rival.execute("ROLLBACK")
-    assert await database.write_single(submit, NewTask("work"))
+    assert await database.write(submit, NewTask("work"))
     rival.close()
 
 
 @on_sqlite
 async def test_a_failed_transaction_of_one_call_leaves_nothing(database: Database) -> None:
+    @needs(Needs.PREPARED)
     async def fail(tx: Transaction) -> None:
         await submit(tx, NewTask("work"))
         raise ValueError("no")
 
+    @needs(Needs.PREPARED)
     async def suspend(tx: Transaction) -> None:
         await submit(tx, NewTask("work"))
         await asyncio.sleep(0)
 
     with pytest.raises(ValueError, match="no"):
-        await database.write_single(fail)
+        await database.write(fail)
     with pytest.raises(RuntimeError, match="prepared statements only"):
-        await database.write_single(suspend)
+        await database.write(suspend)
     assert await tasks(database) == 0
 
 
 @on_sqlite
 async def test_a_call_that_fails_leaves_those_behind_it_alone(database: Database) -> None:
+    @needs(Needs.PREPARED)
     async def fail(tx: Transaction) -> None:
         await submit(tx, NewTask("work"))
         raise ValueError("no")
 
-    calls = [database.write_single(fail), *(database.write_single(submit, NewTask("work")) for _ in range(3))]
+    calls = [database.write(fail), *(database.write(submit, NewTask("work")) for _ in range(3))]
     failed, *ids = await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(failed, ValueError)
     assert len(set(ids)) == await tasks(database) == 3
-    assert await database.write_single(submit, NewTask("work")) not in ids
+    assert await database.write(submit, NewTask("work")) not in ids
 
 
 @on_sqlite
@@ -184,6 +197,7 @@ async def test_the_file_is_free_before_the_first_statement_and_after_the_last(da
         begin_now(database.url)
         free.append(len(free))
 
+    @needs(Needs.PREPARED)
     async def work(tx: Transaction) -> int:
         write_elsewhere()
         task_id = await submit(tx, NewTask("work"))
@@ -194,16 +208,18 @@ async def test_the_file_is_free_before_the_first_statement_and_after_the_last(da
         return task_id
 
     free: list[int] = []
-    assert await database.write_single(work)
+    assert await database.write(work)
     assert free == [0, 1]
     assert await tasks(database) == 1
 
 
+@needs(Needs.PREPARED)
 async def refused(tx: Transaction) -> None:
     await submit(tx, NewTask("work"))
     raise ValueError("no")
 
 
+@needs(Needs.PREPARED)
 async def dangling(tx: Transaction) -> None:
     """Fail at the commit."""
     await tx.run(Prepared(sa.text("INSERT INTO leaf (parent) VALUES (1)"), tx.driver), {})
@@ -220,7 +236,7 @@ async def written_behind_a_rival(database: Database, *verbs: Any) -> tuple[list[
         connection.driver_connection._conn.set_trace_callback(statements.append)
 
     sa.event.listen(database.engine.sync_engine, "connect", watch)
-    calls = asyncio.gather(*(database.write_single(verb) for verb in verbs), return_exceptions=True)
+    calls = asyncio.gather(*(database.write(verb) for verb in verbs), return_exceptions=True)
     while "BEGIN IMMEDIATE" not in statements:
         await asyncio.sleep(0.001)
     for _ in range(10 * len(verbs)):
@@ -243,7 +259,7 @@ async def test_a_transaction_that_could_not_begin_takes_no_part_in_a_later_commi
         connection.driver_connection._conn.set_trace_callback(statements.append)
 
     sa.event.listen(database.engine.sync_engine, "connect", watch)
-    calls = asyncio.gather(*(database.write_single(submit_one) for _ in range(2)), return_exceptions=True)
+    calls = asyncio.gather(*(database.write(submit_one) for _ in range(2)), return_exceptions=True)
     while "BEGIN IMMEDIATE" not in statements:
         await asyncio.sleep(0.001)
     # The event loop is too busy to hear of the failure of the first one.
@@ -258,6 +274,7 @@ async def test_a_transaction_that_could_not_begin_takes_no_part_in_a_later_commi
     assert (await tasks(database), task_id) == (1, 1)
 
 
+@needs(Needs.PREPARED)
 async def submit_one(tx: Transaction) -> int:
     return await submit(tx, NewTask("work"))
 
@@ -285,11 +302,11 @@ async def test_a_shared_commit_that_fails_fails_for_all(database: Database) -> N
     results, _ = await written_behind_a_rival(database, submit_one, dangling, submit_one)
     assert [type(result) for result in results] == [ValueRejected] * 3
     assert await tasks(database) == 0
-    assert await database.write_single(submit_one)
+    assert await database.write(submit_one)
 
 
 @on_postgresql
-@pytest.mark.parametrize("use", ["read", "write", "read_single", "write_single", "for_handler", "in_thread"])
+@pytest.mark.parametrize("use", ["read", "write", "read prepared", "write prepared", "for_handler", "in_thread"])
 async def test_a_connection_that_the_server_ends_gives_its_place_back(
     migrated_url: str, monkeypatch: pytest.MonkeyPatch, use: str
 ) -> None:
@@ -327,7 +344,13 @@ async def used(database: Database, url: str, use: str, verb: Any) -> Any:
             return await verb(tx)
     if use == "in_thread":
         return await asyncio.to_thread(used_in_thread, database, url, verb.__name__ == "end")
-    return await getattr(database, use)(verb)
+    way, _, prepared = use.partition(" ")
+
+    @needs(Needs.PREPARED if prepared else Needs.TRANSACTION)
+    async def declared(tx: Transaction) -> Any:
+        return await verb(tx)
+
+    return await getattr(database, way)(declared)
 
 
 def used_in_thread(database: Database, url: str, ends: bool) -> int:

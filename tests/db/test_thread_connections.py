@@ -209,7 +209,7 @@ def test_an_interrupted_submit_does_not_keep_the_file_locked(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(ThreadConnections, "insert", staticmethod(interrupt))
+        patch.setattr(ThreadConnections, "_insert", staticmethod(interrupt))
         with pytest.raises(KeyboardInterrupt) as interruption:
             work.submit(number=2)
     monkeypatch.setattr("runner.db.connect.BUSY_SECONDS", 0.05)

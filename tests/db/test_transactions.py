@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from runner.db import connect, handler_transactions
 from runner.db.database import Database
 from runner.db.handler_transactions import Wait
+from runner.db.needs import Needs
 from runner.db.transaction import Transaction, within_deadline
 from runner.errors import TransactionUnavailable
 from runner.model.task import NewTask
@@ -104,7 +105,9 @@ async def test_a_writer_looks_often_for_the_lock_of_another_program(
         async with database.writing() as tx:
             await tx.execute(sa.insert(tx.tables.queue).values(name="mail"))
     else:
-        await asyncio.to_thread(database.threads.run, lambda connection: connection.cursor.fetchall(), begins=True)
+        await asyncio.to_thread(
+            database.threads.run, lambda connection: connection.cursor.fetchall(), Needs.TRANSACTION
+        )
     rival.close()
     assert looks == [0.0005] * 3
 
@@ -176,7 +179,7 @@ async def test_a_handler_that_waits_for_another_program_lets_the_writers_of_its_
     handler = asyncio.ensure_future(hold() if form == "async handler" else asyncio.to_thread(hold_in_thread))
     await waiting.wait()
     await asyncio.sleep(0)
-    submitting = asyncio.ensure_future(database.write_single(submit, NewTask("work")))
+    submitting = asyncio.ensure_future(database.write(submit, NewTask("work")))
     try:
         done, _ = await asyncio.wait([handler], timeout=20)
         assert done, "the submit has not tried to begin"

@@ -200,8 +200,8 @@ class LateReplies:
         """Set when an answer that brings tasks is kept back."""
         self.go_on = asyncio.Event()
 
-    async def write_single(self, verb: Any, *arguments: Any) -> Any:
-        rows = await self._database.write_single(verb, *arguments)
+    async def write(self, verb: Any, *arguments: Any) -> Any:
+        rows = await self._database.write(verb, *arguments)
         if verb in (claim, claim_suspect) and rows:
             self.kept.set()
             await self.go_on.wait()

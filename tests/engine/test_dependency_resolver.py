@@ -138,13 +138,13 @@ async def test_while_nothing_waits_that_is_asked_now_and_then_and_nothing_else(
     monkeypatch.setattr("runner.engine.settling.dependency_resolver.CHECK_INTERVAL", 3_600.0)
     asked: list[str] = []
     runner = harness.runner()
-    read_single = runner.database.read_single
+    read = runner.database.read
 
     async def counting(verb: Any, *args: Any) -> Any:
         asked.append(verb.__name__)
-        return await read_single(verb, *args)
+        return await read(verb, *args)
 
-    runner.database.read_single = counting  # type: ignore[method-assign, assignment] # looks over its shoulder
+    runner.database.read = counting  # type: ignore[method-assign, assignment] # looks over its shoulder
     telling = asyncio.ensure_future(runner.dependency_resolver.run())
     for id in range(1, 200):
         runner.dependency_resolver.add([FinishedParent(id, "step", None)])

@@ -60,7 +60,7 @@ async def test_a_list_of_hosts_finds_the_one_that_accepts_changes(
     primary, standby, name = pair
     task = NewTask("work")
     both = Database.open(url_of(name, standby, primary))
-    assert await both.write(submit, task)
+    assert await both.write(lambda tx: submit(tx, task))
     assert await both.read(server_of) == f"127.0.0.1:{primary.port}"
     alone = Database.open(url_of(name, standby))
     assert await alone.read(server_of) == f"127.0.0.1:{standby.port}"
@@ -74,7 +74,7 @@ async def test_a_list_of_hosts_finds_the_one_that_accepts_changes(
     primary.stop()
     await until(lambda: reads(both, standby))
     with pytest.raises(ReadOnlyDatabase, match=fact):
-        await both.write(submit, task)
+        await both.write(lambda tx: submit(tx, task))
     primary.start()
     await until(lambda: reads(both, primary))
     for database in (both, alone, strict):

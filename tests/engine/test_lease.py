@@ -80,7 +80,7 @@ async def test_a_fresh_runner_asks_the_database_whether_it_may_rescue(lease: Lea
     runner = database.tables.runner
     async with database.writing() as tx:
         await tx.execute(runner.update().where(runner.c.id == other.id).values(lease_until=db_later(db_now(), -1)))
-    assert not await database.read_single(any_lost, lease.rescuer, 0.0)
+    assert not await database.read(any_lost, lease.rescuer, 0.0)
 
 
 async def test_a_runner_that_could_not_renew_gives_others_one_lease(lease: Lease, clock: Clock) -> None:

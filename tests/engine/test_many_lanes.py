@@ -22,17 +22,17 @@ class Sizes:
         self.dense: list[bool] = []
         self.claimed: list[int] = []
 
-    async def read_single(self, verb: Any, *arguments: Any) -> Any:
-        answer = await self._database.read_single(verb, *arguments)
+    async def read(self, verb: Any, *arguments: Any) -> Any:
+        answer = await self._database.read(verb, *arguments)
         if verb is survey:
             self.surveyed.append(len(answer))
             self.dense.append(bool(arguments[0].dense))
         return answer
 
-    async def write_single(self, verb: Any, *arguments: Any) -> Any:
+    async def write(self, verb: Any, *arguments: Any) -> Any:
         if verb in (claim, claim_suspect):
             self.claimed.append(len(arguments[1]))
-        return await self._database.write_single(verb, *arguments)
+        return await self._database.write(verb, *arguments)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._database, name)
@@ -74,19 +74,19 @@ async def test_a_claim_starts_after_the_tasks_of_the_full_claim_before(harness: 
     runner = harness.runner(concurrency=6, prefetch=0)
     last: dict[str, int] = {}
     starts: list[bool] = []
-    write_single = runner.database.write_single
+    write = runner.database.write
 
     async def watched(verb: Any, *arguments: Any) -> Any:
         if verb is claim:
             starts.extend(
                 position.id >= last[lane.queue] for lane, position in arguments[1].items() if lane.queue in last
             )
-        answer = await write_single(verb, *arguments)
+        answer = await write(verb, *arguments)
         if verb is claim:
             last.update({task.queue: task.id for task in answer} if len(answer) == arguments[3] else {})
         return answer
 
-    runner.database.write_single = watched  # type: ignore[assignment, method-assign] # it watches the claims
+    runner.database.write = watched  # type: ignore[assignment, method-assign] # it watches the claims
     async with at_work(runner):
         await harness.wait_for(*tasks)
     assert starts

@@ -102,9 +102,7 @@ async def claimed_behind(harness: Harness, runner: Engine) -> list[Claimed]:
     """Claim the due tasks for a runner, and keep the answer from it."""
     claiming = runner.claimer
     await claiming.survey.run(claiming.claimant)
-    return await harness.database.write_single(
-        claim, claiming.claimant, claiming.lanes.positions, claiming._defaults, 100
-    )
+    return await harness.database.write(claim, claiming.claimant, claiming.lanes.positions, claiming._defaults, 100)
 
 
 async def test_a_claim_in_flight_during_a_heartbeat_keeps_its_tasks(

@@ -84,11 +84,11 @@ class InTheMiddle:
     def __init__(self, database: Any, claim_number: int, action: Callable[[], Awaitable[None]]) -> None:
         self._database, self._remaining, self._action = database, claim_number, action
 
-    async def write_single(self, verb: Any, *arguments: Any) -> Any:
+    async def write(self, verb: Any, *arguments: Any) -> Any:
         self._remaining -= verb is claim
         if verb is claim and not self._remaining:
             await self._action()
-        return await self._database.write_single(verb, *arguments)
+        return await self._database.write(verb, *arguments)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._database, name)

@@ -91,7 +91,7 @@ async def test_a_batch_of_successes_with_a_skipped_row_changes_nothing_of_it(
     batch = [settlement(task, outcome) for task in await runner.claim(10)]
     accepted = set[int]()
     with suppress(DatabaseRefused):
-        accepted = await database.write_single(settle_done, runner.id, batch, None if keep else SubmitWatch())
+        accepted = await database.write(settle_done, runner.id, batch, None if keep else SubmitWatch())
     assert ids[0] not in accepted
     assert await places(database, ids[0]) == ["live"]
     assert ("live" in await places(database, ids[1])) == (ids[1] not in accepted)

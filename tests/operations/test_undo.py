@@ -199,7 +199,7 @@ class TestEnd:
     async def test_a_concurrent_sweep_loses_no_dependency(self, database: Database, rival: Database) -> None:
         id = await put_after(database, await put(database))
         await database.write(terminate, [Target(id)], ANA)
-        moot = (await database.write_single(find_strays)).moot
+        moot = (await database.write(find_strays)).moot
         entry = (await latest(database)).id
         async with rival.writing() as tx:
             assert (await undo(tx, [entry], BEN)).changed == [id]

@@ -46,7 +46,7 @@ async def look(database: Database) -> dict[int, TaskRow]:
     for verb in (counts, failures, audit, pauses, runners, unknown_handlers):
         await database.read(verb)
     ids = [shown.id for shown in listed.tasks]
-    database.threads.follow(endings, ids, begins=False, prepares=True, writes=False)
+    database.threads.read(endings, ids)
     return {shown.id: shown for shown in listed.tasks}
 
 

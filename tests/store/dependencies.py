@@ -29,13 +29,13 @@ async def resolve_parents(database: Database, *ids: int, limit: int = CHUNK) -> 
     """Resolve the dependencies on finished tasks as a runner does, in chunks of a given size."""
     rows = [await row_of(database, id) for id in ids]
     parents = [FinishedParent(row["id"], row["handler"], row["key"]) for row in rows]
-    dependencies = await database.write_single(open_dependencies, parents, limit)
+    dependencies = await database.write(open_dependencies, parents, limit)
     return await database.write(resolve, dependencies) if dependencies else Resolved()
 
 
 async def sweep(database: Database) -> Resolved:
     """Run the sweep that every runner repeats."""
-    strays = await database.write_single(find_strays)
+    strays = await database.write(find_strays)
     if strays.moot:
         await database.write(close_moot, strays.moot)
     return await database.write(resolve, strays.dependencies) if strays.dependencies else Resolved()

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from runner.db.database import Database
+from runner.db.needs import Needs, needs
 from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST
 from runner.model.outcome import Done, Outcome
@@ -53,7 +54,7 @@ class Runner:
     async def survey(self) -> Mapping[Lane, LanePosition]:
         """Survey the lanes again, and return the due ones."""
         scope = SurveyScope(list(self.terms), (), MANY, host=self.who.host)
-        self.lanes.survey(await self.database.read_single(survey, scope))
+        self.lanes.survey(await self.database.read(survey, scope))
         return self.lanes.positions
 
     async def claim(self, limit: int = 100) -> list[Claimed]:
@@ -69,7 +70,7 @@ class Runner:
     async def claim_on(self, limit: int = 100, starts: bool = True) -> list[Claimed]:
         """Claim from the end of the last claim."""
         lanes = dict(self.lanes.positions)
-        claimed = await self.database.write_single(claim, self.who, lanes, self.terms, limit, starts)
+        claimed = await self.database.write(claim, self.who, lanes, self.terms, limit, starts)
         if len(claimed) < limit:
             self.lanes.remove(lanes)
         self.lanes.advance({lane_of(task): LanePosition(task.run_at, task.id) for task in claimed})
@@ -78,7 +79,7 @@ class Runner:
     async def claim_suspect(self, limit: int = 1, width: int = 1, among: int = 1) -> list[Claimed]:
         await self.survey()
         ask = Ask(limit, width, among)
-        return await self.database.write_single(claim_suspect, self.who, self.lanes.heads, self.terms, ask)
+        return await self.database.write(claim_suspect, self.who, self.lanes.heads, self.terms, ask)
 
     async def settle(self, *settlements: Settlement) -> Settled:
         return await self.database.write(settle, self.id, settlements)
@@ -96,6 +97,7 @@ class Runner:
         return {task_id: task.verb for task_id, task in rescued.items()}
 
 
+@needs(Needs.PREPARED)
 async def settle_done(
     tx: Transaction, holder: int, batch: Sequence[Settlement], watch: SubmitWatch | None = None
 ) -> set[int]:

@@ -54,7 +54,7 @@ class Fleet:
 
     async def beat(self, id: int) -> bool:
         self.beats[id] = self.now + BEAT
-        return (await self.database.write_single(heartbeat, id, LEASE, 0, GAP)).alive
+        return (await self.database.write(heartbeat, id, LEASE, 0, GAP)).alive
 
     def resume(self, rng: random.Random) -> None:
         """End an outage: each living runner finds out within one interval."""
@@ -71,7 +71,7 @@ class Fleet:
         """Let a runner rescue what it may; return the lost runners."""
         before = await self.registered()
         rescuer = Rescuer(id, LEASE)
-        if await self.database.read_single(any_lost, rescuer, GRACE):
+        if await self.database.read(any_lost, rescuer, GRACE):
             await self.database.write(rescue, rescuer, GRACE)
         return before - await self.registered()
 

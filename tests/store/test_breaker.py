@@ -64,7 +64,7 @@ async def fail(runner: Runner, *tasks: Claimed, effect: Effect = "counts") -> Re
 async def take(runner: Runner, number: int = 100) -> LimitedClaim:
     await runner.survey()
     lanes = LimitedLanes(list(runner.lanes.limited.due), runner.start)
-    return await runner.database.write_prepared(claim_limited, runner.who, lanes, runner.terms, number)
+    return await runner.database.write(claim_limited, runner.who, lanes, runner.terms, number)
 
 
 async def opened(runner: Runner) -> LimitedClaim:

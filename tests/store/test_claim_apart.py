@@ -47,10 +47,10 @@ async def test_the_first_due_tasks_are_those_that_a_claim_takes(database: Databa
     suspect = await put(database, queue="mail", priority=9)
     await edit(database, suspect, rescues=2)
     lanes = await runner.survey()
-    due = await database.read_single(first_due, runner.who, lanes, 10)
+    due = await database.read(first_due, runner.who, lanes, 10)
     assert [task.id for task in due] == [high, mail, low]
     assert [task.lane.queue for task in due] == ["default", "mail", "default"]
-    assert [task.id for task in await database.read_single(first_due, runner.who, lanes, 1)] == [high]
-    assert [task.id for task in await database.read_single(first_due, runner.who, lanes, 9, suspects=True)] == [suspect]
+    assert [task.id for task in await database.read(first_due, runner.who, lanes, 1)] == [high]
+    assert [task.id for task in await database.read(first_due, runner.who, lanes, 9, suspects=True)] == [suspect]
     assert (await live(database, high) or {})["state"] == "waiting"
     assert [task.id for task in await runner.claim()] == [high, mail, low]

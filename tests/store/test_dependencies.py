@@ -80,7 +80,7 @@ async def test_each_dependency_determines_the_effect_of_a_failed_parent(
     row = await row_of(database, child)
     assert row["state"] == expected
     assert row["error"] == (f"parent {parent} is {end_state}" if rule == "cancel" else None)
-    assert await database.write_single(any_open) is (rule == "wait")
+    assert await database.write(any_open) is (rule == "wait")
 
 
 @pytest.mark.parametrize("end_state", list(ENDS))
@@ -257,7 +257,7 @@ def _done(task: Any) -> Any:
 async def test_tasks_without_dependencies_write_no_dependency_rows(database: Database) -> None:
     await put_many(database, 10)
     assert await count(database, database.tables.dependency) == 0
-    assert not await database.write_single(any_open)
+    assert not await database.write(any_open)
 
 
 async def test_dependencies_of_a_task_that_was_ended_while_it_waited_are_closed(
@@ -268,7 +268,7 @@ async def test_dependencies_of_a_task_that_was_ended_while_it_waited_are_closed(
     await database.write(terminate, [Target(child)], ANA)
     assert await state(database, child) == State.CANCELLED
     await sweep(database)
-    assert not await database.write_single(any_open)
+    assert not await database.write(any_open)
     await end(runner, parent)
     assert (await resolve_parents(database, parent)).unblocked == []
     assert await live(database, child) is None
@@ -392,6 +392,6 @@ async def test_a_prefix_and_a_schema_have_their_own_dependencies(new_database: N
         assert [
             kin.task.id for kin in (await database.read(task_detail, parent)).dependencies.below if kin.task
         ] == children
-        assert not await database.write_single(any_open)
+        assert not await database.write(any_open)
     finally:
         await database.dispose()

@@ -54,9 +54,7 @@ async def ending(runner: Runner, task: Claimed) -> AsyncIterator[None]:
         await settle(tx, runner.id, [settlement(task)])
         yield
     yield
-    dependencies = await runner.database.write_single(
-        open_dependencies, [FinishedParent(task.id, task.handler, task.key)]
-    )
+    dependencies = await runner.database.write(open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
     if dependencies:
         await runner.database.write(resolve, dependencies)
     yield

@@ -67,14 +67,14 @@ async def test_a_runner_claims_no_expired_task(database: Database, runner: Runne
 
 
 async def test_an_expired_task_is_cancelled_with_the_reason(database: Database) -> None:
-    assert not (await database.read_single(any_overdue)).expired
+    assert not (await database.read(any_overdue)).expired
     waiting, blocked = await add(database, -1), await add(database, -1, state="blocked", blocked_by=1)
     await add(database, 60)
-    assert (await database.read_single(any_overdue)).expired
+    assert (await database.read(any_overdue)).expired
     assert sorted(await sweep(database)) == [waiting, blocked]
     row = await history_row(database, waiting)
     assert (row.state, row.error, row.expires_at < row.finished_at) == ("cancelled", EXPIRED, True)
-    assert not (await database.read_single(any_overdue)).expired
+    assert not (await database.read(any_overdue)).expired
     assert await sweep(database) == []
 
 

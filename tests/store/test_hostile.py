@@ -93,7 +93,7 @@ async def test_unstorable_characters_become_visible(database: Database, runner: 
 async def test_any_printable_name_goes_through_every_verb(database: Database, name: str) -> None:
     runner = await Runner.enter(database, name)
     task_id = await put(database, name, queue=name, key=name, trace=name, submitted_by=name)
-    (head,) = await database.write_single(survey)
+    (head,) = await database.write(survey)
     assert (head.lane.queue, head.lane.handler) == (name, name)
     (task,) = await runner.claim()
     assert (task.queue, task.handler, task.key) == (name, name, name)
@@ -179,6 +179,6 @@ async def test_results_are_stored_unchanged(database: Database, runner: Runner) 
     for result in results:
         await put(database)
         (task,) = await runner.claim()
-        assert await database.write_single(settle_done, runner.id, [settlement(task, Done(result))]) == {task.id}
+        assert await database.write(settle_done, runner.id, [settlement(task, Done(result))]) == {task.id}
         rows.append(await row_of(database, task.id))
     assert [row["result"] for row in rows] == results

@@ -69,10 +69,10 @@ async def test_after_its_time_any_host_takes_a_task(database: Database) -> None:
     row = await stored(database, late)
     assert 59 <= (row.hosts_until - row.run_at).total_seconds() <= 61
     other = await Runner.enter(database, host="web-2")
-    while not (await database.read_single(any_overdue)).unbound:
+    while not (await database.read(any_overdue)).unbound:
         assert await claimed(other) == []
     assert len(await database.write(unbind)) == 1
-    assert not (await database.read_single(any_overdue)).unbound
+    assert not (await database.read(any_overdue)).unbound
     assert (await stored(database, early)).version == 1
     assert await claimed(other) == [early]
 

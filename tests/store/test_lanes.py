@@ -17,13 +17,13 @@ pytestmark = pytest.mark.one_database
 
 
 async def heads(database: Database) -> dict[Lane, Head]:
-    rows = await database.write_single(survey)
+    rows = await database.write(survey)
     assert len({head.lane for head in rows}) == len(rows)
     return {head.lane: head for head in rows}
 
 
 async def test_an_empty_table_has_no_lanes(database: Database) -> None:
-    assert await database.write_single(survey) == []
+    assert await database.write(survey) == []
 
 
 async def test_each_lane_is_found_once_with_its_first_time(database: Database) -> None:
@@ -103,7 +103,7 @@ async def test_a_survey_returns_when_the_next_lane_is_due(database: Database, ru
 
 
 async def surveyed(database: Database, *handlers: str, queues: tuple[str, ...] = (), **scope: Any) -> list[Lane]:
-    rows = await database.read_single(survey, SurveyScope(handlers or ("work",), queues, **({"limit": 100} | scope)))
+    rows = await database.read(survey, SurveyScope(handlers or ("work",), queues, **({"limit": 100} | scope)))
     assert not any(head.paused for head in rows)
     return [head.lane for head in rows]
 
@@ -145,8 +145,8 @@ async def test_reading_and_skipping_entries_find_the_same_lanes(database: Databa
         for number in range(60)
     ]
     await database.write(submit_many, tasks)
-    walked = await database.read_single(survey, SurveyScope(["work"], (), 100))
-    read = await database.read_single(survey, SurveyScope(["work"], (), 100, dense=dense))
+    walked = await database.read(survey, SurveyScope(["work"], (), 100))
+    read = await database.read(survey, SurveyScope(["work"], (), 100, dense=dense))
     assert len(walked) == 15
     assert {head.lane: head.run_at for head in read} == {head.lane: head.run_at for head in walked}
 
@@ -158,10 +158,10 @@ async def test_a_survey_searches_the_index_once_for_each_lane(database: Database
     opened = Database.open(migrated_url)
     looking = watch(opened)
     try:
-        await opened.read_single(survey, SurveyScope(["work"], (), 1))  # opens the connection
+        await opened.read(survey, SurveyScope(["work"], (), 1))  # opens the connection
         for dense, most in ((0, 11), (DENSE, 15)):
             async with looking.seeing() as cost:
-                assert len(await opened.read_single(survey, SurveyScope(["work"], (), 10, dense=dense))) == 10
+                assert len(await opened.read(survey, SurveyScope(["work"], (), 10, dense=dense))) == 10
             assert cost.pages < 5 * lanes  # a search of the index touches three
             assert cost.rows < (5 if cost.pages else most) * lanes  # on SQLite in steps of ten; five searches took 17
             assert cost.statements == 1

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.file_writer import FileStatement
+from runner.db.needs import Needs, needs
 from runner.db.transaction import Transaction
 from runner.model.outcome import Done
 from runner.model.task import NewTask
@@ -30,7 +31,7 @@ async def test_a_claim_and_a_settle_each_write_a_payload_once(database: Database
     tasks = await runner.claim()
     claimed = log.stat().st_size
     done = [Settlement(task.id, task.fence, Done()) for task in tasks]
-    assert len(await database.write_single(settle_done, runner.id, done)) == TASKS
+    assert len(await database.write(settle_done, runner.id, done)) == TASKS
     settled = log.stat().st_size
     most = 1.2 * TASKS * SIZE * FRAME / 4_096
     assert claimed - before < most
@@ -39,10 +40,11 @@ async def test_a_claim_and_a_settle_each_write_a_payload_once(database: Database
 
 @on_sqlite
 async def test_the_rows_of_a_claim_are_collected_in_memory(database: Database) -> None:
+    @needs(Needs.PREPARED)
     async def temp_store(_: Transaction) -> list[tuple[int]]:
         return await FileStatement("PRAGMA temp_store")
 
-    assert await database.write_single(temp_store) == [(2,)]
+    assert await database.write(temp_store) == [(2,)]
 
 
 @on_sqlite

@@ -38,7 +38,7 @@ async def fill(database: Database, tenants: int, tasks: int) -> None:
 
 async def claim(runner: Runner, number: int = 20, after: str = "") -> LimitedClaim:
     lanes = LimitedLanes([LANE], runner.start, {LANE: after})
-    return await runner.database.write_prepared(claim_limited, runner.who, lanes, runner.terms, number)
+    return await runner.database.write(claim_limited, runner.who, lanes, runner.terms, number)
 
 
 async def costs(url: str, size: tuple[int, int]) -> tuple[Cost, ...]:

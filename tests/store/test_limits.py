@@ -46,7 +46,7 @@ async def take(runner: Runner, number: int = 100, **cursors: str) -> LimitedClai
     """Claim from the limited lanes after a new survey."""
     await runner.survey()
     lanes = LimitedLanes(list(runner.lanes.limited.due), runner.start, dict(runner.lanes.limited.cursors))
-    result = await runner.database.write_prepared(claim_limited, runner.who, lanes, runner.terms, number)
+    result = await runner.database.write(claim_limited, runner.who, lanes, runner.terms, number)
     runner.lanes.limited.record(lanes.lanes, result.waits, result.empty, result.cursors, 0.0)
     return result
 
@@ -75,11 +75,11 @@ class TestConcurrency:
         await put_many(database, 10, queue="mail")
         await limit(database, "queue", "mail", rate="100/s")
         lanes = LimitedLanes([Lane("mail", "work", 1)], runner.start)
-        first = await database.write_prepared(claim_limited, runner.who, lanes, runner.terms, 2)
+        first = await database.write(claim_limited, runner.who, lanes, runner.terms, 2)
         assert (len(first.claimed), first.counts) == (2, False)
         await limit(database, "queue", "mail", concurrency="3")
         uncounted = lanes._replace(counts=first.counts)
-        second = await database.write_prepared(claim_limited, runner.who, uncounted, runner.terms, 10)
+        second = await database.write(claim_limited, runner.who, uncounted, runner.terms, 10)
         assert (len(second.claimed), second.counts) == (1, True)
 
     async def test_a_plain_claim_never_takes_from_a_limited_lane(self, database: Database, runner: Runner) -> None:
@@ -158,9 +158,7 @@ class TestConcurrency:
         await limit(database, "queue", "mail", concurrency="1")
         assert await runner.claim_suspect() == []
         lanes = LimitedLanes(list(runner.lanes.limited.due), runner.start)
-        claimed = (
-            await database.write_prepared(claim_limited_suspect, runner.who, lanes, runner.terms, Ask(1, 1))
-        ).claimed
+        claimed = (await database.write(claim_limited_suspect, runner.who, lanes, runner.terms, Ask(1, 1))).claimed
         assert [task.id for task in claimed] == [suspect]
         assert tasks_of(await take(runner)) == []
 
@@ -200,7 +198,7 @@ class TestTenants:
 
         async def claim_suspects() -> list[str | None]:
             request = (runner.who, lanes, runner.terms, Ask(16, 1))
-            result = await database.write_prepared(claim_limited_suspect, *request)
+            result = await database.write(claim_limited_suspect, *request)
             return [tenants[task.id] for task in result.claimed]
 
         turns = [await claim_suspects() for _ in range(6)]
@@ -248,9 +246,9 @@ class TestTenants:
         (lane,) = first.with_tenants
         none = await put(database, queue="mail")
         lanes = LimitedLanes([lane], runner.start, with_tenants=first.with_tenants)
-        second = await database.write_prepared(claim_limited, runner.who, lanes, runner.terms, 10)
+        second = await database.write(claim_limited, runner.who, lanes, runner.terms, 10)
         assert (tasks_of(second), second.with_tenants) == ([none], set()), "the tenant is full"
-        third = await database.write_prepared(claim_limited, runner.who, lanes, runner.terms, 10)
+        third = await database.write(claim_limited, runner.who, lanes, runner.terms, 10)
         assert (tasks_of(third), third.with_tenants) == ([], {lane})
 
     async def test_the_lanes_of_one_claim_share_the_limit_of_a_tenant(self, database: Database, runner: Runner) -> None:
@@ -388,7 +386,7 @@ async def test_a_patient_claim_follows_the_one_that_holds_its_limit(
     other = await Runner.enter(rival)
     async with database.writing() as tx:
         first = await claim_limited(tx, runner.who, lanes, runner.terms, 1)
-        waiting = asyncio.create_task(rival.write_prepared(claim_limited, other.who, lanes, other.terms, 10))
+        waiting = asyncio.create_task(rival.write(claim_limited, other.who, lanes, other.terms, 10))
         await until_locked(database)
     second = await waiting
     assert (len(first.claimed), len(second.claimed)) == (1, int(room) - 1)
@@ -406,7 +404,7 @@ async def test_a_patient_claim_gives_up_on_a_limit_that_is_held_for_long(
     other = await Runner.enter(rival)
     async with database.writing() as tx:
         await hold(tx, lanes.lanes)
-        late = await rival.write_prepared(claim_limited, other.who, lanes, other.terms, 10)
+        late = await rival.write(claim_limited, other.who, lanes, other.terms, 10)
     assert (late.claimed, set(late.waits.values())) == ([], {BUSY})
 
 

@@ -56,7 +56,7 @@ async def test_a_task_counts_in_the_minute_in_which_it_was_submitted(database: D
     for _ in range(2):
         await add_live(database, "work", submitted_at=NOON)
     await add_live(database, "work", submitted_at=NOON.replace(minute=7))
-    await database.write_single(settle_done, runner.id, succeeded(await runner.claim(100)))
+    await database.write(settle_done, runner.id, succeeded(await runner.claim(100)))
     assert await submitted(database) == {NOON.replace(second=0): 2, NOON.replace(minute=7, second=0): 1}
 
 
@@ -75,7 +75,7 @@ async def test_successes_are_counted_with_their_attempts(database: Database, run
     second = await add_live(database, "work", queue="mail", attempt=1, fence=1)
     third = await add_live(database, "work", queue="mail", attempt=2, fence=2)
     tasks = await runner.claim(100)
-    assert len(await database.write_single(settle_done, runner.id, succeeded(tasks))) == 6
+    assert len(await database.write(settle_done, runner.id, succeeded(tasks))) == 6
     assert await counts(database) == {"submitted": 4, "succeeded": 6, "first_try": 4, "second_try": 1}
     async with database.reading() as tx:
         minute = tx.tables.minute.c
@@ -101,10 +101,10 @@ async def test_a_settle_counts_exactly_the_accepted_outcomes(database: Database,
     """A repeated settle and a fenced-out one count nothing."""
     await put_many(database, 3)
     tasks = await runner.claim(3)
-    await database.write_single(settle_done, runner.id, succeeded(tasks[:2]))
-    await database.write_single(settle_done, runner.id, succeeded(tasks[:2]))
+    await database.write(settle_done, runner.id, succeeded(tasks[:2]))
+    await database.write(settle_done, runner.id, succeeded(tasks[:2]))
     fenced = [item._replace(fence=item.fence + 1) for item in succeeded(tasks[2:])]
-    await database.write_single(settle_done, runner.id, fenced)
+    await database.write(settle_done, runner.id, fenced)
     settled = await database.write(settle, runner.id, [*succeeded(tasks[:2]), *fenced])
     assert (len(settled.written), len(settled.fenced)) == (2, 1)
     assert (await counts(database))["succeeded"] == 2
@@ -184,7 +184,7 @@ async def test_an_implausible_time_counts_as_now(database: Database, runner: Run
     tasks = await runner.claim()
     assert len(tasks) == len(odd) + 2
     if fast:
-        await database.write_single(settle_done, runner.id, succeeded(tasks))
+        await database.write(settle_done, runner.id, succeeded(tasks))
     else:
         await database.write(settle, runner.id, succeeded(tasks))
     totals = await submitted(database)

@@ -304,7 +304,7 @@ async def test_of_concurrent_submits_and_claims_one_task_runs_at_a_time(database
                 await asyncio.sleep(0)
                 running.remove(claimed.id)
                 await end(runner, claimed)
-            page = await runner.database.read_single(find_strays)
+            page = await runner.database.read(find_strays)
             await runner.database.write(resolve, page.dependencies)
 
     async def all_submits() -> None:

@@ -125,7 +125,7 @@ async def test_a_task_beyond_all_ranges_still_settles_and_keeps_no_range_from_be
     await hand_out(database, 40 * WIDTH + 7)
     await put(database)
     (task,) = await runner.claim()
-    assert await database.write_single(settle_done, runner.id, [settlement(task)]) == {task.id}
+    assert await database.write(settle_done, runner.id, [settlement(task)]) == {task.id}
     assert await home(database, task.id) == "task_history_beyond"
     made = await extended(database)
     assert made[0] == Range(41 * WIDTH + 1, 42 * WIDTH + 1)
@@ -264,7 +264,7 @@ async def test_a_task_of_a_dropped_range_still_settles(database: Database, runne
     await add_live(database, "work", id=5)
     assert (await enforced(database)).ranges == [FIRST]
     (task,) = await runner.claim()
-    assert await database.write_single(settle_done, runner.id, [settlement(task)]) == {5}
+    assert await database.write(settle_done, runner.id, [settlement(task)]) == {5}
     assert await past(database, 5)
 
 
@@ -350,7 +350,7 @@ async def test_an_id_is_unique_after_repeated_deaths_and_retries(database: Datab
         assert (await database.write(requeue, [Target(id)], BY)).changed == [id]
         assert await past(database, id) is None
     (task,) = await runner.claim()
-    assert await database.write_single(settle_done, runner.id, [settlement(task)]) == {id}
+    assert await database.write(settle_done, runner.id, [settlement(task)]) == {id}
     assert await live(database, id) is None
     assert await count(database, database.tables.history) == 1
 
@@ -359,7 +359,7 @@ async def test_a_task_with_the_id_of_an_earlier_one_replaces_no_record(database:
     await add_past(database, 7, State.DEAD, finished_at=days_ago(1))
     await add_live(database, "work", id=7)
     (task,) = await runner.claim()
-    assert await database.write_single(settle_done, runner.id, [settlement(task)]) == set()
+    assert await database.write(settle_done, runner.id, [settlement(task)]) == set()
     with pytest.raises(DatabaseRefused, match="the history has an earlier task with the id 7"):
         await runner.end(task)
     assert (await stored(database, 7)).state == State.RUNNING

@@ -196,7 +196,7 @@ async def test_a_payload_that_is_no_utf8_is_claimed_with_the_others_by_one_call(
     me = await database.write(register, Identity("here", 1, "1", sorted(KNOWN), 9), 60.0)
     heads = await database.read(survey)
     lanes = {head.lane: LanePosition(database.dialect.position(EARLIEST), 0) for head in heads}
-    claimed = await database.write_single(claim, Claimant(me, "here"), lanes, KNOWN, 100)
+    claimed = await database.write(claim, Claimant(me, "here"), lanes, KNOWN, 100)
     assert {(task.payload, task.attempt) for task in claimed} == {('{"a": 1}', 1), ('{"a": "\ufffd"}', 1)}
     assert shell("SELECT attempt, fence FROM task") == "1|1\n1|1"
 

@@ -140,13 +140,11 @@ async def costs(database: Database, looking: Watch) -> dict[str, Cost]:
     async with looking.seeing() as by_verb["claim_lanes"]:
         claimed += await runner.claim_on(100)
     async with looking.seeing() as by_verb["heartbeat"]:
-        wait_for_event = await database.write_single(heartbeat, runner.id, LEASE, 150)
+        wait_for_event = await database.write(heartbeat, runner.id, LEASE, 150)
     assert wait_for_event.running == {(task.id, task.fence) for task in claimed}
     assert by_verb["heartbeat"].statements == HEARTBEAT
     async with looking.seeing() as by_verb["succeed"]:
-        assert (
-            len(await database.write_single(settle_done, runner.id, [settlement(task) for task in claimed[:50]])) == 50
-        )
+        assert len(await database.write(settle_done, runner.id, [settlement(task) for task in claimed[:50]])) == 50
     async with looking.seeing() as by_verb["settle"]:
         assert len((await runner.settle(*(settlement(task, Retry("1h")) for task in claimed[50:100]))).verbs) == 50
     async with looking.seeing() as by_verb["submit"]:
@@ -161,7 +159,7 @@ async def costs(database: Database, looking: Watch) -> dict[str, Cost]:
     await change(database, sa.update(task).where(task.c.rescues == 1).values(rescues=2))
     await runner.claim_suspect()  # so that the index entries of deleted rows are marked as dead
     async with looking.seeing() as by_verb["claim_suspect"]:
-        assert await database.write_single(claim_suspect, runner.who, runner.lanes.heads, runner.terms, Ask(1, 1))
+        assert await database.write(claim_suspect, runner.who, runner.lanes.heads, runner.terms, Ask(1, 1))
     near = task.c.run_at.between(db_later(db_now(), -DAY / 2), db_later(db_now(), DAY / 2))
     await change(database, sa.delete(task).where(near))
     return by_verb
@@ -254,7 +252,7 @@ async def test_a_full_batch_reads_as_much_per_task_as_a_small_one(watched: tuple
             tasks = await runner.claim_on(number)
         done = [settlement(task) for task in tasks]
         async with looking.seeing() as settled[number]:
-            assert len(await database.write_single(settle_done, runner.id, done)) == number
+            assert len(await database.write(settle_done, runner.id, done)) == number
     for verb, by_size in (("claim", claimed), ("succeed", settled)):
         few, many = by_size[100], by_size[full]
         text = report({verb: few}, {verb: many})
@@ -278,7 +276,7 @@ async def test_an_old_snapshot_does_not_slow_claims_down(watched: tuple[Database
             await runner.claim_on(100)
         for _ in range(30):
             done = [settlement(task) for task in await runner.claim_on(100)]
-            await database.write_single(settle_done, runner.id, done)
+            await database.write(settle_done, runner.id, done)
         async with looking.seeing() as last:
             assert len(await runner.claim_on(100)) == 100
     assert last.rows <= 1.2 * first.rows + 10
@@ -317,11 +315,11 @@ async def follow(database: Database, looking: Watch, runner: Runner) -> dict[str
         await put_after(database, parent, ("work", "parent"))
     await runner.end(task)
     async with looking.seeing() as by_verb["any open"]:
-        assert await database.write_single(any_open)
+        assert await database.write(any_open)
     async with looking.seeing() as by_verb["who waits"]:
-        dependencies = await database.write_single(open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
+        dependencies = await database.write(open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
     async with looking.seeing() as by_verb["sweep"]:
-        assert len((await database.write_single(find_strays)).dependencies) == len(dependencies) == 22
+        assert len((await database.write(find_strays)).dependencies) == len(dependencies) == 22
     async with looking.seeing() as by_verb["resolve"]:
         assert len((await database.write(resolve, dependencies)).unblocked) == 21
     return by_verb
@@ -360,7 +358,7 @@ async def _let_go(database: Database, looking: Watch, runner: Runner, number: in
     await runner.survey()
     (task,) = await runner.claim_on(1)
     await runner.end(task)
-    dependencies = await database.write_single(open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
+    dependencies = await database.write(open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
     async with looking.seeing() as cost:
         assert len((await database.write(resolve, dependencies)).unblocked) == number
     return cost
@@ -376,9 +374,9 @@ async def test_a_bounded_survey_reads_no_lanes_beyond_its_bound(watched: tuple[D
     database, looking = watched
     await change(database, QUEUES)
     async with looking.seeing() as bounded:
-        assert len(await database.read_single(survey, most=10)) == 10
+        assert len(await database.read(survey, most=10)) == 10
     async with looking.seeing() as whole:
-        assert len(await database.read_single(survey)) == 2_000
+        assert len(await database.read(survey)) == 2_000
     assert "task" not in bounded.whole, bounded
     assert 20 * bounded.rows < whole.rows, (bounded, whole)
 
@@ -422,13 +420,13 @@ async def test_a_claim_around_stuck_rows_walks_the_index_of_its_lanes(watched: t
         rows[number] = []
         for lanes in (due, several):
             async with looking.seeing() as found:
-                first = await database.read_single(first_due, runner.who, lanes, limit)
+                first = await database.read(first_due, runner.who, lanes, limit)
             assert first
             async with looking.seeing() as cost:
-                claimed = await database.write_single(claim, runner.who, lanes, runner.terms, limit)
+                claimed = await database.write(claim, runner.who, lanes, runner.terms, limit)
             assert {task.id for task in claimed} == {task.id for task in first}
             part = runner.who._replace(selection=TaskSelection(only=listed(ids[3:6])))
-            taken = await database.write_single(claim, part, lanes, runner.terms, limit)
+            taken = await database.write(claim, part, lanes, runner.terms, limit)
             assert {task.id for task in taken} == (set(ids[3:6]) if lanes is due else set())
             assert "task_ready" in cost.indexes & found.indexes, (cost, found)
             assert not (cost.whole | found.whole) & OURS, (cost, found)

@@ -198,9 +198,9 @@ async def test_a_runner_with_an_expired_lease_rescues_no_tasks(
     database: Database, runner: Runner, other: Runner
 ) -> None:
     await lost(runner, database)
-    assert await database.write_single(any_lost, other.rescuer, GRACE)
+    assert await database.write(any_lost, other.rescuer, GRACE)
     await expire(database, other.id)
-    assert not await database.write_single(any_lost, other.rescuer, GRACE)
+    assert not await database.write(any_lost, other.rescuer, GRACE)
 
 
 async def registered(database: Database, runner: Runner, ago: float) -> None:
@@ -219,11 +219,11 @@ async def test_a_newcomer_strikes_out_no_runner_before_one_lease_has_passed(
     task = await lost(runner, database)
     newcomer = Rescuer(other.id, LEASE)
     await registered(database, other, LEASE - 5)
-    assert not await database.write_single(any_lost, newcomer, GRACE)
+    assert not await database.write(any_lost, newcomer, GRACE)
     assert await other.rescue(available_for=LEASE) == {}
     assert await count(database, database.tables.runner) == 2, "it may renew yet"
     await registered(database, other, LEASE + 1)
-    assert await database.write_single(any_lost, newcomer, GRACE)
+    assert await database.write(any_lost, newcomer, GRACE)
     assert await other.rescue(available_for=LEASE) == {task.id: "rescue"}
 
 
@@ -267,7 +267,7 @@ async def test_a_runner_whose_lease_expired_after_it_asked_rescues_nothing(
     database: Database, runner: Runner, other: Runner
 ) -> None:
     await lost(runner, database)
-    assert await database.write_single(any_lost, other.rescuer, GRACE)
+    assert await database.write(any_lost, other.rescuer, GRACE)
     await expire(database, other.id)
     assert await other.rescue() == {}
     assert await count(database, database.tables.runner) == 2
@@ -294,12 +294,12 @@ async def test_a_prefetched_task_that_is_marked_as_started_spends_its_attempt(
     marked, other_task = await put_many(database, 2, max_attempts=1)
     first, second = await runner.prefetch()
     stale = Start(second.id, second.fence - 1, -0.2)
-    await database.write_single(mark_started, runner.id, [Start(first.id, first.fence, -0.2), stale])
+    await database.write(mark_started, runner.id, [Start(first.id, first.fence, -0.2), stale])
     row = await live(database, marked) or {}
     assert row["claimed_at"] is not None
     assert row["started_at"] is not None
     assert (await live(database, other_task) or {})["started_at"] is None
-    await database.write_single(mark_started, other.id, [Start(second.id, second.fence, -0.2)])
+    await database.write(mark_started, other.id, [Start(second.id, second.fence, -0.2)])
     assert (await live(database, other_task) or {})["started_at"] is None, "another runner has it"
     await expire(database, runner.id)
     assert await other.rescue() == {marked: "die", other_task: "rescue"}

@@ -48,7 +48,7 @@ async def watching(database: Database) -> SubmitWatch:
 
 async def delete_done(runner: Runner, *batch: Settlement) -> set[int]:
     """Settle successes at a retention of zero."""
-    return await runner.database.write_single(settle_done, runner.id, batch, await watching(runner.database))
+    return await runner.database.write(settle_done, runner.id, batch, await watching(runner.database))
 
 
 async def test_successes_are_counted_and_leave_no_row(database: Database, runner: Runner) -> None:
@@ -61,9 +61,7 @@ async def test_successes_are_counted_and_leave_no_row(database: Database, runner
 
 async def test_a_success_that_another_runner_has_changes_nothing(database: Database, runner: Runner) -> None:
     task = await claimed(runner)
-    assert (
-        await database.write_single(settle_done, runner.id + 1, [settlement(task)], await watching(database)) == set()
-    )
+    assert await database.write(settle_done, runner.id + 1, [settlement(task)], await watching(database)) == set()
     assert await delete_done(runner, settlement(task)._replace(fence=2)) == set()
     assert (await live(database, task.id) or {})["state"] == "running"
 
@@ -306,7 +304,7 @@ async def test_a_settle_finds_a_submit_that_ended_after_its_snapshot(
         async with rival.writing() as tx:
             child = await submit(tx, after(task.id))
             await holder.execute(SETTLE_LOCK)
-            settling = asyncio.ensure_future(database.write_single(settle_done, runner.id, [settlement(task)], watch))
+            settling = asyncio.ensure_future(database.write(settle_done, runner.id, [settlement(task)], watch))
             while not await rival.read(Transaction.scalar, WAITING):
                 await asyncio.sleep(0)
         await holder.execute(sa.text("SELECT pg_advisory_unlock_all()"))
@@ -319,7 +317,7 @@ async def test_a_settle_finds_a_submit_that_ended_after_its_snapshot(
 async def test_a_settle_keeps_rows_until_it_has_seen_that_no_submit_is_open(database: Database, runner: Runner) -> None:
     tasks, watch = [await claimed(runner) for _ in range(3)], SubmitWatch()
     for task in tasks:
-        assert await database.write_single(settle_done, runner.id, [settlement(task)], watch) == {task.id}
+        assert await database.write(settle_done, runner.id, [settlement(task)], watch) == {task.id}
     assert [await past(database, task.id) is not None for task in tasks] == [True, False, False]
 
 
@@ -330,7 +328,7 @@ async def test_a_dependency_by_hand_keeps_the_rows_of_one_settle(database: Datab
         if task is not tasks[0] and task is not tasks[3]:
             hand = sa.text("INSERT INTO task_dependency (task_id, parent_id, satisfied_at) VALUES (-1, -2, now())")
             await change(database, hand)
-        assert await database.write_single(settle_done, runner.id, [settlement(task)], watch) == {task.id}
+        assert await database.write(settle_done, runner.id, [settlement(task)], watch) == {task.id}
     assert [await past(database, task.id) is not None for task in tasks] == [False, True, True, False]
 
 

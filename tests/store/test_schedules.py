@@ -428,9 +428,9 @@ async def test_ten_thousand_schedules_are_never_read_completely(
             analyse(migrated_url)
         database = Database.open(migrated_url)
         looking = watch(database)
-        await database.read_single(next_tick)  # opens the connection
+        await database.read(next_tick)  # opens the connection
         async with looking.seeing() as look:
-            assert (await database.read_single(next_tick)).due
+            assert (await database.read(next_tick)).due
         async with looking.seeing() as some:
             assert len(await database.write(tick, 20)) == 20
         costs.append([look, some])

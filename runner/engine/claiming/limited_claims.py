@@ -125,7 +125,7 @@ class LimitedClaims:
         self._with_tenants = {lane: until for lane, until in self._with_tenants.items() if until > now}
         without_others = self._with_tenants.keys()
         request = LimitedLanes(lanes, self._lanes.start, schedule.cursors, patient, without_others, self._counts)
-        result = await self._database.write_prepared(claim_limited, who, request, self._defaults, limit, starts)
+        result = await self._database.write(claim_limited, who, request, self._defaults, limit, starts)
         self._counts = result.counts
         self._pause_busy(lanes, result)
         self._with_tenants |= dict.fromkeys(result.with_tenants, now + LOOK_AGAIN)
@@ -145,7 +145,7 @@ class LimitedClaims:
     async def claim_part(self, who: Claimant, lanes: list[Lane], limit: int, starts: bool) -> list[Claimed] | None:
         """Claim the only tasks of a selection from these lanes, all or none; None if a lane has no room for them."""
         request = LimitedLanes(lanes, self._lanes.start)
-        result = await self._database.write_prepared(claim_limited, who, request, self._defaults, limit, starts)
+        result = await self._database.write(claim_limited, who, request, self._defaults, limit, starts)
         self._probes |= result.probes
         return result.claimed or (None if result.waits else [])
 
@@ -162,6 +162,6 @@ class LimitedClaims:
         if not lanes:
             return []
         request = LimitedLanes(lanes, self._lanes.start)
-        result = await self._database.write_prepared(claim_limited_suspect, who, request, self._defaults, ask)
+        result = await self._database.write(claim_limited_suspect, who, request, self._defaults, ask)
         self._probes |= result.probes
         return result.claimed

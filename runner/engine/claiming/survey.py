@@ -41,11 +41,11 @@ class LaneSurvey:
     async def run(self, claimant: Claimant) -> None:
         """Read the lanes of a runner."""
         if not self._is_prepared:  # while no task waits for them
-            await self._database.read_single(prepare_claims, claimant._replace(selection=self._scope.selection))
+            await self._database.read(prepare_claims, claimant._replace(selection=self._scope.selection))
             self._is_prepared = True
         started, dense = time.monotonic(), DENSE if self._is_cut else 0
         self._skipped, self._skip = self._skip, 0
-        heads = await self._database.read_single(survey, self._scope.survey(MANY, self._skipped, dense))
+        heads = await self._database.read(survey, self._scope.survey(MANY, self._skipped, dense))
         self._is_cut = len(heads) == MANY
         self._lanes.survey(heads)
         if self._scope.is_extended and not self._is_cut:  # otherwise due lanes may be missing

@@ -17,6 +17,7 @@ from runner.db import async_core
 from runner.db.database import Database
 from runner.db.errors import outage_of_statement
 from runner.db.handler_transactions import Wait
+from runner.db.needs import Needs, needs
 from runner.db.statement import Steps
 from runner.db.transaction import BlockingTransaction, Transaction
 from runner.engine.executing.attempt_error import chain
@@ -71,7 +72,7 @@ class StoredParentResults:
         results: dict[int, TaskResult | None] = {}
         stored = [id for id in ids if id is not None]
         for first in range(0, len(stored), MOST):
-            results |= await self._database.read_single(_endings, stored[first : first + MOST])
+            results |= await self._database.read(_endings, stored[first : first + MOST])
         return [_value(id, results) for id in ids]
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, list[Any]]]) -> Future[list[Any]]:
@@ -79,6 +80,7 @@ class StoredParentResults:
         return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
 
+@needs(Needs.PREPARED)
 async def _endings(tx: Transaction, ids: Sequence[int]) -> dict[int, TaskResult | None]:
     return await tx.follow(endings(tx, ids))
 

@@ -220,7 +220,7 @@ class NotesWriter:
     async def _read_checkpoints(self) -> dict[int, tuple[int, str]]:
         await asyncio.sleep(0)  # the other attempts of this turn add their tasks
         task_ids, self._resumed, self._reading = self._resumed, [], None
-        return await self.database.read_single(last_checkpoints, task_ids)
+        return await self.database.read(last_checkpoints, task_ids)
 
     async def flush(self) -> None:
         """Write progress and log lines, and the kept states whose interval has passed."""

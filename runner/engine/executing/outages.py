@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.server_watch import answer_within
-from runner.db.transaction import clock
+from runner.db.transaction import require_answer
 from runner.engine.executing.attempt_error import chain
 from runner.engine.slots import Running
 from runner.errors import DatabaseUnavailable, StoreError
@@ -52,7 +52,7 @@ async def hung_server(running: Running, database: Database) -> StoreError | None
         return None
     try:
         with answer_within(QUESTION_SECONDS):
-            await database.read_single(clock)
+            await database.read(require_answer)
     except DatabaseUnavailable as error:
         return error
     except (StoreError, asyncio.CancelledError):  # it answers, or the runner ends the attempt

@@ -194,7 +194,7 @@ class Lease:
         report = (running, self._gap, abandoned, usage)
         try:
             with answer_within(renewal_limit(self._seconds)):
-                reply = await self._database.write_single(heartbeat, own, self._seconds, *report)
+                reply = await self._database.write(heartbeat, own, self._seconds, *report)
         except StoreError as error:
             log.warning("could not renew the lease: %s", error)
             self.note_failure(error)

@@ -61,7 +61,7 @@ class RescueLoop:
 
     async def _any_lost(self) -> bool:
         """True if there are tasks to rescue, by this runner or another one."""
-        return await self._database.read_single(any_lost, None, self._grace)
+        return await self._database.read(any_lost, None, self._grace)
 
     async def run(self) -> None:
         """Rescue the tasks of lost runners."""
@@ -69,7 +69,7 @@ class RescueLoop:
         if not self._lease.may_rescue or not self._pace.is_due(started):
             return
         with contextlib.suppress(DatabaseUnavailable):  # claims and heartbeats already log this
-            lost = await self._database.read_single(any_lost, self._lease.rescuer, self._grace)
+            lost = await self._database.read(any_lost, self._lease.rescuer, self._grace)
             self._pace.record(started, time.monotonic())
             rescued = await self._rescue() if lost else {}
             self._stuck.free("rescue", rescued)
@@ -78,7 +78,7 @@ class RescueLoop:
             is_tried = self._stuck.tasks("rescue") - self._stuck.resting("rescue")
             # Not if the lease of this runner has expired: it may not rescue, and no row is the reason.
             if is_tried or (
-                lost and not rescued and await self._database.read_single(any_lost, self._lease.rescuer, self._grace)
+                lost and not rescued and await self._database.read(any_lost, self._lease.rescuer, self._grace)
             ):
                 await self._name_the_rest()
             if rescued:

@@ -39,7 +39,7 @@ class Expiry:
         if not self._pace.is_due(started):
             return
         with contextlib.suppress(DatabaseUnavailable):  # claims and heartbeats already log this
-            overdue = await self._database.read_single(any_overdue)
+            overdue = await self._database.read(any_overdue)
             if overdue.expired or overdue.unbound:
                 await self._end_overdue(overdue)
             else:

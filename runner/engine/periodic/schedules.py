@@ -122,11 +122,11 @@ class Scheduler:
 
     async def _look(self) -> None:
         try:
-            upcoming = await self._database.read_single(next_tick)
+            upcoming = await self._database.read(next_tick)
             while upcoming.due:
                 ticked = await self._tick()
                 self._report(ticked)
-                upcoming = await self._database.read_single(next_tick)
+                upcoming = await self._database.read(next_tick)
                 if not ticked:  # another runner has them
                     break
         except DatabaseUnavailable:  # claims and heartbeats already log this

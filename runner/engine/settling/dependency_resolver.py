@@ -152,7 +152,7 @@ class DependencyResolver:
         if not self._sweep_pace.is_due(started):
             return
         with contextlib.suppress(DatabaseUnavailable):  # claims and heartbeats already log this
-            if await self._database.read_single(any_open):  # the statement of a page takes long to plan
+            if await self._database.read(any_open):  # the statement of a page takes long to plan
                 await self._sweep_page(NEWEST)
             else:
                 self._stuck.retain("resolve", ())
@@ -169,7 +169,7 @@ class DependencyResolver:
 
     async def _resolve_dependents(self, finished: Sequence[FinishedParent | Claimed]) -> None:
         started = time.monotonic()
-        if not self._followed and not await self._database.read_single(any_open):
+        if not self._followed and not await self._database.read(any_open):
             self._pace.record(started, time.monotonic())
             return
         parents = [FinishedParent(task.id, task.handler, task.key) for task in finished]
@@ -178,7 +178,7 @@ class DependencyResolver:
             return  # a chain of tasks that do nothing asks for their other dependents at intervals
         pending, self._followed = self._followed, []
         attempts = ATTEMPTS
-        while attempts and (dependencies := await self._database.read_single(open_dependencies, pending)):
+        while attempts and (dependencies := await self._database.read(open_dependencies, pending)):
             if not await self._resolve(dependencies):
                 attempts -= 1
                 await asyncio.sleep(LOCK_RETRY)
@@ -188,12 +188,10 @@ class DependencyResolver:
         """Release the next tasks of order keys, and return their number."""
         ids = [parent.id for parent in parents]
         try:
-            if self._database.dialect.row_locks:
-                released = await self._database.write_single(release_followers, ids, notify=self._notify)
-            elif await self._database.read_single(has_followers, ids):  # a release would wait for all other writers
-                released = await self._database.write(release_followers, ids, notify=self._notify)
-            else:
+            # Without row locks a release would wait for all other writers.
+            if not self._database.dialect.row_locks and not await self._database.read(has_followers, ids):
                 return 0
+            released = await self._database.write(release_followers, ids, notify=self._notify)
         except StoreError as error:
             if row_fault(error) is None:
                 raise
@@ -203,7 +201,7 @@ class DependencyResolver:
         return released
 
     async def _sweep_page(self, below: int) -> int:
-        page = await self._database.read_single(find_strays, below)
+        page = await self._database.read(find_strays, below)
         if self._sweep_below == NEWEST:
             self._swept.clear()
         self._swept.update(dependency.task_id for dependency in (*page.moot, *page.dependencies))

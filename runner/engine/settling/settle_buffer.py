@@ -114,7 +114,7 @@ class SettleBuffer:
     async def run(self) -> None:
         """Write batches until cancelled."""
         with contextlib.suppress(StoreError):  # while no task waits for it
-            await self._database.read_single(prepare_successes, self._watch is not None)
+            await self._database.read(prepare_successes, self._watch is not None)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._retry_apart())
             while True:
@@ -382,7 +382,7 @@ class SettleBuffer:
             rest = [item for item in rest if item.id not in verbs]
         done = [item for item in rest if type(item.outcome) is Done]
         if done:
-            ended = await self._database.write_single(settle, self.runner_id, done, SettleShape.SUCCESSES, self._watch)
+            ended = await self._database.write(settle, self.runner_id, done, SettleShape.SUCCESSES, self._watch)
             verbs |= ended.verbs
             rest = [item for item in rest if item.id not in verbs] if len(verbs) < len(settlements) else []
         if rest:

@@ -97,7 +97,7 @@ class Starts:
     async def _write(self, batch: Sequence[Running]) -> None:
         now = time.monotonic()
         starts = [Start(running.task.id, running.task.fence, running.started - now) for running in batch]
-        await self._database.write_single(mark_started, self._lease.id, starts)
+        await self._database.write(mark_started, self._lease.id, starts)
         for running in batch:
             running.prefetched = False  # its attempt counts from the mark
             running.task = running.task._replace(address=None)  # the row has a new address

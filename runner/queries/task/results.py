@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
@@ -37,6 +38,7 @@ class TaskResult(NamedTuple):
     traceback: str = ""
 
 
+@needs(Needs.PREPARED)
 def endings(frame: Frame, ids: Sequence[int]) -> Steps[dict[int, TaskResult | None]]:
     """Read the results of tasks that have ended, with prepared statements.
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -106,6 +107,7 @@ class LimitedClaim:
     counts: bool = True
 
 
+@needs(Needs.PREPARED_TRANSACTION)
 async def claim_limited(
     tx: Transaction,
     who: Claimant,
@@ -142,6 +144,7 @@ async def claim_limited(
     return result
 
 
+@needs(Needs.PREPARED_TRANSACTION)
 async def claim_limited_suspect(
     tx: Transaction, who: Claimant, lanes: LimitedLanes, defaults: Mapping[str, HandlerDefaults], ask: Ask
 ) -> LimitedClaim:

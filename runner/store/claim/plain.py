@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect, row_address
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -85,6 +86,7 @@ class Claimant(NamedTuple):
     """The tasks that it takes from its lanes."""
 
 
+@needs(Needs.PREPARED)
 async def claim(
     tx: Transaction,
     who: Claimant,
@@ -111,6 +113,7 @@ async def claim(
     return await _claim(tx, prepared, who, lanes, defaults, limit, starts=starts, only=only)
 
 
+@needs(Needs.PREPARED)
 async def claim_suspect(
     tx: Transaction,
     who: Claimant,
@@ -140,6 +143,7 @@ class DueTask(NamedTuple):
     lane: Lane
 
 
+@needs(Needs.PREPARED)
 async def first_due(
     tx: Transaction, who: Claimant, lanes: Mapping[Lane, LanePosition], limit: int, suspects: bool = False
 ) -> list[DueTask]:
@@ -190,6 +194,7 @@ def first_due_statement(
     return sa.select(lane.c.number, task.id).select_from(joined).order_by(*merged).limit(LIMIT)
 
 
+@needs(Needs.PREPARED)
 async def prepare_claims(tx: Transaction, who: Claimant) -> None:
     """Compile the claims that follow the first one of a runner, and execute nothing."""
     _prepared(tx.tables, tx.driver, "lane", who.order, who.selection.names)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -48,6 +49,7 @@ class SurveyScope(NamedTuple):
     host: str = ""
 
 
+@needs(Needs.PREPARED)
 async def survey(
     tx: Transaction,
     scope: SurveyScope | None = None,

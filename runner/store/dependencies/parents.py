@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect
+from runner.db.needs import Needs, needs
 from runner.db.schema import GONE, Tables, is_open, is_state, state_literal
 from runner.db.statement import Prepared, Step, Steps
 from runner.db.transaction import Transaction
@@ -155,6 +156,7 @@ async def block_followers(tx: Transaction, failed: Sequence[tuple[int, str]]) ->
     await tx.execute(blocked.values(values | {"version": next_version(task.c.version)}))
 
 
+@needs(Needs.PREPARED)
 async def release_followers(tx: Transaction, parent_ids: Sequence[int], *, notify: bool = True) -> int:
     """Unblock the tasks that only wait for one of some succeeded tasks in their order key.
 
@@ -171,6 +173,7 @@ async def release_followers(tx: Transaction, parent_ids: Sequence[int], *, notif
     return await tx.follow(_release_steps(tx, parent_ids, notify))
 
 
+@needs(Needs.PREPARED)
 async def has_followers(tx: Transaction, parent_ids: Sequence[int]) -> bool:
     """True if `release_followers` finds a task to unblock. This read waits for no writer; a release waits for all.
 

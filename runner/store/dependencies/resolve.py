@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect, row_address
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_open, is_state, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -79,6 +80,7 @@ class Resolved:
     skipped: list[Dependency] = field(default_factory=list)
 
 
+@needs(Needs.PREPARED)
 async def open_dependencies(tx: Transaction, parents: Sequence[FinishedParent], limit: int = CHUNK) -> list[Dependency]:
     """Find the open dependencies on finished tasks.
 
@@ -285,12 +287,14 @@ class StrayDependents(NamedTuple):
     lowest: int | None
 
 
+@needs(Needs.PREPARED)
 async def any_open(tx: Transaction) -> bool:
     """Return True if any dependency is open; a cheap statement for frequent checks."""
     rows = await tx.run(_any_open(tx.tables, tx.driver), {})
     return bool(rows[0][0])
 
 
+@needs(Needs.PREPARED)
 async def find_strays(tx: Transaction, below: int = NEWEST) -> StrayDependents:
     """Check one page of open dependencies, the newest first.
 

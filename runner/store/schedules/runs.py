@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -30,6 +31,7 @@ class NextTick(NamedTuple):
     wait: float | None
 
 
+@needs(Needs.PREPARED)
 async def next_tick(tx: Transaction) -> NextTick:
     """Look whether a schedule is due; the only cost of schedules on an idle runner.
 
