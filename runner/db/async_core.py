@@ -262,7 +262,8 @@ class StatementPool:
     """The connections for single statements of one engine.
 
     A checkout from SQLAlchemy's own pool, with its begin, commit and return, costs more than a statement for a hundred
-    tasks.
+    tasks. One from psycopg_pool 3.3 costs 52 Python calls instead of 20, about 4 % of a statement, and reports a
+    refused connection as a PoolTimeout without its cause, after the whole timeout.
 
     Args:
         engine: with the execution options of a single statement.
