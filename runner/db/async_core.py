@@ -19,6 +19,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from runner.db.dialects import Dialect
 from runner.db.errors import lost_prepared
+from runner.db.file_identity import OpenFiles
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -243,13 +244,15 @@ class PooledConnection:
 
     Args:
         connection: checked out of SQLAlchemy's pool until it is closed.
+        files: the SQLite files that it has open; None for a server.
     """
 
-    __slots__ = ("connection", "driver", "verb")
+    __slots__ = ("connection", "driver", "files", "verb")
 
-    def __init__(self, connection: AsyncCoreConnection, driver: Any) -> None:
+    def __init__(self, connection: AsyncCoreConnection, driver: Any, files: OpenFiles | None) -> None:
         self.connection = connection
         self.driver = driver
+        self.files = files
         self.verb: object = None
 
     def in_thread(self, transaction: Callable[[Any], T]) -> Awaitable[T]:
@@ -292,7 +295,7 @@ class StatementPool:
                 statement keeps its plan in the caches of the processor.
         """
         async with self._limit:
-            pooled = self._last_used_by(verb) or await self._open()
+            pooled = await self._current(self._last_used_by(verb)) or await self._open()
             pooled.verb = verb
             try:
                 yield pooled
@@ -311,11 +314,22 @@ class StatementPool:
         number = next((number for number, pooled in enumerate(self._idle) if pooled.verb is verb), -1)
         return self._idle.pop(number) if self._idle else None
 
+    async def _current(self, pooled: PooledConnection | None) -> PooledConnection | None:
+        """Close a connection whose file was replaced: SQLite can still read and write a deleted file."""
+        if pooled is None or pooled.files is None or pooled.files.are_current():
+            return pooled
+        try:
+            pooled.files.refuse_deleted()
+        finally:
+            await _close(pooled)
+        return None
+
     @asynccontextmanager
     async def in_turn(self) -> AsyncIterator[PooledConnection]:
         """Lend the connection whose thread makes all calls in turn, with a valid page cache; replace it on an error."""
         async with self._opening:
-            pooled = self._shared = self._shared or await self._open()
+            shared, self._shared = self._shared, None
+            pooled = self._shared = await self._current(shared) or await self._open()
         replace = True
         try:
             yield pooled
@@ -358,7 +372,7 @@ class StatementPool:
         except BaseException:
             await connection.close()
             raise
-        return PooledConnection(connection, driver)
+        return PooledConnection(connection, driver, raw.info.get("files"))
 
 
 async def _close(pooled: PooledConnection) -> None:

@@ -114,6 +114,16 @@ class OpenFiles:
             return False
         return True
 
+    def refuse_deleted(self) -> None:
+        """Accept that another file has replaced the database; its connections are opened again.
+
+        Raises:
+            DatabaseFileReplaced: the file was deleted, or its log is not the one of the connection.
+        """
+        change = self.change()
+        if change is not None and (change.name != self.path or change.current is None):
+            raise change.error
+
     def change(self) -> FileChange | None:
         """Return the first file that was replaced or deleted since; SQLite keeps all of them while a program reads."""
         for index, name in enumerate(self._names):

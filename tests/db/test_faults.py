@@ -19,6 +19,8 @@ from runner.client.commit import submit_alone
 from runner.db import connect
 from runner.db.database import Database
 from runner.db.errors import is_transient, translate
+from runner.db.file_writer import FileStatement
+from runner.db.needs import Needs, needs
 from runner.db.transaction import Transaction, clock
 from runner.errors import DatabaseLocked, DatabaseRefused, DatabaseUnavailable, DiskFull, InvalidTask, ValueRejected
 from runner.model.task import NewTask
@@ -32,8 +34,7 @@ _REAL = {"payload": '{"word": "ключ"}'}
 
 
 async def put(database: Database, **options: object) -> int:
-    async with database.writing() as tx:
-        return await submit(tx, NewTask("work", **options))  # type: ignore[arg-type]
+    return await database.write(submit, NewTask("work", **options))  # type: ignore[arg-type]
 
 
 async def tasks(database: Database) -> int:
@@ -283,14 +284,15 @@ async def test_a_restarted_server_is_used_again() -> None:
 async def test_a_full_disk_is_an_outage_without_data_loss(database: Database) -> None:
     await put(database)
 
-    async def limit(pages: int) -> None:
-        async with database.writing() as tx:
-            await tx.execute(sa.text(f"PRAGMA max_page_count = {pages}"))
+    @needs(Needs.PREPARED)
+    async def limit(_: Transaction, pages: int) -> None:
+        """Limit the size for the connection that submits."""
+        await FileStatement(f"PRAGMA max_page_count = {pages}")
 
-    await limit(1)
+    await database.write(limit, 1)
     with pytest.raises(DiskFull, match=r"disk is full\. The transaction was rolled back\. Free space"):
         await put(database, payload=f'{{"a": "{"x" * 10**6}"}}')
-    await limit(10**6)
+    await database.write(limit, 10**6)
     await put(database)
     async with database.reading() as tx:
         assert await tx.scalar(sa.text("PRAGMA integrity_check")) == "ok"
