@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:  # a worker process has resources and hooks, and none of these
     from runner.engine.slots import Running, Slots
+    from runner.errors import ResourceLimitReached
     from runner.model.task import Claimed
     from runner.policy.lanes import Lane
     from runner.store.breaker import Review
@@ -73,6 +74,14 @@ class InterruptIgnored:
     """A body did not end when its runner interrupted it."""
 
     running: "Running"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReached:
+    """A limit of the system keeps a number of outcomes from being written."""
+
+    error: "ResourceLimitReached"
+    outcomes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from runner.engine.claiming.scans import ScanScope
 from runner.engine.claiming.slices import Slices
 from runner.engine.commands import CommandReceiver
 from runner.engine.event_log import EventLog
-from runner.engine.events import AttemptsEnded, Events, TasksSubmitted
+from runner.engine.events import AttemptsEnded, Events, LimitReached, TasksSubmitted
 from runner.engine.hosting.completion import IDLE_EVERY, Completion
 from runner.engine.hosting.event_loop import require_unpatched
 from runner.engine.hosting.resources import RunnerResources
@@ -41,7 +41,7 @@ from runner.engine.settling.dependency_resolver import DependencyResolver
 from runner.engine.slots import InFlight
 from runner.engine.stuck_rows import StuckRows
 from runner.engine.worker import Worker
-from runner.errors import DatabaseRefused, DatabaseUnavailable, LockNotReleased, ResourceLimitReached, StoreError
+from runner.errors import DatabaseRefused, DatabaseUnavailable, LockNotReleased, StoreError
 from runner.handlers.registry import Handler, process_slots
 from runner.log_faults import contain_log_handlers
 from runner.policy.claim_order import parse_order
@@ -121,7 +121,7 @@ class Engine:
         lease, interval = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
         self.lease = Lease(self.database, lease, own_identity, interval)
         self.worker = Worker(settings, self.database, self.lease, in_flight, self.resources, stuck, events)
-        self.worker.buffer.on_limit = self._reach_limit
+        events.subscribe(LimitReached, self._bear_limit)
         events.subscribe(AttemptsEnded, self._end_limit)
         self.rescue_loop = RescueLoop(self.database, self.lease, lease, events, stuck)
         self.watchdog = Watchdog(settings, self.database, self.lease, in_flight.tasks.values)
@@ -200,18 +200,13 @@ class Engine:
             await self.worker.executor.close()
             await self.database.dispose()
 
-    def _reach_limit(self, error: ResourceLimitReached, outcomes: int) -> None:
-        """Free threads for the database. Without any to free, end after one lease: other runners do the work.
-
-        Args:
-            outcomes: the number of outcomes that cannot be written.
-        """
-        self.worker.executor.end_idle()
+    def _bear_limit(self, event: LimitReached) -> None:
+        """End after one lease in which no outcome could be written: other runners do the work."""
         (first, last), now = self._limited, time.monotonic()
         self._limited = (first if now - last <= LIMIT_GAP else now, now)
         lasts = now - self._limited[0] >= self.settings.lease_timeout.total_seconds()
-        if lasts and outcomes == len(self.worker.in_flight) and not self.stopping:
-            self._failure = error
+        if lasts and event.outcomes == len(self.worker.in_flight) and not self.stopping:
+            self._failure = event.error
             self.stop()
 
     def _end_limit(self, _: object) -> None:

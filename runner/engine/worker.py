@@ -18,6 +18,7 @@ from runner.engine.events import (
     BreakerReviewed,
     Events,
     InterruptIgnored,
+    LimitReached,
     RoomFreed,
     TaskClaimedTwice,
     TasksClaimed,
@@ -37,6 +38,7 @@ from runner.engine.settling.settle_buffer import ROW_LOCKED, SettleBuffer, Settl
 from runner.engine.settling.starts import Starts
 from runner.engine.slots import InFlight, Running, Slots
 from runner.engine.stuck_rows import StuckRows, blocking_sessions
+from runner.errors import ResourceLimitReached
 from runner.handlers.registry import BreakerRule
 from runner.logs import log_exception
 from runner.model.outcome import INTERRUPTED, Cancelled, Outcome, Release, Retry, Snooze
@@ -124,9 +126,15 @@ class Worker:
         self._starts = Starts(database, lease, in_flight.started, stuck)
         watch = SubmitWatch() if settings.retention_succeeded == timedelta() else None
         self.buffer = SettleBuffer(database, settings.settle_batch_size, linger, self._settled, stuck, watch)
+        self.buffer.on_limit = self._reach_limit
         events.subscribe(TasksClaimed, self._start_claimed)
         events.subscribe(TaskClaimedTwice, self._snooze_duplicate)
         events.subscribe(BreakerReviewed, self._hand_back_of_open)
+
+    def _reach_limit(self, error: ResourceLimitReached, outcomes: int) -> None:
+        """Free threads for the database."""
+        self.executor.end_idle()
+        self._events.publish(LimitReached(error, outcomes))
 
     def _start_claimed(self, event: TasksClaimed) -> None:
         if event.may_start:
