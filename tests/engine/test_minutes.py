@@ -12,7 +12,7 @@ from runner.handlers.context import Context
 from runner.model.outcome import Dead, Retry
 from runner.policy.histogram import Histogram, Times, merged
 from runner.queries.reports import times_by_minute
-from tests.engine.harness import Harness, until
+from tests.engine.harness import Harness, at_work, until
 
 NEAR = timedelta(minutes=2)
 
@@ -126,13 +126,18 @@ async def test_a_runner_with_a_retention_of_zero_counts_successes_and_keeps_fail
     async def fail() -> None:
         raise ValueError
 
-    for _ in range(20):
-        await harness.submit("work")
-    failed = await harness.submit("fail")
-    runner = await harness.work(retention_succeeded="0s")
+    runner = harness.runner(retention_succeeded="0s")
+    async with at_work(runner):
+        first = await harness.submit("work")
+        await until(lambda: runner.metrics.verbs["succeed"] == 1)
+        failed = await harness.submit("fail")
+        for _ in range(19):
+            await harness.submit("work")
+        await until(lambda: runner.metrics.verbs.total() == 21)
     assert (runner.metrics.verbs["succeed"], runner.metrics.verbs["die"]) == (20, 1)
     tables = harness.database.tables
     assert await harness.rows(sa.select(tables.task.c.id)) == []
-    assert [row.id for row in await harness.rows(sa.select(tables.history.c.id))] == [failed]
+    kept = {row.id for row in await harness.rows(sa.select(tables.history.c.id))}
+    assert failed in kept <= {first, failed}  # on PostgreSQL, the first statement of a runner keeps its rows
     (row,) = await harness.rows(sa.select(sa.func.sum(tables.minute.c.succeeded), sa.func.sum(tables.minute.c.died)))
     assert tuple(row) == (20, 1)
