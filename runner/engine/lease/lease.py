@@ -94,7 +94,7 @@ class Lease:
     def is_valid(self) -> bool:
         """True while other runners consider this one alive."""
         is_trusted = self.id != 0 and not self.declared_lost and self._is_confirmed
-        return is_trusted and self.renewal_age < self._seconds * MARGIN
+        return is_trusted and elapsed() - self._renewed < self._seconds * MARGIN
 
     @property
     def renewal_age(self) -> float:
