@@ -30,8 +30,11 @@ from tests.chaos.proxy import Proxy
 from tests.postgres import Server, create_database, find_programs
 
 LIMITS = AnswerLimits(1.0, 1.0, 1.0)
-BOUND = 30.0
+BOUND = 4.0
 """Seconds in which each call must end: its limit, a connection attempt, and a busy machine."""
+
+LOCK_BOUND = 30.0
+"""Seconds in which a statement that waits for a lock must end."""
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +183,7 @@ async def test_a_connection_whose_statement_was_lost_is_dropped(url: str, monkey
 async def test_a_statement_that_waits_for_a_lock_is_cancelled(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server works, so the outcome is known and no process of it waits on."""
     monkeypatch.setattr(server_watch, "CANCEL_AT", 0.05)  # the rest is for the look at the lock, and for the cancel
-    database = Database.open(url, connector=Connector(AnswerLimits(BOUND, BOUND, BOUND)))
+    database = Database.open(url, connector=Connector(AnswerLimits(LOCK_BOUND, LOCK_BOUND, LOCK_BOUND)))
     with psycopg.connect(url) as other:
         other.execute("LOCK TABLE task")
         for _ in range(2):
@@ -190,7 +193,7 @@ async def test_a_statement_that_waits_for_a_lock_is_cancelled(url: str, monkeypa
                 "cancelled a statement",
                 "; table task is locked, held by process ",
                 f"{other.info.backend_pid} (unnamed program, user postgres, idle in transaction, ",
-                bound=BOUND,
+                bound=LOCK_BOUND,
             )
         waiting = other.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchone()
         assert waiting == (0,)
