@@ -64,7 +64,7 @@ class Transaction:
         number: number among the open transactions of handlers in this process, from 1; 0 for other transactions.
     """
 
-    __slots__ = ("_driver", "connection", "dialect", "number", "tables")
+    __slots__ = ("_driver", "_keeps_to_indexes", "connection", "dialect", "number", "tables")
 
     def __init__(
         self, connection: AsyncCoreConnection, tables: Tables, dialect: Dialect, driver: Any = None, number: int = 0
@@ -74,6 +74,7 @@ class Transaction:
         self.tables = tables
         self.dialect = dialect
         self._driver = driver
+        self._keeps_to_indexes = driver is not None
 
     @property
     def driver(self) -> sa.Dialect:
@@ -108,6 +109,25 @@ class Transaction:
             connection: Any = self.connection.sync_connection
             self._driver = connection.connection.driver_connection
         return self.dialect.fetch(self._driver, prepared.sql, prepared.arguments(parameters))
+
+    async def keep_to_indexes(self) -> None:
+        """Make the planner walk along indexes until the transaction ends, whatever its statistics; see `Dialect`."""
+        if (keep := self.dialect.along_indexes()) is not None:
+            await self.execute(keep)
+        self._keeps_to_indexes = True
+
+    async def walk(self, prepared: Prepared, parameters: dict[str, Any]) -> list[Any]:
+        """Execute a prepared statement that walks along an index, and return its rows as plain tuples.
+
+        With outdated statistics a planner would collect all remaining rows and sort them for each step of the walk. A
+        connection for prepared statements never does; on others this disables it for the statement.
+        """
+        if self._keeps_to_indexes or (bitmap_scans := self.dialect.bitmap_scans) is None:
+            return await self.run(prepared, parameters)
+        before = await self.scalar(bitmap_scans, {"value": "off"})
+        rows = await self.run(prepared, parameters)
+        await self.execute(bitmap_scans, {"value": before})
+        return rows
 
     async def run_all(self, statements: Sequence[Prepared], parameters: dict[str, Any]) -> list[list[Any]]:
         """Execute prepared statements with the same parameters, in one round trip if the connection has a pipeline."""

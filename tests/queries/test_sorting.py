@@ -20,7 +20,7 @@ from runner.queries.task_list.search import find, page
 from tests.store.plans import Cost, Watch, watch
 from tests.store.rows import add_live, add_past, add_runner, ahead, filtered
 from tests.store.table import change
-from tests.store.test_plans import SOME, analyse
+from tests.store.test_plans import SOME, analyse, prevent_analysis
 
 LIMIT = 20
 
@@ -171,6 +171,7 @@ def test_a_cursor_of_another_list_is_rejected(text: str) -> None:
 @pytest.fixture
 async def watched(new_database: None, migrated_url: str) -> AsyncIterator[tuple[Database, Watch]]:
     """A database that was analysed only while it was empty."""
+    prevent_analysis(migrated_url)
     analyse(migrated_url)
     opened = Database.open(migrated_url)
     yield opened, watch(opened)

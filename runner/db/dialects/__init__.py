@@ -39,6 +39,8 @@ class Dialect(Protocol):
     """True if a subquery in FROM may refer to the tables before it."""
     schemas: bool
     """True if the tables may be in a schema of their own."""
+    bitmap_scans: sa.Executable | None
+    """Sets whether the transaction has bitmap scans to `value`, and returns the value before; None if it has none."""
     begin: str
     """The statement that begins a writing transaction."""
     unprepared: Mapping[str, Any]

@@ -90,6 +90,10 @@ class PostgreSQL:
     name = "postgresql"
     is_server = row_locks = row_addresses = writing_ctes = laterals = schemas = partitions = True
     last_row_id = False
+    bitmap_scans: sa.Executable | None = sa.select(
+        sa.func.current_setting("enable_bitmapscan"),
+        sa.func.set_config("enable_bitmapscan", sa.bindparam("value", type_=sa.Text), True),
+    )
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
     unprepared: Mapping[str, Any] = MappingProxyType({"prepare": False})
 

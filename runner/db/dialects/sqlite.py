@@ -30,6 +30,7 @@ class SQLite:
     name = "sqlite"
     is_server = row_locks = row_addresses = writing_ctes = laterals = schemas = partitions = False
     last_row_id = True
+    bitmap_scans: sa.Executable | None = None
     # A deferred transaction takes the write lock at its first write. If another program has committed since its first
     # read, it fails at once (SQLITE_BUSY_SNAPSHOT), whatever the busy timeout; with the driver's own BEGIN, which comes
     # after the reads, the update of the other program is lost.

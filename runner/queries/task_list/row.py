@@ -119,6 +119,7 @@ async def same_key_tasks(tx: Transaction, task: TaskRow) -> list[TaskRow]:
     """
     if task.key is None:
         return []
+    await tx.keep_to_indexes()
     ids: set[int] = set()
     for table in (tx.tables.task, tx.tables.history):
         column = table.c  # The index of the keys has the handler and the id: it ends after the last row that is read.

@@ -73,8 +73,7 @@ async def find(
     Raises:
         InvalidSort: none of the matching tasks has the sort field.
     """
-    if (keep := tx.dialect.along_indexes()) is not None:
-        await tx.execute(keep)
+    await tx.keep_to_indexes()
     sources = _sources(tx, sort)
     parts = scans(task_filter, sources, tx.dialect, by_queue=sort.by in (SortField.ID, SortField.AGE))
     if not parts:

@@ -83,7 +83,7 @@ async def survey(
         parameters |= tx.dialect.parameters("within", {"queue": list(within)})
     dense, bounded = bool(parameters.get("dense")), most is not None
     prepared = _prepared(tx.tables, tx.driver, names, dense=dense, bounded=bounded, within=within is not None)
-    rows = await tx.run(prepared, parameters)
+    rows = await tx.walk(prepared, parameters)
     return [Head(Lane(*row[:4]), row[4], float(row[5]), bool(row[6]), row[7], bool(row[8])) for row in rows]
 
 
@@ -237,6 +237,7 @@ class Pending(NamedTuple):
     later: int
 
 
+@needs(Needs.PREPARED)
 async def pending(
     tx: Transaction,
     runner_id: int,
