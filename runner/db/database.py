@@ -49,6 +49,9 @@ StoreVerb = Callable[Concatenate[Transaction, P], Awaitable[T]]
 Work: TypeAlias = Callable[[Transaction], Awaitable[T]]
 """A verb with its arguments."""
 
+READ_LOCK_SECONDS = 5.0
+"""Longest wait of a reading transaction for a lock of PostgreSQL: only a lock of a whole table stops readers."""
+
 
 class Database:
     """One installation of the tables in a database.
@@ -206,12 +209,16 @@ class Database:
 
         Args:
             deadline: maximum seconds of a statement; None for no limit.
+
+        Raises:
+            LockNotReleased: another transaction holds a lock of a whole table for longer than READ_LOCK_SECONDS.
         """
         async with (
+            self._holder_named(),
             self._translated(),
             await self._reader.connect() as connection,
             connection.begin(),
-            within_deadline(connection, deadline),
+            within_deadline(connection, deadline, READ_LOCK_SECONDS),
         ):
             with interruptible(connection, self._interrupts):
                 yield self._transaction(connection)
@@ -285,12 +292,8 @@ class Database:
                 return await shielded(_retried(partial(self._write_file, writer, run)))
             stage: Stage = "commit" if needs is Needs.PREPARED else "statement"
             return await shielded(_retried(partial(_in_block, partial(self._prepared, verb, needs), run, stage=stage)))
-        try:
+        async with self._holder_named():
             return await shielded(_retried(partial(_in_block, self.writing, run)))
-        except DatabaseRefused as error:
-            if isinstance(error, RowLocked) or not is_lock_timeout(error):
-                raise
-            raise await self._with_holder(error) from error.__cause__
 
     @asynccontextmanager
     async def _prepared(self, verb: object, needs: Needs) -> AsyncIterator[Transaction]:
@@ -306,6 +309,16 @@ class Database:
         begin = self.dialect.whole if needs is Needs.PREPARED_TRANSACTION else nullcontext
         async with self._translated(), self._statements.checkout(verb) as pooled, begin(pooled.driver):
             yield Transaction(pooled.connection, self.tables, self.dialect, pooled.driver)
+
+    @asynccontextmanager
+    async def _holder_named(self) -> AsyncIterator[None]:
+        """Name the session that holds a lock for which a statement in the block waited in vain."""
+        try:
+            yield
+        except DatabaseRefused as error:
+            if isinstance(error, RowLocked | LockNotReleased) or not is_lock_timeout(error):
+                raise
+            raise await self._with_holder(error) from error.__cause__
 
     async def _with_holder(self, error: DatabaseRefused) -> DatabaseRefused:
         """The error with the lock and the session that holds it; unchanged if it is released."""

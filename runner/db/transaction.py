@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
@@ -192,15 +192,24 @@ INTERRUPT_INTERVAL = 0.05
 
 
 @asynccontextmanager
-async def within_deadline(connection: AsyncCoreConnection, seconds: float | None) -> AsyncIterator[None]:
-    """Cancel statements in the block that take longer than `seconds`; on SQLite, all of them together."""
-    if seconds is None:
-        yield
-    elif connection.dialect.name == "postgresql":
-        limit = sa.func.set_config("statement_timeout", str(int(seconds * 1000)), True)
-        with answer_within(seconds + ANSWER_MARGIN):
-            await connection.execute(sa.select(limit))
+async def within_deadline(
+    connection: AsyncCoreConnection, seconds: float | None, locks: float | None = None
+) -> AsyncIterator[None]:
+    """Cancel statements in the block that take longer than `seconds`; on SQLite, all of them together.
+
+    Args:
+        seconds: maximum duration of a statement; None for no limit.
+        locks: maximum seconds of a wait for a lock of PostgreSQL; None for no limit.
+    """
+    if connection.dialect.name == "postgresql":
+        limits = (("statement_timeout", seconds), ("lock_timeout", locks))
+        settings = [(name, f"{int(limit * 1000)}ms") for name, limit in limits if limit is not None]
+        with nullcontext() if seconds is None else answer_within(seconds + ANSWER_MARGIN):
+            if settings:
+                await connection.execute(sa.select(*(sa.func.set_config(*setting, True) for setting in settings)))
             yield
+    elif seconds is None:
+        yield
     else:
         raw: Any = (await connection.get_raw_connection()).driver_connection
         interrupts = asyncio.ensure_future(_interrupt_after(seconds, raw))

@@ -1,0 +1,34 @@
+"""A lock of a whole table, such as that of ALTER TABLE: commands name its session instead of waiting for it."""
+
+import psycopg
+import pytest
+
+from runner.cli.exit_codes import Exit
+from runner.db import database as databases
+from runner.model.task import NewTask
+from tests.cli.conftest import Call, Store
+from tests.conftest import on_postgresql
+
+pytestmark = on_postgresql
+
+TABLES = ("task", "task_handler", "task_queue", "task_runner")
+
+
+@pytest.fixture(autouse=True)
+def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(databases, "READ_LOCK_SECONDS", 0.3)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_why_names_the_session_that_locks_a_table(cli: Call, store: Store, migrated_url: str, table: str) -> None:
+    (task,) = store.submit(NewTask("mail.send"))
+    with psycopg.connect(migrated_url, application_name="alter") as holder:
+        holder.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        explained = cli("why", task)
+        pid = holder.info.backend_pid
+    assert explained.code == Exit.LOCKED
+    text = " ".join(explained.err.split())
+    assert f"55P03 canceling statement due to lock timeout: table {table} is locked" in text
+    assert f"process {pid} (alter, " in text
+    assert f"pg_terminate_backend({pid})" in text
+    assert cli("why", task).code == Exit.OK
