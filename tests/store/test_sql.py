@@ -61,6 +61,8 @@ class Statements:
         """Call a verb in its own transaction, and keep its SQL under a name."""
         async with self.database.writing() as tx:
             recording = Recording(tx)
+            await recording.keep_to_indexes()  # as the connections of a runner do
+            recording.executed.clear()
             answer = await verb(recording, *args)
             self.sql[name] = [compiled(executed, tx.dialect.name) for executed in recording.executed]
         return answer
