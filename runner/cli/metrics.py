@@ -7,8 +7,10 @@ from contextlib import suppress
 
 from runner.cli.exit_codes import Exit, Interruption
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
+from runner.engine.database_exporter import DatabaseCollector
+from runner.engine.exposition import exposition, exposition_text
 from runner.engine.hosting.probe_server import Answer, ProbeServer, Reply
-from runner.errors import InvalidSettings, PackageMissing
+from runner.errors import InvalidSettings
 from runner.logs import set_up
 
 REFRESH = 10.0
@@ -28,25 +30,18 @@ async def metrics(*, listen: str | None = None, connection: Connection = DEFAULT
         connection: The database.
     """
     settings = connection.settings(listen=listen)
-    try:
-        from runner.engine.database_exporter import DatabaseCollector
-        from runner.engine.exporter import exposition
-    except ModuleNotFoundError:
-        what = {"package": "prometheus_client", "use": "runner metrics"}
-        raise PackageMissing(**what, extra="metrics", instead="") from None
     collector = DatabaseCollector()
-    answer = exposition(collector)
     async with open_database(settings) as database:
         if listen is None:
             await collector.read(database)
-            print(answer("").body.decode(), end="")
+            print(exposition_text(collector.collect()), end="")
             return Exit.OK
         set_up(settings.log_format, settings.log_level)
         await collector.refresh(database)  # an exporter without numbers would cause an alert
         answers: dict[str, Answer] = {
-            "/metrics": answer,
-            "/livez": lambda _: Reply.of(""),
-            "/readyz": lambda _: Reply.of(collector.problem),
+            "/metrics": exposition(collector.collect),
+            "/livez": lambda: Reply.of(""),
+            "/readyz": lambda: Reply.of(collector.problem),
         }
         try:
             server = ProbeServer(listen, answers)

@@ -4,12 +4,9 @@ import logging
 import time
 from collections.abc import Iterator
 
-from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
-
 from runner.db.database import Database
-from runner.engine.exporter import gauges
+from runner.engine.exporter import gauge, gauges
+from runner.engine.exposition import Family, Kind
 from runner.errors import StoreError
 from runner.queries.gauges import Gauges, read_gauges
 from runner.text.sanitize import one_line
@@ -17,7 +14,7 @@ from runner.text.sanitize import one_line
 log = logging.getLogger("runner.probes")
 
 
-class DatabaseCollector(Collector):
+class DatabaseCollector:
     """Reads the database at intervals of its own, so that no scrape waits for it and scrapers do not multiply the cost.
 
     While the database is unavailable, `tasktui_database_up` is 0 and the other metrics are absent.
@@ -49,31 +46,27 @@ class DatabaseCollector(Collector):
             if before:
                 log.info("metrics of the database again")
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Family]:
         """Collect the metrics of the last reading."""
         reading = self._reading
         up = "True (1) if the last reading of the database succeeded."
-        yield GaugeMetricFamily("tasktui_database_up", up, value=reading is not None)
+        yield gauge("database_up", up, int(reading is not None))
         if reading is None:
             return
         read_at, numbers = reading
-        age = time.monotonic() - read_at
-        yield GaugeMetricFamily("tasktui_reading_age_seconds", "Seconds since the last reading.", value=age)
-        tasks = GaugeMetricFamily("tasktui_tasks", "Tasks; each count stops at 10,000.", labels=("queue", "state"))
-        for labels, number in numbers.tasks.items():
-            tasks.add_metric(labels, number)
-        yield tasks
+        yield gauge("reading_age_seconds", "Seconds since the last reading.", time.monotonic() - read_at)
+        text, labels = "Tasks; each count stops at 10,000.", ("queue", "state")
+        yield Family(Kind.GAUGE, "tasktui_tasks", text, labels, numbers.tasks)
         oldest = "Seconds since the first ready task became due."
-        yield gauges("tasktui_oldest_ready_seconds", oldest, "queue", numbers.oldest.items())
-        rest = "Queues that count together as queue other."
-        yield GaugeMetricFamily("tasktui_queues_left_out", rest, value=numbers.queues_left_out)
-        yield gauges("tasktui_runners", "Registered runners.", "state", numbers.runners.items())
+        yield gauges("oldest_ready_seconds", oldest, "queue", numbers.oldest.items())
+        yield gauge("queues_left_out", "Queues that count together as queue other.", numbers.queues_left_out)
+        yield gauges("runners", "Registered runners.", "state", numbers.runners.items())
         for name, text, (values, left_out) in (
             ("dead_tasks", "Dead tasks, of the latest 10,000.", numbers.dead),
             ("schedule_lateness_seconds", "Lateness of the latest schedule.", numbers.lateness),
             ("breaker_open", "True (1) while the breaker is open.", numbers.breakers),
             ("unclaimed_seconds", "Time due of the first task that no live runner takes.", numbers.unclaimed),
         ):
-            yield gauges(f"tasktui_{name}", text, "handler", values.items())
+            yield gauges(name, text, "handler", values.items())
             rest = f"Handlers that count together as handler other in tasktui_{name}."
-            yield GaugeMetricFamily(f"tasktui_{name}_left_out", rest, value=left_out)
+            yield gauge(f"{name}_left_out", rest, left_out)

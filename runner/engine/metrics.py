@@ -3,16 +3,19 @@
 import contextlib
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from runner.db.database import Database
 from runner.db.halves import write_in_halves
 from runner.engine.events import AttemptsEnded, Events, TasksCancelled, TasksRescued
 from runner.engine.slots import Running
+from runner.engine.turns import in_turns
 from runner.errors import StoreError
 from runner.model.stuck_row import RowFault
+from runner.policy.buckets import Buckets
 from runner.policy.histogram import Histogram, Times, merged
+from runner.policy.work_keys import OTHERS, WorkKey, WorkKeys
 from runner.store.minute_statistics import COUNTED, record_times
 from runner.store.settle import Settlement
 from runner.text.sanitize import one_line
@@ -22,14 +25,16 @@ log = logging.getLogger("runner")
 TIMED = frozenset(COUNTED) - {"rescue"}
 """The moves of attempts whose times count."""
 
-WorkKey: TypeAlias = tuple[str, str]
-"""Queue and handler."""
 
-MOST_WORK_KEYS = 100
-"""Maximum number of queues and handlers that an exporter gets one by one: the first ones."""
+class ExportedTimes(NamedTuple):
+    """The buckets of attempts: their run times, and their waits from the due time to the start."""
 
-OTHERS: WorkKey = ("other", "other")
-"""The work key of all further ones together."""
+    runs: Buckets = Buckets()
+    waits: Buckets = Buckets()
+
+    def plus(self, times: Times) -> "ExportedTimes":
+        """Add times."""
+        return ExportedTimes(self.runs.plus(times.runs), self.waits.plus(times.waits))
 
 
 class Metrics:
@@ -48,8 +53,9 @@ class Metrics:
         self.ended: Counter[tuple[str, str, str]] = Counter()
         """With `exports`, the ends of attempts by queue, handler and verb."""
         self._exports = exports
-        self._work_keys = set[WorkKey]()
-        self._times: tuple[Mapping[WorkKey, Times], dict[WorkKey, Times]] = ({}, {})
+        self.work_keys = WorkKeys()
+        """With `exports`, the names of queues and handlers."""
+        self._times: tuple[Mapping[WorkKey, ExportedTimes], dict[WorkKey, Times]] = ({}, {})
         """The times until the last heartbeat, with `exports`, and those since then: replaced together, for a reader in
         another thread."""
         self._unwritten: dict[WorkKey, Times] = {}
@@ -63,14 +69,10 @@ class Metrics:
         """Run times and waits of attempts since the last heartbeat."""
         return self._times[1]
 
-    def all_times(self) -> Mapping[WorkKey, Times]:
+    def exported_times(self) -> Mapping[WorkKey, ExportedTimes]:
         """With `exports`, run times and waits of attempts since the start. Any thread may ask."""
         earlier, recent = self._times
-        copies = {  # the event loop adds to the originals
-            work_key: Times(*(Histogram(dict(each.bins)) for each in times))
-            for work_key, times in tuple(recent.items())
-        }
-        return self._sum(earlier, copies)
+        return self._sum(earlier, in_turns(tuple(recent.items())))
 
     def _count_ends(self, event: AttemptsEnded) -> None:
         verb = event.verb or "fenced"
@@ -83,14 +85,9 @@ class Metrics:
             groups[task.queue, task.handler].append(attempt)
         for work_key, attempts in groups.items():
             if self._exports:
-                self.ended[*self._exported(work_key), verb] += len(attempts)
+                self.ended[*self.work_keys.name(work_key), verb] += len(attempts)
             if verb in TIMED:
                 self._add_times(work_key, attempts)
-
-    def _exported(self, work_key: WorkKey) -> WorkKey:
-        if len(self._work_keys) < MOST_WORK_KEYS:
-            self._work_keys.add(work_key)
-        return work_key if work_key in self._work_keys else OTHERS
 
     def _add_times(self, work_key: WorkKey, attempts: Sequence[tuple[Running, Settlement]]) -> None:
         times = self.times.get(work_key)
@@ -105,12 +102,15 @@ class Metrics:
             ]
         )
 
-    def _sum(self, earlier: Mapping[WorkKey, Times], recent: Mapping[WorkKey, Times]) -> Mapping[WorkKey, Times]:
+    def _sum(
+        self, earlier: Mapping[WorkKey, ExportedTimes], recent: Iterable[tuple[WorkKey, Times]]
+    ) -> Mapping[WorkKey, ExportedTimes]:
         """Add up times by exported work key; both arguments stay as they are."""
-        groups = defaultdict[WorkKey, list[Times]](list)
-        for work_key, times in [*earlier.items(), *recent.items()]:
-            groups[work_key if work_key in self._work_keys else OTHERS].append(times)
-        return {work_key: _merged(times) if len(times) > 1 else times[0] for work_key, times in groups.items()}
+        result = dict(earlier)
+        for work_key, times in recent:
+            name = work_key if work_key in self.work_keys.listed else OTHERS
+            result[name] = result.get(name, ExportedTimes()).plus(times)
+        return result
 
     def _count_rescues(self, event: TasksRescued) -> None:
         self.verbs.update(task.verb for task in event.tasks.values())
@@ -122,7 +122,7 @@ class Metrics:
         """Add the times to the minute statistics. They stay here while the database is unavailable."""
         earlier, recent = self._times
         if recent:
-            self._times = (self._sum(earlier, recent) if self._exports else {}, {})
+            self._times = (self._sum(earlier, recent.items()) if self._exports else {}, {})
         rest, self._unwritten = self._unwritten, {}  # the last heartbeat may still write when the shutdown does
         _add(rest, recent)
         if not rest:

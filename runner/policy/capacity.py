@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from runner.policy.limits import LimitUsage
 from runner.policy.rate import MOST_BY_RUN_TIME, Bound
+from runner.policy.work_keys import WorkKey
 from runner.text.sanitize import one_line
 
 MINUTE = 60.0
@@ -22,9 +23,6 @@ DAY = 1_440.0
 
 STEADY = 0.05
 """The largest change of a backlog that does not count as one, as a share of the attempts."""
-
-WorkKey: TypeAlias = tuple[str, str]
-"""A queue and a handler."""
 
 KeyPart: TypeAlias = Literal["queue", "handler"]
 

@@ -20,13 +20,14 @@ from random import Random
 from typing import NamedTuple
 
 from runner.model.task import Priority
-from runner.policy.capacity import MINUTE, Pool, WorkKey
+from runner.policy.capacity import MINUTE, Pool
 from runner.policy.claim_order import ClaimOrder, WeightedOrder
 from runner.policy.histogram import Histogram, merged
 from runner.policy.lanes import Lane, Line, Waiting, in_order, lane_key_in
 from runner.policy.limits import LIMITS, LimitUsage, SharedLimits, retry_in, room
 from runner.policy.queue_shares import QueueShares
 from runner.policy.retry import Retries
+from runner.policy.work_keys import WorkKey
 
 MOST_TASKS = 100_000
 """Maximum number of tasks to simulate one by one."""

@@ -9,8 +9,9 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from runner.db.transaction import Transaction, clock
-from runner.policy.capacity import MINUTE, CapacityRow, Demand, KeyPart, Pool, Situation, WorkKey, capacity_rows
+from runner.policy.capacity import MINUTE, CapacityRow, Demand, KeyPart, Pool, Situation, capacity_rows
 from runner.policy.lanes import RUNNER_QUEUE, Lane
+from runner.policy.work_keys import WorkKey
 from runner.queries.counting import Count, TenantTurn, due_by_lane, due_of_tenants, first_of_tenants
 from runner.queries.counts import uncounted
 from runner.queries.limits import limit_usages

@@ -13,12 +13,13 @@ from runner.db.schema import NO_BIN
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput, InvalidRetryPlan, InvalidSettings
 from runner.handlers.parameters import read_signature
-from runner.policy.capacity import MINUTE, Pool, WorkKey
+from runner.policy.capacity import MINUTE, Pool
 from runner.policy.claim_order import STRICT, ClaimOrder, known_order
 from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.policy.rate import Rate, checked
 from runner.policy.retry import Retries, RetryPlan, parse_plan
 from runner.policy.simulation import Backlog, Configuration, TaskKind, Workload
+from runner.policy.work_keys import WorkKey
 from runner.queries.capacity import is_listed, pools_of
 from runner.queries.counting import due_by_lane
 from runner.queries.limits import limit_usages

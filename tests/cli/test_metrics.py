@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import sys
 
 import pytest
 import sqlalchemy as sa
@@ -91,12 +90,3 @@ def test_a_port_in_use_is_named(cli: Call) -> None:
         result = cli("metrics", "--listen", address)
     assert result.code == Exit.CONFIGURATION
     assert f"argument listen): {address}: {os.strerror(98)} (errno 98)" in result.err
-
-
-def test_the_package_to_install_is_named(cli: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("runner.engine.exporter", "runner.engine.database_exporter"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    result = cli("metrics")
-    assert result.code == Exit.CONFIGURATION
-    assert "pip install 'tasktui[metrics]'" in result.err

@@ -1,14 +1,13 @@
 """/metrics has what a runner counts, after known tasks, with a bounded number of labels."""
 
 import asyncio
-import sys
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runner.engine import metrics
 from runner.engine.hosting.probes import serve_probes
 from runner.model.outcome import Retry
+from runner.policy import work_keys
 from tests.engine.harness import Harness, at_work, until
 from tests.engine.test_probe_server import get
 
@@ -93,7 +92,7 @@ async def test_times_count_since_the_start_and_not_since_the_last_heartbeat(harn
 
 
 async def test_the_queues_beyond_the_bound_count_together(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MOST_WORK_KEYS", 3)
+    monkeypatch.setattr(work_keys, "MOST_LISTED", 3)
 
     @harness.handler("work")
     async def work() -> None: ...
@@ -111,14 +110,5 @@ async def test_the_queues_beyond_the_bound_count_together(harness: Harness, monk
                 assert (len(counts), counts["other", "other"]) == (4, 7.0)
                 assert samples["tasktui_attempts_total", ("other", "other", "succeed")] == 7.0
                 assert total(samples, "tasktui_attempts_total") == 10.0
+                assert samples["tasktui_work_keys_left_out", ()] == 7.0
                 await until(lambda: not runner.metrics.times)
-
-
-async def test_probes_work_without_prometheus_client(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "runner.engine.exporter", raising=False)
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with serve_probes(harness.runner(listen=ANY_PORT)) as probes:
-        status, text = await asyncio.to_thread(get, probes.url, "/metrics")
-        assert (status, text.count("\n")) == (501, 1)
-        assert "pip install 'tasktui[metrics]'" in text
-        assert (await asyncio.to_thread(get, probes.url, "/livez"))[0] == 200

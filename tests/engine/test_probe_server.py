@@ -22,17 +22,16 @@ def get(url: str, path: str, method: str = "GET") -> tuple[int, str]:
     return response.status, text
 
 
-def fail(accept: str) -> Reply:
+def fail() -> Reply:
     raise ValueError("geheim")
 
 
 @pytest.fixture
 def server() -> Iterator[ProbeServer]:
     answers = {
-        "/livez": lambda _: Reply.of(""),
-        "/readyz": lambda _: Reply.of("draining"),
-        "/accept": lambda accept: Reply(200, accept.encode()),
-        "/long": lambda _: Reply(200, b"x" * 10_000_000),
+        "/livez": lambda: Reply.of(""),
+        "/readyz": lambda: Reply.of("draining"),
+        "/long": lambda: Reply(200, b"x" * 10_000_000),
         "/broken": fail,
     }
     server = ProbeServer("127.0.0.1:0", answers)
@@ -64,7 +63,7 @@ def rest(client: socket.socket) -> bytes:
         ("GET", "/readyz?verbose", 503, "draining\n"),
         ("HEAD", "/readyz", 503, ""),
         ("POST", "/livez", 405, "use GET\n"),
-        ("GET", "/", 404, "unknown path; use one of /livez, /readyz, /accept, /long, /broken\n"),
+        ("GET", "/", 404, "unknown path; use one of /livez, /readyz, /long, /broken\n"),
         ("GET", "/broken", 500, "ValueError: see the log\n"),
     ],
 )
@@ -80,11 +79,6 @@ def test_a_request_gets_its_reply(server: ProbeServer, method: str, path: str, s
 def test_a_malformed_request_is_refused(server: ProbeServer, request_bytes: bytes) -> None:
     assert rest(connected(server, request_bytes)).startswith(b"HTTP/1.1 400 ")
     assert get(server.url, "/livez") == (200, "ok\n")
-
-
-def test_the_header_accept_reaches_the_answer(server: ProbeServer) -> None:
-    client = connected(server, b"GET /accept HTTP/1.1\r\nHost: here\r\nACCEPT: text/plain\r\n\r\n")
-    assert rest(client).endswith(b"\r\n\r\ntext/plain")
 
 
 def test_slow_clients_delay_no_other_client(server: ProbeServer) -> None:

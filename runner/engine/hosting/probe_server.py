@@ -45,8 +45,8 @@ class Reply(NamedTuple):
         return cls(HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK, f"{problem or 'ok'}\n".encode())
 
 
-Answer: TypeAlias = Callable[[str], Reply]
-"""Answers the requests of a path; receives the header Accept, which may be empty."""
+Answer: TypeAlias = Callable[[], Reply]
+"""Answers the requests of a path."""
 
 
 class _Exchange:
@@ -180,8 +180,7 @@ class ProbeServer:
         return bool(exchange.reply)
 
     def _response(self, request: bytes, is_complete: bool) -> bytes:
-        first, *lines = request.decode("latin-1").splitlines() or [""]
-        words = first.split(" ")
+        words = request.decode("latin-1").partition("\n")[0].rstrip("\r").split(" ")
         if not is_complete or len(words) != 3 or not words[2].startswith("HTTP/"):  # noqa: PLR2004 - method, path, version
             reply = Reply(HTTPStatus.BAD_REQUEST, b"not an HTTP request\n")
         elif words[0] not in ("GET", "HEAD"):
@@ -190,10 +189,7 @@ class ProbeServer:
             paths = ", ".join(self._answers)
             reply = Reply(HTTPStatus.NOT_FOUND, f"unknown path; use one of {paths}\n".encode())
         else:
-            headers = {
-                name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
-            }
-            reply = _reply(answer, headers.get("accept", ""))
+            reply = _reply(answer)
         status = HTTPStatus(reply.status)
         allow = "Allow: GET, HEAD\r\n" if status is HTTPStatus.METHOD_NOT_ALLOWED else ""
         head = (
@@ -203,9 +199,9 @@ class ProbeServer:
         return head.encode() + (b"" if words[0] == "HEAD" else reply.body)
 
 
-def _reply(answer: Answer, accept: str) -> Reply:
+def _reply(answer: Answer) -> Reply:
     try:
-        return answer(accept)
+        return answer()
     except Exception as error:
         log.exception("could not answer a request")
         return Reply(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: see the log\n".encode())

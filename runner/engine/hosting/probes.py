@@ -3,13 +3,14 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http import HTTPStatus
 
+from runner.engine.exporter import collect_runner
+from runner.engine.exposition import exposition
 from runner.engine.hosting.probe_server import Answer, ProbeServer, Reply
 from runner.engine.hosting.service_manager import ServiceManager
 from runner.engine.lease import watchdog
 from runner.engine.runner import Engine
-from runner.errors import InvalidSettings, PackageMissing
+from runner.errors import InvalidSettings
 from runner.text.formatting import age
 from runner.text.sanitize import one_line
 
@@ -65,9 +66,9 @@ def serve_probes(runner: Engine) -> Iterator[ProbeServer]:
         manager.send(live=not probes.not_live(), ready=not probes.not_ready(), stopping=runner.stopping)
 
     answers: dict[str, Answer] = {
-        "/livez": lambda _: Reply.of(probes.not_live()),
-        "/readyz": lambda _: Reply.of(probes.not_ready()),
-        "/metrics": _metrics(runner),
+        "/livez": lambda: Reply.of(probes.not_live()),
+        "/readyz": lambda: Reply.of(probes.not_ready()),
+        "/metrics": exposition(lambda: collect_runner(runner)),
     }
     try:
         server = ProbeServer(settings.listen, answers, send_signs, manager.interval)
@@ -80,15 +81,6 @@ def serve_probes(runner: Engine) -> Iterator[ProbeServer]:
     finally:
         server.stop()
         manager.close()
-
-
-def _metrics(runner: Engine) -> Answer:
-    try:
-        from runner.engine.exporter import RunnerCollector, exposition  # needs a package that probes do not need
-    except ModuleNotFoundError:
-        missing = PackageMissing(package="prometheus_client", use="/metrics", extra="metrics", instead="")
-        return lambda _: Reply(HTTPStatus.NOT_IMPLEMENTED, f"{missing}\n".encode())
-    return exposition(RunnerCollector(runner))
 
 
 def _unusable(runner: Engine, setting: str, value: str, error: OSError) -> InvalidSettings:
