@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from runner.db.database import Database
 from runner.engine.exporter import gauge, gauges
-from runner.engine.exposition import Family, Kind
+from runner.engine.exposition import Family, MetricKind
 from runner.errors import StoreError
 from runner.queries.gauges import Gauges, read_gauges
 from runner.text.sanitize import one_line
@@ -56,7 +56,7 @@ class DatabaseCollector:
         read_at, numbers = reading
         yield gauge("reading_age_seconds", "Seconds since the last reading.", time.monotonic() - read_at)
         text, labels = "Tasks; each count stops at 10,000.", ("queue", "state")
-        yield Family(Kind.GAUGE, "tasktui_tasks", text, labels, numbers.tasks)
+        yield Family(MetricKind.GAUGE, "tasktui_tasks", text, labels, numbers.tasks)
         oldest = "Seconds since the first ready task became due."
         yield gauges("oldest_ready_seconds", oldest, "queue", numbers.oldest.items())
         yield gauge("queues_left_out", "Queues that count together as queue other.", numbers.queues_left_out)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from runner.engine.exposition import Family, Kind
+from runner.engine.exposition import Family, MetricKind
 
 if TYPE_CHECKING:
     from runner.engine.runner import Engine
@@ -13,18 +13,18 @@ WORK_KEY = ("queue", "handler")
 
 def gauge(name: str, text: str, value: float) -> Family:
     """A gauge without labels."""
-    return Family(Kind.GAUGE, f"tasktui_{name}", text, (), {(): value})
+    return Family(MetricKind.GAUGE, f"tasktui_{name}", text, (), {(): value})
 
 
 def gauges(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Family:
     """A gauge with one label."""
-    return Family(Kind.GAUGE, f"tasktui_{name}", text, (label,), {(value,): number for value, number in values})
+    return Family(MetricKind.GAUGE, f"tasktui_{name}", text, (label,), {(value,): number for value, number in values})
 
 
 def collect_runner(runner: "Engine") -> Iterator[Family]:
     """Read what the parts of a runner count anyway; any thread may collect."""
     text, labels = "Attempts that ended, by outcome: the move of the task.", (*WORK_KEY, "outcome")
-    yield Family(Kind.COUNTER, "tasktui_attempts", text, labels, dict(runner.metrics.ended))
+    yield Family(MetricKind.COUNTER, "tasktui_attempts", text, labels, dict(runner.metrics.ended))
     left_out = "Pairs of queue and handler that count together as other."
     yield gauge("work_keys_left_out", left_out, runner.metrics.work_keys.left_out)
     pools = runner.worker.in_flight.pools
@@ -45,4 +45,4 @@ def collect_runner(runner: "Engine") -> Iterator[Family]:
         ("wait", "Times from the due time to the start of attempts.", 1),
     ):
         buckets = {work_key: each[index] for work_key, each in times.items()}
-        yield Family(Kind.HISTOGRAM, f"tasktui_attempt_{kind}_seconds", text, WORK_KEY, buckets)
+        yield Family(MetricKind.HISTOGRAM, f"tasktui_attempt_{kind}_seconds", text, WORK_KEY, buckets)

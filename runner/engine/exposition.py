@@ -20,7 +20,7 @@ BOUNDS = (*(f"{bound / 1_000:g}" for bound in BOUNDS_MS), "+Inf")
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """The kinds of metrics."""
 
     COUNTER = "counter"
@@ -38,7 +38,7 @@ class Family(NamedTuple):
         samples: by the values of the labels, in the order of the names.
     """
 
-    kind: Kind
+    kind: MetricKind
     name: str
     text: str
     labels: tuple[str, ...]
@@ -56,7 +56,7 @@ def exposition_text(families: Iterable[Family]) -> str:
 
 
 def _lines(family: Family) -> Iterator[str]:
-    name = f"{family.name}_total" if family.kind is Kind.COUNTER else family.name
+    name = f"{family.name}_total" if family.kind is MetricKind.COUNTER else family.name
     yield f"# HELP {name} {family.text}\n# TYPE {name} {family.kind}\n"
     for values, sample in in_turns(family.samples.items()):
         labels = ",".join(

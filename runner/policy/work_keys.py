@@ -1,4 +1,4 @@
-"""WorkKeys: the pairs of queue and handler that an exporter lists one by one, and their bound."""
+"""WorkKeys: the queues and handlers that an exporter lists one by one."""
 
 from typing import TypeAlias
 
