@@ -6,11 +6,9 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
-from runner.cli.output import print_line
-from runner.cli.reports import period_of
+from runner.cli.reports import period_of, write_report
 from runner.errors import InvalidInput
-from runner.filter.saved import write_new
-from runner.queries.past.incident import as_markdown
+from runner.queries.past.incident import as_markdown, as_page
 from runner.queries.past.incident import incident as read_incident
 from runner.text.operator import local_zone
 
@@ -20,6 +18,7 @@ async def incident(
     begin: Annotated[str, Parameter(name="--from")] = "1h",
     end: Annotated[str, Parameter(name="--to")] = "",
     output: str | None = None,
+    html: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
     """Report an incident as Markdown, ready to paste.
@@ -33,16 +32,17 @@ async def incident(
         begin: Start of the period: 1h, 3:00, 2026-11-20.
         end: End of the period; now if omitted.
         output: A new file; standard output if omitted.
+        html: A new file for the report as a page; - for standard output.
         connection: The database.
     """
     since, until = period_of(begin, end)
     if until is not None and until <= since:
         raise InvalidInput(why="--to must be later than --from")
-    settings = connection.settings()
+    settings, zone = connection.settings(), local_zone()
     async with open_database(settings) as database:
-        text = as_markdown(await database.read(read_incident, since, until), settings.called, local_zone())
-    if output is None:
-        print(text, end="")
+        report = await database.read(read_incident, since, until)
+    if html is not None:
+        write_report(html, as_page(report, settings.called, zone))
     else:
-        print_line(f"Wrote {write_new(output, text)}")
+        write_report(output or "-", as_markdown(report, settings.called, zone))
     return Exit.OK

@@ -2,12 +2,17 @@
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import print_json, print_line, print_table
 from runner.errors import InvalidInput
+from runner.filter.saved import write_new
+from runner.queries.past.report import as_page
+from runner.queries.past.report import report as read_report
 from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
 from runner.queries.summary import summary as read_summary
 from runner.text import formatting
@@ -37,6 +42,7 @@ async def reports(
     by: Literal["handler", "queue"] = "handler",
     json: bool = False,
     csv: bool = False,
+    html: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
     """Report success, attempts, durations and volume over a period.
@@ -54,14 +60,21 @@ async def reports(
         by: One line per handler, or per queue.
         json: Print one JSON document.
         csv: Print CSV for spreadsheets.
+        html: A new file for one page with charts, failures, schedules and incidents;
+            - for standard output.
         connection: The database.
     """
-    if json and csv:
-        raise InvalidInput(why="choose --json or --csv")
+    if (json, csv, html is not None).count(True) > 1:
+        raise InvalidInput(why="choose --json, --csv or --html")
     begin, end = period_of(since, until)
     if end is not None and end <= begin:
         raise InvalidInput(why="--until must be later than --since")
-    async with open_database(connection.settings()) as database:
+    settings = connection.settings()
+    async with open_database(settings) as database:
+        if html is not None:
+            text = as_page(await database.read(read_report, begin, end), settings.called, COLUMNS, local_zone())
+            write_report(html, text)
+            return Exit.OK
         report = await database.read(read_summary, begin, end, GroupBy(by))
     if json:
         print_json(as_document(report))
@@ -70,6 +83,14 @@ async def reports(
     else:
         _print(report)
     return Exit.OK
+
+
+def write_report(name: str, text: str) -> None:
+    """Write a report to a new file, or to standard output if the name is -."""
+    if name == "-":
+        print(text, end="")
+    else:
+        print_line(f"Wrote {write_new(name, text)}")
 
 
 def period_of(begin: str, end: str) -> tuple[datetime, datetime | None]:

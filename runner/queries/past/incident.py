@@ -21,8 +21,10 @@ from runner.queries.reports import MinuteFlow, per_minute
 from runner.queries.rows import as_int, as_text, moment, readable, text
 from runner.queries.summary import GroupBy, Summary, summary
 from runner.text import formatting
-from runner.text.redact import differences, markdown_code, markdown_text, mask
-from runner.text.sanitize import clean, count_noun, one_line
+from runner.text.blocks import BlockTable, Code, Items, MarkdownBlock, Paragraph, Sample, Section, Words, markdown
+from runner.text.page import page
+from runner.text.redact import differences, mask
+from runner.text.sanitize import count_noun, one_line
 from runner.text.times import format_moment
 
 MOST_CHANGES = 1_000
@@ -91,8 +93,6 @@ async def incident(tx: Transaction, since: datetime, until: datetime | None = No
         within = [table.at >= queues.since, table.verb != REVEAL, *([table.at < until] if until else [])]
         changes = list(reversed(await change_groups(tx, MOST_CHANGES, within=within)))
     minutes = await per_minute(tx, queues.since, end)
-    losses, rescues = await _losses(tx, queues.since, end)
-    others = [each for read in (_starts, _breakers) for each in await read(tx, queues.since, end)]
     return Incident(
         at,
         queues,
@@ -101,8 +101,22 @@ async def incident(tx: Transaction, since: datetime, until: datetime | None = No
         minutes,
         await failures(tx, times, limit=MOST_GROUPS),
         changes,
-        [*others, *losses, *_rescues(minutes, rescues)],
+        await happenings(tx, queues.since, end, minutes),
     )
+
+
+async def happenings(
+    tx: Transaction, since: datetime, until: datetime, minutes: Sequence[MinuteFlow]
+) -> list[Happening]:
+    """Read the starts of runners, the openings of breakers, the lost runners and the rescues of a period, in order.
+
+    Args:
+        tx: an open transaction; five statements are executed.
+        minutes: the counts of the period by minute.
+    """
+    losses, rescues = await _losses(tx, since, until)
+    others = [each for read in (_starts, _breakers) for each in await read(tx, since, until)]
+    return sorted([*others, *losses, *_rescues(minutes, rescues)], key=lambda item: item.at)
 
 
 async def _starts(tx: Transaction, since: datetime, until: datetime) -> list[Happening]:
@@ -210,28 +224,39 @@ def _rescues(minutes: Sequence[MinuteFlow], rescues: Sequence[datetime]) -> Iter
 
 
 def as_markdown(incident: Incident, name: str, zone: tzinfo) -> str:
-    """Write a report as Markdown: secrets are masked, and texts from the database are inert."""
+    """Write a report as Markdown."""
+    return markdown(_title(incident, name, zone), _blocks(incident, zone))
+
+
+def as_page(incident: Incident, name: str, zone: tzinfo) -> str:
+    """Write a report as an HTML page."""
+    return page(_title(incident, name, zone), _blocks(incident, zone))
+
+
+def _title(incident: Incident, name: str, zone: tzinfo) -> str:
     since, until = (at.astimezone(zone) for at in (incident.queues.since, incident.queues.until))
     end = f"{until:%H:%M %Z}" if since.date() == until.date() else f"{until:%Y-%m-%d %H:%M %Z}"
-    items = ((_clock(item.at, until, seconds=not item.minute), item.text) for item in _timeline(incident))
-    parts = [
-        f"# Incident on {markdown_text(name)}, {since:%Y-%m-%d %H:%M} to {end}",
+    return f"Incident on {name}, {since:%Y-%m-%d %H:%M} to {end}"
+
+
+def _blocks(incident: Incident, zone: tzinfo) -> list[MarkdownBlock]:
+    until = incident.queues.until.astimezone(zone)
+    items = [(_clock(item.at, until, seconds=not item.minute), item.text) for item in _timeline(incident)]
+    return [
         _summary(incident, until),
-        "## Timeline",
-        "\n".join(f"- {at} {markdown_text(text)}" for at, text in items) or "Nothing.",
-        "## Failures",
-        _failures_table(incident, until),
-        *(_example(group) for group in incident.failures[:1]),
-        "## Queues",
-        _queues_table(incident),
-        "## Changes by operators",
+        Section("Timeline"),
+        Items([f"{at} {text}" for at, text in items]) if items else Paragraph("Nothing."),
+        Section("Failures"),
+        *_failures(incident, until),
+        Section("Queues"),
+        _queues(incident),
+        Section("Changes by operators"),
         _changes(incident, until),
-        f"_Times in {until:%Z}. Read at {format_moment(incident.at, zone)}._",
+        Paragraph(f"Times in {until:%Z}. Read at {format_moment(incident.at, zone)}.", note=True),
     ]
-    return "\n\n".join(parts) + "\n"
 
 
-def _summary(incident: Incident, end: datetime) -> str:
+def _summary(incident: Incident, end: datetime) -> Items:
     total, before = incident.queues.total, incident.before.total
     flow = total.flow
     peak = max(incident.minutes, key=lambda minute: minute.flow.failed, default=None)
@@ -240,15 +265,15 @@ def _summary(incident: Incident, end: datetime) -> str:
     run, wait = (_compared(*pair) for pair in ((total.p95, before.p95), (total.wait95, before.wait95)))
     usual = f"before: {before.flow.succeeded:,}, {before.flow.died:,} and {before.flow.retried:,}"
     lines = [
-        f"- tasks succeeded: {flow.succeeded:,}, died: {flow.died:,}, attempts retried: {flow.retried:,}; {usual}.",
-        f"- tasks submitted: {total.submitted}, ended: {flow.finished:,}: the backlog {backlog}.",
-        f"- 95 % of attempts took at most {run} and waited at most {wait}.",
+        f"tasks succeeded: {flow.succeeded:,}, died: {flow.died:,}, attempts retried: {flow.retried:,}; {usual}.",
+        f"tasks submitted: {total.submitted}, ended: {flow.finished:,}: the backlog {backlog}.",
+        f"95 % of attempts took at most {run} and waited at most {wait}.",
     ]
     if peak and peak.flow.failed:
         lines.append(
-            f"- Most attempts failed in the minute of {_clock(peak.minute, end, seconds=False)}: {peak.flow.failed:,}."
+            f"Most attempts failed in the minute of {_clock(peak.minute, end, seconds=False)}: {peak.flow.failed:,}."
         )
-    return "\n".join(lines)
+    return Items(lines)
 
 
 def _compared(now: float | None, before: float | None) -> str:
@@ -260,7 +285,7 @@ def _timeline(incident: Incident) -> list[Happening]:
     items = [*incident.happenings]
     for group in incident.failures:
         if group.first is not None and group.error_type != RUNNER_LOST:
-            items.append(Happening(group.first, f"First {_title(group)} in {group.handler}"))
+            items.append(Happening(group.first, f"First {failure_title(group)} in {group.handler}"))
     items += [Happening(each.entry.at, _change(each)) for each in incident.changes or () if each.entry.at is not None]
     return sorted(items, key=lambda item: item.at)
 
@@ -275,63 +300,60 @@ def _change(change: ChangeGroup) -> str:
     return f"{operation} {target} by {entry.operator}{why}"
 
 
-def _failures_table(incident: Incident, end: datetime) -> str:
+def _failures(incident: Incident, end: datetime) -> list[MarkdownBlock]:
+    """The failure groups, and the largest one in full."""
     if not incident.failures:
-        return "No attempt failed."
-    rows = []
+        return [Paragraph("No attempt failed.")]
+    head = ("attempts", "tasks", State.DEAD, "first", "last", "handler", "error", "fingerprint")
+    rows: list[list[Words]] = []
     for group in incident.failures:
-        times = f"{_clock(group.first, end)} | {_clock(group.last, end)}"
-        texts = " | ".join(markdown_code(value) for value in (group.handler, _title(group), group.fingerprint))
-        rows.append(f"| {group.count} | {group.tasks:,} | {group.dead:,} | {times} | {texts} |")
-    head = "| attempts | tasks | dead | first | last | handler | error | fingerprint |"
-    return "\n".join([head, "| --: | --: | --: | - | - | - | - | - |", *rows])
+        counts = (str(group.count), f"{group.tasks:,}", f"{group.dead:,}")
+        times = (_clock(group.first, end), _clock(group.last, end))
+        names = (group.handler, failure_title(group), group.fingerprint)
+        rows.append([*counts, *times, *([Code(name)] for name in names)])
+    return [BlockTable(head, rows, right=range(3)), *_example(incident.failures[0])]
 
 
-def _title(group: Failures) -> str:
+def failure_title(group: Failures) -> str:
+    """The error of a failure group in one line."""
     return f"{group.error_type.rpartition('.')[2]}: {one_line(mask(group.message), LONGEST_VALUES)}"
 
 
-def _example(group: Failures) -> str:
-    """The largest group in full, with its secrets masked."""
-    lines = clean(mask(group.traceback or group.message), newlines=True).replace("```", "'''").splitlines()
-    cut = ["  ..."] if len(lines) > MOST_FRAMES else []
-    code = "\n".join([*lines[:1], *cut, *lines[1:][-MOST_FRAMES:]] if cut else lines)
-    return f"The last one of the largest group, task {group.task_id}:\n\n```text\n{code}\n```"
+def _example(group: Failures) -> list[MarkdownBlock]:
+    lines = (group.traceback or group.message).splitlines()
+    if len(lines) > MOST_FRAMES:
+        lines = [lines[0], "  ...", *lines[1:][-MOST_FRAMES:]]
+    return [Paragraph(f"The last one of the largest group, task {group.task_id}:"), Sample("\n".join(lines))]
 
 
-def _queues_table(incident: Incident) -> str:
+def _queues(incident: Incident) -> MarkdownBlock:
     if not incident.queues.lines:
-        return "No tasks were submitted or finished."
+        return Paragraph("No tasks were submitted or finished.")
     before = {line.name: line for line in incident.before.rows}
-    rows = []
+    head = ("queue", "in", State.SUCCEEDED, "failed", State.DEAD, "backlog", "run p95", "before", "wait p95", "before")
+    rows: list[list[Words]] = []
     for line in incident.queues.rows:
         usual, flow = before.get(line.name), line.flow
-        change = line.submitted.number - flow.finished
-        counts = f"{line.submitted} | {flow.succeeded:,} | {flow.failed:,} | {flow.died:,} | {change:+,}"
+        counts = [str(line.submitted), *(f"{number:,}" for number in (flow.succeeded, flow.failed, flow.died))]
         pairs = ((line.p95, usual.p95 if usual else None), (line.wait95, usual.wait95 if usual else None))
-        times = " | ".join(formatting.duration(value) for pair in pairs for value in pair)
-        name = markdown_code(line.name) if line.name else "(other queues)"
-        rows.append(f"| {name} | {counts} | {times} |")
-    head = (
-        "| queue | in | succeeded | failed | dead | backlog | run p95 | before | wait p95 | before |\n"
-        "| - | --: | --: | --: | --: | --: | --: | --: | --: | --: |"
-    )
-    return "\n".join([head, *rows])
+        times = [formatting.duration(value) for pair in pairs for value in pair]
+        name = [Code(line.name)] if line.name else "(other queues)"
+        rows.append([name, *counts, f"{line.submitted.number - flow.finished:+,}", *times])
+    return BlockTable(head, rows, right=range(1, len(head)))
 
 
-def _changes(incident: Incident, end: datetime) -> str:
+def _changes(incident: Incident, end: datetime) -> MarkdownBlock:
     if incident.changes is None:
-        return "This login may not read the audit."
-    return "\n".join(_change_lines(incident.changes, end)) or "None."
+        return Paragraph("This login may not read the audit.")
+    return Items([_change_line(each, end) for each in incident.changes]) if incident.changes else Paragraph("None.")
 
 
-def _change_lines(changes: Sequence[ChangeGroup], end: datetime) -> Iterator[str]:
-    for each in changes:
-        entry = each.entry
-        values = "; ".join(differences(entry.before, entry.after, most=LONGEST_VALUES, zone=end.tzinfo or UTC))
-        group = f" ({markdown_code(f'runner audit --group {entry.change_group}')})" if entry.change_group else ""
-        changed = f": {markdown_code(values)}" if values else ""
-        yield f"- {_clock(entry.at, end)} {markdown_text(_change(each))}{group}{changed}"
+def _change_line(each: ChangeGroup, end: datetime) -> list[str]:
+    entry = each.entry
+    values = "; ".join(differences(entry.before, entry.after, most=LONGEST_VALUES, zone=end.tzinfo or UTC))
+    group = [" (", Code(f"runner audit --group {entry.change_group}"), ")"] if entry.change_group else []
+    changed = [": ", Code(values)] if values else []
+    return [f"{_clock(entry.at, end)} ", _change(each), *group, *changed]
 
 
 def _clock(at: datetime | None, end: datetime, *, seconds: bool = True) -> str:
