@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from runner.cli.exit_codes import Exit, Interruption
-from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
-from runner.engine.database_exporter import DatabaseCollector
+from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, open_unchecked
+from runner.db.database import Database
+from runner.engine.database_exporter import LONGEST_PERIOD, DatabaseCollector
 from runner.engine.exposition import exposition, exposition_text
 from runner.engine.hosting.probe_server import Answer, ProbeServer, Reply
 from runner.errors import InvalidSettings
@@ -15,6 +15,9 @@ from runner.logs import set_up
 
 REFRESH = 10.0
 """Seconds between two readings of the database, however often it is scraped."""
+
+RETRY = 2.0
+"""Seconds until the next reading after one that failed."""
 
 REST_SHARE = 10
 """The pause after a reading that took long, as a multiple of its time: 10,000 queues take seconds."""
@@ -30,39 +33,38 @@ async def metrics(*, listen: str | None = None, connection: Connection = DEFAULT
         connection: The database.
     """
     settings = connection.settings(listen=listen)
-    collector = DatabaseCollector()
-    async with open_database(settings) as database:
-        if listen is None:
+    if listen is None:
+        collector = DatabaseCollector(earlier=LONGEST_PERIOD)
+        async with open_database(settings) as database:
             await collector.read(database)
             print(exposition_text(collector.collect()), end="")
-            return Exit.OK
-        set_up(settings.log_format, settings.log_level)
-        await collector.refresh(database)  # an exporter without numbers would cause an alert
-        answers: dict[str, Answer] = {
-            "/metrics": exposition(collector.collect),
-            "/livez": lambda: Reply.of(""),
-            "/readyz": lambda: Reply.of(collector.problem),
-        }
-        try:
-            server = ProbeServer(listen, answers)
-        except OSError as error:
-            why = f"{listen}: {error.strerror} (errno {error.errno})"
-            raise InvalidSettings(where="argument listen", why=why) from None
-        await _serve(server, lambda: collector.refresh(database))
+        return Exit.OK
+    set_up(settings.log_format, settings.log_level)
+    async with open_unchecked(settings, must_exist=True) as database:
+        await _serve(listen, database)
     return Exit.OK
 
 
-async def _serve(server: ProbeServer, refresh: Callable[[], Awaitable[None]]) -> None:
-    stopped, pause = asyncio.Event(), REFRESH
+async def _serve(listen: str, database: Database) -> None:
+    collector, stopped = DatabaseCollector(), asyncio.Event()
+    answers: dict[str, Answer] = {
+        "/metrics": exposition(collector.collect),
+        "/livez": lambda: Reply.of(""),
+        "/readyz": lambda: Reply.of(collector.problem),
+    }
+    try:
+        server = ProbeServer(listen, answers)
+    except OSError as error:
+        why = f"{listen}: {error.strerror} (errno {error.errno})"
+        raise InvalidSettings(where="argument listen", why=why) from None
     server.start()
     try:
         with Interruption(stopped.set):
             while not stopped.is_set():
+                started = time.monotonic()
+                await collector.refresh(database)
+                pause = RETRY if collector.problem else max(REFRESH, REST_SHARE * (time.monotonic() - started))
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stopped.wait(), pause)
-                    return
-                started = time.monotonic()
-                await refresh()
-                pause = max(REFRESH, REST_SHARE * (time.monotonic() - started))
     finally:
         server.stop()

@@ -1,9 +1,11 @@
 """collect_runner: the metrics of a runner, collected when they are scraped."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from runner.engine.exposition import Family, MetricKind
+from runner.policy.buckets import ExportedTimes
+from runner.policy.work_keys import WorkKey
 
 if TYPE_CHECKING:
     from runner.engine.runner import Engine
@@ -39,10 +41,14 @@ def collect_runner(runner: "Engine") -> Iterator[Family]:
     yield gauge("lease_renewal_age_seconds", "Seconds since the last renewal of the lease.", age)
     blocked = runner.watchdog.blocked_for
     yield gauge("event_loop_blocked_seconds", "Seconds without a response of the loop.", blocked)
-    times = runner.metrics.exported_times()
-    for kind, text, index in (
-        ("run", "Run times of attempts.", 0),
-        ("wait", "Times from the due time to the start of attempts.", 1),
-    ):
-        buckets = {work_key: each[index] for work_key, each in times.items()}
-        yield Family(MetricKind.HISTOGRAM, f"tasktui_attempt_{kind}_seconds", text, WORK_KEY, buckets)
+    yield from histograms("attempt", runner.metrics.exported_times())
+
+
+def histograms(name: str, times: Mapping[WorkKey, ExportedTimes]) -> Iterator[Family]:
+    """The histograms of run times and waits by queue and handler."""
+    runs = {work_key: each.runs for work_key, each in times.items()}
+    text = "Run times of attempts."
+    yield Family(MetricKind.HISTOGRAM, f"tasktui_{name}_run_seconds", text, WORK_KEY, runs)
+    waits = {work_key: each.waits for work_key, each in times.items()}
+    text = "Times from the due time to the start of attempts."
+    yield Family(MetricKind.HISTOGRAM, f"tasktui_{name}_wait_seconds", text, WORK_KEY, waits)

@@ -4,7 +4,6 @@ import contextlib
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from runner.db.database import Database
 from runner.db.halves import write_in_halves
@@ -13,7 +12,7 @@ from runner.engine.slots import Running
 from runner.engine.turns import in_turns
 from runner.errors import StoreError
 from runner.model.stuck_row import RowFault
-from runner.policy.buckets import Buckets
+from runner.policy.buckets import ExportedTimes
 from runner.policy.histogram import Histogram, Times, merged
 from runner.policy.work_keys import OTHERS, WorkKey, WorkKeys
 from runner.store.minute_statistics import COUNTED, record_times
@@ -24,17 +23,6 @@ log = logging.getLogger("runner")
 
 TIMED = frozenset(COUNTED) - {"rescue"}
 """The moves of attempts whose times count."""
-
-
-class ExportedTimes(NamedTuple):
-    """The buckets of attempts: their run times, and their waits from the due time to the start."""
-
-    runs: Buckets = Buckets()
-    waits: Buckets = Buckets()
-
-    def plus(self, times: Times) -> "ExportedTimes":
-        """Add times."""
-        return ExportedTimes(self.runs.plus(times.runs), self.waits.plus(times.waits))
 
 
 class Metrics:

@@ -10,6 +10,7 @@ from runner.model.task import Shown
 from runner.queries.breakers import breakers
 from runner.queries.counting import lane_heads
 from runner.queries.counts import QueueCounts, counts
+from runner.queries.health import Health, health
 from runner.queries.runners import RunnerRow, runners, unknown_handlers
 from runner.queries.schedules import schedules
 from runner.queries.thresholds import dead_by_handler
@@ -56,6 +57,7 @@ class Gauges:
         lateness: seconds by which the latest schedule of a handler is late.
         breakers: handlers with an open breaker.
         unclaimed: seconds since the first task became due of a handler that no live runner has.
+        health: the state of the database.
     """
 
     tasks: Mapping[tuple[str, str], int]
@@ -66,6 +68,7 @@ class Gauges:
     lateness: NamedNumbers
     breakers: NamedNumbers
     unclaimed: NamedNumbers
+    health: Health
 
 
 async def read_gauges(tx: Transaction) -> Gauges:
@@ -87,6 +90,7 @@ async def read_gauges(tx: Transaction) -> Gauges:
         _largest(lateness, max),
         _largest({row.handler: 1 for row in await breakers(tx, only_open=True)}, sum),
         _largest({row.handler: max(0.0, row.due) for row in await unknown_handlers(tx, heads)}, max),
+        await health(tx),
     )
 
 

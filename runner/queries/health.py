@@ -4,8 +4,8 @@ The alerts of the console about tasks and runners are in tasktui.data.alerts.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
@@ -114,6 +114,7 @@ class Health:
         connections: open and allowed connections.
         hidden: connections whose activity this login may not see.
         oldest: the oldest open transaction.
+        tables: bytes by table, with its indexes; empty for a file.
         stale: seconds since the newest change that a standby shows; None if it is not a standby.
     """
 
@@ -127,6 +128,7 @@ class Health:
     hidden: int = 0
     oldest: OpenTransaction | None = None
     dead: tuple[DeadRows, ...] = ()
+    tables: Mapping[str, int] = field(default_factory=dict)
     stale: float | None = None
 
 
@@ -151,6 +153,7 @@ async def health(tx: Transaction) -> Health:
     """
     vitals = {name: await tx.rows(statement) for name, statement in tx.dialect.vitals(tx.tables).items()}
     size, free, file = vitals["size"][0] if vitals.get("size") else (None, None, None)
+    tables = {as_text(row[0]): as_int(row[1]) for row in vitals.get("tables", ())}
     used, most, hidden = vitals["connections"][0] if vitals.get("connections") else (None, 0, 0)
     dead = (
         DeadRows(as_text(row[0]), as_int(row[1]), as_int(row[2]), number(row[3])) for row in vitals.get("bloat", ())
@@ -160,13 +163,14 @@ async def health(tx: Transaction) -> Health:
         at=await clock(tx),
         kind=tx.dialect.name,
         version=as_text(vitals["version"][0][0]),
-        size=size,
+        size=sum(tables.values()) if tables else size,
         free=free,
         wal=_wal(text(file)),
         connections=None if used is None else (used, most),
         hidden=hidden,
         oldest=next(iter(oldest), None),
         dead=tuple(dead),
+        tables=tables,
         stale=await staleness(tx),
     )
 

@@ -147,6 +147,11 @@ class Running:
             environment=os.environ,
         )
 
+    @property
+    def errors(self) -> str:
+        """Its log so far."""
+        return self._errors.read_text()
+
     def wait_for_output(self, text: str) -> None:
         """Wait until the process has printed a text."""
         self._wait_for(text, self._log)

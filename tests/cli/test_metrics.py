@@ -1,20 +1,30 @@
 """`runner metrics` prints the numbers of the whole queue, or serves them, with a bounded number of labels."""
 
 import os
+import re
 import signal
 import socket
+import time
+from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
 
 from runner.cli.exit_codes import Exit
 from runner.db.database import Database
+from runner.db.transaction import Transaction, clock
 from runner.model.outcome import Dead
 from runner.model.task import NewTask
+from runner.policy.breaker import Breaker
 from runner.queries import gauges
-from tests.cli.conftest import Call, Store, running
-from tests.engine.test_exporter import samples_of
+from runner.store.heartbeat import Identity, register
+from tests.cli.conftest import WAIT_SECONDS, Call, Store, running
+from tests.conftest import NO_POSTGRES
+from tests.engine.test_exporter import Samples, samples_of
 from tests.engine.test_probe_server import get
+from tests.postgres import Server, create_database, find_programs
+from tests.store.minutes import Minute, write_statistics
 
 
 def test_the_numbers_of_known_tasks_are_printed_once(cli: Call, store: Store) -> None:
@@ -76,7 +86,7 @@ def test_the_metrics_are_served_until_a_signal_and_no_scrape_waits_for_the_datab
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with running("metrics", "--listen", address) as program:
-        program.wait_for_log("listening on")
+        program.wait_for_log("metrics of the database")
         status, text = get(f"http://{address}", "/metrics")
         assert (status, samples_of(text)["tasktui_tasks", ("default", "ready")]) == (200, 1)
         assert get(f"http://{address}", "/readyz") == (200, "ok\n")
@@ -90,3 +100,79 @@ def test_a_port_in_use_is_named(cli: Call) -> None:
         result = cli("metrics", "--listen", address)
     assert result.code == Exit.CONFIGURATION
     assert f"argument listen): {address}: {os.strerror(98)} (errno 98)" in result.err
+
+
+def test_an_open_breaker_is_visible(cli: Call, store: Store) -> None:
+    async def have_breaker(tx: Transaction) -> None:
+        breakers = {"sms": Breaker("10/min").columns}
+        await register(tx, Identity("here", 1, "test", ["sms"], 10, breakers=breakers), 60.0)
+
+    store.write(have_breaker)
+    assert not [name for name, _ in samples_of(cli("metrics").out) if name == "tasktui_breaker_open"]
+    assert cli("limit", "handler", "sms", "--breaker", "open").code == Exit.OK
+    assert samples_of(cli("metrics").out)["tasktui_breaker_open", ("sms",)] == 1
+
+
+def test_the_times_of_the_last_hour_are_printed_with_the_size_of_the_database(cli: Call, store: Store) -> None:
+    async def work(tx: Transaction) -> None:
+        for ago, seconds in ((5, 0.4), (10, 70.0), (90, 0.4), (0, 0.4)):
+            minute = Minute(await clock(tx) - timedelta(minutes=ago), "mail", "send")
+            minute.durations.add([seconds])
+            minute.waits.add([2.0])
+            await write_statistics(tx, 1, [minute], {})
+
+    store.write(work)
+    samples = samples_of(cli("metrics").out)
+    runs = {le: samples["tasktui_all_run_seconds_bucket", ("mail", "send", le)] for le in ("0.25", "0.5", "60", "+Inf")}
+    assert runs == {"0.25": 0, "0.5": 1, "60": 1, "+Inf": 2}
+    assert samples["tasktui_all_run_seconds_sum", ("mail", "send")] == pytest.approx(70.4)
+    assert samples["tasktui_all_wait_seconds_count", ("mail", "send")] == 2
+    assert samples["tasktui_all_left_out", ()] == 0
+    assert samples["tasktui_database_bytes", ()] > 10_000
+    sizes = {labels[0] for name, labels in samples if name == "tasktui_table_bytes"}
+    assert ("task_history" in sizes) == store.url.startswith("postgresql")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    if (programs := find_programs()) is None:
+        pytest.skip(NO_POSTGRES)
+    with Server(programs) as server:
+        yield server
+
+
+def until_metrics(url: str, up: int) -> Samples:
+    """Scrape until the database is up, or not."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while (samples := samples_of(get(url, "/metrics")[1]))["tasktui_database_up", ()] != up:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return samples
+
+
+@pytest.mark.one_database
+def test_an_exporter_waits_for_its_database_and_recovers(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = create_database(server)
+    store = Store(url)
+    store.use(lambda database: database.migrate())
+    monkeypatch.setenv("TASKTUI_URL", url)
+    server.stop("immediate")
+    with running("metrics", "--listen", "127.0.0.1:0") as program:
+        program.wait_for_log("no metrics of the database: ")
+        listening = re.search(r"listening on (http://127.0.0.1:\d+)", program.errors)
+        assert listening is not None
+        place = listening[1]
+        assert until_metrics(place, 0).keys() == {("tasktui_database_up", ())}
+        assert get(place, "/livez") == (200, "ok\n")
+        status, text = get(place, "/readyz")
+        assert (status, "cannot be reached: " in text, text.count("\n")) == (503, True, 1)
+        server.start()
+        assert ("tasktui_runners", ("alive",)) in until_metrics(place, 1)
+        assert get(place, "/readyz") == (200, "ok\n")
+        server.stop("immediate")
+        until_metrics(place, 0)
+        server.start()
+        until_metrics(place, 1)
+        assert program.errors.count("no metrics of the database: ") >= 2
+        program.process.send_signal(signal.SIGTERM)
+        assert program.wait().code == Exit.OK

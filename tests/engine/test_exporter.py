@@ -15,7 +15,7 @@ ANY_PORT = "127.0.0.1:0"
 Samples = dict[tuple[str, tuple[str, ...]], float]
 
 
-LABELS = ("queue", "handler", "outcome", "pool", "state", "le")
+LABELS = ("queue", "handler", "outcome", "pool", "state", "table", "le")
 
 
 def samples_of(text: str) -> Samples:

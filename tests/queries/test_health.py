@@ -47,6 +47,8 @@ async def test_a_server_reports_its_oldest_transaction(database: Database, rival
     assert report.connections is not None
     assert report.connections[0] >= 2
     assert {"task", "task_history"} <= {table.table for table in report.dead}
+    assert sum(report.tables.values()) == report.size
+    assert {table.name for table in database.tables.metadata.sorted_tables} == report.tables.keys()
 
 
 class Undone(Exception):

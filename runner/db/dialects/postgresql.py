@@ -81,7 +81,11 @@ SELECT relname::text, n_live_tup, n_dead_tup,
 FROM pg_stat_user_tables JOIN own ON oid = relid
 ORDER BY n_dead_tup DESC, relname
 """
-_SIZE = "SELECT sum(pg_total_relation_size(oid))::bigint, CAST(NULL AS bigint), CAST(NULL AS text) FROM own"
+_SIZES = """
+SELECT c.relname::text, (pg_total_relation_size(c.oid) + coalesce(sum(pg_total_relation_size(part.relid)), 0))::bigint
+FROM named JOIN pg_class c USING (oid) LEFT JOIN LATERAL pg_partition_tree(c.oid) AS part ON part.relid <> c.oid
+GROUP BY c.oid, c.relname ORDER BY c.relname
+"""
 
 
 class PostgreSQL:
@@ -242,7 +246,7 @@ class PostgreSQL:
             "oldest": sa.text(_OLDEST),
             "connections": sa.text(_CONNECTIONS),
             "bloat": sa.text(_OWN + _DEAD).bindparams(**own),
-            "size": sa.text(_OWN + _SIZE).bindparams(**own),
+            "tables": sa.text(_OWN + _SIZES).bindparams(**own),
         }
 
     async def fetch(self, connection: Any, sql: str, arguments: Any) -> list[Any]:
