@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segments
 from rich.text import Text
-from textual import on
+from textual import constants, on
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.filter import LineFilter
@@ -174,7 +174,9 @@ class Console(KeyBuffer):
             self.push_screen(HelpScreen(self.screen))
 
     def get_driver_class(self) -> type[Driver]:
-        """Use a driver that stops when the terminal closes."""
+        """Use a driver that stops when the terminal closes, or the one that a web server names."""
+        if constants.DRIVER:
+            return super().get_driver_class()
         forgive_bad_bytes()
         return Keyboard
 

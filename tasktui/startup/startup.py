@@ -54,6 +54,10 @@ LONGEST_BLANK = 0.1
 SILENT = b"tasktui: the database has not answered; a change in progress may or may not have been made.\n"
 
 
+DRIVER = "TEXTUAL_DRIVER"
+"""The variable in which a server names the driver that shows the console in a browser."""
+
+
 class NoTerminal(RunnerError):
     """tasktui needs a terminal, but standard {stream} is not one. In scripts, use runner: runner tasks state:dead."""
 
@@ -61,11 +65,13 @@ class NoTerminal(RunnerError):
 
 
 def require_terminal() -> None:
-    """Check that input and output are a terminal.
+    """Check that input and output are a terminal, unless a browser shows the console.
 
     Raises:
         NoTerminal: one of them is a file or a pipe.
     """
+    if os.environ.get(DRIVER):
+        return
     for name, stream in (("input", sys.stdin), ("output", sys.stdout)):
         if stream is None or not stream.isatty():
             raise NoTerminal(stream=name)

@@ -390,3 +390,30 @@ def test_a_replay_pauses_changes_its_speed_and_ends() -> None:
     shown.clear()
     play([CastEvent(0.0, "o", "a"), CastEvent(9.0, "o", "b")], shown.append, lambda _: "q")
     assert shown == ["a"]
+
+
+def packet(kind: bytes, payload: bytes) -> bytes:
+    """A packet of the protocol between a server and its driver."""
+    return kind + len(payload).to_bytes(4, "big") + payload
+
+
+def test_a_server_shows_it_in_a_browser(sqlite: SqliteDatabases, tmp_path: Path) -> None:
+    environment = os.environ | {
+        "TEXTUAL_DRIVER": "textual.drivers.web_driver:WebDriver",
+        "COLUMNS": "120",
+        "ROWS": "40",
+    }
+    words = [*PROGRAM, "--url", sqlite.migrated(tmp_path), "--read-only"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment) as console:
+        assert console.stdin is not None
+        assert console.stdout is not None
+        assert console.stdout.readline() == b"__GANGLION__\n"
+        output = b""
+        while b"No queue has a task" not in output:
+            output += console.stdout.read1()
+            assert console.poll() is None
+        console.stdin.write(packet(b"D", b"q"))
+        console.stdin.flush()
+        output, errors = console.communicate(timeout=WAIT_SECONDS)
+    assert (console.returncode, errors) == (0, b"")
