@@ -411,7 +411,7 @@ def test_a_server_shows_it_in_a_browser(sqlite: SqliteDatabases, tmp_path: Path)
         assert console.stdout.readline() == b"__GANGLION__\n"
         output = b""
         while b"No queue has a task" not in output:
-            output += console.stdout.read1()
+            output += os.read(console.stdout.fileno(), 65_536)
             assert console.poll() is None
         console.stdin.write(packet(b"D", b"q"))
         console.stdin.flush()
