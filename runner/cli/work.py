@@ -55,6 +55,7 @@ class RunnerOptions:
     drain_timeout: Annotated[str | None, _described("drain_timeout")] = None
     listen: Annotated[str | None, _described("listen")] = None
     health_file: Annotated[Path | None, _described("health_file")] = None
+    otel: Annotated[bool | None, _described("otel")] = None
     log_format: Annotated[Literal["auto", "human", "json"] | None, _described("log_format")] = None
     log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, _described("log_level")] = None
 

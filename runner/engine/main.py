@@ -145,7 +145,7 @@ def _report(runner: Engine, code: int) -> None:
 def _observed(runner: Engine) -> Iterator[None]:
     """Serve the probes inside the block, if a setting or systemd asks for them."""
     settings = runner.settings
-    if not (settings.listen or settings.health_file or NOTIFY_SOCKET in os.environ):
+    if not (settings.exports_metrics or settings.health_file or NOTIFY_SOCKET in os.environ):
         yield
         return
     from runner.engine.hosting.probes import serve_probes  # most runners have none

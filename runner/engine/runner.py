@@ -108,7 +108,7 @@ class Engine:
         self.database = Database.of(settings, connector=Connector(limits, strict=True))
         self.events = events = Events()
         self.stuck = stuck = StuckRows()
-        self.metrics, self._event_log = Metrics(events, exports=bool(settings.listen)), EventLog(events)
+        self.metrics, self._event_log = Metrics(events, exports=settings.exports_metrics), EventLog(events)
         self._stop = asyncio.Event()
         self.tried = asyncio.Event()
         """Set after the first attempt to register, successful or not."""

@@ -251,6 +251,10 @@ class Settings(BaseSettings):
     health_file: Path | None = Field(
         default=None, description="file that runner work touches every second while the runner is live"
     )
+    otel: bool = Field(
+        default=False,
+        description="send metrics over OpenTelemetry to the collector of the variable OTEL_EXPORTER_OTLP_ENDPOINT",
+    )
     log_format: Literal["auto", "human", "json"] = Field(
         default="auto", description="format of log lines: human or json; auto is human on a terminal"
     )
@@ -313,6 +317,11 @@ class Settings(BaseSettings):
 
     def __hash__(self) -> int:
         return hash(tuple(getattr(self, name) for name in NAMES))
+
+    @property
+    def exports_metrics(self) -> bool:
+        """True if an exporter reads the counts of a runner."""
+        return self.listen is not None or self.otel
 
     @property
     def called(self) -> str:

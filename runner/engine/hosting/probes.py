@@ -3,9 +3,11 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from runner.engine.exporter import collect_runner
 from runner.engine.exposition import exposition
+from runner.engine.hosting.otel import export_metrics
 from runner.engine.hosting.probe_server import Answer, ProbeServer, Reply
 from runner.engine.hosting.service_manager import ServiceManager
 from runner.engine.lease import watchdog
@@ -51,12 +53,13 @@ class RunnerProbes:
 
 @contextmanager
 def serve_probes(runner: Engine) -> Iterator[ProbeServer]:
-    """Serve the probes of a runner during the block, and send its signs of life.
+    """Serve the probes of a runner during the block, and send its metrics and signs of life.
 
     Raises:
         InvalidSettings: the address cannot be used, or the health file cannot be created.
+        PackageMissing: a package of OpenTelemetry is not installed.
     """
-    settings, probes = runner.settings, RunnerProbes(runner)
+    settings, probes, collect = runner.settings, RunnerProbes(runner), partial(collect_runner, runner)
     try:
         manager = ServiceManager(settings.health_file, os.environ)
     except OSError as error:
@@ -68,7 +71,7 @@ def serve_probes(runner: Engine) -> Iterator[ProbeServer]:
     answers: dict[str, Answer] = {
         "/livez": lambda: Reply.of(probes.not_live()),
         "/readyz": lambda: Reply.of(probes.not_ready()),
-        "/metrics": exposition(lambda: collect_runner(runner)),
+        "/metrics": exposition(collect),
     }
     try:
         server = ProbeServer(settings.listen, answers, send_signs, manager.interval)
@@ -77,7 +80,8 @@ def serve_probes(runner: Engine) -> Iterator[ProbeServer]:
         raise _unusable(runner, "listen", str(settings.listen), error) from None
     server.start()
     try:
-        yield server
+        with export_metrics(collect, is_on=settings.otel):
+            yield server
     finally:
         server.stop()
         manager.close()
