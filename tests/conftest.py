@@ -5,7 +5,8 @@ both. Elsewhere it executes the one on SQLite: the one on PostgreSQL repeats the
 The markers `both_databases` and `one_database` change this for a test, a class or a file.
 
 A test with several parameters, the database among them, exists for every combination of their values. An ordinary run
-executes each combination that brings a value which no earlier one had, and `-m slow` executes the others.
+executes each combination that brings a value which no earlier one had, and `-m slow` executes the others. Where the
+values repeat one behaviour, the marker `representatives` leaves all but the first ones to `-m slow`.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ import re
 import shutil
 import signal
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -124,8 +125,10 @@ ON_BOTH = ("store", "db")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark repetitions as slow, and let `-m slow` execute the property tests too."""
     values: dict[str, set[object]] = defaultdict(set)
+    executed: Counter[tuple[str, object]] = Counter()
     for item in items:
-        if _is_repetition(item) or _has_no_new_value(item, values[item.nodeid.partition("[")[0]]):
+        name = item.nodeid.partition("[")[0]
+        if _is_repetition(item) or _has_no_new_value(item, values[name]) or _is_represented(item, name, executed):
             item.add_marker("slow")
     if config.option.markexpr.startswith("slow"):
         for item in items:
@@ -159,6 +162,16 @@ def _has_no_new_value(item: pytest.Item, earlier: set[object]) -> bool:
     repeats = values <= earlier
     earlier |= values
     return repeats
+
+
+def _is_represented(item: pytest.Item, name: str, executed: Counter[tuple[str, object]]) -> bool:
+    """True if an ordinary run executes enough earlier combinations of its parameters on the same database."""
+    marker = item.get_closest_marker("representatives")
+    if not isinstance(item, pytest.Function) or marker is None or item.get_closest_marker("slow"):
+        return False
+    key = name, item.callspec.params.get("databases")
+    executed[key] += 1
+    return bool(executed[key] > marker.args[0])
 
 
 def pytest_collection_finish() -> None:

@@ -16,8 +16,6 @@ from tests.cli.conftest import Call, Store
 DEAD = Dead(failure=Failure("Full", "no room"))
 AGAIN = Retry(failure=Failure("Full", "no room"))
 
-pytestmark = pytest.mark.both_databases
-
 
 def settled(store: Store, handler: str, outcome: Outcome, tasks: int) -> list[int]:
     """Tasks with an outcome, on a live runner that takes the handler."""

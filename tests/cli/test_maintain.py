@@ -98,6 +98,7 @@ def test_a_runner_that_may_not_write_its_file_ends(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_check_names_a_file_that_this_user_may_not_write(
     as_other_user: Callable[..., "subprocess.CompletedProcess[str]"], public_folder: Path
 ) -> None:
@@ -113,7 +114,6 @@ def handlers(tmp_path: Path) -> None:
     (tmp_path / "own_handlers.py").write_text(HANDLERS)
 
 
-@pytest.mark.both_databases
 def test_late_sequences_are_named_and_repaired(cli: Call, migrated_url: str) -> None:
     task = cli("submit", "a.b", "--json").document["id"]
     cli("terminate", task)
@@ -238,7 +238,6 @@ def test_a_check_names_a_missing_table(cli: Call, store: Store) -> None:
         assert "Traceback" not in refused.err
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 def test_a_check_names_the_grant_without_which_successes_keep_their_rows(
     cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch

@@ -97,6 +97,7 @@ def test_tasks_are_delayed(cli: Call, store: Store) -> None:
     assert cli("delay", id, "--by", "soon").code == Exit.BAD_INPUT
 
 
+@pytest.mark.representatives(2)
 @on_sqlite
 @pytest.mark.parametrize("verb", [("retry",), ("terminate",), ("delay", "--by", "1h"), ("edit", "--priority", "8")])
 def test_a_filter_is_only_previewed_until_the_count_is_confirmed(
@@ -119,6 +120,7 @@ def test_a_filter_is_only_previewed_until_the_count_is_confirmed(
 CHANGES = [("retry",), ("terminate",), ("delay", "--by", "1h"), ("unblock",), ("edit", "--timeout", "5m")]
 
 
+@pytest.mark.representatives(2)
 @on_sqlite
 @pytest.mark.parametrize("verb", CHANGES)
 def test_a_filter_that_matches_no_task_is_success(
@@ -134,6 +136,7 @@ def test_a_filter_that_matches_no_task_is_success(
     assert store.tasks() == before
 
 
+@pytest.mark.representatives(2)
 @on_sqlite
 @pytest.mark.parametrize("verb", CHANGES)
 def test_a_filter_that_matches_no_task_has_an_empty_result_in_json(cli: Call, verb: tuple[str, ...]) -> None:
@@ -232,6 +235,7 @@ def test_a_retry_can_be_spread(cli: Call, store: Store) -> None:
     assert max(times) - min(times) > timedelta(minutes=5)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("answer", "state"),
     [
@@ -275,7 +279,6 @@ def test_values_of_a_task_are_edited(cli: Call, store: Store) -> None:
     assert (task["retry"], task["key"], task["max_attempts"]) == (None, None, None)
 
 
-@pytest.mark.both_databases
 def test_a_single_change_names_its_undo(cli: Call, store: Store) -> None:
     first, second = later(store, 2)
     for words in (("delay", second, "--by", "1h"), ("edit", first, "--priority", 7), ("terminate", first)):
@@ -354,7 +357,6 @@ def test_a_queue_is_paused_until_it_is_resumed(cli: Call) -> None:
     assert cli("resume", "mail").code == Exit.CONFLICT
 
 
-@pytest.mark.both_databases
 def test_a_pause_of_a_new_name_is_accepted_with_the_name_that_was_probably_meant(cli: Call, store: Store) -> None:
     store.submit(NewTask("shop.pack", queue="mail"))
     store.claim("coupons.send")

@@ -90,7 +90,6 @@ def test_a_handler_that_no_runner_ever_had_is_a_warning(
     assert cli("schedules", "add", "daily", "mail.send", "--every", "24h").err == ""
 
 
-@pytest.mark.both_databases
 def test_a_queue_that_is_similar_to_a_known_one_is_a_warning(
     cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +108,7 @@ def test_a_rule_is_previewed_without_a_database(cli: Call) -> None:
     assert [tick[5:16] for tick in preview.document["next"]] == ["02-29T02:30"] * 10
 
 
+@pytest.mark.representatives(4)
 @on_sqlite
 @pytest.mark.parametrize(
     ("words", "code", "why"),

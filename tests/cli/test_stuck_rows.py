@@ -154,6 +154,7 @@ HELD = {
 }
 
 
+@pytest.mark.representatives(2)
 @on_postgresql
 @pytest.mark.parametrize("statement", HELD)
 def test_a_check_names_each_lock_of_a_row_or_a_table_and_its_session(
@@ -221,6 +222,7 @@ COMMANDS = {
 """Commands that change the row of a registry, and that row."""
 
 
+@pytest.mark.representatives(2)
 @on_postgresql
 @pytest.mark.parametrize("words", COMMANDS)
 def test_a_command_names_the_session_that_locks_the_row_of_a_registry(

@@ -51,7 +51,6 @@ def test_a_task_is_stored_as_typed(cli: Call, store: Store) -> None:
     assert json.loads(task["tags"]) == ["t1", "t2"]
 
 
-@pytest.mark.both_databases
 def test_a_sequence_behind_the_ids_is_advanced_first(cli: Call, store: Store) -> None:
     async def set_back(tx: Transaction) -> None:
         await tx.execute(sa.insert(tx.tables.task).values(id=1000, handler="mail.send", payload="{}"))
@@ -87,7 +86,6 @@ def registered(store: Store) -> None:
     store.write(lambda tx: register(tx, identity, 60.0))
 
 
-@pytest.mark.both_databases
 @pytest.mark.usefixtures("registered")
 def test_a_handler_that_no_runner_ever_had_gets_a_warning(cli: Call, store: Store) -> None:
     expected = "no runner ever had handler mail.sent, did you mean 'mail.send'; the task waits until a runner has it"
@@ -102,7 +100,6 @@ def test_a_handler_that_no_runner_ever_had_gets_a_warning(cli: Call, store: Stor
     assert cli("submit", "mail.send", '{"to": "ana"}').err == ""
 
 
-@pytest.mark.both_databases
 @pytest.mark.usefixtures("registered")
 def test_a_payload_is_checked_against_the_signature_that_runners_stored(cli: Call, store: Store) -> None:
     for payload, why in {
@@ -121,7 +118,6 @@ def test_a_payload_is_checked_against_the_signature_that_runners_stored(cli: Cal
     assert [json.loads(task["payload"]) for task in store.tasks()] == [{"to": "ana"}, {"to": 7}]
 
 
-@pytest.mark.both_databases
 @pytest.mark.usefixtures("registered")
 def test_a_copy_and_an_edit_follow_the_stored_signature_too(cli: Call, store: Store) -> None:
     (id,) = store.submit(NewTask("mail.send", '{"to": "ana"}'))
@@ -135,7 +131,6 @@ def test_a_copy_and_an_edit_follow_the_stored_signature_too(cli: Call, store: St
     assert [json.loads(task["payload"])["to"] for task in store.tasks()] == [7, 8]
 
 
-@pytest.mark.both_databases
 @pytest.mark.usefixtures("registered")
 def test_a_task_takes_the_options_that_runners_stored(cli: Call, store: Store) -> None:
     assert cli("submit", "mail.send", '{"to": "ana"}').err == ""
@@ -215,6 +210,7 @@ def test_the_handlers_rule_derives_the_unique_key(cli: Call, store: Store) -> No
     assert [(task["unique_key"], task["bucket"]) for task in store.tasks()] == [("to-ana", 3)]
 
 
+@pytest.mark.representatives(8)
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

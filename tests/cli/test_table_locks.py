@@ -19,6 +19,7 @@ def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(databases, "READ_LOCK_SECONDS", 0.3)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("table", TABLES)
 def test_why_names_the_session_that_locks_a_table(cli: Call, store: Store, migrated_url: str, table: str) -> None:
     (task,) = store.submit(NewTask("mail.send"))

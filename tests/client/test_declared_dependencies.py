@@ -22,8 +22,6 @@ from runner.store.submit import submit
 from runner.urls import parse_url
 from tests.engine.harness import Harness
 
-pytestmark = pytest.mark.both_databases
-
 
 @pytest.fixture
 def pipeline() -> Iterator[list[str]]:

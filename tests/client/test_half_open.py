@@ -41,6 +41,7 @@ def proxy(migrated_url: str) -> Iterator[Proxy]:
         yield proxy
 
 
+@pytest.mark.representatives(1)
 @on_postgresql
 @pytest.mark.parametrize("submit", [in_thread, in_loop])
 async def test_a_submit_without_an_answer_is_uncertain_and_the_next_one_connects_again(

@@ -76,6 +76,7 @@ ADVICE = {
 }
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("coalesce", [False, True], ids=["alone", "coalesced"])
 @pytest.mark.parametrize("kind", OPTIONS)
 async def test_the_error_says_that_the_task_may_exist_and_its_search_finds_it(

@@ -73,6 +73,7 @@ async def test_a_submit_that_a_trigger_skips_is_refused_as_a_whole(
     assert await number_of_tasks(database) == before + 1
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize("call", SUBMITS)
 @pytest.mark.parametrize("sqlstate", ["08006", "25006", "26000", "40001", "57P01"])
 @on_postgresql

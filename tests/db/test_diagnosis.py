@@ -57,6 +57,7 @@ def test_a_missing_folder_a_file_as_folder_and_a_folder_as_file_are_named(tmp_pa
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 
 
+@pytest.mark.representatives(1)
 @as_root
 @pytest.mark.parametrize("kind", ["file", "folder", "entry"])
 def test_a_missing_right_names_the_path_its_owner_and_this_user(

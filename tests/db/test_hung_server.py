@@ -81,6 +81,7 @@ async def test_a_single_statement_ends_within_its_limit(server: Server, url: str
     assert time.monotonic() - started < BOUND
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("way", ["read", "write"])
 @pytest.mark.parametrize(("declared", "limit"), [*((each, 1.0) for each in Needs), (Needs.PREPARED, 0.5)])
 async def test_each_kind_of_transaction_ends_within_its_limit(

@@ -621,6 +621,7 @@ async def test_every_audited_table_is_checked(database: Database, who: str) -> N
         )
 
 
+@pytest.mark.slow
 def test_commands_work_with_the_login_of_their_role(seen_by: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "own_handlers.py").write_text("import runner\n\n@runner.handler('a.b')\ndef ab() -> None: ...\n")
     for who, command in {

@@ -305,6 +305,7 @@ async def test_a_shared_commit_that_fails_fails_for_all(database: Database) -> N
     assert await database.write(submit_one)
 
 
+@pytest.mark.representatives(2)
 @on_postgresql
 @pytest.mark.parametrize("use", ["read", "write", "read prepared", "write prepared", "for_handler", "in_thread"])
 async def test_a_connection_that_the_server_ends_gives_its_place_back(

@@ -51,6 +51,7 @@ def group(request: pytest.FixtureRequest) -> Iterator[Path]:
     path.rmdir()
 
 
+@pytest.mark.slow
 def test_a_runner_without_descriptors_names_the_limit_and_waits(deployment: Deployment) -> None:
     require_wait(deployment, "-n 12", "RLIMIT_NOFILE is 12")
 
@@ -118,6 +119,7 @@ def test_a_runner_without_threads_names_the_limit_and_ends_on_request(deployment
     assert deployment.rows()[task].attempt == 0
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_a_runner_without_threads_for_its_outcomes_ends_with_the_limit(deployment: Deployment) -> None:
     deployment.submit("short", count=10)
@@ -132,6 +134,7 @@ def test_a_runner_without_threads_for_its_outcomes_ends_with_the_limit(deploymen
         require_lines(deployment.text(), "RLIMIT_NPROC is 12")
 
 
+@pytest.mark.slow
 def test_a_process_without_threads_fails_its_own_attempt_with_the_limit(deployment: Deployment) -> None:
     path = deployment.folder / "handlers.py"
     path.write_text(NO_THREADS + path.read_text().replace('"process", executor', '"process", max_attempts=1, executor'))

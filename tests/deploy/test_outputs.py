@@ -126,6 +126,7 @@ def test_a_full_disk_of_the_log_stops_nothing(deployment: Deployment, outputs: s
         assert "the last lines that handlers printed are lost: standard output: No space left" in deployment.text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "closed",
     ["<&- >&- 2>&-", *(pytest.param(one, marks=pytest.mark.slow) for one in ("<&-", ">&-", "2>&-", ">&- 2>&-"))],

@@ -19,6 +19,7 @@ def require_work(deployment: Deployment, script: str, **environment: str | None)
     assert "warning" not in deployment.text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("home", [None, pytest.param("/nonexistent", marks=pytest.mark.slow)])
 def test_a_user_without_an_entry_runs_tasks_beside_a_full_shared_memory(
     deployment: Deployment, home: str | None

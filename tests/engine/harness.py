@@ -134,7 +134,7 @@ async def at_work(runner: Engine) -> AsyncIterator[asyncio.Task[bool]]:
             await run
 
 
-LONGEST_PAUSE = 0.04
+LONGEST_PAUSE = 0.1
 """Maximum seconds between two checks of a condition, which may query the database."""
 
 

@@ -74,6 +74,7 @@ async def execute(harness: Harness, handler: str) -> None:
     await harness.wait_for(*tasks)
 
 
+@pytest.mark.representatives(2)
 @on_sqlite
 @pytest.mark.parametrize("around", ["", "hook", "middleware"])
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
@@ -99,6 +100,7 @@ async def test_attempts_in_this_process_leave_nothing(harness: Harness, kind: st
             assert not leftovers(collect())
 
 
+@pytest.mark.slow
 @on_sqlite
 @pytest.mark.parametrize("handler", ["process.frames", pytest.param("process.frames_async", marks=pytest.mark.slow)])
 async def test_attempts_in_processes_leave_nothing(harness: Harness, handler: str) -> None:
@@ -318,6 +320,7 @@ def mapped_blocks() -> int:
     return int(mallinfo2().hblks)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc 2.33 counts its blocks")
 def test_large_blocks_return_to_the_system_after_a_larger_one_was_freed() -> None:
     command = [sys.executable, "-c", FREED_BLOCKS]

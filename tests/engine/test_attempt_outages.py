@@ -95,6 +95,7 @@ def raise_as(how: str, error: Exception) -> None:
 HOW = ["as it is", "as the cause", "as the context", "in a group", "as a retry"]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.both_databases
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
@@ -154,6 +155,7 @@ def define_broken(harness: Harness, kind: str, runs: list[int], **options: Any) 
     harness.handler("pay", **options)(coroutine if kind == "coroutine" else thread)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.both_databases
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
 async def test_attempts_count_after_too_many_outages(harness: Harness, kind: str) -> None:
@@ -280,6 +282,7 @@ async def commits(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         yield commits
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.both_databases
 @pytest.mark.parametrize("kind", ["coroutine", "thread", "process"])
 async def test_an_outage_in_a_checkpoint_costs_no_attempt(harness: Harness, commits: LostCommits, kind: str) -> None:
@@ -309,7 +312,7 @@ async def test_an_outage_in_a_checkpoint_costs_no_attempt(harness: Harness, comm
 
 
 @on_postgresql
-@pytest.mark.parametrize("kind", ["coroutine", "process"])
+@pytest.mark.parametrize("kind", ["coroutine", pytest.param("process", marks=pytest.mark.slow)])
 async def test_an_outage_in_results_of_parents_costs_no_attempt(
     harness: Harness, commits: LostCommits, kind: str
 ) -> None:
@@ -502,6 +505,7 @@ async def test_a_server_that_hangs_in_a_transaction_costs_no_attempt(own_server:
     await database.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "where"),
     [

@@ -62,6 +62,7 @@ async def hasten(harness: Harness) -> None:
     await harness.change(sa.update(handler).where(handler.c.breaker_probes > 0).values(breaker_probe_at=db_now()))
 
 
+@pytest.mark.slow
 async def test_an_outage_costs_few_calls_and_all_tasks_succeed_after_it(harness: Harness) -> None:
     service = serve(harness, breaker=Breaker("5/min", probe="1h"))
     ids = [await harness.submit("sms") for _ in range(60)]

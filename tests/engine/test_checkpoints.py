@@ -54,7 +54,6 @@ async def test_the_next_attempt_continues_from_the_last_checkpoint(harness: Harn
     ]
 
 
-@pytest.mark.both_databases
 async def test_attempts_that_resume_together_read_their_checkpoints_with_one_statement(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

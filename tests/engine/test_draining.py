@@ -18,8 +18,6 @@ from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until, wait_for
 from tests.engine.locks import Lock
 from tests.engine.test_terminating import claimed_without_a_slot, terminate
 
-pytestmark = pytest.mark.both_databases
-
 
 @pytest.fixture
 def lock(migrated_url: str) -> Iterator[Lock]:

@@ -54,6 +54,7 @@ async def test_a_follow_up_commits_with_the_end_of_its_parent(harness: Harness, 
     assert (await harness.state(task), await follow_ups(harness)) == ("succeeded", 1)
 
 
+@pytest.mark.representatives(1)
 @each_kind
 @pytest.mark.parametrize(
     "ends",

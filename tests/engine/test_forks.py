@@ -43,6 +43,7 @@ def in_process(end: str) -> int:
 STATUS = {"exit": 3, "raise": 1, "return": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kinds", [("async",), pytest.param(("thread", "process"), marks=pytest.mark.slow)], ids=["async", "others"]
 )

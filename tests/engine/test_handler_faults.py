@@ -44,6 +44,7 @@ async def test_a_payload_over_the_limit_makes_the_task_dead(harness: Harness) ->
     assert attempt.message.startswith("the payload has 312 bytes, more than the setting payload_limit of the runner")
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("kind", [Dead, lambda why: Retry("1h", why), lambda why: Snooze("1h", why)])
 async def test_a_reason_that_is_no_text_is_made_one(harness: Harness, kind: Any) -> None:
     @harness.handler("odd")
@@ -93,6 +94,7 @@ async def test_a_pause_counts_before_the_next_survey(harness: Harness) -> None:
 EXITS = [SystemExit(3), KeyboardInterrupt("enough"), GeneratorExit("gone"), asyncio.CancelledError("not ours")]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("error", EXITS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("form", ["async", "thread"])
 async def test_a_handler_that_exits_fails_and_the_runner_lives_on(
@@ -118,6 +120,7 @@ async def test_a_handler_that_exits_fails_and_the_runner_lives_on(
     assert type(error).__name__ in row.error
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("error", EXITS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("form", ["async", "thread"])
 async def test_an_on_error_that_exits_fails_the_attempt_and_the_runner_lives_on(

@@ -83,6 +83,7 @@ def holders(harness: Harness) -> Iterator[Holders]:
     holders.go_on.set()
 
 
+@pytest.mark.representatives(1)
 @forms
 @on_postgresql
 async def test_outcomes_are_written_while_all_transactions_of_handlers_are_open(

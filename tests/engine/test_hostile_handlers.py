@@ -196,6 +196,7 @@ def deployment(sqlite: SqliteDatabases, tmp_path_factory: pytest.TempPathFactory
         deployment.kill()
 
 
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize(("kind", "act"), [*_cases()])
 async def test_a_hostile_handler_costs_its_own_attempt_only(deployment: Deployment, kind: str, act: str) -> None:
     async with deployment.trial() as trial:

@@ -152,6 +152,7 @@ async def submitted(harness: Harness) -> int:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_a_runner_waits_for_the_promotion_of_a_standby(
     pair: tuple[Server, Standby, str], caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,8 +8,6 @@ from runner.engine.lease.lease import MARGIN, STEADY, Lease
 from runner.store.heartbeat import Identity
 from runner.store.rescue import any_lost
 
-pytestmark = pytest.mark.both_databases
-
 LEASE = 100.0
 ME = Identity("here", 1, "1", ["work"], 4)
 

@@ -254,6 +254,7 @@ async def test_the_exception_of_a_death_has_no_secret_of_the_payload(harness: Ha
     assert (error_type.__module__, error_type.__qualname__) == (__name__, "ShopClosed")
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("form", ["json", "human"])
 @pytest.mark.parametrize("where", ["on_loop", "in_thread", "process.secrets"])
 async def test_no_line_of_a_handler_has_a_secret_of_the_payload(

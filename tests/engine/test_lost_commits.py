@@ -72,6 +72,7 @@ OUTCOMES: dict[str, tuple[Any, dict[str, int]]] = {
 }
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("verb", OUTCOMES)
 async def test_other_outcomes_whose_commit_is_not_answered_are_counted(
     harness: Harness, commits: LostCommits, verb: str, caplog: pytest.LogCaptureFixture

@@ -63,6 +63,7 @@ async def test_a_kill_takes_only_the_running_task(harness: Harness, tmp_path: Pa
     assert [(await harness.row(id)).attempt for id in after] == [1, 1]
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_a_crash_takes_only_the_running_task(harness: Harness, tmp_path: Path) -> None:
     slow = await harness.submit("process.wait", {"folder": str(tmp_path)}, priority=9, max_attempts=1)
@@ -91,6 +92,7 @@ async def test_a_memory_limit_takes_only_the_running_task(harness: Harness, tmp_
     assert not await harness.attempts(after)
 
 
+@pytest.mark.slow
 @sqlite_first
 async def test_an_open_breaker_takes_an_offered_task_back(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -171,6 +173,7 @@ async def test_fewer_processes_take_offered_tasks_back(harness: Harness, tmp_pat
     assert await harness.state(after) == "succeeded"
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("seconds", [process_attempt.OFFER_TIME, -1.0], ids=["in time", "late"])
 @on_sqlite
 async def test_each_task_runs_once_whether_its_offer_is_in_time_or_late(

@@ -306,6 +306,7 @@ def fail_writes(monkeypatch: pytest.MonkeyPatch) -> FailWrites:
     return lambda *failure: failures.append(failure)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("failure", "advice"),
     [

@@ -123,6 +123,7 @@ async def test_a_function_of_the_settings_receives_the_context(harness: Harness,
     assert [item.rule for item in attempts] == ["retry, by the setting on_error", "dead, by the setting on_error"]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(("on_error", "state"), [(TimeoutError, "dead"), (lambda error: Dead(str(error)), "dead")])
 async def test_a_timeout_reaches_the_rule(harness: Harness, form: str, on_error: Any, state: str) -> None:
     async def on_loop() -> None:
@@ -140,6 +141,7 @@ async def test_a_timeout_reaches_the_rule(harness: Harness, form: str, on_error:
     assert (await harness.database.read(task_detail, id)).attempts[0].rule == "dead, by on_error of the handler"
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(("setting", "verb"), [("retry", "retry"), ("dead", "die"), ("own_rules:broken", "retry")])
 async def test_an_error_in_a_function_is_reported_and_the_setting_decides(
     harness: Harness, form: str, rules: str, setting: str, verb: str, caplog: pytest.LogCaptureFixture

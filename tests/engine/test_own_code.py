@@ -62,6 +62,7 @@ async def executes(harness: Harness, **settings: Any) -> None:
     assert Fault.calls, "the code was called"
 
 
+@pytest.mark.representatives(2)
 @raising
 @pytest.mark.parametrize("mode", ["DelayMode", "RateMode"])
 @pytest.mark.parametrize("where", ["wait", "period", "most_failures", "str"])
@@ -87,9 +88,9 @@ async def test_a_poll_mode_with_a_wait_that_is_no_time(
     assert "which is not valid; the runner uses fixed-delay" in caplog.text
 
 
+@pytest.mark.representatives(2)
 @raising
 @pytest.mark.parametrize("where", ["within_lane", "of_lanes", "lane_key", "sort_key", "hash"])
-@pytest.mark.both_databases
 async def test_a_claim_order(harness: Harness, caplog: pytest.LogCaptureFixture, where: str, error: str) -> None:
     Fault.error, Fault.where = ERRORS[error], where
     await executes(harness, claim_order=f"{MODULE}:Order")
@@ -100,7 +101,6 @@ async def test_a_claim_order(harness: Harness, caplog: pytest.LogCaptureFixture,
         assert Fault.calls == 1, "keys of two orders cannot be compared: the own one is not asked again"
 
 
-@pytest.mark.both_databases
 async def test_sql_of_a_claim_order_that_the_database_refuses(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -118,9 +118,9 @@ async def test_sql_of_a_claim_order_that_the_database_refuses(
     assert named[0].endswith("the runner uses strict in its place until its restart")
 
 
+@pytest.mark.representatives(1)
 @raising
 @pytest.mark.parametrize("where", ["lane_key", "sort_key"])
-@pytest.mark.both_databases
 async def test_a_sort_key_of_a_claim_order(
     harness: Harness, caplog: pytest.LogCaptureFixture, where: str, error: str
 ) -> None:
@@ -158,8 +158,8 @@ def test_an_order_of_lanes_that_is_no_sql(
     assert "of_lanes returned" in caplog.text
 
 
+@pytest.mark.representatives(1)
 @raising
-@pytest.mark.both_databases
 async def test_slices(harness: Harness, caplog: pytest.LogCaptureFixture, error: str) -> None:
     Fault.error, Fault.where = ERRORS[error], "share"
     await executes(harness, slice=f"{MODULE}:Slices")

@@ -26,7 +26,6 @@ def patient() -> Iterator[None]:
     del PLANS["test.patient"]
 
 
-@pytest.mark.both_databases
 async def test_a_runner_executes_the_plan_of_the_row(harness: Harness) -> None:
     @harness.handler("work", retry="1h", max_attempts=9)
     async def work() -> None:
@@ -92,6 +91,7 @@ async def test_a_runner_without_the_plan_says_so_and_uses_that_of_the_handler(ha
     assert (await harness.row(id)).retry == "elsewhere.retries:Plan"
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("error", [SystemExit(7), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()])
 async def test_a_plan_that_exits_stops_no_outcome(harness: Harness, error: BaseException) -> None:
     @retry_plan("test.exits")

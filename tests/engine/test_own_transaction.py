@@ -53,7 +53,6 @@ async def payments(harness: Harness) -> Callable[[], Awaitable[int]]:
 Payments = Callable[[], Awaitable[int]]
 
 
-@pytest.mark.both_databases
 async def test_writes_of_an_async_handler_commit_with_the_end_of_its_task(harness: Harness, payments: Payments) -> None:
     @harness.handler("pay")
     async def pay(ctx: Context) -> None:
@@ -71,7 +70,6 @@ async def test_writes_of_an_async_handler_commit_with_the_end_of_its_task(harnes
     assert runner.metrics.verbs == {"succeed": 1}
 
 
-@pytest.mark.both_databases
 async def test_writes_of_a_plain_function_commit_with_the_end_of_its_task(harness: Harness, payments: Payments) -> None:
     @harness.handler("pay")
     def pay(ctx: Context) -> None:
@@ -100,7 +98,6 @@ async def test_an_exception_rolls_both_back_and_is_a_failed_attempt(harness: Har
     assert await payments() == 1
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_a_fenced_out_handler_writes_nothing(harness: Harness, payments: Payments, kind: str) -> None:
     raised: list[BaseException] = []
@@ -149,7 +146,6 @@ async def _forgotten(runner: Any) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.both_databases
 async def test_a_task_ends_once(harness: Harness, payments: Payments) -> None:
     @harness.handler("pay")
     async def pay(ctx: Context) -> None:

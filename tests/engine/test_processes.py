@@ -409,6 +409,7 @@ async def test_a_memory_limit_that_the_system_ignores_is_named_at_the_start(
     assert "process.memory may use all memory" in caplog.text
 
 
+@pytest.mark.slow
 async def test_the_results_of_the_parents_are_read_in_the_process(harness: Harness) -> None:
     @harness.handler("number")
     async def number(value: int) -> int:

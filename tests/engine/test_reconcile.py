@@ -44,7 +44,7 @@ async def has_running(harness: Harness, number: int) -> bool:
     return await harness.count(task, task.c.state == State.RUNNING) == number
 
 
-@pytest.mark.both_databases
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("suspects", [False, True], ids=["claim", "claim_suspect"])
 async def test_tasks_of_a_claim_whose_answer_is_lost_run_on_the_same_runner(
     harness: Harness, suspects: bool, caplog: pytest.LogCaptureFixture
@@ -80,7 +80,6 @@ async def has_an_id(runner: Engine) -> int:
     return runner.lease.id
 
 
-@pytest.mark.both_databases
 async def test_the_first_heartbeat_that_sees_a_stranger_releases_it(harness: Harness) -> None:
     @harness.handler("work")
     async def work() -> None: ...
@@ -164,7 +163,6 @@ async def test_a_reply_whose_heartbeat_began_during_a_comparison_is_ignored(harn
     assert (row.state, row.attempt, row.releases) == ("succeeded", 1, 1)
 
 
-@pytest.mark.both_databases
 async def test_outcomes_in_the_settle_buffer_are_no_strangers(harness: Harness) -> None:
     @harness.handler("work")
     async def work() -> None: ...

@@ -34,6 +34,7 @@ async def checked(harness: Harness) -> list[Finding]:
     return [finding for finding in findings if finding.topic == "tasks"]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("values", REFUSED.values(), ids=REFUSED.keys())
 async def test_others_run_and_the_log_and_the_check_name_the_task(
     harness: Harness, values: dict[str, Any], caplog: pytest.LogCaptureFixture

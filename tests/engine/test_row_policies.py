@@ -50,6 +50,7 @@ CHECKS = {
 }
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("verb", CHECKS)
 @pytest.mark.parametrize("number", [1, 30], ids=["alone", "among others"])
 async def test_a_row_that_a_policy_refuses_stops_no_other(
@@ -88,6 +89,7 @@ TRIGGER = (
 )
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("state", ["P0001", "08006", "40001"])
 @pytest.mark.parametrize(
     ("verb", "table", "event", "and_"),

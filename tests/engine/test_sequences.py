@@ -6,8 +6,6 @@ from runner.db.migrations.sequences import reused_ids
 from tests.db.test_sequences import set_back
 from tests.engine.harness import Harness, until
 
-pytestmark = pytest.mark.both_databases
-
 
 async def test_a_reused_id_stops_no_other_task(harness: Harness) -> None:
     @harness.handler("work")

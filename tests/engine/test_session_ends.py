@@ -28,6 +28,7 @@ async def work(harness: Harness) -> None:
     async def work() -> None: ...
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("neighbours", [0, 20])
 async def test_a_claim_sets_the_row_apart(harness: Harness, caplog: pytest.LogCaptureFixture, neighbours: int) -> None:
     await work(harness)
@@ -48,6 +49,7 @@ async def test_a_claim_sets_the_row_apart(harness: Harness, caplog: pytest.LogCa
     assert (await harness.row(bad)).attempt == 1, "a refused claim spends no attempt"
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("neighbours", [0, 20])
 async def test_a_settle_sets_the_row_apart(harness: Harness, neighbours: int) -> None:
     await work(harness)

@@ -50,6 +50,7 @@ async def succeeded(database: Database) -> int:
         return await tx.scalar(sa.select(sa.func.coalesce(sa.func.sum(tx.tables.minute.c.succeeded), 0))) or 0
 
 
+@pytest.mark.representatives(1)
 @triggers
 @pytest.mark.parametrize("retention", ["1d", "0s"])
 async def test_a_skipped_success_is_refused_and_others_are_written(

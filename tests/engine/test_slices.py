@@ -110,7 +110,6 @@ async def test_a_standby_takes_over_when_the_runner_of_its_slice_stops(harness: 
             await until(lambda: done == [1, 2])
 
 
-@pytest.mark.both_databases
 async def test_the_buckets_of_a_lost_runner_are_taken_over(harness: Harness) -> None:
     done = work(harness)
     lost = harness.runner(slice="single", lease_timeout="1h", heartbeat_interval="20m")
@@ -140,7 +139,6 @@ class Greedy:
         return range(BUCKETS)
 
 
-@pytest.mark.both_databases
 async def test_runners_divide_the_buckets_by_an_own_class(harness: Harness) -> None:
     work(harness)
     async with runners(harness, 2, f"{__name__}:Halves") as engines:
@@ -154,7 +152,6 @@ async def test_runners_divide_the_buckets_by_an_own_class(harness: Harness) -> N
             await harness.runner(slice="live").run()
 
 
-@pytest.mark.both_databases
 async def test_no_bucket_belongs_to_two_runners_whatever_an_own_class_returns(harness: Harness) -> None:
     work(harness)
     async with runners(harness, 2, f"{__name__}:Greedy") as engines:

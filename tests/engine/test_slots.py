@@ -265,6 +265,7 @@ async def test_a_scan_ends_despite_unclaimable_tasks(harness: Harness) -> None:
     assert await harness.state(used_up) == "waiting"
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(("rescues", "most"), [(2, 16), (3, 4), (4, 1)])
 async def test_suspects_run_in_groups_that_narrow_with_each_lost_runner_beside_others(
     harness: Harness, rescues: int, most: int
@@ -448,7 +449,6 @@ def test_removing_a_settled_claim_keeps_a_newer_claim_of_the_same_task() -> None
     assert in_flight.tasks == {7: second}
 
 
-@pytest.mark.both_databases
 async def test_a_new_runner_rescues_before_it_claims_a_suspect(harness: Harness) -> None:
     """A suspect that kills each new runner within its first lease would keep the tasks of lost runners running."""
     states: list[str] = []

@@ -53,6 +53,7 @@ async def test_others_run_when_the_database_refuses_the_first_task(
     assert (await harness.row(bad)).attempt == 1, "a refused claim spends no attempt"
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     "sqlstate",
     [
@@ -74,6 +75,7 @@ async def test_others_run_whatever_the_sqlstate(harness: Harness, sqlstate: str)
         assert not runner.worker.buffer.stalled
 
 
+@pytest.mark.slow
 @postgresql_first
 async def test_others_run_when_every_task_of_a_handler_is_refused(harness: Harness) -> None:
     await work(harness)
@@ -125,6 +127,7 @@ async def test_a_refused_suspect_is_named_and_others_run(harness: Harness) -> No
         await harness.wait_for(bad)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("limits", [{"concurrency": "3"}, {"per_tenant": "2"}, {"rate": "1000/s"}], ids=str)
 async def test_others_run_in_lanes_with_limits(harness: Harness, limits: dict[str, str]) -> None:
     await work(harness)
@@ -192,6 +195,7 @@ async def test_a_runner_that_works_until_idle_ends_although_a_task_is_refused(ha
     assert bad in claims(runner)
 
 
+@pytest.mark.slow
 @postgresql_first
 async def test_in_the_traffic_of_two_runners_one_refused_task_delays_no_other(harness: Harness) -> None:
     await work(harness)

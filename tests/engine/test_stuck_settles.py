@@ -261,6 +261,7 @@ def row_of_a_cascade(session: psycopg.Connection, task: int) -> None:
     session.execute("SELECT FROM mine WHERE task = %s FOR UPDATE", (task,))
 
 
+@pytest.mark.representatives(2)
 @on_postgresql
 @pytest.mark.parametrize("hold", [for_update, foreign_key, row_of_a_cascade])
 @pytest.mark.parametrize("retention", ["1d", "0s"])

@@ -123,6 +123,7 @@ async def clear(harness: Harness) -> None:
         await harness.change(sa.delete(table))
 
 
+@pytest.mark.representatives(2)
 @cases
 @FEW
 @given(refused=subsets)
@@ -150,6 +151,7 @@ async def test_all_but_the_refused_rows_proceed(harness: Harness, case: Case, re
     assert stuck.rows(case.verb) == []
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("sqlstate", ["08006", "40001", "57P01"])
 @cases
 @on_postgresql
@@ -164,6 +166,7 @@ async def test_all_but_the_refused_row_proceed_whatever_the_sqlstate(
     assert {row.task: row.cause for row in stuck.rows(case.verb)} == {ids[1]: StuckCause.REFUSED}
 
 
+@pytest.mark.representatives(2)
 @cases
 @on_postgresql
 @FEW

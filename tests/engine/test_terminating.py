@@ -4,15 +4,12 @@ import asyncio
 import threading
 from typing import Any
 
-import pytest
 import sqlalchemy as sa
 
 from runner import Context
 from runner.engine.runner import Engine
 from runner.policy.polling import LookAhead
 from tests.engine.harness import WAIT_SECONDS, Harness, until, wait_for_event
-
-pytestmark = pytest.mark.both_databases
 
 
 async def terminate(harness: Harness, task_id: int, **values: Any) -> None:

@@ -59,7 +59,6 @@ def own_scan(runner: Engine) -> Callable[[], None]:
     return lambda: runner.claimer.scope.begin_own(scan)
 
 
-@pytest.mark.both_databases
 async def test_own_scans_keep_their_period(harness: Harness) -> None:
     done = counts(harness, "rare", "common")
     runner = harness.runner(scans="rare=1h", **SELDOM)
@@ -159,6 +158,7 @@ class Patient(FixedDelay):
         return 2 * period
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("mode", ["fixed-rate", "fixed-delay", "spread", "throttle", f"{__name__}:Patient"])
 async def test_scans_go_on_beside_submits(harness: Harness, mode: str) -> None:
     done = counts(harness, "loud", "quiet")
@@ -172,7 +172,6 @@ async def test_scans_go_on_beside_submits(harness: Harness, mode: str) -> None:
     assert done["quiet"] == PERIODS
 
 
-@pytest.mark.both_databases
 async def test_a_throttle_takes_one_batch_per_period(harness: Harness) -> None:
     done = counts(harness, "work")
     runner = harness.runner(poll_mode="throttle", claim_batch_size=3, **SELDOM)
@@ -239,7 +238,7 @@ async def test_tiers_keep_their_periods_under_a_backlog(harness: Harness) -> Non
     assert sum(tries.values()) <= 3 * (PERIODS + 1), "not between the scans of their tier"
 
 
-@pytest.mark.both_databases
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("kind", ["queue", "handler", "tenant", "runner"])
 async def test_a_limit_holds(harness: Harness, kind: str) -> None:
     meter, release = Meter(), asyncio.Event()
@@ -273,6 +272,7 @@ async def test_a_limit_holds(harness: Harness, kind: str) -> None:
     assert len(meter.done) == PERIODS * SUBMITS
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("backlog", ["of others", "of its own"])
 @pytest.mark.parametrize("kind", ["runner", "queue"])
 async def test_a_backlog_takes_no_turns_from_other_claims(harness: Harness, kind: str, backlog: str) -> None:
@@ -334,6 +334,7 @@ BREAKERS = {
 }
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("kind", BREAKERS)
 async def test_a_breaker_stays_open(harness: Harness, kind: str) -> None:
     calls, done = 0, counts(harness, "other")
@@ -379,6 +380,7 @@ class Newest(StrictOrder):
         return priority
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("order", "first"), [("strict", 9), ("aged:1h", 9), ("aged:1ms", 5), (f"{__name__}:Newest", 1)]
 )
@@ -467,6 +469,7 @@ class Parity:
         return range(sorted(members).index(member), BUCKETS, len(members))
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("slices", [("0/2", "1/2"), ("live", "live"), ("single", "single"), (OWN_SLICES, OWN_SLICES)])
 async def test_slices_hold(harness: Harness, slices: tuple[str, str]) -> None:
     counts(harness, "work")

@@ -101,7 +101,7 @@ async def test_it_does_not_wait_for_other_queues(harness: Harness) -> None:
     assert await harness.state(here) == "succeeded"
 
 
-@pytest.mark.both_databases
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("selection", [{"buckets": "0-499"}, {"slice": "0/2"}], ids=str)
 async def test_it_does_not_wait_for_other_buckets(harness: Harness, selection: dict[str, str]) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
@@ -124,7 +124,6 @@ async def test_it_does_not_wait_for_other_buckets(harness: Harness, selection: d
     assert await harness.state(here) == "succeeded"
 
 
-@pytest.mark.both_databases
 async def test_it_counts_and_waits_for_its_buckets_only(harness: Harness) -> None:
     tries: list[int] = []
 
@@ -161,7 +160,6 @@ async def test_a_standby_waits_for_the_tasks_of_its_slice(harness: Harness) -> N
         await standby
 
 
-@pytest.mark.both_databases
 async def test_it_does_not_wait_for_other_hosts(harness: Harness) -> None:
     @harness.handler("work")
     async def work() -> None: ...

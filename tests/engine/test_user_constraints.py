@@ -67,6 +67,7 @@ async def check(harness: Harness, verb: StuckVerb, statements: tuple[str, ...], 
         await harness.wait_for(*[await harness.submit("work") for _ in range(3)])
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_constraint_of_a_user_stops_no_other_task(
     harness: Harness, fault: str, caplog: pytest.LogCaptureFixture

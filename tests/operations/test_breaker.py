@@ -59,7 +59,6 @@ class TestByHand:
             assert skipped.why == "the breaker has been opened or closed again since"
         assert await open_now(database)
 
-    @pytest.mark.both_databases
     @pytest.mark.parametrize("verb", ["open breaker", "close breaker"])
     async def test_the_undo_names_a_handler_without_a_row_or_a_breaker(self, database: Database, verb: str) -> None:
         await database.write(open_by_hand, "sms", ANA)

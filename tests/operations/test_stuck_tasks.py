@@ -72,6 +72,7 @@ async def audited(database: Database) -> set[int]:
         return {row.task_id for row in await tx.rows(sa.select(tx.tables.audit.c.task_id))}
 
 
+@pytest.mark.representatives(2)
 @operations
 @FEW
 @given(refused=subsets)
@@ -91,6 +92,7 @@ async def test_refused_tasks_are_named_and_all_others_change(database: Database,
     assert set(result.changed) == set(ids) - bad == await audited(database)
 
 
+@pytest.mark.representatives(2)
 @operations
 async def test_tasks_that_a_trigger_skips_silently_are_named_and_all_others_change(
     database: Database, name: str
@@ -104,6 +106,7 @@ async def test_tasks_that_a_trigger_skips_silently_are_named_and_all_others_chan
     assert set(result.changed) == {*ids} - {ids[2]} == await audited(database)
 
 
+@pytest.mark.representatives(2)
 @operations
 async def test_tasks_without_their_audit_entries_are_named_and_all_others_change(database: Database, name: str) -> None:
     put, operation = OPERATIONS[name]
@@ -123,6 +126,7 @@ async def test_a_pause_that_a_trigger_skips_silently_is_refused(database: Databa
         await database.write(resume, target, BY)
 
 
+@pytest.mark.representatives(2)
 @operations
 @on_postgresql
 async def test_locked_tasks_are_named_with_the_session_and_all_others_change(

@@ -435,6 +435,7 @@ async def test_a_change_that_cannot_be_undone_has_a_reason(database: Database) -
 MADE_UP = ("null", "[1]", '{"state": 7}', '{"version": {}}', '{"run_at": "soon"}', "{}")
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("verb", ["edit", "terminate", "retry_now", "unblock", "pause", "command", "sing"])
 async def test_a_forged_audit_entry_breaks_nothing(database: Database, verb: str) -> None:
     id = await add_past(database, 5, State.CANCELLED)

@@ -84,6 +84,7 @@ def run(url: str, examples: int) -> None:
     run_state_machine_as_test(machine, settings=settings(bounds, phases=[Phase.generate]))
 
 
+@pytest.mark.one_database
 def test_each_task_is_reconstructed_as_it_was_at_each_step(migrated_url: str) -> None:
     run(migrated_url, examples=2)
 

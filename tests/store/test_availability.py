@@ -85,6 +85,7 @@ def fleet(database: Database) -> Fleet:
     return Fleet(database)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("life", [0.1, 0.3, 0.55])
 @pytest.mark.parametrize("end", ["crash", "leave"])
 async def test_short_lives_together_rescue_within_the_lease_and_one_life(fleet: Fleet, life: float, end: str) -> None:

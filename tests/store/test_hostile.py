@@ -57,6 +57,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.representatives(4)
 @every_text
 async def test_no_failure_can_keep_tasks_from_being_settled(database: Database, runner: Runner, text: str) -> None:
     failure = Failure(text, text, text)
@@ -71,6 +72,7 @@ async def test_no_failure_can_keep_tasks_from_being_settled(database: Database, 
         assert "\0" not in f"{row['error']}{kept['error_type']}{kept['message']}{kept['traceback']}"
 
 
+@pytest.mark.representatives(4)
 @every_text
 async def test_no_reason_can_keep_tasks_from_being_settled(database: Database, runner: Runner, text: str) -> None:
     outcomes: list[Outcome] = [Snooze("0s", text), Release(text), Retry("0s", text), Dead(text), Cancelled(text)]
@@ -89,6 +91,7 @@ async def test_unstorable_characters_become_visible(database: Database, runner: 
     assert kept["message"] == expected
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:12])
 async def test_any_printable_name_goes_through_every_verb(database: Database, name: str) -> None:
     runner = await Runner.enter(database, name)
@@ -152,6 +155,7 @@ async def test_sqlite_rejects_invalid_due_times(database: Database, moment: str)
         await edit(database, task_id, run_at=sa.literal_column(f"'{moment}'"))
 
 
+@pytest.mark.representatives(2)
 @on_postgresql
 @pytest.mark.parametrize("column", ["claimed_at", "deadline_at", "submitted_at"])
 @pytest.mark.parametrize("moment", ["infinity", "20000-01-01"])

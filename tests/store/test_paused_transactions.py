@@ -89,6 +89,7 @@ async def resolves(database: Database) -> tuple[Verb, Verb]:
     return unblocked, unblocked
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("prepare", [limited_claims, rescues, settles, ticks, resolves])
 async def test_the_server_ends_the_transaction_of_a_frozen_runner(
     database: Database,

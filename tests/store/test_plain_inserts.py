@@ -240,6 +240,7 @@ async def test_rows_inserted_by_hand_and_submitted_ones_share_their_numbers(data
     assert [task.id for task in (await take(database))[1]] == [first, first + 1, second]
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("column", WRONG_VALUES)
 async def test_a_wrong_value_is_refused(database: Database, shell: Shell, column: str) -> None:
     await refuse(database, shell, column, WRONG_VALUES[column])
@@ -367,6 +368,7 @@ async def test_a_row_that_cannot_run_blocks_no_other_task(
     assert shell("SELECT key FROM task") == "idle"
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize(("databases", "statement"), list(each_stopper()), indirect=["databases"])
 async def test_no_row_stops_the_queue(database: Database, shell: Shell, statement: str) -> None:
     for outcome, verb in ENDS:

@@ -247,6 +247,7 @@ async def test_a_full_scan_is_detected(watched: tuple[Database, Watch]) -> None:
     assert cost.rows >= SOME / 2
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.both_databases
 async def test_a_full_batch_reads_as_much_per_task_as_a_small_one(watched: tuple[Database, Watch]) -> None:
     database, looking = watched
@@ -392,6 +393,7 @@ async def test_a_bounded_survey_reads_no_lanes_beyond_its_bound(watched: tuple[D
     assert 20 * bounded.rows < whole.rows, (bounded, whole)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.both_databases
 async def test_the_remaining_work_of_a_runner_is_read_from_its_own_lanes(watched: tuple[Database, Watch]) -> None:
     database, looking = watched
@@ -417,6 +419,7 @@ async def test_the_remaining_work_of_a_runner_is_read_from_its_own_lanes(watched
     assert (await remaining()).returning
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.both_databases
 async def test_a_claim_around_stuck_rows_walks_the_index_of_its_lanes(watched: tuple[Database, Watch]) -> None:
     """20 rows to leave out among the first of many: it reads them, the ones that it takes, and no others."""

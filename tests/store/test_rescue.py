@@ -335,6 +335,7 @@ async def test_a_maximum_that_was_cut_while_a_task_was_prefetched_still_counts(
     assert await other.rescue() == {task: "die"}
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("most", [1, 2, 3])
 async def test_a_task_that_kills_its_runners_before_it_is_marked_starts_twice_more_than_its_attempts(
     database: Database, other: Runner, most: int

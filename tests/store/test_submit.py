@@ -153,6 +153,7 @@ async def test_tasks_share_the_fate_of_the_callers_transaction(database: Databas
     assert await count(database, database.tables.task) == 3
 
 
+@pytest.mark.representatives(16)
 @pytest.mark.parametrize("options", UNSTORABLE.values(), ids=UNSTORABLE.keys())
 async def test_unstorable_values_are_rejected_and_nothing_is_written(
     database: Database, options: dict[str, Any]

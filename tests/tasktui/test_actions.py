@@ -516,6 +516,7 @@ async def test_production_requires_its_name_and_a_reason(database: Database, wat
     assert (await history_row(database, id)).state == State.CANCELLED
 
 
+@pytest.mark.representatives(2)
 @ON_ONE_DATABASE
 @pytest.mark.parametrize(
     ("keys", "production", "first"),

@@ -134,6 +134,7 @@ async def test_a_past_time_is_read_once(watch: Watch, id: int) -> None:
         assert feed.read_at == read_at
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(("text", "why"), [("soon", "is not a past time"), ("+5m", "is in the future"), ("", "name a")])
 async def test_an_unknown_time_is_refused(watch: Watch, id: int, text: str, why: str) -> None:
     async with watch() as operator:

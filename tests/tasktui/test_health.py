@@ -56,7 +56,6 @@ async def test_the_heading_shows_the_connection(watch: Watch, monkeypatch: pytes
         await operator.sees("! clock 5m ahead")
 
 
-@pytest.mark.both_databases
 async def test_a_latency_does_not_outlive_a_slow_moment(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "SLOW", 60)  # the machine may have much else to do
     time, measured, url = [0.0], list[float](), parse_url(database.url)

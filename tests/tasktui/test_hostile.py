@@ -49,6 +49,7 @@ async def test_hostile_text_does_nothing_on_any_screen(task_id: int, size: tuple
             assert_harmless(operator)
 
 
+@pytest.mark.representatives(1)
 @ON_ONE_DATABASE
 @pytest.mark.parametrize("key", ["T", "P", "Z"])
 async def test_hostile_text_does_nothing_in_a_question(key: str, task_id: int, watch: Watch) -> None:

@@ -79,7 +79,7 @@ async def test_a_typed_secret_is_masked_and_submitted(database: Database, watch:
     assert json.loads(payload) == {"card_token": "tok_live", "city": "Bonn"}
 
 
-@pytest.mark.both_databases
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.slow)])
 async def test_task_and_edit_name_the_plan_of_the_handler(
     database: Database, watch: Watch, size: tuple[int, int]
@@ -120,6 +120,7 @@ async def test_without_a_signature_the_payload_is_json(database: Database, watch
     assert (row.handler, row.payload, row.priority, row.key) == ("old.job", '{"n": 1}', 3, "order-9")
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("handler", "payload", "label", "text", "expected"),
     [

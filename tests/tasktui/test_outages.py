@@ -58,6 +58,7 @@ async def _filled(url: str) -> None:
         await database.dispose()
 
 
+@pytest.mark.slow
 @on_postgresql
 async def test_a_server_that_stops_and_starts_again_is_waited_for(
     server: Server, watch: Watch, monkeypatch: pytest.MonkeyPatch

@@ -705,7 +705,6 @@ def test_a_slowdown_of_milliseconds_is_no_trouble(
     assert Background(AT).is_slower is slower
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.slow)])
 async def test_tasks_blocked_by_a_dead_task_need_attention(
     database: Database, watch: Watch, size: tuple[int, int]

@@ -294,6 +294,7 @@ async def test_a_database_that_is_set_to_take_no_changes_is_watched(database: Da
     await refused_for_good(Settings(url=parse_url(migrated_url)), CLOSED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 async def test_a_login_that_may_intervene_does(migrated_url: str, initial_rows: dict[str, list[str]]) -> None:
     with logins(migrated_url) as seen_by:

@@ -120,7 +120,6 @@ def test_the_share_of_failed_attempts_has_a_shade() -> None:
     ]
 
 
-@pytest.mark.both_databases
 async def test_the_run_times_of_each_step_are_a_range_of_the_row(database: Database) -> None:
     at = (await database.read(clock)).replace(second=0, microsecond=0)
     for handler, ago, seconds in (("a", 3, (0.2, 0.2, 4.0)), ("b", 3, (60.0,)), ("a", 7, (0.1,))):
@@ -136,7 +135,6 @@ async def test_the_run_times_of_each_step_are_a_range_of_the_row(database: Datab
     assert (0.2, 60.0) in everything.ranges(SPANS[0])
 
 
-@pytest.mark.both_databases
 async def test_the_waits_of_each_step_are_a_range_of_the_row(database: Database) -> None:
     at = (await database.read(clock)).replace(second=0, microsecond=0)
     for queue, ago, seconds in (("a", 3, (0.2, 0.2, 400.0)), ("b", 3, (900.0,)), ("a", 7, (0.1,))):
@@ -165,7 +163,6 @@ async def waited(database: Database) -> None:
         await database.write(write_statistics, 1, [minute], {})
 
 
-@pytest.mark.both_databases
 async def test_the_waits_are_plotted_where_they_have_room(waited: None, watch: Watch) -> None:
     async with watch("reports", (200, 60)) as operator:
         await operator.sees("─ VOLUME ─", "─ RUN TIME ─", "─ WAIT ─", "   1h ┤", "   1m ┤")

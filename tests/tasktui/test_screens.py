@@ -349,6 +349,7 @@ async def test_keys_of_a_task_unfold_it_and_return_and_the_audit_names_a_single_
         await operator.sees_notice("This is a single change; enter opens its task")
 
 
+@pytest.mark.representatives(1)
 @ON_ONE_DATABASE
 @pytest.mark.parametrize("width", [80, pytest.param(120, marks=pytest.mark.slow), 200])
 @pytest.mark.parametrize("writable", [True, False])

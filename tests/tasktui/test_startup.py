@@ -61,6 +61,7 @@ def test_without_a_terminal_it_points_at_the_command_line() -> None:
     assert done.stderr.startswith("tasktui: tasktui needs a terminal, but standard input is not one.")
 
 
+@pytest.mark.slow
 def test_a_first_word_runs_the_command_of_that_name(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'own.db'}"
     assert call("migrate", "--url", url).returncode == 0
@@ -152,6 +153,7 @@ FROZEN = SILENT.replace("lambda: True", "lambda: False").replace(
 )
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("program", "code", "message"),
     [(STUCK, 128 + signal.SIGQUIT, b""), (SILENT, 4, b"the database has not answered"), (FROZEN, 0, b"")],

@@ -77,6 +77,7 @@ async def test_the_attempts_of_a_succeeded_task_end_with_the_success(database: D
         assert row.count("█") > 10  # The axis ends with the task, not a day later.
 
 
+@pytest.mark.representatives(1)
 @ON_ONE_DATABASE
 @pytest.mark.parametrize("theme", ["dark", "sixteen", "none"])
 async def test_dialogs_leave_the_screen_behind_and_the_cursor_in_sight(

@@ -150,7 +150,6 @@ async def runs(database: Database, *, expected: bool = True) -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.both_databases
 async def test_the_end_of_a_session_waits_for_a_change(
     database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +195,7 @@ async def test_a_screen_shows_that_there_is_no_answer_yet(watch: Watch, monkeypa
         await operator.until(lambda: "no answer for" not in operator.text)
 
 
-@pytest.mark.both_databases
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("mode", ["overview", "tasks", "reports"])
 async def test_q_reads_nothing(database: Database, watch: Watch, mode: str) -> None:
     await add_live(database, "smtp.send")
