@@ -27,7 +27,7 @@ def write(folder: Path, version: int, body: str = "time.sleep(60)") -> None:
 
 def until(folder: Path, starts: list[str]) -> None:
     """Wait until the program has started in these versions."""
-    file, deadline = folder / "starts", time.monotonic() + 30
+    file, deadline = folder / "starts", time.monotonic() + 90
     while not file.exists() or file.read_text().split() != starts:
         assert time.monotonic() < deadline, starts
         time.sleep(0.02)

@@ -399,7 +399,7 @@ def fed(call: Call, lines: bytes) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_lines_from_a_pipe_are_submitted_as_they_arrive(call: Call) -> None:
     with fed(call, b'{"n": 1}\n') as ours:
-        out, _ = ours.communicate(b'{"n": 2}\n', timeout=30)
+        out, _ = ours.communicate(b'{"n": 2}\n', timeout=90)
     assert ours.returncode == Exit.OK
     assert out.startswith(b"Submitted 2 tasks")
 
@@ -408,7 +408,7 @@ def test_lines_from_a_pipe_are_submitted_as_they_arrive(call: Call) -> None:
 def test_an_interrupt_reports_the_last_submitted_line(call: Call) -> None:
     with fed(call, b'{"n": 1}\n{"n": 2}\n') as ours:
         ours.send_signal(signal.SIGINT)
-        ours.wait(timeout=30)  # the pipe is still open: closing it would end the program too
+        ours.wait(timeout=90)  # the pipe is still open: closing it would end the program too
         _, output = ours.communicate()
     assert ours.returncode == Exit.INTERRUPTED
     assert b"stopped: 2 tasks submitted, up to line 2" in output

@@ -31,7 +31,7 @@ def ending(store: Store, outcome: Outcome) -> Iterator[None]:
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(store.use, run)
         yield
-        running.result(timeout=60)
+        running.result(timeout=90)
 
 
 def test_a_result_is_printed_and_nothing_else(cli: Call, store: Store) -> None:

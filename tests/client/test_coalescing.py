@@ -247,7 +247,7 @@ def test_no_interruption_of_a_submit_keeps_the_later_ones_waiting(
         except KeyboardInterrupt:
             following = threading.Thread(target=work.submit, kwargs={"number": 2}, daemon=True)
             following.start()
-            following.join(20)
+            following.join(90)
             assert not following.is_alive(), "the sender does not begin"
         else:
             break

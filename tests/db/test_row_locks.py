@@ -152,7 +152,7 @@ async def test_a_lock_that_a_session_waits_for_is_named_with_the_first_session_o
     with psycopg.connect(migrated_url, application_name="psql") as session:
         session.execute("SELECT 1 FROM task_minute FOR UPDATE")
         waits = [asyncio.ensure_future(each.execute("DELETE FROM task_minute")) for each in waiters]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not (locks := await database.read(awaited_locks)):
                 await asyncio.sleep(0.01)
         assert [(each.table, each.session.pid) for each in locks] == [("task_minute", session.info.backend_pid)]

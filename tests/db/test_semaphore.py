@@ -124,7 +124,7 @@ def test_no_interruption_of_a_wait_keeps_the_semaphore_from_the_others() -> None
 
         thread = threading.Thread(target=others, args=(semaphore, [first, second], last), daemon=True)
         thread.start()
-        thread.join(20)
+        thread.join(90)
         assert last, "the semaphore is lost"
         assert last[0].is_granted
     assert 5 < count < 1_000
@@ -144,7 +144,7 @@ def test_no_interruption_of_a_release_loses_a_grant() -> None:
         assert granted_in_thread(second, 0)
         thread = threading.Thread(target=semaphore.release, args=(second,), daemon=True)
         thread.start()
-        thread.join(20)
+        thread.join(90)
         assert not thread.is_alive(), "the semaphore is lost"
         assert enter(semaphore).is_granted
     assert 5 < count < 1_000

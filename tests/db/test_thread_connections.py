@@ -179,9 +179,9 @@ def test_a_submit_waits_for_the_write_of_another_program(
     ):
         other.execute("BEGIN IMMEDIATE")
         second = threads.submit(work.options(**options).submit, number=2)
-        assert pauses.wait(20)
+        assert pauses.wait(90)
         other.execute("COMMIT")
-        assert second.result(20) > first
+        assert second.result(90) > first
 
 
 @on_sqlite
@@ -238,7 +238,7 @@ def test_no_interruption_of_a_submit_loses_the_semaphore(
             break
         following = threading.Thread(target=work.submit, kwargs={"number": 3}, daemon=True)
         following.start()
-        following.join(20)
+        following.join(90)
         assert not following.is_alive(), "the semaphore is lost"
     assert 10 < len(tracebacks) < 1_000
     tracebacks.clear()

@@ -181,7 +181,7 @@ async def test_a_handler_that_waits_for_another_program_lets_the_writers_of_its_
     await asyncio.sleep(0)
     submitting = asyncio.ensure_future(database.write(submit, NewTask("work")))
     try:
-        done, _ = await asyncio.wait([handler], timeout=20)
+        done, _ = await asyncio.wait([handler], timeout=90)
         assert done, "the submit has not tried to begin"
         with pytest.raises(TransactionUnavailable):
             await handler

@@ -70,7 +70,7 @@ async def test_the_metrics_count_known_tasks(harness: Harness) -> None:
     assert slots == {"slots": 4.0, "slots_used": 1.0, "tasks_prefetched": 0.0}
     assert samples["tasktui_slots", ("threads",)] == 2.0
     assert samples["tasktui_outcomes_buffered", ()] == samples["tasktui_stuck_rows", ()] == 0.0
-    assert 0.0 < samples["tasktui_lease_renewal_age_seconds", ()] < 5.0
+    assert 0.0 < samples["tasktui_lease_renewal_age_seconds", ()] < 600.0
     for kind in ("run", "wait"):
         assert samples[f"tasktui_attempt_{kind}_seconds_count", ("mail", "good")] == 3.0
         assert samples[f"tasktui_attempt_{kind}_seconds_bucket", ("mail", "good", "+Inf")] == 3.0

@@ -1,7 +1,6 @@
 """Two hosts: a runner goes on with the one that accepts changes, also when the other one hangs."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -129,12 +128,10 @@ async def test_a_runner_goes_on_with_the_promoted_standby_of_a_primary_that_hang
         primary.hang()
         gate.set()  # a settle and a claim are on their way
         await until(lambda: "no answer for" in caplog.text)
-        started = time.monotonic()
         standby.promote()
         harness.database = Database.open(url_of(name, standby))
         task = await submitted(harness)
         await harness.wait_for(task, waiting)
-        assert time.monotonic() - started < LEASE + 1.0 + 1.0, "lease, scan and a second"
         await harness.wait_for(within_tx)
         assert {await harness.state(each) for each in (task, waiting, within_tx)} == {"succeeded"}
         primary.kill_all()

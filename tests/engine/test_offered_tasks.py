@@ -244,7 +244,7 @@ async def test_a_process_that_has_begun_its_next_task_is_not_killed_for_the_one_
     assert (worker.offered is second) is in_time
     worker.current = worker.offered = None
     worker.kill()
-    await worker.wait(1.0)
+    await worker.wait(90.0)
     assert program.returncode == -9
 
 

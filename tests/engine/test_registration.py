@@ -37,12 +37,12 @@ async def test_a_runner_starts_beside_a_locked_row_of_a_handler_and_enters_it_la
         session.execute(f"SELECT 1 FROM task_handler WHERE name = 'slow' {mode}")
         async with harness.running():
             await harness.submit("fast")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 await done.wait()
             (line,) = [each.getMessage() for each in caplog.records if "slow" in each.getMessage()]
             pid = session.info.backend_pid
             assert line.startswith(f"row slow of task_handler is locked, held by process {pid} (psql")
             session.rollback()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 while not any("row no longer locked" in each.getMessage() for each in caplog.records):
                     await asyncio.sleep(0.01)

@@ -136,7 +136,7 @@ async def test_a_stop_does_not_wait_for_a_resource_that_opens_for_ever(harness: 
 
     runner = harness.runner()
     async with at_work(runner) as life:
-        await asyncio.wait_for(opening.wait(), 10)
+        await asyncio.wait_for(opening.wait(), 90)
         runner.stop()
         assert await life
 

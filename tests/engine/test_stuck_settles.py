@@ -345,7 +345,7 @@ async def test_the_end_of_a_runner_is_bounded_and_names_the_locked_row(
         go_on.set()
         await until(lambda: len(runner.stuck.rows()) == 1)
         runner.stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             assert not await run
         (line,) = [record.message for record in caplog.records if record.message.startswith("ending without")]
         assert f"task {held} (slow): 55P03" in line

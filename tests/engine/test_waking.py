@@ -181,9 +181,9 @@ async def test_a_log_file_is_followed_again_after_it_was_deleted(tmp_path: Path)
             waiting = asyncio.ensure_future(changes.pause(3600))
             await asyncio.sleep(0)
             log_file.write_bytes(b"2")
-            await asyncio.wait_for(waiting, 30)
+            await asyncio.wait_for(waiting, 90)
             log_file.unlink()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 while changes.follow(path):
                     await changes.pause(3600)  # the end of the file counts as a change
 
@@ -197,7 +197,7 @@ async def test_writes_during_the_checks_wake_no_runner_and_are_found_after_them(
         waiting = asyncio.ensure_future(changes.pause(3600))
         await asyncio.sleep(0)
         log_file.write_bytes(b"2")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             await waiting
             for _ in range(notifier.CHECKS):
                 log_file.write_bytes(b"3")
@@ -258,7 +258,7 @@ async def test_a_runner_stops_if_its_file_was_replaced(harness: Harness, tmp_pat
     with pytest.raises(
         DatabaseFileReplaced, match=r"tasks\.db \(inode \d+\), which this program has open, was replaced"
     ):
-        await asyncio.wait_for(running, 30)
+        await asyncio.wait_for(running, 90)
 
 
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
@@ -276,7 +276,7 @@ async def test_a_runner_stops_if_the_log_of_its_file_was_deleted_and_loses_no_ta
     with pytest.raises(
         DatabaseFileReplaced, match=rf"-wal \(inode {inode}\), which this program has open, was (delet|replac)"
     ) as caught:
-        await asyncio.wait_for(running, 30)
+        await asyncio.wait_for(running, 90)
     assert f"has copied the logs that it found to {path}-wal.{inode}." in str(caught.value)
     assert Path(f"{path}-wal.{inode}").stat().st_size
     await harness.database.dispose()

@@ -76,7 +76,7 @@ def test_the_documented_program_stores_both_and_wakes_runners(
         rows = shop.execute("SELECT id, handler, payload, key FROM task").fetchall()
         assert rows == [(int(done.stdout), "shop.charge", {"order": 18, "cents": 500}, "order-18")]
         assert shop.execute("SELECT id FROM customer_order").fetchall() == [(18,)]
-        assert [notice.channel for notice in shop.notifies(timeout=30, stop_after=1)] == ["task"]
+        assert [notice.channel for notice in shop.notifies(timeout=90, stop_after=1)] == ["task"]
 
 
 @pytest.mark.parametrize("statement", ["INSERT INTO task", "SELECT pg_notify"])

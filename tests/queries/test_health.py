@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.transaction import clock
-from runner.queries.health import DeadRows, Health, OpenTransaction, health, health_issues, ping
+from runner.queries.health import DeadRows, Health, OpenTransaction, Ping, health, health_issues, ping
 from runner.text import operator
 from tests.conftest import on_postgresql
 from tests.store.rows import add_live
@@ -98,7 +98,11 @@ async def test_the_difference_of_the_clocks_is_measured(database: Database) -> N
     async def ask() -> datetime:
         return operator.now() + timedelta(seconds=9)
 
-    took, skew = await ping(ask, 3)
-    assert took < 1
-    assert skew == pytest.approx(timedelta(seconds=9), abs=timedelta(seconds=1))
-    assert abs((await ping(lambda: database.read(clock), 3)).skew) < timedelta(seconds=5)
+    def uncertainty(measured: Ping) -> timedelta:
+        """The other clock was read somewhere between question and answer; ours has steps."""
+        return timedelta(seconds=measured.took / 2 + 0.01)
+
+    ahead = await ping(ask, 3)
+    assert abs(ahead.skew - timedelta(seconds=9)) <= uncertainty(ahead)
+    same = await ping(lambda: database.read(clock), 3)
+    assert abs(same.skew) <= uncertainty(same)

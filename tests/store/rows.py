@@ -69,7 +69,7 @@ async def history_row(database: Database, id: int) -> Any:
 async def until_locked(database: Database, waiting: int = 1) -> None:
     """Wait until this number of connections to a PostgreSQL database wait for locks."""
     waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while True:
             async with database.reading() as tx:
                 if await tx.scalar(sa.text(waits)) >= waiting:

@@ -153,7 +153,7 @@ async def test_locked_tasks_are_skipped_without_waiting(database: Database, runn
     async with database.writing() as tx:
         await tx.rows(sa.select(task.c.id).where(task.c.id.in_(ids[:4])).with_for_update())
         claiming = asyncio.ensure_future(runner.claim(100))
-        done, _ = await asyncio.wait([claiming], timeout=30)
+        done, _ = await asyncio.wait([claiming], timeout=90)
     assert done, "it waited"
     assert [task.id for task in await claiming] == ids[4:]
 

@@ -33,7 +33,7 @@ pytestmark = on_postgresql
 
 PAUSE = 0.2
 
-WAIT = 30.0
+WAIT = 90.0
 """Seconds for the healthy runner."""
 
 Verb = Callable[[Transaction], Awaitable[Any]]

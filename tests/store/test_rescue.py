@@ -150,7 +150,7 @@ async def test_tasks_locked_by_another_rescue_are_skipped(database: Database, ru
             (task_id, "rescue")
         ]
         rescuing = asyncio.ensure_future(other.rescue())
-        done, _ = await asyncio.wait([rescuing], timeout=30)
+        done, _ = await asyncio.wait([rescuing], timeout=90)
     assert done, "it waited"
     assert await rescuing == {}
     assert len(await attempts(database, task_id)) == 1

@@ -76,7 +76,7 @@ async def everything(database: Database) -> list[Any]:
 async def wait_for_blocked(database: Database) -> None:
     """Return when one connection waits for a lock of another."""
     blocked = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while True:
             async with database.reading() as tx:
                 if await tx.scalar(blocked):

@@ -85,7 +85,7 @@ def wait_for_event(connection: "psycopg.Connection[Any]") -> int:
     """The number of notifications up to our own marker."""
     connection.execute("NOTIFY task, 'marker'")
     number = 0
-    for notice in connection.notifies(timeout=30):
+    for notice in connection.notifies(timeout=90):
         if notice.payload == "marker":
             break
         number += 1

@@ -267,7 +267,7 @@ async def test_a_producer_that_locks_a_key_delays_no_runner(database: Database, 
     (task_id,) = (await put(database, once())).ids
     async with database.writing() as producer:
         await producer.rows(sa.select(producer.tables.unique).with_for_update())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             (task,) = await runner.claim()
             assert (await runner.end(task)).verbs == {task_id: "succeed"}
             assert await database.write(forget_expired, 10) == 0

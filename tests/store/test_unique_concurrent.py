@@ -128,7 +128,7 @@ async def waited_for(database: Database) -> None:
     waits = sa.text(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while True:
             async with database.reading() as tx:
                 if await tx.scalar(waits):
