@@ -4,9 +4,11 @@ Each of these modules takes 1 to 80 ms to load. The tests check the loaded modul
 """
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -115,3 +117,41 @@ async def test_handlers_can_import_modules_that_start_up_omits(
     errors = await asyncio.to_thread(work)
     async with database.reading() as tx:
         assert await tx.scalar(sa.select(tx.tables.history.c.result)) == "[7]", errors
+
+
+LOOKING = """
+import sys
+import runner
+
+@runner.handler("look")
+async def look() -> list[str]:
+    return [*sys.modules]
+"""
+
+PROBES = {
+    "runner.engine.hosting.probes",
+    "runner.engine.hosting.probe_server",
+    "runner.engine.hosting.service_manager",
+    "runner.engine.exporter",
+    "runner.engine.exposition",
+}
+
+
+@on_sqlite
+@pytest.mark.parametrize("settings", [(), ("--listen", "127.0.0.1:0")], ids=["without", "with"])
+async def test_a_runner_loads_its_probes_only_if_a_setting_asks_for_them(
+    database: Database, migrated_url: str, tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    (tmp_path / "looking.py").write_text(LOOKING)
+    task = await database.write(submit, NewTask("look", "{}"))
+    program = str(Path(sys.executable).with_name("runner"))
+    command = [program, "work", "-H", "looking", "--until-idle", "--url", migrated_url, *settings]
+    environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+    run = partial(subprocess.run, command, cwd=tmp_path, env=environment, capture_output=True, check=True)
+    await asyncio.to_thread(run)
+    async with database.reading() as tx:
+        history = tx.tables.history.c
+        modules = set(json.loads(await tx.scalar(sa.select(history.result).where(history.id == task)) or "[]"))
+    assert "runner.engine.metrics" in modules
+    assert modules & PROBES == (PROBES if settings else set())
+    assert not {name for name in modules if name.startswith(("opentelemetry", "http.server", "prometheus_client"))}

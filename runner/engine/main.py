@@ -17,7 +17,6 @@ from runner.engine.events import InterruptIgnored
 from runner.engine.forced_end import ForcedEnd, exit_now
 from runner.engine.hosting.event_loop import EventLoopBroken, HiddenTasks, require_unpatched, run_contained
 from runner.engine.hosting.process_state import ProcessState, StateGuard
-from runner.engine.hosting.service_manager import NOTIFY_SOCKET
 from runner.engine.lease.watchdog import EVERY, LONGEST_BLOCK, KeeperProcess
 from runner.engine.periodic.garbage import return_large_blocks
 from runner.engine.runner import LAST_WRITES, Engine
@@ -145,7 +144,7 @@ def _report(runner: Engine, code: int) -> None:
 def _observed(runner: Engine) -> Iterator[None]:
     """Serve the probes inside the block, if a setting or systemd asks for them."""
     settings = runner.settings
-    if not (settings.exports_metrics or settings.health_file or NOTIFY_SOCKET in os.environ):
+    if not (settings.exports_metrics or settings.health_file or "NOTIFY_SOCKET" in os.environ):
         yield
         return
     from runner.engine.hosting.probes import serve_probes  # most runners have none

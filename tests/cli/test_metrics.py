@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -94,12 +95,20 @@ def test_the_metrics_are_served_until_a_signal_and_no_scrape_waits_for_the_datab
         assert program.wait().code == Exit.OK
 
 
-def test_a_port_in_use_is_named(cli: Call) -> None:
+@pytest.mark.parametrize("words", [("metrics",), ("work", "-H", "idle_tasks")], ids=["metrics", "work"])
+def test_a_port_in_use_is_named_in_one_line(
+    migrated_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "idle_tasks.py").write_text(
+        "import runner\n\n\n@runner.handler('idle')\nasync def idle() -> None: ...\n"
+    )
+    monkeypatch.setenv("TASKTUI_URL", migrated_url)
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        result = cli("metrics", "--listen", address)
+        with running(*words, "--listen", address) as program:
+            result = program.wait()
     assert result.code == Exit.CONFIGURATION
-    assert f"argument listen): {address}: {os.strerror(98)} (errno 98)" in result.err
+    assert (result.err.count("\n"), f": {address}: {os.strerror(98)} (errno 98)" in result.err) == (1, True), result.err
 
 
 def test_an_open_breaker_is_visible(cli: Call, store: Store) -> None:

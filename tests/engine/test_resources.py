@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from runner import Context, injected, on_start, on_stop, resource
+from runner.engine.hosting.probes import serve_probes
 from runner.errors import InvalidHandler
 from runner.handlers.hooks import LIFE_CYCLE
 from runner.handlers.registry import Handler
 from runner.handlers.resources import RESOURCES, InvalidResource
 from tests.conftest import on_sqlite
 from tests.engine.harness import Harness, at_work, until
+from tests.engine.test_probes import until_probe
 
 pytestmark = on_sqlite
 
@@ -120,6 +122,25 @@ async def test_a_resource_that_cannot_be_opened_holds_only_its_own_handlers(
     assert "could not open resource pool" in caplog.text
     assert "ConnectionError: relay is down" in caplog.text
     assert "waiting handlers: needs" in caplog.text
+
+
+async def test_a_runner_is_ready_when_its_resources_are_open(harness: Harness) -> None:
+    opens = asyncio.Event()
+
+    @resource
+    async def pool() -> AsyncIterator[Pool]:
+        await opens.wait()
+        yield Pool()
+
+    @harness.handler("needs")
+    async def needs(pool: Pool) -> None: ...
+
+    runner = harness.runner(listen="127.0.0.1:0")
+    with serve_probes(runner) as probes:
+        async with at_work(runner):
+            await until_probe(probes.url, "/readyz", 503, "resources not open: pool\n")
+            opens.set()
+            await until_probe(probes.url, "/readyz", 200, "ok\n")
 
 
 async def test_a_stop_does_not_wait_for_a_resource_that_opens_for_ever(harness: Harness) -> None:
