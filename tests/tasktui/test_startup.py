@@ -407,13 +407,13 @@ def test_a_server_shows_it_in_a_browser(sqlite: SqliteDatabases, tmp_path: Path)
     }
     words = [*PROGRAM, "--url", sqlite.migrated(tmp_path), "--read-only"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment) as console:
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, bufsize=0) as console:
         assert console.stdin is not None
         assert console.stdout is not None
         assert console.stdout.readline() == b"__GANGLION__\n"
         output = b""
         while b"No queue has a task" not in output:
-            output += os.read(console.stdout.fileno(), 65_536)
+            output += console.stdout.read(65_536)
             assert console.poll() is None
         console.stdin.write(packet(b"D", b"q"))
         console.stdin.flush()
