@@ -1,16 +1,20 @@
 """`runner incident`: the report of an incident."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from runner.cli.audit import document
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.output import plain, print_json
 from runner.cli.reports import period_of, write_report
 from runner.errors import InvalidInput
-from runner.queries.past.incident import as_markdown, as_page
+from runner.queries.past.incident import Incident, as_markdown, as_page, timeline
 from runner.queries.past.incident import incident as read_incident
+from runner.queries.summary import as_document
 from runner.text.operator import local_zone
+from runner.text.redact import mask
 
 
 async def incident(
@@ -18,6 +22,7 @@ async def incident(
     begin: Annotated[str, Parameter(name="--from")] = "1h",
     end: Annotated[str, Parameter(name="--to")] = "",
     output: str | None = None,
+    json: bool = False,
     html: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
@@ -32,17 +37,39 @@ async def incident(
         begin: Start of the period: 1h, 3:00, 2026-11-20.
         end: End of the period; now if omitted.
         output: A new file; standard output if omitted.
+        json: Print one JSON document.
         html: A new file for the report as a page; - for standard output.
         connection: The database.
     """
     since, until = period_of(begin, end)
+    if (json, output is not None, html is not None).count(True) > 1:
+        raise InvalidInput(why="choose --json, --output or --html")
     if until is not None and until <= since:
         raise InvalidInput(why="--to must be later than --from")
     settings, zone = connection.settings(), local_zone()
     async with open_database(settings) as database:
         report = await database.read(read_incident, since, until)
-    if html is not None:
+    if json:
+        print_json(_document(report))
+    elif html is not None:
         write_report(html, as_page(report, settings.called, zone))
     else:
         write_report(output or "-", as_markdown(report, settings.called, zone))
     return Exit.OK
+
+
+def _document(report: Incident) -> dict[str, Any]:
+    changes = report.changes
+    return {
+        "since": report.queues.since,
+        "until": report.queues.until,
+        "at": report.at,
+        "timeline": [{"at": item.at, "text": mask(item.text), "exact": not item.minute} for item in timeline(report)],
+        "queues": as_document(report.queues),
+        "handlers": as_document(report.handlers),
+        "before": as_document(report.before),
+        "failures": [plain(group) for group in report.failures],
+        "changes": None
+        if changes is None
+        else [document(change.entry) | {"changes": change.number} for change in changes],
+    }

@@ -38,6 +38,7 @@ COMMANDS = (
     ("runners", "drain", 1, "--dry-run"),
     ("failures",),
     ("reports",),
+    ("incident",),
     ("capacity",),
     ("capacity", "--simulate"),
     ("schedules",),

@@ -241,7 +241,7 @@ def _title(incident: Incident, name: str, zone: tzinfo) -> str:
 
 def _blocks(incident: Incident, zone: tzinfo) -> list[MarkdownBlock]:
     until = incident.queues.until.astimezone(zone)
-    items = [(_clock(item.at, until, seconds=not item.minute), item.text) for item in _timeline(incident)]
+    items = [(_clock(item.at, until, seconds=not item.minute), item.text) for item in timeline(incident)]
     return [
         _summary(incident, until),
         Section("Timeline"),
@@ -281,7 +281,8 @@ def _compared(now: float | None, before: float | None) -> str:
     return pair if now is not None else "an unknown time"
 
 
-def _timeline(incident: Incident) -> list[Happening]:
+def timeline(incident: Incident) -> list[Happening]:
+    """The happenings, the first failure of each group and the changes by operators, in order."""
     items = [*incident.happenings]
     for group in incident.failures:
         if group.first is not None and group.error_type != RUNNER_LOST:
