@@ -293,6 +293,7 @@ ORDERS = (
 )
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_the_documented_handlers_work(tmp_path: Path, shell_environment: dict[str, str]) -> None:
     sections = [("handlers", ""), ("unique-keys", ""), ("dependencies", ""), ("strategies", "Hosts")]

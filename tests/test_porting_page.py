@@ -56,6 +56,7 @@ def save(folder: Path) -> list[str]:
     return [block.first.removeprefix("# ") for block in examples]
 
 
+@pytest.mark.slow
 def test_our_half_of_each_example_works(tmp_path: Path, migrated_url: str) -> None:
     save(tmp_path)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}

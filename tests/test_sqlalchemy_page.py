@@ -96,6 +96,7 @@ def test_without_it_autogenerate_would_drop_them(tmp_path: Path, migrated_url: s
     assert "op.drop_table('task_schema')" in revision
 
 
+@pytest.mark.slow
 def test_the_handlers_of_the_page_use_sessions(tmp_path: Path, migrated_url: str) -> None:
     for block in blocks(PAGE, "python"):
         if block.first in ("# shop.py", "# tasks.py"):

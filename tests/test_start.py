@@ -60,6 +60,7 @@ OTHERS = {
 """The driver and the dialect of the other database, by the kind of the one in use."""
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_start_up_loads_no_unnecessary_module(program: str, migrated_url: str) -> None:
     code = f"{PROGRAMS[program]}\nprint(*sys.modules, file=sys.stderr)"
@@ -102,6 +103,7 @@ async def send() -> list[int]:
 """
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_handlers_can_import_modules_that_start_up_omits(
     database: Database, migrated_url: str, tmp_path: Path

@@ -141,6 +141,7 @@ def django_database(url: str) -> dict[str, str]:
     return {"ENGINE": "django.db.backends.postgresql"} | dict(zip(names, parts, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("databases", "driver"),
     [

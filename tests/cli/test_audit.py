@@ -146,6 +146,7 @@ def test_without_an_id_undo_only_shows_the_operators_last_change(cli: Call, stor
     assert "confirm with" not in result.err  # the command would be rejected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "priority"), [(b"y\n", 1), pytest.param(b"n\n", 7, marks=pytest.mark.slow)])
 def test_a_terminal_prompts_for_confirmation(call: Call, answer: bytes, priority: int) -> None:
     call("submit", "a.b", "--delay", "1h")

@@ -127,6 +127,7 @@ def test_a_command_reports_on_a_terminal_that_it_waits_for_the_lock(cli: Call, s
             assert (result.code, result.err.count("waiting for the lock")) == (Exit.OK, 1), words
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_a_command_reports_that_it_waits_for_a_file_that_is_locked_for_readers_too(cli: Call, store: Store) -> None:
     cli("submit", "a.b", "--delay", "1h")

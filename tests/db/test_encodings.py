@@ -42,7 +42,7 @@ def no_handler_stays() -> Iterator[None]:
         REGISTRY._handlers.pop(name)
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 async def test_outcomes_and_submits_survive_any_encoding(encoded: Settings) -> None:
     @runner.handler("enc.work")
     async def work(ctx: Context, text: str) -> dict[str, str]:
@@ -64,12 +64,12 @@ async def test_outcomes_and_submits_survive_any_encoding(encoded: Settings) -> N
         async with runner.Runner([work, fail], settings=encoded, poll_interval="50ms"):
             handle = await work.options(key=TEXT).submit_async(text=TEXT)
             failing = await fail.submit_async()
-            assert await handle.wait(timeout=60) == {TEXT: TEXT}
+            assert await handle.wait(timeout=90) == {TEXT: TEXT}
             with pytest.raises(runner_errors()):
-                await failing.wait(timeout=60)
+                await failing.wait(timeout=90)
             for id in many:
                 while not await past(database, id):
-                    await handle.wait(timeout=60)
+                    await handle.wait(timeout=90)
     finally:
         runner.disconnect()
     for id in (int(handle), *many):

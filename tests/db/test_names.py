@@ -61,7 +61,7 @@ async def whole_way(settings: Settings) -> None:
             runner.connect(settings)
             try:
                 handle = await work.submit_async(n=7)
-                assert await handle.wait(timeout=60) == 7  # woken by the submit
+                assert await handle.wait(timeout=90) == 7  # woken by the submit
             finally:
                 runner.disconnect()
     assert await database.read(late_sequences) == []

@@ -395,6 +395,7 @@ class RolledBack(Exception):
     """Rolls back the operation, so that the next case starts from the same state."""
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("who", ROLES)
 async def test_a_role_has_exactly_its_rights(who: str, database: Database) -> None:
     done = {case.name for case in CASES if await may(database, case)}
@@ -679,6 +680,7 @@ def test_a_role_name_that_is_too_long_is_rejected() -> None:
         roles(URL, "p" * 20, "s" * 50)
 
 
+@pytest.mark.slow
 def test_each_schema_has_its_own_roles(postgresql: PostgresDatabases) -> None:
     url = postgresql.empty(Path())
     asyncio.run(_migrated_into(url, "x_", "jobs"))

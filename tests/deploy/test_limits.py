@@ -107,6 +107,7 @@ def test_functions_share_the_threads_that_the_system_allows(deployment: Deployme
     require_lines(deployment.text(), "pids.max is 15")
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_a_runner_without_threads_names_the_limit_and_ends_on_request(deployment: Deployment) -> None:
     (task,) = deployment.submit("quick")

@@ -43,6 +43,7 @@ async def reported(harness: Harness, abandoned: int, replaced: int) -> bool:
     return (row.abandoned, row.replaced) == (abandoned, replaced)
 
 
+@pytest.mark.slow
 async def test_spare_threads_replace_functions_that_hang_up_to_the_bound(
     harness: Harness, hanging: Hanging, caplog: pytest.LogCaptureFixture
 ) -> None:

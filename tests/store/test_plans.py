@@ -224,6 +224,7 @@ def check(before: dict[str, Cost], after: dict[str, Cost]) -> None:
         assert cost.pages <= 2 * before[verb].pages + 200, f"{verb} touches more pages\n{text}"
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.both_databases
 async def test_hot_statements_cost_the_same_beside_other_rows(watched: tuple[Database, Watch]) -> None:
     check(*await grown(*watched, MANY))

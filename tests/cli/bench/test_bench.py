@@ -106,6 +106,7 @@ def test_some_parts_are_measured(sqlite: Any, tmp_path: Path, measured: Callable
     assert figures(report) == {part: FIGURES[part] for part in ("one", "bulk", "drain")}
 
 
+@pytest.mark.slow
 def test_tasks_that_the_retention_deletes_at_their_end_are_counted(
     sqlite: Any, tmp_path: Path, measured: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,7 @@ def alone(url: str) -> bool:
         return bool(count == 0)
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_killed_application_leaves_both_or_neither(urls: dict[str, str], point: str, tmp_path: Path) -> None:
     for url in {*urls.values()}:
