@@ -1,6 +1,5 @@
 """Arrivals and ends of a queue, and the time until it is empty."""
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from math import inf
 
@@ -12,21 +11,14 @@ from runner.db.transaction import clock
 from runner.db.types import db_now
 from runner.model.task import State
 from runner.queries.counting import Count
-from runner.queries.counts import counts, time_until_empty, uncounted
+from runner.queries.counts import QueueCounts, counts, time_until_empty, uncounted
 from runner.queries.reports import pulses
-from tests.store.minutes import Arrival, Minute, write_statistics
+from tests.store.minutes import Arrival, Minute, within_a_minute, write_statistics
 from tests.store.rows import add_live, ahead
 
 pytestmark = pytest.mark.both_databases
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-
-
-async def last_minute(database: Database) -> datetime:
-    """The middle of the last full minute, which stays the last one for some seconds."""
-    while (now := await database.read(clock)).second >= 55:
-        await asyncio.sleep(0.1)  # until the minute has turned
-    return now.replace(second=0, microsecond=0) - timedelta(seconds=30)
 
 
 @pytest.mark.parametrize(
@@ -47,18 +39,24 @@ def test_the_time_to_empty_a_backlog_follows_from_the_rates(
 
 
 async def test_arrivals_are_counted_tasks_and_tasks_whose_first_run_has_not_ended(database: Database) -> None:
-    then = await last_minute(database)
-    for moment in (then, then, then + timedelta(seconds=31), then - timedelta(seconds=31)):
-        await add_live(database, queue="mail", submitted_at=moment, run_at=ahead(-90))
-    await add_live(database, queue="mail", submitted_at=then, fence=1, attempt=1)
-    await add_live(database, queue="mail", submitted_at=then, state=State.BLOCKED.value)
-    await add_live(database, queue="mail", submitted_at=then, state=State.RUNNING.value, fence=1, attempt=1)
-    minute = then.replace(second=0)
-    statistics = Minute(minute, "mail", "h")
-    statistics.counts["succeeded"] = 2
-    arrivals: dict[Arrival, int] = {((minute - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() / 60, "mail", "h"): 7}
-    await database.write(write_statistics, 1, [statistics], arrivals)
-    (mail,) = await database.read(counts)
+    async def act(present: datetime) -> QueueCounts:
+        then = present - timedelta(seconds=30)
+        for moment in (then, then, then + timedelta(seconds=31), then - timedelta(seconds=31)):
+            await add_live(database, queue="mail", submitted_at=moment, run_at=ahead(-90))
+        await add_live(database, queue="mail", submitted_at=then, fence=1, attempt=1)
+        await add_live(database, queue="mail", submitted_at=then, state=State.BLOCKED.value)
+        await add_live(database, queue="mail", submitted_at=then, state=State.RUNNING.value, fence=1, attempt=1)
+        minute = then.replace(second=0)
+        statistics = Minute(minute, "mail", "h")
+        statistics.counts["succeeded"] = 2
+        arrivals: dict[Arrival, int] = {
+            ((minute - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() / 60, "mail", "h"): 7
+        }
+        await database.write(write_statistics, 1, [statistics], arrivals)
+        (mail,) = await database.read(counts)
+        return mail
+
+    mail = await within_a_minute(database, act)
     assert (mail.arrived, mail.minute.finished) == (Count(11), 2)
     assert mail.empty_in == inf
     assert mail.falls_behind

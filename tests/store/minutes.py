@@ -1,16 +1,20 @@
 """Minute statistics as test data."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import sqlalchemy as sa
 
+from runner.db.database import Database
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES
-from runner.db.transaction import Transaction
+from runner.db.transaction import Transaction, clock
 from runner.policy.histogram import Histogram
 from runner.store.minute_statistics import add_counts
+
+T = TypeVar("T")
 
 Arrival = tuple[float, str, str]
 """Submit minute since 1970, queue and handler of tasks."""
@@ -35,6 +39,19 @@ class Minute:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MINUTE_COUNTS, 0))
     durations: Histogram = field(default_factory=Histogram)
     waits: Histogram = field(default_factory=Histogram)
+
+
+async def within_a_minute(database: Database, act: Callable[[datetime], Awaitable[T]]) -> T:
+    """Return what a function returns for the current minute: it begins again, without its rows, if that has ended."""
+    tables = database.tables
+    while True:
+        minute = (await database.read(clock)).replace(second=0, microsecond=0)
+        answer = await act(minute)
+        if (await database.read(clock)).replace(second=0, microsecond=0) == minute:
+            return answer
+        async with database.writing() as tx:
+            for table in (tables.task, tables.minute):
+                await tx.execute(sa.delete(table))
 
 
 async def write_statistics(

@@ -50,7 +50,7 @@ from tasktui.render.rows import Row, plain, width_of
 from tasktui.screens.overview import OverviewScreen, empty_in, queue_line
 from tasktui.screens.runners import liveness
 from tasktui.session.cache import TtlCache
-from tests.store.minutes import Minute, write_statistics
+from tests.store.minutes import Minute, within_a_minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
@@ -289,18 +289,20 @@ def test_fresh_minutes_take_the_place_of_those_that_were_kept() -> None:
 
 
 async def test_looking_again_tells_what_has_happened_since(database: Database) -> None:
-    async def ends(ago: int, number: int) -> None:
-        minute = Minute(present - timedelta(minutes=ago), "mail", "h")
-        minute.counts["succeeded"] = number
-        await database.write(write_statistics, 1, [minute], {})
+    async def look_twice(present: datetime) -> tuple[Overview, Overview]:
+        async def ends(ago: int, number: int) -> None:
+            minute = Minute(present - timedelta(minutes=ago), "mail", "h")
+            minute.counts["succeeded"] = number
+            await database.write(write_statistics, 1, [minute], {})
 
-    present = (await database.read(clock)).replace(second=0, microsecond=0)
-    await ends(30, 1)
-    await ends(1, 2)
-    first = await database.read(read_overview)
-    await ends(30, 5)
-    await ends(1, 3)
-    again = await database.read(read_overview, first)
+        await ends(30, 1)
+        await ends(1, 2)
+        first = await database.read(read_overview)
+        await ends(30, 5)
+        await ends(1, 3)
+        return first, await database.read(read_overview, first)
+
+    first, again = await within_a_minute(database, look_twice)
     assert [flow.flow.succeeded for flow in first.hour] == [1, 2]
     assert [flow.flow.succeeded for flow in again.hour] == [1, 5]
     assert again.whole == first.whole
