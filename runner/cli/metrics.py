@@ -42,7 +42,7 @@ async def metrics(*, listen: str | None = None, otel: bool = False, connection: 
             print(exposition_text(collector.collect()), end="")
         return Exit.OK
     set_up(settings.log_format, settings.log_level)
-    async with open_unchecked(settings, must_exist=True) as database:
+    async with open_unchecked(settings) as database:
         await _serve(listen, database, otel=otel)
     return Exit.OK
 

@@ -18,7 +18,7 @@ from runner.db.database import Database
 from runner.db.migrations.apply import ensure
 from runner.db.migrations.revisions import REVISIONS
 from runner.db.migrations.sequences import advance, late_sequences
-from runner.errors import DatabaseRefused, FileMissing, InvalidInput
+from runner.errors import DatabaseRefused, InvalidInput
 from runner.filter import saved
 from runner.filter.parse import Filter, parse_filter
 from runner.model.duration import parse_duration
@@ -95,8 +95,8 @@ async def open_unchecked(settings: Settings, *, must_exist: bool = False) -> Asy
     Raises:
         FileMissing: the file does not exist and `must_exist` is set.
     """
-    if must_exist and (path := settings.url.file) is not None and not path.exists():
-        raise FileMissing(path=path.absolute())
+    if must_exist:
+        settings.url.require_file()
     database = Database.of(settings)
     notice = LockNotice(str(database.url))
     LOCK_OBSERVERS.append(notice)

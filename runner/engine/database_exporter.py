@@ -17,6 +17,7 @@ from runner.policy.work_keys import WorkKey, WorkKeys
 from runner.queries.gauges import Gauges, read_gauges
 from runner.queries.new_times import new_times
 from runner.text.sanitize import one_line
+from runner.urls import parse_url
 
 log = logging.getLogger("runner.probes")
 
@@ -55,6 +56,7 @@ class DatabaseCollector:
             StoreError: the database refuses or does not answer, or its tables do not fit.
         """
         if not self._is_accepted:
+            parse_url(database.url).require_file()
             await ensure(database)
             self._is_accepted = True
         numbers, until, recent = await database.read(self._read)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import quote
 
-from runner.errors import InvalidUrl, PasswordInArguments
+from runner.errors import FileMissing, InvalidUrl, PasswordInArguments
 from runner.model.home import expand_home
 from runner.urls.libpq import Host, Tls, Unreadable, read_parts, tls_for
 
@@ -79,6 +79,15 @@ class DatabaseUrl:
         The statements of a file run in threads of this process. It has no schemas, logins or passwords.
         """
         return Path(self.database) if self.kind == "sqlite" else None
+
+    def require_file(self) -> None:
+        """Check that the file exists: in a wrong directory, a connection would create an empty one.
+
+        Raises:
+            FileMissing: it does not exist.
+        """
+        if (path := self.file) is not None and not path.exists():
+            raise FileMissing(path=path.absolute())
 
     @property
     def tls(self) -> Tls:

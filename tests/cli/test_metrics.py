@@ -185,3 +185,14 @@ def test_an_exporter_waits_for_its_database_and_recovers(server: Server, monkeyp
         assert program.errors.count("no metrics of the database: ") >= 2
         program.process.send_signal(signal.SIGTERM)
         assert program.wait().code == Exit.OK
+
+
+@pytest.mark.one_database
+def test_an_exporter_waits_for_the_file_that_a_runner_creates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 'later.db'}"
+    monkeypatch.setenv("TASKTUI_URL", url)
+    with running("metrics", "--listen", "127.0.0.1:0") as program:
+        program.wait_for_log("later.db does not exist")
+        assert not (tmp_path / "later.db").exists()
+        Store(url).use(lambda database: database.migrate())
+        program.wait_for_log("metrics of the database sqlite:")
