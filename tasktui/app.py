@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from rich.segment import Segments
 from rich.text import Text
@@ -23,7 +23,7 @@ from textual.widgets import Input
 
 from runner.errors import InvalidInput, RunnerError
 from runner.filter import saved as views
-from runner.operations.pause import PauseTarget
+from runner.filter.fields import Sort
 from runner.text.sanitize import count_noun, crash_text
 from tasktui.commands.run import run_command, write_incident
 from tasktui.commands.syntax import parse_command
@@ -35,6 +35,7 @@ from tasktui.screens import MODES as SCREENS
 from tasktui.screens import preload
 from tasktui.session.databases import Databases, mode_name
 from tasktui.session.session import Session
+from tasktui.shell.actions import Actions
 from tasktui.shell.heading import Heading
 from tasktui.shell.live import LiveScreen
 from tasktui.terminal.keyboard import Keyboard, NoColor, forgive_bad_bytes
@@ -87,8 +88,8 @@ class Console(KeyBuffer):
         self.databases = Databases((session, *others))
         for place, each in enumerate(self.databases.sessions):
             for name, mode in SCREENS.items():
-                self.add_mode(mode_name(name, place), partial(mode.create, each))
-                self.add_mode(mode_name(name, place, past=True), partial(mode.create_past, each))
+                self.add_mode(mode_name(name, place), partial(mode.create, each, self))
+                self.add_mode(mode_name(name, place, past=True), partial(mode.create_past, each, self))
         self.notices: list[str] = []
         self._preloaded = False
         self._quit_requested = False
@@ -284,25 +285,10 @@ class Console(KeyBuffer):
             self.ahead.refuse(str(error))
         self.call_later(self.ahead.release)
 
-    def ask_pause(self, target: PauseTarget, length: str, reason: str, *, resume: bool) -> None:
-        """Ask to pause a queue or a handler, or to resume it, as the keys of the screens do."""
-        if isinstance(self.screen, LiveScreen):
-            self.screen.actions.ask_pause(target, length, reason, resume=resume)
-
-    def ask_limit(self, target: PauseTarget, limits: str, reason: str) -> None:
-        """Ask to limit a queue or a handler, as the keys of the screens do."""
-        if isinstance(self.screen, LiveScreen):
-            self.screen.actions.ask_limit(target, limits, reason)
-
-    def ask_breaker(self, handler: str, wait: str, reason: str) -> None:
-        """Ask to open or close the breaker of a handler, as the keys of the screens do."""
-        if isinstance(self.screen, LiveScreen):
-            self.screen.actions.ask_breaker(handler, wait, reason)
-
-    def ask_submit(self, handler: str) -> None:
-        """Ask for a new task of a handler, as the keys of the screens do."""
-        if isinstance(self.screen, LiveScreen):
-            self.screen.actions.ask_submit(handler)
+    @property
+    def actions(self) -> Actions:
+        """The actions of the screen in front, as commands use them."""
+        return cast("LiveScreen", self.screen_stack[0]).actions
 
     def write_incident(self, times: Sequence[str]) -> None:
         """Write the report of a period to a file, and show its name."""
@@ -312,10 +298,32 @@ class Console(KeyBuffer):
     async def _write_incident(self, times: Sequence[str], screen: LiveScreen) -> None:
         screen.post_message(Notice(f"Wrote {await write_incident(screen.session, times)}"))
 
-    def list_tasks(self, filter_text: str) -> None:
-        """Open the task list with a filter."""
-        self.session.filter_text = filter_text
+    def open_tasks(self, filter_text: str | None = None, sort: Sort | None = None) -> None:
+        """Open the task list.
+
+        Args:
+            filter_text: the filter; None keeps the present one.
+            sort: the order; None keeps the present one.
+        """
+        tasks = self.databases.opened.tasks
+        tasks.filter_text = tasks.filter_text if filter_text is None else filter_text
+        tasks.sort = sort or tasks.sort
         self.switch_mode("tasks")
+
+    def open_task(self, id: int, ids: Sequence[int] | None = None) -> None:
+        """Open a task.
+
+        Args:
+            ids: tasks of the list that it is opened from; None keeps the list of the task before.
+        """
+        task = self.databases.opened.task
+        task.id, task.ids = id, task.ids if ids is None else ids
+        self.switch_mode("task")
+
+    def open_at(self, mode: Literal["runners", "audit"], target: str) -> None:
+        """Open the runners or the audit with the cursor on a runner or on the latest operation on a target."""
+        getattr(self.databases.opened, mode).target = target
+        self.switch_mode(mode)
 
     @on(Notice)
     def _show_notice(self, message: Notice) -> None:

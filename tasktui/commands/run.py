@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from runner.errors import InvalidInput, RunnerError
 from runner.filter import saved
-from runner.filter.fields import parse_sort
-from runner.operations.pause import PauseTarget
+from runner.filter.fields import Sort, parse_sort
 from tasktui.commands.syntax import Command, target_of
 from tasktui.messages import Tone
 from tasktui.session.databases import Databases
@@ -50,20 +49,9 @@ class CommandTarget(Protocol):
         """Open the command line with a command's name."""
         ...
 
-    def ask_pause(self, target: PauseTarget, length: str, reason: str, *, resume: bool) -> None:
-        """Ask to pause or resume a queue or a handler."""
-        ...
-
-    def ask_limit(self, target: PauseTarget, limits: str, reason: str) -> None:
-        """Ask to limit a queue or a handler."""
-        ...
-
-    def ask_breaker(self, handler: str, wait: str, reason: str) -> None:
-        """Ask to open or close the breaker of a handler."""
-        ...
-
-    def ask_submit(self, handler: str) -> None:
-        """Ask for a new task of a handler."""
+    @property
+    def actions(self) -> Any:
+        """The actions of the screen in front."""
         ...
 
     def write_incident(self, times: Sequence[str]) -> None:
@@ -78,8 +66,12 @@ class CommandTarget(Protocol):
         """Draw with another theme."""
         ...
 
-    def list_tasks(self, filter_text: str) -> None:
-        """Show the tasks that match a filter."""
+    def open_tasks(self, filter_text: str | None = None, sort: Sort | None = None) -> None:
+        """Show the tasks that match a filter, in an order."""
+        ...
+
+    def open_task(self, id: int) -> None:
+        """Show a task."""
         ...
 
     def views(self) -> Mapping[str, str]:
@@ -142,7 +134,7 @@ def _stop(console: CommandTarget, _command: Command) -> None:
 
 
 def _tasks(console: CommandTarget, command: Command) -> None:
-    console.list_tasks(command.rest)
+    console.open_tasks(command.rest)
 
 
 def _at(console: CommandTarget, command: Command) -> None:
@@ -163,16 +155,15 @@ async def _go_to(console: CommandTarget, typed: str) -> None:
 def _sort(console: CommandTarget, command: Command) -> None:
     if console.session.at is not None:
         raise InvalidInput(why="a list at a past time is sorted by id; :at now returns to the present")
-    console.session.sort = parse_sort(command.rest) if command.words else console.session.sort.reverse
-    console.switch_mode("tasks")
+    sort = parse_sort(command.rest) if command.words else console.databases.opened.tasks.sort.reverse
+    console.open_tasks(sort=sort)
 
 
 def _task(console: CommandTarget, command: Command) -> None:
     text = command.rest
     if not text.isdecimal() or not 1 <= int(text[:20]) < 2**63:
         raise InvalidInput(why=f"{text[:30]!r} is not a task id")
-    console.session.task_id = int(text)
-    console.switch_mode("task")
+    console.open_task(int(text))
 
 
 def _theme(console: CommandTarget, command: Command) -> None:
@@ -189,9 +180,9 @@ def _views(console: CommandTarget, command: Command) -> None:
         filters = saved.load(path).items()
         console.show_notice("\n".join(f"{view}: {text}" for view, text in filters) or "No filters are saved")
     elif verb == "show":
-        console.list_tasks(saved.get(saved.load(path), name))
+        console.open_tasks(saved.get(saved.load(path), name))
     elif verb == "save":
-        text = console.session.filter_text
+        text = console.databases.opened.tasks.filter_text
         saved.save(path, name, text)
         console.show_notice(f"Saved {name}: {text or 'all tasks'}; in filters: {saved.reference(name)}")
     elif verb == "delete":
@@ -204,12 +195,12 @@ def _views(console: CommandTarget, command: Command) -> None:
 def _pause(console: CommandTarget, command: Command) -> None:
     target, words = target_of(command)
     length = words[:1] if words and words[0][0] in "+0123456789" else ()
-    console.ask_pause(target, "".join(length), " ".join(words[len(length) :]), resume=False)
+    console.actions.ask_pause(target, "".join(length), " ".join(words[len(length) :]), resume=False)
 
 
 def _resume(console: CommandTarget, command: Command) -> None:
     target, words = target_of(command)
-    console.ask_pause(target, "", " ".join(words), resume=True)
+    console.actions.ask_pause(target, "", " ".join(words), resume=True)
 
 
 def _breaker(console: CommandTarget, command: Command) -> None:
@@ -217,13 +208,13 @@ def _breaker(console: CommandTarget, command: Command) -> None:
         raise InvalidInput(why="name a handler: :breaker sms.send 10m")
     handler, *words = command.words
     wait = words[:1] if words and words[0][0].isdigit() else []
-    console.ask_breaker(handler, "".join(wait), " ".join(words[len(wait) :]))
+    console.actions.ask_breaker(handler, "".join(wait), " ".join(words[len(wait) :]))
 
 
 def _submit(console: CommandTarget, command: Command) -> None:
     if len(command.words) != 1:
         raise InvalidInput(why="name a handler: :submit mail.send")
-    console.ask_submit(command.rest)
+    console.actions.ask_submit(command.rest)
 
 
 def _incident(console: CommandTarget, command: Command) -> None:
@@ -266,7 +257,7 @@ def _limit(console: CommandTarget, command: Command) -> None:
         raise InvalidInput(
             why=f"write :limit {command.rest.split()[0]} concurrency={words[0]}, or per-tenant= or rate="
         )
-    console.ask_limit(target, " ".join(values), " ".join(words[len(values) :]))
+    console.actions.ask_limit(target, " ".join(values), " ".join(words[len(values) :]))
 
 
 FUNCTIONS: dict[str, Callable[[CommandTarget, Command], None]] = {

@@ -64,7 +64,7 @@ class PaletteProvider(Provider):
         for name, mode in MODES.items():
             yield Choice(f"{mode.title}  {mode.key}", "go to this screen", partial(console.action_go, name))
         for view, filter_text in console.views().items():
-            yield Choice(f"View {line(view)}", line(filter_text), partial(console.list_tasks, filter_text))
+            yield Choice(f"View {line(view)}", line(filter_text), partial(console.open_tasks, filter_text))
         for command in COMMANDS.values():
             if command.name not in MODES:
                 text = f":{command.name} {command.arguments}".strip()

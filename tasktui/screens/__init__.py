@@ -7,7 +7,7 @@ import gc
 import sys
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tasktui.commands.syntax import SCREENS, Screen
 
@@ -27,22 +27,24 @@ class Mode(Screen):
         screen: type[LiveScreen] = getattr(import_module(f"tasktui.screens.{self.module}"), self.name)
         return screen
 
-    def create(self, session: "Session") -> "LiveScreen":
+    def create(self, session: "Session", console: Any) -> "LiveScreen":
         """Create the screen. Textual calls this before it shows the screen for the first time.
 
         Args:
             session: the session with the database to which the screen belongs.
+            console: the application.
         """
-        return self._prepared(self.screen(), session)
+        return self._prepared(self.screen(), session, console)
 
-    def create_past(self, session: "Session") -> "LiveScreen":
+    def create_past(self, session: "Session", console: Any) -> "LiveScreen":
         """Create the screen that shows a past time, see `create`."""
         from tasktui.screens.as_of import past_screen
 
-        return self._prepared(past_screen(self.module), session)
+        return self._prepared(past_screen(self.module), session, console)
 
-    def _prepared(self, screen: "LiveScreen", session: "Session") -> "LiveScreen":
-        screen.title, screen.session = self.title, session
+    def _prepared(self, screen: "LiveScreen", session: "Session", console: Any) -> "LiveScreen":
+        screen.title, screen.session, screen.console = self.title, session, console
+        screen.opened = getattr(console.databases.opened_of(session), self.module, None)
         return screen
 
 

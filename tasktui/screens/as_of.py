@@ -149,8 +149,7 @@ class PastOverview(PastScreen):
 
     @on(Table.Selected)
     def _list_queue(self, event: Table.Selected) -> None:
-        self.session.filter_text = str(Filter((Term("queue", Operator.EQ, event.key),)))
-        self.app.switch_mode("tasks")
+        self.console.open_tasks(str(Filter((Term("queue", Operator.EQ, event.key),))))
 
 
 def queue_line(queue: PastQueue, data: PastQueues, *, capped: bool) -> RenderedRow:
@@ -205,12 +204,12 @@ class PastTasks(PastScreen):
 
     def request(self) -> object:
         """Return the past time and the filter."""
-        return (self.session.at, self.session.filter_text)
+        return (self.session.at, self.opened.filter_text)
 
     async def read(self) -> object:
         """Read the first or the next page."""
         session = self.session
-        task_filter = parse_filter(session.filter_text, self.at, session.zone)
+        task_filter = parse_filter(self.opened.filter_text, self.at, session.zone)
         after, self._more = (self._next if self._more else None), False
         return after, await session.read(tasks_as_of, self.at, task_filter, after, PAGE)
 
@@ -225,11 +224,11 @@ class PastTasks(PastScreen):
         after, page = snapshot
         self._tasks = (self._tasks if after is not None else {}) | {task.task.id: task for task in page.tasks}
         self._next = page.next
-        heading = f"Filter: {self.session.filter_text}" if self.session.filter_text else ""
+        heading = f"Filter: {self.opened.filter_text}" if self.opened.filter_text else ""
         bound = f", of {CANDIDATES:,} examined" if page.capped else ""
         count = f"{Count(len(self._tasks), page.next is not None).of('task')}{bound}. {MISSING}"
         self.show_head(page.at, heading, count, "" if page.audited else UNAUDITED)
-        places = columns_for(self.session.sort)
+        places = columns_for(self.opened.sort)
         table = self.query_one("#tasks", Table)
         table.columns = tuple(places.values())
         table.show(tuple(self._tasks), partial(past_line, self._tasks, page, places=tuple(places)))
@@ -243,8 +242,7 @@ class PastTasks(PastScreen):
 
     @on(Table.Selected)
     def _explain(self, event: Table.Selected) -> None:
-        self.session.task_id = event.key
-        self.app.switch_mode("task")
+        self.console.open_task(event.key)
 
 
 def past_line(tasks: dict[int, PastTask], page: PastPage, id: int, *, places: Sequence[int]) -> RenderedRow:
@@ -263,11 +261,11 @@ class PastTaskScreen(PastScreen):
 
     def request(self) -> object:
         """Return the past time and the task."""
-        return (self.session.at, self.session.task_id)
+        return (self.session.at, self.opened.id)
 
     async def read(self) -> object:
         """Read the causes; None without a task."""
-        id = self.session.task_id
+        id = self.opened.id
         return () if id is None else await self.session.read(why_as_of, id, self.at, self.session.zone)
 
     def show(self, snapshot: Any) -> None:

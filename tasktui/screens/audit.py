@@ -92,7 +92,7 @@ class AuditScreen(LiveScreen):
 
     def __init__(self) -> None:
         # Nothing is selected until a read has looked for a new change of the operator.
-        super().__init__(Targets(change=lambda: None if self.session.has_new_change else self._operation()))
+        super().__init__(Targets(change=lambda: None if self.opened.has_new_change else self._operation()))
         self._table = Table[int](COLUMNS, id="entries")
         self._operations: RecentOperations | None = None
         self._change_group: str | None = None
@@ -110,7 +110,7 @@ class AuditScreen(LiveScreen):
 
     async def read(self) -> object:
         """Read the operations."""
-        has_new_change = self.session.has_new_change
+        has_new_change = self.opened.has_new_change
         operations = await self.session.read(_operations, self._change_group, self._group_of_cursor())
         return replace(operations, has_new_change=has_new_change)
 
@@ -150,10 +150,10 @@ class AuditScreen(LiveScreen):
         It is the latest one on the target that `why` opened this screen for, or the change that the operator has just
         made on another screen, whose notice offers Z.
         """
-        target, self.session.target = self.session.target, ""
+        target, self.opened.target = self.opened.target, ""
         newest, self._newest = self._newest, max([self._newest, *(row.entry.id for row in snapshot.rows)])
         if snapshot.has_new_change:
-            self.session.has_new_change = False
+            self.opened.has_new_change = False
             by = self.session.by(None)
             own = (row.entry.id for row in snapshot.rows if (row.entry.operator, row.entry.host) == by[:2])
             if (latest := next(own, 0)) > newest:
@@ -170,8 +170,7 @@ class AuditScreen(LiveScreen):
         if operation is not None and is_group(operation):
             self._list(operation.entry.change_group)
         elif operation is not None and operation.entry.task_id is not None:
-            self.session.task_id = operation.entry.task_id
-            self.app.switch_mode("task")
+            self.console.open_task(operation.entry.task_id)
 
     def action_back(self) -> None:
         """List all operations again."""
@@ -192,8 +191,7 @@ class AuditScreen(LiveScreen):
         if group is None:
             self.post_message(Notice("This is a single change; enter opens its task", bad=True))
         else:
-            self.session.filter_text = str(Filter((Term("change", Operator.EQ, group),)))
-            self.app.switch_mode("tasks")
+            self.console.open_tasks(str(Filter((Term("change", Operator.EQ, group),))))
 
     def _show_group(self) -> None:
         title = f"  change group {line(self._change_group)}, latest {MOST} at most (escape lists all, t its tasks)"

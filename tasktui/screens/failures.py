@@ -157,8 +157,7 @@ class FailuresScreen(LiveScreen):
     @on(Table.Selected)
     def _open_tasks(self, event: Table.Selected) -> None:
         group = self._groups[event.key]
-        self.session.filter_text = str(filter_of_group(group))
-        self.app.switch_mode("tasks")
+        self.console.open_tasks(str(filter_of_group(group)))
 
     def action_unfold(self) -> None:
         """Show or fold the frames of libraries."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -160,7 +160,7 @@ class OverviewScreen(LiveScreen):
             self.feed.hurry()
         self.session.add_names({"queue": [queue.queue for queue in data.queues if line(queue.queue) == queue.queue]})
         of_slow = (self._slow.results, self._slow.alerts) if self._slow is not None else ()
-        others = unavailable_databases(cast("Any", self.app).databases.behind)
+        others = unavailable_databases(self.console.databases.behind)
         problems = (*others, *alerts(data, self.session.zone, *of_slow))
         view = View(data, self._slow, problems, self.session.zone, SPANS[self._span], self.session.writable)
         self._draw(view)
@@ -252,8 +252,7 @@ class OverviewScreen(LiveScreen):
 
     @on(Table.Selected)
     def _open_tasks(self, event: Table.Selected) -> None:
-        self.session.filter_text = filter_of(queue=event.key)
-        self.app.switch_mode("tasks")
+        self.console.open_tasks(filter_of(queue=event.key))
 
 
 def _next_schedules(view: View, width: int) -> list[Row]:

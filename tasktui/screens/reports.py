@@ -247,8 +247,7 @@ class ReportsScreen(LiveScreen):
     def _open_tasks(self, event: Table.Selected) -> None:
         since = {"since": f"{SPANS[self._span].length // timedelta(minutes=1)}m"}
         named = {str(self._by): event.key} if event.key != ALL else {}
-        self.session.filter_text = filter_of(**named, **since)
-        self.app.switch_mode("tasks")
+        self.console.open_tasks(filter_of(**named, **since))
 
 
 def _draw_plots(screen: LiveScreen, report: ReportData, span: ReportSpan, rows: int, *, waits: bool) -> None:

@@ -140,9 +140,9 @@ class RunnersScreen(LiveScreen):
         titles = {key: RenderedRow((Cell("", "", tuple(row)),)) for key, row in heads.items() if row is not None}
         render = partial(runner_line, data=data, colours=colours, columns=table.columns, width=width)
         table.show(keys, lambda id: titles.get(id) or render(runners[id]), titles=titles)
-        if self.session.target.isdecimal() and int(self.session.target) in runners:
-            table.move_to(int(self.session.target))
-        self.session.target = ""
+        if self.opened.target.isdecimal() and int(self.opened.target) in runners:
+            table.move_to(int(self.opened.target))
+        self.opened.target = ""
         hosts = host_rows(data.runners, width, MOST_HOSTS if height >= HIGH and not heads else 0)
         self.query_one("#about", Canvas).draw(
             [totals_row(data, width), *hosts, *([BLANK] if height >= HIGH or not heads else [])]
@@ -171,8 +171,7 @@ class RunnersScreen(LiveScreen):
 
     @on(Table.Selected)
     def _open_tasks(self, event: Table.Selected) -> None:
-        self.session.filter_text = f"runner:{event.key} state:running"
-        self.app.switch_mode("tasks")
+        self.console.open_tasks(f"runner:{event.key} state:running")
 
 
 def host_heads(data: Workforce, width: int, room: int, *, spaced: bool) -> dict[int, Row | None]:

@@ -124,8 +124,7 @@ class SchedulesScreen(LiveScreen):
         if row is None or not ids:
             self.report(f"Schedule {line(event.key)} has no task yet", bad=True)
             return
-        self.session.filter_text = f"id:{','.join(ids)}"
-        self.app.switch_mode("tasks")
+        self.console.open_tasks(f"id:{','.join(ids)}")
 
 
 def schedule_line(row: ScheduleRow, board: ScheduleBoard, length: timedelta, width: int, zone: tzinfo) -> RenderedRow:

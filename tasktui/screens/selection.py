@@ -21,6 +21,7 @@ from tasktui.data.task_pages import TaskPages
 from tasktui.messages import MatchesFound, Notice
 from tasktui.render.render import line
 from tasktui.render.rows import Part, Row, ends
+from tasktui.session.opened import OpenedList
 from tasktui.session.session import Session
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.input import CompletionInput
@@ -87,6 +88,7 @@ class FilterBar(VerticalGroup):
     Args:
         pages: the loaded tasks, which hold the filter.
         session: returns the operator's session.
+        opened: returns the arguments of the task list.
         reload: called after a change of the filter.
         close: called after a change that the operator typed.
         clear_error: called after a valid filter.
@@ -96,12 +98,13 @@ class FilterBar(VerticalGroup):
         self,
         pages: TaskPages,
         session: Callable[[], Session],
+        opened: Callable[[], OpenedList],
         reload: Callable[[], object],
         close: Callable[[], object],
         clear_error: Callable[[], object],
     ) -> None:
         super().__init__()
-        self._pages, self._session = pages, session
+        self._pages, self._session, self._opened = pages, session, opened
         self._reload, self._close, self._clear_error = reload, close, clear_error
         self._input = CompletionInput(lambda text: complete_filter(text, session().names), "/", HINT, id="filter")
         self._input.on_submit = self._submit
@@ -159,7 +162,7 @@ class FilterBar(VerticalGroup):
         except RunnerError as error:
             self.post_message(Notice(str(error), bad=True))
             return False
-        session.filter_text = text
+        self._opened().filter_text = text
         self._clear_error()
         self._reload()
         return True
@@ -238,9 +241,8 @@ def open_why(screen: "LiveScreen", tasks: int | Filter | None) -> None:
 def _open_cause(screen: "LiveScreen", view: RelatedView) -> None:
     match view.kind:
         case "tasks":
-            screen.session.filter_text = view.about
+            screen.console.open_tasks(view.about)
         case "task":
-            screen.session.task_id = int(view.about)
-        case "runners" | "audit":
-            screen.session.target = view.about
-    screen.app.switch_mode(view.kind)
+            screen.console.open_task(int(view.about))
+        case kind:
+            screen.console.open_at(kind, view.about)

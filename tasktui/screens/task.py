@@ -126,17 +126,17 @@ class TaskScreen(LiveScreen):
 
     def on_screen_resume(self) -> None:
         """Show the id of the open task until its detail is read."""
-        if self.session.task_id is not None and not self.tasks():
+        if self.opened.id is not None and not self.tasks():
             self._detail = None
-            self.query_one("#detail", Canvas).draw([[(f" Task {self.session.task_id} ...", "muted")]])
+            self.query_one("#detail", Canvas).draw([[(f" Task {self.opened.id} ...", "muted")]])
 
     def request(self) -> object:
         """Return the id of the open task."""
-        return self.session.task_id
+        return self.opened.id
 
     async def read(self) -> object:
         """Read the detail of the open task."""
-        id = self.session.task_id
+        id = self.opened.id
         if id is None:
             await self.session.read(clock)  # Without a task, check that the database answers.
             return None
@@ -160,11 +160,11 @@ class TaskScreen(LiveScreen):
 
     def command_words(self) -> Sequence[object]:
         """Return the command that shows the same task."""
-        return ["show", self.session.task_id] if self.session.task_id is not None else ["tasks"]
+        return ["show", self.opened.id] if self.opened.id is not None else ["tasks"]
 
     def action_why(self) -> None:
         """Explain why the task is not running."""
-        open_why(self, self.session.task_id)
+        open_why(self, self.opened.id)
 
     def action_reveal(self) -> None:
         """Record the reveal in the audit and then show the secrets, or mask them again."""
@@ -196,12 +196,12 @@ class TaskScreen(LiveScreen):
         Args:
             step: 1 for the next task, -1 for the previous one.
         """
-        ids = self.session.task_ids
-        place = ids.index(self.session.task_id) + step if self.session.task_id in ids else None
+        ids = self.opened.ids
+        place = ids.index(self.opened.id) + step if self.opened.id in ids else None
         if place is None:
             self.report("This task was not opened from the task list: press escape")
         elif 0 <= place < len(ids):
-            self.session.task_id = ids[place]
+            self.opened.id = ids[place]
             self.on_screen_resume()
             self.action_reload()
         else:
@@ -209,13 +209,13 @@ class TaskScreen(LiveScreen):
 
     def tasks(self) -> Sequence[TaskRow]:
         """Return the task on the screen; none while another one is open and not read yet."""
-        return [self._detail.task] if self._detail and self._detail.task.id == self.session.task_id else []
+        return [self._detail.task] if self._detail and self._detail.task.id == self.opened.id else []
 
     def missing(self) -> str:
         """Explain why an action has no task."""
-        if self.session.task_id is None:
+        if self.opened.id is None:
             return "No task is open: type :task ID"
-        return f"Task {self.session.task_id} is not read yet: press the key again"
+        return f"Task {self.opened.id} is not read yet: press the key again"
 
     def _draw(self) -> None:
         if self._detail is not None:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -65,6 +65,7 @@ class TasksScreen(LiveScreen):
         self.filter_bar = FilterBar(
             self.pages,
             lambda: self.session,
+            lambda: self.opened,
             self.action_reload,
             lambda: self.set_focus(self.table),
             self.frame.clear_error,
@@ -79,11 +80,11 @@ class TasksScreen(LiveScreen):
 
     def on_screen_resume(self) -> None:
         """Apply a filter or sort order that another screen has set."""
-        if self.session.sort != self.pages.sort:
-            self.pages.set_sort(self.session.sort)
+        if self.opened.sort != self.pages.sort:
+            self.pages.set_sort(self.opened.sort)
             self.action_reload()
-        if self.session.filter_text != self.pages.filter_text:
-            self.filter_bar.open(self.session.filter_text)
+        if self.opened.filter_text != self.pages.filter_text:
+            self.filter_bar.open(self.opened.filter_text)
 
     def command_words(self) -> Sequence[object]:
         """Return the command that lists the same tasks."""
@@ -137,7 +138,7 @@ class TasksScreen(LiveScreen):
 
     async def action_list(self) -> None:
         """Go back to the list, discard an unsubmitted filter, and stop a search; then, to the screen that opened it."""
-        opener = cast("Any", self.app).databases.opener
+        opener = self.console.databases.opener
         if opener and self.focused is self.table and not self.pages.searching:
             await self.run_action(f"app.go('{opener}')")
         self.pages.stop_search()
@@ -177,10 +178,9 @@ class TasksScreen(LiveScreen):
     def _choose(self, event: Table.Selected | Table.HeadClicked) -> None:
         """Open a task, or sort by the head of a column."""
         if isinstance(event, Table.Selected):
-            self.session.task_id, self.session.task_ids = event.key, self.table.keys
-            self.app.switch_mode("task")
-        elif (sort := sort_by_head(event.title, self.session.sort, self.pages.listing)) is not None:
-            self.session.sort = sort
+            self.console.open_task(event.key, self.table.keys)
+        elif (sort := sort_by_head(event.title, self.opened.sort, self.pages.listing)) is not None:
+            self.opened.sort = sort
             self.on_screen_resume()
 
     @on(Table.CursorMoved)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from runner.errors import DatabaseUnavailable, InvalidInput, RunnerError
+from tasktui.session.opened import Opened
 from tasktui.session.session import Alarm, Job, Session
 
 FIRST, LIST, TASK = "overview", "tasks", "task"
@@ -34,6 +35,7 @@ class Databases:
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         self.sessions = tuple(sessions)
+        self._opened = tuple(Opened() for _ in self.sessions)
         self._place = 0
         self._last: dict[int, str] = {}
         self._openers: dict[int, str] = {}
@@ -42,6 +44,15 @@ class Databases:
     def front(self) -> Session:
         """The session with the database in front."""
         return self.sessions[self._place]
+
+    @property
+    def opened(self) -> Opened:
+        """The arguments of the screens of the database in front."""
+        return self.opened_of(self.front)
+
+    def opened_of(self, session: Session) -> Opened:
+        """The arguments of the screens of a database."""
+        return next(opened for each, opened in zip(self.sessions, self._opened, strict=True) if each is session)
 
     @property
     def opener(self) -> str:

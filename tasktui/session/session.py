@@ -15,7 +15,6 @@ from runner.db.file_identity import identity
 from runner.db.migrations.revisions import HEAD, check, check_in
 from runner.db.transaction import Transaction, clock
 from runner.errors import DatabaseRefused, DatabaseUnavailable, RunnerError, SchemaMissing
-from runner.filter.fields import NEWEST, Sort
 from runner.filter.saved import default_path
 from runner.operations.results import Actor, Result, local_actor
 from runner.queries.health import Permission, Ping, connection_permission, ping, staleness
@@ -107,10 +106,6 @@ class Session:
         database: the database, opened read-only.
         lock: whether changes are allowed.
         zone: time zone of displayed and typed times.
-        task_ids: tasks of the list that it was opened from.
-        target: initial cursor of the next screen: a runner id, or the target of an operation.
-        has_new_change: True after a change on another screen than the audit, until the audit has looked for it.
-        sort: order of the list.
         names: known queue and handler names, for completion.
         views: file of saved filters.
         work: the running bulk operation, at most one.
@@ -125,12 +120,6 @@ class Session:
     settings: Settings
     lock: WriteLock = field(default_factory=WriteLock)
     zone: tzinfo = field(default_factory=local_zone)
-    task_id: int | None = None
-    task_ids: Sequence[int] = ()
-    filter_text: str = ""
-    target: str = ""
-    has_new_change: bool = False
-    sort: Sort = NEWEST
     names: dict[str, Sequence[str]] = field(default_factory=dict)
     views: Path = field(default_factory=default_path)
     work: Job | None = None

@@ -264,6 +264,6 @@ class Actions:
     def _report(self, notice: Notice) -> None:
         """Show the result of a change. On other screens than the audit, it may offer to undo it there."""
         if self.targets.change() is None:
-            self._screen.session.has_new_change = True
+            self._screen.console.databases.opened_of(self._screen.session).audit.has_new_change = True
         self._screen.post_message(notice)
         self._screen.feed.hurry()

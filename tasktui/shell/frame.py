@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from textual import events
 from textual.screen import ModalScreen, Screen
@@ -64,6 +64,9 @@ class FramedScreen(Screen[None]):
     feed: DataFeed
     session: "Session"
     """The session with the screen's database, which never changes: a key cannot act on another database."""
+
+    console: Any
+    """The application, whose module imports this one."""
 
 
 class KeyHint(NamedTuple):
@@ -227,7 +230,7 @@ class ScreenFrame:
     @property
     def databases_height(self) -> int:
         """The rows of the heading for the databases; none for a single one."""
-        sessions = cast("Any", self._screen.app).databases.sessions
+        sessions = self._screen.console.databases.sessions
         return databases_height(self._screen.size.height) if len(sessions) > 1 else 0
 
     def update(self) -> None:
@@ -331,7 +334,7 @@ class ScreenFrame:
 
 def _databases(screen: FramedScreen, now: float) -> list[DatabaseTab]:
     """The databases of the console; none if there is only one."""
-    sessions: Sequence[Session] = cast("Any", screen.app).databases.sessions
+    sessions: Sequence[Session] = screen.console.databases.sessions
     return [
         DatabaseTab(each.name, each.settings.production, each.lock_label(now), each.alarm[:2], each is screen.session)
         for each in sessions

@@ -148,6 +148,9 @@ class LiveScreen(FramedScreen):
         Binding("Y", "copy", "Copy command, SQL", show=False),
     ]
 
+    opened: Any = None
+    """The arguments with which the screen was opened last; None for a screen without any."""
+
     sql: SqlSource | None = None
     """Returns the SQL that shows the same; None if there is none."""
 

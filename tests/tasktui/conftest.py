@@ -167,10 +167,9 @@ def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
         lock = WriteLock(inf if writable else -inf, barrier)
         values = Settings(url=parse_url(url), **settings)
         reading = Database.of(values, read_only=True)
-        session = Session(
-            reading, values, lock, UTC, filter_text=filter_text, task_id=task_id, views=tmp_path / "views.json"
-        )
+        session = Session(reading, values, lock, UTC, views=tmp_path / "views.json")
         console: Console = type("Begun", (Console,), {"DEFAULT_MODE": mode})(session, others=beside)
+        console.databases.opened.tasks.filter_text, console.databases.opened.task.id = filter_text, task_id
         try:
             async with console.run_test(size=size, notifications=True) as pilot:
                 operator = Operator(console, pilot)

@@ -78,7 +78,8 @@ async def test_a_key_acts_on_the_database_in_front(database: Database, watch: Wa
         await operator.until(lambda: tasks_of(operator, eu))
         await operator.press("d")
         await operator.until(lambda: tasks_of(operator, home))
-        assert (home.filter_text, eu.filter_text) == ("", "queue:parcels")
+        databases = operator.console.databases
+        assert [databases.opened_of(each).tasks.filter_text for each in (home, eu)] == ["", "queue:parcels"]
         await operator.press("T", "d")  # The second key waits for the dialog of the first one.
         await operator.sees("Terminate 1 task?", "will change, in home.")
         await operator.press("ctrl+u")

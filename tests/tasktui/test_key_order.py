@@ -40,9 +40,9 @@ async def test_characters_do_not_overtake_other_keys_in_the_filter(ids: list[int
     async with watch("tasks") as operator:
         await operator.sees("order-1")
         burst(operator, "/state:deaf<d\n")
-        await operator.until(lambda: operator.console.session.filter_text == "state:dead")
+        await operator.until(lambda: operator.console.databases.opened.tasks.filter_text == "state:dead")
         burst(operator, "/^queue:mial<<<ail\n")
-        await operator.until(lambda: operator.console.session.filter_text == "queue:mail")
+        await operator.until(lambda: operator.console.databases.opened.tasks.filter_text == "queue:mail")
         burst(operator, "/^queu:mail~~~~~e\n")
         await operator.until(lambda: operator.screen.query_one("#filter", Input).value == "queue:mail")
 
@@ -52,7 +52,7 @@ async def test_a_command_runs_before_the_next_key(ids: list[int], watch: Watch) 
         await operator.sees("order-1")
         burst(operator, f":task {ids[0]}\nw")
         await operator.until(lambda: type(operator.screen).__name__ == "WhyScreen")
-        assert operator.console.session.task_id == ids[0]
+        assert operator.console.databases.opened.task.id == ids[0]
         assert not operator.notices
 
 

@@ -22,7 +22,7 @@ from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 async def opens(operator: Operator, key: str, title: str, filter_text: str) -> None:
     await operator.press(key)
     await operator.until(lambda: operator.screen.title == title)
-    await operator.until(lambda: operator.console.session.filter_text == filter_text)
+    await operator.until(lambda: operator.console.databases.opened.tasks.filter_text == filter_text)
 
 
 @ON_ONE_DATABASE
@@ -48,7 +48,7 @@ async def test_keys_of_the_list_discard_a_typed_filter_turn_pages_and_hide_the_p
         await operator.press("slash")
         await operator.type("state:dead")
         await operator.press("escape")
-        assert operator.console.session.filter_text == "handler:h"
+        assert operator.console.databases.opened.tasks.filter_text == "handler:h"
         first = operator.screen.table.cursor
         await operator.press("pagedown")
         await operator.until(lambda: operator.screen.table.cursor != first)

@@ -41,7 +41,9 @@ async def test_a_click_moves_the_cursor_and_a_second_one_opens_the_task(database
         await click(operator, f"{ids[0]}  ○ ready")
         await operator.until(lambda: table.cursor == ids[0])
         await click(operator, f"{ids[0]}  ○ ready")
-        await operator.until(lambda: operator.screen.title == "Task" and operator.console.session.task_id == ids[0])
+        await operator.until(
+            lambda: operator.screen.title == "Task" and operator.console.databases.opened.task.id == ids[0]
+        )
 
 
 @pytest.mark.slow
@@ -51,13 +53,13 @@ async def test_a_click_on_a_head_sorts_and_a_second_one_reverses(database: Datab
         table = operator.screen.query_one(Table)
         await operator.until(lambda: table.keys == (soon, late))
         await click(operator, "WHEN")
-        await operator.until(lambda: operator.console.session.sort.by is SortField.RUN_AT)
+        await operator.until(lambda: operator.console.databases.opened.tasks.sort.by is SortField.RUN_AT)
         await operator.until(lambda: table.keys == (soon, late))
         await click(operator, "WHEN")
         await operator.until(lambda: table.keys == (late, soon))
         await click(operator, "HANDLER")
         await click(operator, "ID")
-        await operator.until(lambda: operator.console.session.sort.by is SortField.ID)
+        await operator.until(lambda: operator.console.databases.opened.tasks.sort.by is SortField.ID)
 
 
 async def test_when_sorts_finished_tasks_by_their_end(database: Database, watch: Watch) -> None:

@@ -224,7 +224,7 @@ async def test_keys_of_a_schedule_open_its_runs_explain_the_last_and_change_the_
         await operator.until(lambda: operator.screen.schedule().id == "carts.remind")
         await operator.press("enter")
         await operator.until(lambda: operator.screen.title == "Tasks")
-        assert operator.console.session.filter_text == "id:1"
+        assert operator.console.databases.opened.tasks.filter_text == "id:1"
 
 
 @ON_ONE_DATABASE

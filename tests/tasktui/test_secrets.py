@@ -74,7 +74,7 @@ async def looks(operator: Operator) -> str:
 async def test_no_screen_and_no_question_shows_a_secret(database: Database, task_id: int, watch: Watch) -> None:
     async with watch(size=WIDE, task_id=task_id) as operator:
         assert SECRET not in await looks(operator)
-        operator.console.session.task_id = task_id + 1
+        operator.console.databases.opened.task.id = task_id + 1
         masked = "no way to postgresql://ana:***@db/app, token=***"
         await operator.sees(f"{task_id + 1}  smtp.send", masked, "connect(password=***)", '"dsn"')
         assert SECRET not in operator.text

@@ -117,7 +117,7 @@ async def test_n_and_p_open_the_neighbours_of_a_task_in_its_list(database: Datab
     ids = [await add_live(database, key=f"order-{number}") for number in range(3)]
     await add_live(database, queue="other", key="elsewhere")
     async with watch("tasks") as operator:
-        operator.console.session.filter_text = "queue:default"
+        operator.console.databases.opened.tasks.filter_text = "queue:default"
         operator.screen.on_screen_resume()
         await operator.until(lambda: operator.screen.pages.listing.ids == tuple(reversed(ids)))
         await operator.press("enter")
@@ -240,7 +240,7 @@ async def test_queues_that_were_seen_are_offered_to_the_filter(database: Databas
         await operator.press("2")
         await operator.until(lambda: operator.screen.pages.listing.ids)
         await operator.press("slash", *"que", "tab", "m", "right", "enter")
-        await operator.until(lambda: operator.console.session.filter_text == "queue:mail")
+        await operator.until(lambda: operator.console.databases.opened.tasks.filter_text == "queue:mail")
 
 
 async def test_further_pages_are_read_at_the_end_of_the_list(database: Database, watch: Watch) -> None:

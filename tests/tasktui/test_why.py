@@ -99,7 +99,7 @@ async def test_enter_opens_the_cause(database: Database, watch: Watch) -> None:
         await operator.press("enter")
         await operator.sees("state:running", f"runner:{busy}", "in hand")
         await operator.press("enter")
-        await operator.until(lambda: operator.console.session.task_id == holder)
+        await operator.until(lambda: operator.console.databases.opened.task.id == holder)
         await operator.press("w")
         await operator.sees("It has been running on runner")
         await operator.press("enter")
@@ -128,7 +128,7 @@ async def test_enter_opens_the_parent_task(database: Database, watch: Watch) -> 
         await operator.press("w")
         await operator.sees("▸ It depends on task 900 fetch")
         await operator.press("enter")
-        await operator.until(lambda: operator.console.session.task_id == 900)
+        await operator.until(lambda: operator.console.databases.opened.task.id == 900)
         await operator.sees("900  fetch")
 
 

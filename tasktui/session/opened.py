@@ -1,0 +1,54 @@
+"""Opened: the arguments with which the screens of a database were opened last."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from runner.filter.fields import NEWEST, Sort
+
+
+@dataclass(slots=True)
+class OpenedList:
+    """The arguments of the task list.
+
+    Args:
+        sort: order of the list.
+    """
+
+    filter_text: str = ""
+    sort: Sort = NEWEST
+
+
+@dataclass(slots=True)
+class OpenedTask:
+    """The arguments of the screen of a task.
+
+    Args:
+        id: the open task; None if none is open.
+        ids: tasks of the list that it was opened from.
+    """
+
+    id: int | None = None
+    ids: Sequence[int] = ()
+
+
+@dataclass(slots=True)
+class OpenedTarget:
+    """The arguments of the runners and of the audit.
+
+    Args:
+        target: initial cursor: a runner id, or the target of an operation; empty once the screen has moved there.
+        has_new_change: True after a change on another screen than the audit, until the audit has looked for it.
+    """
+
+    target: str = ""
+    has_new_change: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The arguments by the name of the screen; a screen and its twin of a past time share them."""
+
+    tasks: OpenedList = field(default_factory=OpenedList)
+    task: OpenedTask = field(default_factory=OpenedTask)
+    runners: OpenedTarget = field(default_factory=OpenedTarget)
+    audit: OpenedTarget = field(default_factory=OpenedTarget)
