@@ -48,10 +48,10 @@ async def make_due(database: Database, seconds: float) -> None:
 @ON_ONE_DATABASE
 async def test_a_schedule_is_shown_with_its_rule_and_its_next_run(database: Database, watch: Watch) -> None:
     soon = (datetime.now(UTC).minute + 30) % 60  # No tick becomes due during the test.
-    await add(database)
+    await add(database, rule="every 30d")
     await add(database, "mail.digest", f"{soon} * * * *")
     async with watch("schedules", (120, 40)) as operator:
-        await operator.sees("carts.remind", "every 1 h", f"hourly at :{soon:02}", "NEXT HOUR", "◆")
+        await operator.sees("carts.remind", "every 30 d", f"hourly at :{soon:02}", "NEXT HOUR", "◆")
         await operator.sees("Next in")
         # A time that is near has a space in front of it, in place of the line.
         await operator.until(lambda: re.search(r"\bnow [ ─]", operator.text))
