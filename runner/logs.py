@@ -25,9 +25,9 @@ CURRENT_TASK: contextvars.ContextVar[Claimed | None] = contextvars.ContextVar("r
 
 
 def payload_secrets() -> list[str]:
-    """The secrets in the payload of the task that the current context executes."""
+    """The secrets in the payload and the headers of the task that the current context executes."""
     current = CURRENT_TASK.get()
-    return [] if current is None else secrets(current.payload or "{}")
+    return [] if current is None else secrets(current.payload or "{}", current.headers)
 
 
 class TaskFilter(logging.Filter):

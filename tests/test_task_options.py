@@ -92,7 +92,7 @@ BAD = {
     "tags": "red",
     "after": (),
     "bucket": 1_000,
-    "trace": "\0",
+    "headers": "\0",
     "submitted_by": "\0",
 }
 

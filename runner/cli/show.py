@@ -37,7 +37,7 @@ from runner.text.times import format_moment
 MOST_LINES = 1_000
 """Log lines to print."""
 
-JSON_TEXTS = ("payload", "result")
+JSON_TEXTS = ("payload", "result", "headers")
 
 
 async def show(  # noqa: PLR0913 - the options of the command

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from runner.client.results import TaskHandle
 from runner.client.submission import Submission, Submitter
 from runner.errors import InvalidEdit, InvalidHandler, InvalidTask
-from runner.handlers.call_options import CallNumber, CallText, Duplicate, require_call_text
+from runner.handlers.call_options import CallNumber, CallOptions, CallText, Duplicate, require_call_text
 from runner.handlers.context import Context
 from runner.handlers.dependencies import Parent, ParentHandler, declared
 from runner.handlers.functions import signature_of
@@ -99,6 +99,7 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
         retry: str | None = None,
         timeout: Delay | None = None,
         tags: Iterable[str] = (),
+        headers: Mapping[str, str] | None = None,
         bucket: CallNumber | None = None,
         tenant: CallText | None = None,
         hosts: str | Iterable[str] | None = None,
@@ -125,6 +126,7 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
             retry: retry plan as text.
             timeout: time allowed for one attempt: text ("30s"), seconds or timedelta.
             tags: words to search by.
+            headers: short texts by name that travel with the task to `ctx.headers`, such as {"request-id": "a1"}.
             bucket: 0 to 999, which spreads tasks over runners, or a function of the call's arguments; default: random.
             tenant: customer, account or host of the task, for limits, or a function of the call's arguments.
             hosts: names of the hosts that may take it: "web-3", ["web-1", "web-2"], "same" (this host) or "any".
@@ -141,9 +143,12 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
             InvalidTask, InvalidHandler: a value is not valid, or a function takes arguments that the handler lacks.
         """
         fields, call_options = read_options(locals(), self.defaults.call_options)
+        return self._with(fields, call_options, tx)
+
+    def _with(self, fields: dict[str, Any], call_options: CallOptions, tx: object) -> Submission[P, R]:
         call_options.require(self.signature)
-        if retry is not None:
-            fields["retry"] = str(load_retry(retry))
+        if "retry" in fields:
+            fields["retry"] = str(load_retry(fields["retry"]))
         return Submission(self, NewTask(self.name, **{**self.submit_defaults, **fields}), call_options, tx)
 
 

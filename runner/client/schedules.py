@@ -15,6 +15,7 @@ from runner.handlers.options import SCHEDULE_OPTIONS, SETTABLE, ScheduledTaskOpt
 from runner.handlers.registry import REGISTRY, Handler
 from runner.handlers.schedules import SCHEDULES, DeclaredSchedule, check_id, write_options
 from runner.model.duration import parse_duration
+from runner.model.headers import require_headers
 from runner.model.outcome import Delay
 from runner.model.schedule import ScheduleSpec
 from runner.policy.schedule import write_rule
@@ -112,6 +113,9 @@ def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if "tags" in values:
         tags_as_json(values["tags"])  # rejects a single string, which would become a list of letters
         values["tags"] = list(values["tags"])
+    if "headers" in values:
+        require_headers("headers", values["headers"])
+        values["headers"] = dict(values["headers"])
     if "hosts" in values:
         values["hosts"] = host_list(values["hosts"])
     return values

@@ -49,7 +49,7 @@ class TaskColumns(models.Model):
     order_key = models.TextField(null=True)
     order_on_failure = models.TextField(null=True)
     tags = JsonTextField(null=True)
-    trace = models.TextField(null=True)
+    headers = JsonTextField(null=True)
     submitted_at = models.DateTimeField()
     submitted_by = models.TextField(null=True)
     attempt = models.IntegerField()

@@ -6,7 +6,7 @@ import logging
 import math
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from runner.errors import InvalidProgress, NoTransaction
 from runner.handlers.dependencies import BatchResult
 from runner.handlers.functions import is_named, signature_of
+from runner.model.headers import NO_HEADERS
 from runner.text.redact import hide, secrets
 
 if TYPE_CHECKING:
@@ -122,25 +123,33 @@ def checkpoint(notes: Notes, state: Any) -> Awaitable[None]:
 
 
 class AttemptLogger(logging.LoggerAdapter[logging.Logger]):
-    """Writes to the log of the runner and to the log of the attempt, both without the secrets of the payload.
+    """Writes to the log of the runner and to the log of the attempt, both without the secrets of the task.
 
     Args:
         logger: the logger of the runner.
         extra: the fields of every record.
         notes: receives the lines.
         payload: the payload of the task as JSON text.
+        headers: its headers as JSON text; None without any.
     """
 
-    def __init__(self, logger: logging.Logger, extra: dict[str, object], notes: Notes, payload: str) -> None:
+    def __init__(
+        self,
+        logger: logging.Logger,
+        extra: dict[str, object],
+        notes: Notes,
+        payload: str,
+        headers: str | None = None,
+    ) -> None:
         super().__init__(logger, extra)
         self._notes = notes
-        self._payload = payload
+        self._texts = payload, headers
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Log one message; the attempt keeps it from the level info on, for any level of the logger."""
         if level >= logging.INFO:
             self._notes.line(level, _text(msg, args, kwargs.get("exc_info")))
-        if self.isEnabledFor(level) and (values := secrets(self._payload)):
+        if self.isEnabledFor(level) and (values := secrets(*self._texts)):
             msg, args = hide(_text(msg, args, None), values), ()
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # name the line of the handler, not this one
         super().log(level, msg, *args, **kwargs)
@@ -196,6 +205,7 @@ class Context:
         handler: name of the handler.
         queue: name of the queue.
         notes: receives checkpoints, progress and log lines.
+        headers: the texts that came with the task, by name; read-only.
     """
 
     id: int
@@ -211,6 +221,7 @@ class Context:
     handler: str = ""
     queue: str = ""
     notes: Notes = field(default_factory=MemoryNotes, repr=False, compare=False)
+    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS, repr=False)
 
     def transaction(self) -> OwnTransaction:
         """Open a transaction on the task database whose commit completes this task.

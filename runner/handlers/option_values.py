@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from runner.errors import InvalidTask
 from runner.model.duration import LONGEST_SECONDS, parse_duration
+from runner.model.headers import HEADERS_LIMIT, require_headers, write_headers
 from runner.model.text_limits import require_json, require_name, require_storable, require_text
 from runner.text.times import EARLIEST, LATEST, parse_moment
 
@@ -68,6 +69,29 @@ def tags_as_json(tags: Iterable[str]) -> str | None:
     for word in words:
         require_text("tags", word)
     return json.dumps(words) if words else None
+
+
+def parse_headers(name: str, value: Any, _clock: Clock) -> str | None:
+    """Read headers: a mapping, or texts such as request-id=a1; a later one replaces an earlier one of its name."""
+    if isinstance(value, tuple):
+        pairs = [text.partition("=") for text in value]
+        if bad := next((text for text, (_, sign, _) in zip(value, pairs, strict=True) if not sign), None):
+            raise InvalidTask(field=name, value=bad[:80], why="expected name=value, such as request-id=a1")
+        value = {header: text for header, _, text in pairs}
+    return headers_as_json(value)
+
+
+def headers_as_json(headers: Any) -> str | None:
+    """Write headers as JSON."""
+    require_headers("headers", headers)
+    return write_headers(headers)
+
+
+def check_headers(name: str, value: Any) -> None:
+    """Reject text that is not a JSON object of headers."""
+    require_storable(name, value, HEADERS_LIMIT)
+    require_json(name, value)
+    require_headers(name, json.loads(value))
 
 
 def check_text(name: str, value: Any, limit: int = 10_000) -> None:

@@ -19,12 +19,15 @@ from runner.handlers.call_options import (
 from runner.handlers.dependencies import check_parents, dependencies, parse_parents
 from runner.handlers.option_values import (
     Parse,
+    check_headers,
     check_name,
     check_seconds,
     check_tags,
     check_text,
     check_time,
     duration_as_seconds,
+    headers_as_json,
+    parse_headers,
     parse_integer,
     parse_seconds,
     parse_tags,
@@ -167,6 +170,16 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         help="A word to search by; may be repeated.",
     ),
     TaskOption(
+        name="headers",
+        type="json",
+        column="headers",
+        flag="header",
+        parse=parse_headers,
+        convert=headers_as_json,
+        check=check_headers,
+        help="A text that travels with the task: request-id=a1; may be repeated.",
+    ),
+    TaskOption(
         name="after",
         type=None,
         parse=lambda _name, value, _clock: parse_parents(value),
@@ -254,7 +267,6 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         default="call",
         help="If the task before it with this order key fails: wait for it, cancel this task, or run it.",
     ),
-    TaskOption(name="trace", column="trace", parse=None, check=check_text),
     TaskOption(name="submitted_by", column="submitted_by", parse=None, check=check_text),
 )
 """All task options, in the order of `handler.options` and of the command line."""
@@ -281,6 +293,7 @@ class ScheduledTaskOptions(TypedDict, total=False):
     timeout: Delay
     expires: Delay
     tags: Iterable[str]
+    headers: Mapping[str, str]
     bucket: int
     tenant: str
     hosts: str | Iterable[str]

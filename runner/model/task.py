@@ -159,6 +159,11 @@ class Claimed(NamedTuple):
     """The hosts that may take it; empty for all."""
     address: str | None = None
     """The address of its row after the claim, on PostgreSQL; None after a change of the row."""
+    headers: str | None = None
+    """Its headers as JSON text; None without any."""
+    tenant: str | None = None
+    tags: str | None = None
+    """Its tags as JSON text; None without any."""
 
     @property
     def late(self) -> float | None:
@@ -275,7 +280,7 @@ class NewTask(NamedTuple):
         retry: retry plan as text.
         timeout: seconds allowed for one attempt.
         tags: JSON array of strings, as text.
-        trace: W3C traceparent.
+        headers: texts by name that travel with the task, as a JSON object.
         submitted_by: name of the submitter.
         bucket: 0 to BUCKETS - 1; None for a random one.
         tenant: customer, account or host that it belongs to, for limits per tenant.
@@ -299,7 +304,7 @@ class NewTask(NamedTuple):
     retry: str | None = None
     timeout: float | None = None
     tags: str | None = None
-    trace: str | None = None
+    headers: str | None = None
     submitted_by: str | None = None
     bucket: int | None = None
     tenant: str | None = None

@@ -243,7 +243,7 @@ def _value(name: str, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     applies only to an absent column, so NULL becomes the default here for columns that have one.
     """
     match name:
-        case "payload" | "tags" | "parents":
+        case "payload" | "tags" | "headers" | "parents":
             return sa.cast(column, JsonText)
         case "queue" | "hosts":
             return sa.func.coalesce(column, sa.literal_column("'default'" if name == "queue" else "''"))

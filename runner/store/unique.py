@@ -82,7 +82,8 @@ def _lock_waiting(tables: Tables, driver: sa.Dialect, *, shared: bool) -> Prepar
 def _replace_statement(tables: Tables, driver: sa.Dialect, notify: bool) -> Prepared:
     dialect, task = DIALECTS[driver.name], tables.task
     new, match = dialect.one_by_one(dialect.rows("new", NEWER_COLUMNS), task, same_id)
-    options = {name: new.c[name] for name in DEFAULTS_TO_OLD} | {"tags": sa.cast(new.c.tags, JsonText)}
+    options: dict[str, Any] = {name: new.c[name] for name in DEFAULTS_TO_OLD}
+    options |= {name: sa.cast(new.c[name], JsonText) for name in ("tags", "headers")}
     asked = db_later(sa.func.coalesce(new.c.run_at, db_now()), sa.func.coalesce(new.c.delay, 0))
     latest = db_later(task.c.submitted_at, new.c.longest)
     run_at = sa.case((latest < asked, latest), else_=asked)

@@ -115,18 +115,18 @@ def redact(value: Any, *, reveal: bool = False, levels: int = MOST_LEVELS) -> An
     }
 
 
-def secrets(payload: str) -> list[str]:
-    """The values of secret fields that are long enough to search for, longest first.
+def secrets(payload: str, headers: str | None = None) -> list[str]:
+    """The values of secret fields and headers that are long enough to search for, longest first.
 
     Args:
         payload: JSON text.
+        headers: JSON text; None without any.
     """
-    if "\\" not in payload and _SECRET_IN_TEXT.search(payload) is None:  # cheap, because each log line asks
-        return []
-    try:
-        texts = set(_secret_texts(json.loads(payload), secret=False))
-    except (ValueError, RecursionError):
-        return []
+    texts: set[str] = set()
+    for text in (payload, headers or ""):
+        if "\\" in text or _SECRET_IN_TEXT.search(text):  # cheap, because each log line asks
+            with suppress(ValueError, RecursionError):
+                texts |= set(_secret_texts(json.loads(text), secret=False))
     return sorted(texts, key=len, reverse=True)
 
 

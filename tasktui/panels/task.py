@@ -275,10 +275,10 @@ def trouble(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> li
 
 
 def payload(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> list[Row]:
-    """The payload, and the result if there is one."""
+    """The payload, and the result and the headers if there are any."""
     rows: list[Row] = []
     most = None if unfold else FOLDED_ROWS
-    for name in ("payload", "result"):
+    for name in ("payload", "result", "headers"):
         value = decode(getattr(detail, name), reveal=reveal)
         if value is not None:
             hidden = decode(getattr(detail, name)) != decode(getattr(detail, name), reveal=True)

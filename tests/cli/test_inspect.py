@@ -29,8 +29,9 @@ def hostile(store: Store) -> int:
 
     async def arrange(tx: Transaction) -> int:
         task = tx.tables.task
-        values = dict.fromkeys(("queue", "handler", "key", "submitted_by", "trace"), EVIL)
+        values = dict.fromkeys(("queue", "handler", "key", "submitted_by"), EVIL)
         values |= {"payload": json.dumps({EVIL: EVIL, "token": EVIL}), "tags": json.dumps([EVIL])}
+        values["headers"] = json.dumps({EVIL: EVIL, "cookie": EVIL})
         return int((await tx.execute(sa.insert(task).values(values).returning(task.c.id))).scalar_one())
 
     id = store.write(arrange)

@@ -51,6 +51,22 @@ def test_a_task_is_stored_as_typed(cli: Call, store: Store) -> None:
     assert json.loads(task["tags"]) == ["t1", "t2"]
 
 
+@pytest.mark.both_databases
+def test_headers_are_stored_and_shown_without_secrets(cli: Call, store: Store) -> None:
+    given = ("--header", "request-id=a=1", "--header", "authorization=hunter-22-x")
+    id = cli("submit", "a.b", *given, "--json").document["id"]
+    (task,) = store.tasks()
+    assert json.loads(task["headers"]) == {"request-id": "a=1", "authorization": "hunter-22-x"}
+    shown = {"request-id": "a=1", "authorization": "***"}
+    assert cli("show", str(id), "--json").document["headers"] == shown
+    text = cli("show", str(id)).out
+    assert "request-id" in text
+    assert "hunter" not in text
+    refused = cli("submit", "a.b", "--header", "request-id")
+    assert "expected name=value, such as request-id=a1" in refused.err
+    assert len(store.tasks()) == 1
+
+
 def test_a_sequence_behind_the_ids_is_advanced_first(cli: Call, store: Store) -> None:
     async def set_back(tx: Transaction) -> None:
         await tx.execute(sa.insert(tx.tables.task).values(id=1000, handler="mail.send", payload="{}"))

@@ -33,6 +33,7 @@ FIRST: dict[str, Any] = {
     "tenant": "acme",
     "hosts": "web-3",
     "tags": '["vip"]',
+    "headers": '{"user": "ana"}',
 }
 
 

@@ -1,5 +1,7 @@
 """Hostile content passes through every verb on both databases."""
 
+import json
+
 import psycopg
 import pytest
 import sqlalchemy as sa
@@ -95,7 +97,7 @@ async def test_unstorable_characters_become_visible(database: Database, runner: 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:12])
 async def test_any_printable_name_goes_through_every_verb(database: Database, name: str) -> None:
     runner = await Runner.enter(database, name)
-    task_id = await put(database, name, queue=name, key=name, trace=name, submitted_by=name)
+    task_id = await put(database, name, queue=name, key=name, headers=json.dumps({"user": name}), submitted_by=name)
     (head,) = await database.write(survey)
     assert (head.lane.queue, head.lane.handler) == (name, name)
     (task,) = await runner.claim()
@@ -105,6 +107,7 @@ async def test_any_printable_name_goes_through_every_verb(database: Database, na
     await runner.end(again, Done('{"a": 1}'))
     row = await row_of(database, task_id)
     assert [row[column] for column in ("queue", "handler", "key", "state")] == [name, name, name, "succeeded"]
+    assert json.loads(row["headers"]) == {"user": name}
 
 
 @pytest.mark.parametrize("text", ["\x1b[2J", "\u202eevil", "e\u0301\u2028", "'; --", " ", "\U0010ffff"])

@@ -63,7 +63,7 @@ ODD_ROWS = [
     {"max_attempts": "2147483647"},
     {"releases": "1000000000"},
     {"runner_id": "777", "host": "'elsewhere'", "claimed_at": "CURRENT_TIMESTAMP"},
-    {"tags": "'7'", "trace": "'nonsense'", "error": "'old'"},
+    {"tags": "'7'", "headers": '\'{"a": [1], "b": "c"}\'', "error": "'old'"},
 ]
 
 IDLE_ROWS: list[dict[str, str]] = [
@@ -80,6 +80,7 @@ WRONG_VALUES = {
     "priority": ["0", "99", "-1", "'abc'", "NULL"],
     "handler": ["''", "NULL", f"'{'x' * 201}'"],
     "queue": ["''", "NULL", f"'{'x' * 201}'"],
+    "headers": ["'nonsense'", "'[\"a\"]'", "'7'", f'\'{{"a": "{"x" * 8_192}"}}\''],
     "state": ["'nonsense'", "'dead'", "'WAITING'", "NULL"],
     "max_attempts": ["0", "-1"],
     "timeout": ["0", "-1", "1e9", "'abc'"],

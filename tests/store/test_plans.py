@@ -243,7 +243,7 @@ async def test_a_full_scan_is_detected(watched: tuple[Database, Watch]) -> None:
     await fill(database, SOME)
     task = database.tables.task
     async with looking.seeing() as cost, database.reading() as tx:
-        await tx.rows(sa.select(task.c.id).where(task.c.trace == "x"))
+        await tx.rows(sa.select(task.c.id).where(task.c.host == "x"))
     assert cost.whole == {"task"}
     assert cost.rows >= SOME / 2
 

@@ -25,7 +25,7 @@ UNSTORABLE: dict[str, dict[str, Any]] = {
     "NUL in the queue": {"queue": "a\0b"},
     "NUL in the key": {"key": "a\0b"},
     "NUL in the tags": {"tags": '["\0"]'},
-    "NUL in the trace": {"trace": "\0"},
+    "NUL in the headers": {"headers": '{"a": "\0"}'},
     "NUL in the submitter": {"submitted_by": "\0"},
     "NUL in the payload": {"payload": '{"a": "\0"}'},
     "NUL as an escape": {"payload": '{"a": ["\\u0000"]}'},
@@ -62,6 +62,12 @@ UNSTORABLE: dict[str, dict[str, Any]] = {
     "tags that are no JSON": {"tags": "red, green"},
     "tags that are no array": {"tags": '{"red": 1}'},
     "tags with NUL as an escape": {"tags": '["\\u0000"]'},
+    "headers that are no JSON": {"headers": "traceparent"},
+    "headers that are no object": {"headers": '["a"]'},
+    "a header that is no text": {"headers": '{"a": 1}'},
+    "a header without a name": {"headers": '{"": "a"}'},
+    "a header with two lines": {"headers": '{"a": "1\\n2"}'},
+    "headers with NUL as an escape": {"headers": '{"a": "\\u0000"}'},
 }
 
 LETTERS = [
@@ -121,10 +127,12 @@ async def test_an_empty_submit_returns_no_ids(database: Database) -> None:
 
 async def test_tasks_of_one_batch_may_leave_different_things_to_the_defaults(database: Database) -> None:
     moment = datetime(2030, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
-    full = NewTask("a", '{"x": 1}', "slow", "k", 9, moment, None, None, None, 7, "1m", 2.5, '["red"]', "00-ab", "me")
+    full = NewTask(
+        "a", '{"x": 1}', "slow", "k", 9, moment, None, None, None, 7, "1m", 2.5, '["red"]', '{"a": "1"}', "me"
+    )
     ids = await database.write(submit_many, [NewTask("b"), full, NewTask("c", delay=60)])
     bare, complete, later = [await live(database, task_id) or {} for task_id in ids]
-    for name in ("payload", "queue", "key", "priority", "max_attempts", "retry", "timeout", "tags", "trace"):
+    for name in ("payload", "queue", "key", "priority", "max_attempts", "retry", "timeout", "tags", "headers"):
         assert complete[name] == getattr(full, name), name
     assert (complete["run_at"], complete["submitted_by"]) == (moment, "me")
     assert (bare["payload"], bare["queue"], bare["priority"], bare["key"]) == ("{}", "default", 1, None)

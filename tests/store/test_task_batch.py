@@ -32,7 +32,7 @@ SAID: dict[str, dict[str, Any]] = {
         "retry": "30s",
         "timeout": 1.5,
         "tags": '["red"]',
-        "trace": "00-1-2-3",
+        "headers": '{"traceparent": "00-1-2-3"}',
         "submitted_by": "somebody",
         "bucket": 17,
     },

@@ -129,7 +129,10 @@ async def test_duplicates_are_counted_for_the_task_that_holds_the_key(database: 
 
 
 async def test_replace_gives_a_waiting_task_the_new_values(database: Database) -> None:
-    first = await put(database, once(payload='{"a": 1}', delay=60, key="old", priority=5, tags='["red"]', bucket=3))
+    first = await put(
+        database,
+        once(payload='{"a": 1}', delay=60, key="old", priority=5, tags='["red"]', headers='{"a": "1"}', bucket=3),
+    )
     before = await row_of(database, first.ids[0])
     got = await put(database, once(payload='{"a": 2}', delay=600, key="new", on_duplicate=REPLACE))
     assert got == SubmitResult(first.ids, frozenset({0}), frozenset({0}))

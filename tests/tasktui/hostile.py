@@ -68,9 +68,9 @@ async def fill(database: Database, text: str) -> int:
         The id of the live task.
     """
     name = text[:NAME_LIMIT]
-    values: dict[str, Any] = dict.fromkeys(("key", "error", "submitted_by", "host", "trace"), text)
+    values: dict[str, Any] = dict.fromkeys(("key", "error", "submitted_by", "host"), text)
     payload, names = json.dumps({text: text}), json.dumps([text])
-    id = await add_live(database, name, queue=name, payload=payload, tags=names, **values)
+    id = await add_live(database, name, queue=name, payload=payload, headers=payload, tags=names, **values)
     past: dict[str, Any] = dict.fromkeys(("key", "error"), text)
     await add_past(database, id + 1_000, State.DEAD, handler=name, queue=name, result=payload, **past)
     tried: dict[str, Any] = dict.fromkeys(("message", "error_type", "traceback", "host", "fingerprint"), text)

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias, get_args
 import sqlalchemy as sa
 
 from runner.db.types import BigId, Instant, JsonText, Name, db_now, random_below
+from runner.model.headers import HEADERS_LIMIT
 from runner.model.task import (
     BUCKETS,
     DEFAULT_QUEUE,
@@ -92,7 +93,8 @@ def _submit_columns() -> list[sa.Column[Any] | sa.CheckConstraint]:
         # The effect of a failed predecessor in the order key; null is "wait".
         sa.Column("order_on_failure", sa.Text),
         sa.Column("tags", JsonText),
-        sa.Column("trace", sa.Text),
+        # Texts by name that travel with the task, such as the position in a trace: a JSON object.
+        sa.Column("headers", JsonText),
         sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("submitted_by", sa.Text),
     ]
@@ -155,6 +157,7 @@ def _live_rules() -> list[sa.CheckConstraint]:
     """Checks for rows inserted by hand, which must never break a claim, a list or a settle."""
     return [
         one_of("state", LIVE),
+        sa.CheckConstraint(f"length(CAST(headers AS TEXT)) <= {HEADERS_LIMIT}", name="headers_length"),
         sa.CheckConstraint("priority between 1 and 9", name="priority"),
         sa.CheckConstraint("max_attempts >= 1", name="max_attempts"),
         sa.CheckConstraint(f"bucket between 0 and {BUCKETS - 1}", name="bucket"),
@@ -175,6 +178,7 @@ def _live_rules() -> list[sa.CheckConstraint]:
             sa.CheckConstraint("expires_at >= '1970-01-01Z' and expires_at < '9999-01-01Z'", name="expires_at"),
             sa.CheckConstraint("hosts_until >= '1970-01-01Z' and hosts_until < '9999-01-01Z'", name="hosts_until"),
             sa.CheckConstraint("json_typeof(payload) = 'object'", name="payload"),
+            sa.CheckConstraint("json_typeof(headers) = 'object'", name="headers"),
         ),
         *_on_sqlite(
             sa.CheckConstraint(
@@ -196,6 +200,9 @@ def _live_rules() -> list[sa.CheckConstraint]:
                 name="hosts_until",
             ),
             sa.CheckConstraint("json_valid(payload) and json_type(payload) = 'object'", name="payload"),
+            sa.CheckConstraint(
+                "headers is null or json_valid(headers) and json_type(headers) = 'object'", name="headers"
+            ),
             # SQLite would accept text in a number column and bytes in a text column. An update evaluates the checks of
             # the columns that it sets: those that a claim sets have a check of their own.
             sa.CheckConstraint(

@@ -153,14 +153,15 @@ def _reject_constant(constant: str) -> None:
     raise NotFinite(constant)
 
 
-def redact_outcome(outcome: Outcome, payload: str) -> Outcome:
-    """Mask the values of secret payload fields in the reason and the failure of an outcome.
+def redact_outcome(outcome: Outcome, payload: str, headers: str | None = None) -> Outcome:
+    """Mask the values of secret payload fields and headers in the reason and the failure of an outcome.
 
     Args:
         outcome: the outcome of an attempt.
         payload: the payload of the task as JSON text.
+        headers: its headers as JSON text; None without any.
     """
-    if not isinstance(outcome, (Retry, Dead, Outage)) or not (values := secrets(payload)):
+    if not isinstance(outcome, (Retry, Dead, Outage)) or not (values := secrets(payload, headers)):
         return outcome
     if isinstance(outcome, Outage):
         return replace(outcome, failure=_redact_failure(outcome.failure, values))

@@ -38,6 +38,7 @@ from runner.handlers.context import AttemptLogger, Context, KeptNotes, MemoryNot
 from runner.handlers.dependencies import BatchResult, ParentResults
 from runner.handlers.functions import call_on_loop, end_copy
 from runner.logs import CURRENT_TASK, log_exception
+from runner.model.headers import NO_HEADERS, read_headers
 from runner.model.outcome import Cancelled, Dead, Done, Failure, Interrupted, Outcome, Release, Retry
 from runner.resource_limits import SPARE_THREADS, reached_limit, require_threads
 from runner.text.sanitize import count_noun
@@ -156,7 +157,7 @@ class Executor:
         if running.notes is not None and running.notes.unsaved is not None:
             with contextlib.suppress(asyncio.CancelledError):  # it is stored, and the body has ended
                 await running.notes.save_kept()
-        redacted = redact_outcome(outcome, running.task.payload or "{}")
+        redacted = redact_outcome(outcome, running.task.payload or "{}", running.task.headers)
         if running.error is not None:
             clear_frames(running.error)
             if redacted != outcome:
@@ -361,9 +362,10 @@ class Executor:
         elif self._open_tx is not None:
             open_tx = partial(self._open_tx, running)
         ids = (task.id, task.key, task.attempt, task.max_attempts, task.fence, deadline)
-        logger = AttemptLogger(log, extra, notes, task.payload or "{}")
+        logger = AttemptLogger(log, extra, notes, task.payload or "{}", task.headers)
         parents = BatchResult.read(task.parents, self._parents(running) if task.parents and self._parents else None)
-        return Context(*ids, logger, running.stop, open_tx, parents, task.handler, task.queue, notes)
+        headers = NO_HEADERS if task.headers is None else read_headers(task.headers)
+        return Context(*ids, logger, running.stop, open_tx, parents, task.handler, task.queue, notes, headers)
 
     def resize(self, threads: int) -> None:
         """Set the number of threads. Functions that already run finish in the old pool."""

@@ -137,7 +137,7 @@ class AttemptNotes:
         if self._line_count == MOST_LINES + 1:
             text = f"further lines are not kept: an attempt has at most {MOST_LINES:,}"
         task = self.running.task
-        masked = hide(text, secrets(task.payload or "{}"))
+        masked = hide(text, secrets(task.payload or "{}", task.headers))
         line = LogLine(task.id, task.fence, self._line_count, task.attempt, datetime.now(UTC), level, masked)
         self.lines.append(line)
         self._writer.changed.add(self)

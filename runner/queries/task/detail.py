@@ -114,7 +114,7 @@ class TaskDetail:
         result: its result, JSON text; None if there is none.
         retry: its retry plan as text; None for the handler's plan.
         timeout: seconds that an attempt may take; None for the handler's timeout.
-        trace: the W3C traceparent of its submit.
+        headers: its headers, JSON text; None without any.
         bucket: its bucket, from 0 to 999.
         unique: its unique key and the key's holder; None if it has no unique key.
         deadline_at: when the current attempt times out.
@@ -144,7 +144,7 @@ class TaskDetail:
     retry: str | None
     timeout: float | None
     tags: tuple[str, ...]
-    trace: str | None
+    headers: str | None
     submitted_by: str | None
     deadline_at: datetime | None
     attempts: tuple[Attempt, ...]
@@ -212,7 +212,7 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         handler_retry=handler_retry,
         timeout=number(row["timeout"]),
         tags=texts(row["tags"]),
-        trace=text(row["trace"]),
+        headers=text(row["headers"]),
         submitted_by=text(row["submitted_by"]),
         deadline_at=moment(row.get("deadline_at")),
         started_at=moment(row.get("started_at")),
@@ -340,5 +340,4 @@ def _rest(detail: TaskDetail) -> Iterator[tuple[str, object]]:
     yield "timeout", formatting.age(detail.timeout) if detail.timeout is not None else None
     yield "tags", ", ".join(detail.tags)
     yield "bucket", detail.bucket
-    yield "trace", detail.trace
     yield from ((name.replace("_", " "), value) for name, value in detail.options.items())

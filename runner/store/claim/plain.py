@@ -53,6 +53,9 @@ LIMIT = sa.bindparam("limit", type_=sa.Integer)
 PAYLOAD_LIMIT = sa.bindparam("payload_limit", type_=sa.BigInteger)
 RUNNER_ID = sa.bindparam("runner_id", type_=sa.BigInteger)
 
+LONGEST_TAGS = 10_000
+"""Maximum size in bytes of tags that a runner loads, those of any submit; plain SQL may store more."""
+
 NO_LIMIT = 2**62
 """More bytes than any payload has."""
 
@@ -315,6 +318,7 @@ def returned(task: sa.Table, dialect: Dialect, fields: Sequence[str] = Claimed._
     made: dict[str, sa.ColumnElement[Any]] = {
         # A few large payloads of plain inserts must not fill the memory of the runner.
         "payload": sa.case((size <= PAYLOAD_LIMIT, task.c.payload)),
+        "tags": sa.case((byte_count(task.c.tags) <= LONGEST_TAGS, task.c.tags)),
         "oversize": sa.case((size > PAYLOAD_LIMIT, size)),
         "expires_in": seconds_until(task.c.expires_at),
         "address": ctid(task) if dialect.row_addresses else sa.null(),

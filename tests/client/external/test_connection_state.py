@@ -25,7 +25,7 @@ LATER = datetime(2100, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 async def test_every_option_is_stored(application: Application, database: Database, books: Books, send: Send) -> None:
     call = send.options(
         tx=application.tx, run_at=LATER, priority=9, key="ö'%s", queue="$1", max_attempts=2, retry="30s",
-        timeout="1m", tags=["red"],
+        timeout="1m", tags=["red"], headers={"user": "ö"},
     )  # fmt: skip
     handle = await application.submit(call, 7)
     await application.commit()
@@ -34,6 +34,7 @@ async def test_every_option_is_stored(application: Application, database: Databa
     assert (row.id, row.payload, row.run_at, row.priority) == (handle, '{"number":7}', LATER, 9)
     assert (row.key, row.queue, row.max_attempts, row.retry) == ("ö'%s", "$1", 2, "30s")
     assert (row.timeout, row.tags) == (60.0, '["red"]')
+    assert row.headers == '{"user": "\\u00f6"}'
 
 
 @EACH_KIND

@@ -63,7 +63,7 @@ def _task(op: Operations) -> None:
         sa.Column("order_key", sa.Text),
         sa.Column("order_on_failure", sa.Text),
         sa.Column("tags", JsonText),
-        sa.Column("trace", sa.Text),
+        sa.Column("headers", JsonText),
         sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("submitted_by", sa.Text),
         # Present state.
@@ -138,6 +138,9 @@ def _task_rules() -> list[sa.CheckConstraint]:
         sa.CheckConstraint("length(queue) between 1 and 200", name="queue"),
         sa.CheckConstraint("length(tenant) between 1 and 200", name="tenant"),
         sa.CheckConstraint("length(hosts) <= 1000", name="hosts"),
+        _on("postgresql", "headers", "json_typeof(headers) = 'object'"),
+        _on("sqlite", "headers", "headers is null or json_valid(headers) and json_type(headers) = 'object'"),
+        sa.CheckConstraint("length(CAST(headers AS TEXT)) <= 8192", name="headers_length"),
         sa.CheckConstraint(
             "order_on_failure = 'wait' or order_on_failure = 'cancel' or order_on_failure = 'run'",
             name="order_on_failure",
@@ -211,7 +214,7 @@ def _task_history(op: Operations) -> None:
         sa.Column("order_key", sa.Text),
         sa.Column("order_on_failure", sa.Text),
         sa.Column("tags", JsonText),
-        sa.Column("trace", sa.Text),
+        sa.Column("headers", JsonText),
         sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("submitted_by", sa.Text),
         # Final state.

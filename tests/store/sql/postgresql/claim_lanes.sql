@@ -210,4 +210,7 @@ RETURNING
     extract(epoch from task.expires_at - statement_timestamp())::float AS anon_5,
     (date_part('epoch', task.claimed_at) * 1000000)::bigint AS anon_6,
     task.hosts,
-    task.ctid;
+    task.ctid,
+    task.headers,
+    task.tenant,
+    CASE WHEN (octet_length(task.tags::text) <= :param_1::INTEGER) THEN task.tags END AS anon_7;

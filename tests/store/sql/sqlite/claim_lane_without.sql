@@ -182,4 +182,7 @@ RETURNING
     CASE WHEN (length(cast(payload as blob)) > :payload_limit) THEN length(cast(payload as blob)) END AS anon_4,
     ((julianday(expires_at) - julianday('now')) * 86400.0) AS anon_5,
     claimed_at AS anon_6,
-    NULL AS anon_7;
+    NULL AS anon_7,
+    headers,
+    tenant,
+    CASE WHEN (length(cast(tags as blob)) <= :param_2) THEN tags END AS anon_8;

@@ -178,4 +178,7 @@ RETURNING
     ((julianday(expires_at) - julianday('now')) * 86400.0) AS anon_5,
     claimed_at AS anon_6,
     hosts,
-    NULL AS anon_7;
+    NULL AS anon_7,
+    headers,
+    tenant,
+    CASE WHEN (length(cast(tags as blob)) <= :param_5) THEN tags END AS anon_8;
