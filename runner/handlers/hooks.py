@@ -209,8 +209,8 @@ def around_submit(function: AroundSubmit) -> AroundSubmit:
 
     Example:
         >>> @around_submit
-        ... def trace(tasks: list[NewTask]) -> Generator[list[NewTask], SubmitResult, None]:
-        ...     yield [task._replace(trace=current_traceparent()) for task in tasks]
+        ... def stamp(tasks: list[NewTask]) -> Generator[list[NewTask], SubmitResult, None]:
+        ...     yield [task._replace(submitted_by=current_user()) for task in tasks]
     """
     _register("around_submit", function)
     return function
