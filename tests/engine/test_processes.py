@@ -327,7 +327,7 @@ async def test_the_stack_of_each_executor_is_in_the_log_of_the_attempt(harness: 
     assert stacks[2][0].startswith(f"process {pid}, ")
     assert "process_handlers.py" in stacks[2][1]
     assert "probably C code holds the interpreter lock" in stacks[3][1]
-    assert any("process_handlers.py" in line and "in held" in line for line in stacks[3])
+    assert any("process_handlers.py" in line and "in hold_lock" in line for line in stacks[3])
 
 
 async def inner(event: asyncio.Event) -> None:

@@ -61,8 +61,8 @@ async def submitted_on_a_loop(now: datetime, ctx: Context) -> None:
 def refused(now: datetime, anything: Any) -> None:
     """Refused calls: arguments that the function does not have, or that a runner could not know."""
     charge.submit(order=1)  # refused: Missing positional argument "at"
-    charge.submit(order="1", at=now)  # refused: Argument "order" to "submit" of "TaskHandler" has incompatible type
-    charge.submit(order=1, at="today")  # refused: Argument "at" to "submit" of "TaskHandler" has incompatible type
+    charge.submit(order="1", at=now)  # refused: Argument "order" to "submit" of "Submitter" has incompatible type
+    charge.submit(order=1, at="today")  # refused: Argument "at" to "submit" of "Submitter" has incompatible type
     charge.submit(order=1, at=now, cod="X")  # refused: Unexpected keyword argument "cod" for "submit"
     charge.submit(1, now, "X", 4)  # refused: Too many arguments for "submit"
     charge.submit(anything, order=1, at=now)  # refused: gets multiple values for keyword argument "order"
@@ -70,7 +70,7 @@ def refused(now: datetime, anything: Any) -> None:
     crunch.options(priority="high")  # refused: Argument "priority" to "options" of "TaskHandler" has incompatible type
     crunch.options(priorty=9)  # refused: Unexpected keyword argument "priorty" for "options"
     crunch.options(key="k").submit(row=3)  # refused: Unexpected keyword argument "row" for "submit"
-    asyncio.run(sync.submit_async(7))  # refused: Argument 1 to "submit_async" of "TaskHandler" has incompatible type
+    asyncio.run(sync.submit_async(7))  # refused: Argument 1 to "submit_async" of "Submitter" has incompatible type
     handler("typing.bad", retries="1m")  # refused: Unexpected keyword argument "retries" for "handler"
     asyncio.run(charge(order=1, at=now))  # refused: Too few arguments
     crunch(row=3)  # refused: Unexpected keyword argument "row"
