@@ -86,7 +86,7 @@ def test_a_signal_during_the_imports_ends_process_1(deployment: Deployment) -> N
     deployment.await_start()
     (first,) = children(process.pid)
     os.kill(first, signal.SIGTERM)
-    assert process.wait(WAIT_SECONDS) == 128 + signal.SIGTERM
+    assert process.wait(WAIT_SECONDS) == 0  # It has no tasks to drain.
 
 
 @pytest.mark.slow
