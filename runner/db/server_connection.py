@@ -116,6 +116,10 @@ class WatchedConnection:
     silence = NoAnswer
     """The error of a server that gives no answer."""
 
+    @classmethod
+    def _connect_gen(cls, *arguments: Any, **options: Any) -> Any:
+        return _limited(super()._connect_gen(*arguments, **options))  # type: ignore[misc] # of the driver's class
+
     def follow(self, host: ServerHost, limits: AnswerLimits, parameters: Mapping[str, Any]) -> Self:
         """Let the server watch observe the connection.
 
@@ -336,10 +340,6 @@ class ServerConnection(WatchedConnection, psycopg.Connection[Any]):
         self.rollback()
         return fact
 
-    @classmethod
-    def _connect_gen(cls, *arguments: Any, **options: Any) -> Any:
-        return _limited(super()._connect_gen(*arguments, **options))
-
     def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         """Wait for the answer to a statement. `start` and `end` are inline: calls would cost a single submit 1 %."""
         self.limit = ANSWER_LIMIT.get(self.own_limit)
@@ -393,10 +393,6 @@ class AsyncServerConnection(WatchedConnection, psycopg.AsyncConnection[Any]):
         fact = _refusal(self.host, await (await self.execute(QUERY)).fetchone())
         await self.rollback()
         return fact
-
-    @classmethod
-    def _connect_gen(cls, *arguments: Any, **options: Any) -> Any:
-        return _limited(super()._connect_gen(*arguments, **options))
 
     async def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         """The form of ServerConnection.wait for event loops."""

@@ -114,7 +114,8 @@ class ThreadConnections:
                     connection = self._take() or self.open()
                     try:
                         stage = "statement" if begin or not writes else "commit"
-                        self._begin(connection, begin)
+                        if begin is not None:
+                            self._begin(connection, begin)
                         try:
                             result = work(connection)
                         except sqlite3.OperationalError as error:
@@ -138,9 +139,7 @@ class ThreadConnections:
             time.sleep(retry_pause(attempt))
             attempt += 1
 
-    def _begin(self, connection: ThreadConnection, begin: str | None) -> None:
-        if begin is None:
-            return
+    def _begin(self, connection: ThreadConnection, begin: str) -> None:
         if self._path:
             connect.when_unlocked(partial(connection.cursor.execute, begin))
         else:

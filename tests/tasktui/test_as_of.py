@@ -74,6 +74,23 @@ async def test_the_console_shows_a_past_time_and_returns(watch: Watch, id: int) 
         assert " AT " not in operator.text
 
 
+async def test_the_filter_and_the_open_task_stay_at_a_past_time(database: Database, watch: Watch, id: int) -> None:
+    other = await put(database, queue="other", key="order-2")
+    await shift(database, 1200)
+    async with watch("tasks", filter_text="queue:other", task_id=other) as operator:
+        await operator.sees("order-2")
+        await at(operator, "7m", "As of", "mail")
+        await operator.press("2")
+        await operator.sees("As of", "Filter: queue:other", "order-2")
+        await operator.press("3")
+        await operator.sees("As of", f"Task {other} work")
+        await operator.command(f"task {id}")
+        await operator.sees("As of", f"Task {id} work")
+        await at(operator, "now", "NEEDS ATTENTION")
+        await operator.press("3")
+        await operator.sees(f"{id}  work", "order-1")
+
+
 async def test_keys_step_through_the_time(watch: Watch, id: int) -> None:
     async with watch() as operator:
         await at(operator, "7m", "As of", "mail")
