@@ -231,3 +231,21 @@ async def save_late_async(ctx: Context, folder: Path) -> None:
     while not (folder / "go").exists():
         await asyncio.sleep(0.02)
     await ctx.checkpoint({"row": 1})
+
+
+@handler("process.late_results", executor="process", timeout=1.0)
+def read_late(ctx: Context, folder: Path) -> list[Any]:
+    with (folder / "runs").open("a") as runs:
+        runs.write("1")
+    while not (folder / "go").exists():
+        time.sleep(0.02)
+    return ctx.batch.results() if ctx.batch else []
+
+
+@handler("process.late_results_async", executor="process", timeout=1.0)
+async def read_late_async(ctx: Context, folder: Path) -> list[Any]:
+    with (folder / "runs").open("a") as runs:
+        runs.write("1")
+    while not (folder / "go").exists():
+        await asyncio.sleep(0.02)
+    return await ctx.batch.results_async() if ctx.batch else []

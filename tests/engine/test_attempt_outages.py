@@ -513,6 +513,8 @@ async def test_a_server_that_hangs_in_a_transaction_costs_no_attempt(own_server:
         pytest.param("thread", "transaction", marks=pytest.mark.slow),
         pytest.param("coroutine", "checkpoint", marks=pytest.mark.slow),
         pytest.param("thread", "checkpoint", marks=pytest.mark.slow),
+        pytest.param("coroutine", "results", marks=pytest.mark.slow),
+        pytest.param("thread", "results", marks=pytest.mark.slow),
     ],
 )
 async def test_a_timeout_while_the_server_hangs_costs_no_attempt(
@@ -531,6 +533,12 @@ async def test_a_timeout_while_the_server_hangs_costs_no_attempt(
             await until(go_on.is_set)
             await ctx.checkpoint({"page": runs})
             return
+        if where == "results":
+            begin()
+            await until(go_on.is_set)
+            assert ctx.batch is not None
+            assert await ctx.batch.results_async() == [None]
+            return
         async with ctx.transaction() as tx:
             begin()
             await until(go_on.is_set)
@@ -541,6 +549,12 @@ async def test_a_timeout_while_the_server_hangs_costs_no_attempt(
             begin()
             go_on.wait(WAIT_SECONDS)
             ctx.checkpoint({"page": runs})
+            return
+        if where == "results":
+            begin()
+            go_on.wait(WAIT_SECONDS)
+            assert ctx.batch is not None
+            assert ctx.batch.results() == [None]
             return
         with ctx.transaction() as tx:
             begin()
@@ -553,7 +567,7 @@ async def test_a_timeout_while_the_server_hangs_costs_no_attempt(
         begun.set()
 
     harness.handler("work", max_attempts=1, timeout=1.0)(coroutine if kind == "coroutine" else thread)
-    task = await harness.submit("work")
+    task = await harness.submit("work", after=(DependsOn(await succeeded(harness)),))
     async with harness.running(lease_timeout="5s", heartbeat_interval="1s") as runner:
         await until(begun.is_set)
         await database.dispose()
@@ -572,8 +586,22 @@ async def test_a_timeout_while_the_server_hangs_costs_no_attempt(
     await database.dispose()
 
 
+async def succeeded(harness: Harness) -> int:
+    """The id of a task that has succeeded."""
+
+    @harness.handler("parent")
+    async def parent() -> None: ...
+
+    task = await harness.submit("parent")
+    await harness.work()
+    return task
+
+
+LATE_CALLS = ["late_checkpoint", "late_checkpoint_async", "late_results", "late_results_async"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["process.late_checkpoint", "process.late_checkpoint_async"])
+@pytest.mark.parametrize("name", [f"process.{call}" for call in LATE_CALLS])
 async def test_a_timeout_of_a_process_while_the_server_hangs_costs_no_attempt(
     own_server: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -583,7 +611,8 @@ async def test_a_timeout_of_a_process_while_the_server_hangs_costs_no_attempt(
     await database.migrate()
     harness = Harness(database, url)
     harness.handlers |= PROCESS_HANDLERS
-    task = await harness.submit(name, {"folder": str(tmp_path)}, max_attempts=1)
+    parent = DependsOn(await succeeded(harness))
+    task = await harness.submit(name, {"folder": str(tmp_path)}, max_attempts=1, after=(parent,))
     async with harness.running(lease_timeout="30s", heartbeat_interval="1s", processes=1) as runner:
         await until((tmp_path / "runs").exists)
         await database.dispose()

@@ -61,11 +61,16 @@ class StoredParentResults:
 
     async def read(self) -> list[Any]:
         """Return the result of each parent, or the error in its place, in the order of the dependencies."""
+        self._running.unanswered = True  # also after a cancelled wait
         try:
-            return await self._read()
-        except DatabaseUnavailable as error:
-            note_outage(self._running, error, error)
+            values = await self._read()
+        except Exception as error:
+            self._running.unanswered = False
+            if isinstance(error, DatabaseUnavailable):
+                note_outage(self._running, error, error)
             raise
+        self._running.unanswered = False
+        return values
 
     async def _read(self) -> list[Any]:
         ids = await self._database.read(_parent_ids, self._running.task.id)
