@@ -20,6 +20,7 @@ def end_on_stop_signals() -> None:
     for number in stop_signals():
         if number != signal.SIGINT:
             signal.signal(number, _end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGHUP))  # the program blocks them at its start
 
 
 def _end(number: int, _: FrameType | None) -> None:

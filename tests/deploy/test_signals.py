@@ -57,6 +57,33 @@ def test_a_signal_during_the_imports_ends_it_with_code_0(deployment: Deployment,
     assert deployment.text() == f"runner: {number.name} before the start: no task was claimed\n"
 
 
+SLOW_START = """
+import sys, time
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+
+class Waiting(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "runner":
+            Path("loading").touch()
+            while not Path("go").exists():
+                time.sleep(0.02)
+
+sys.meta_path.insert(0, Waiting())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+def test_a_signal_before_the_first_import_ends_it_with_code_0(deployment: Deployment, number: signal.Signals) -> None:
+    (deployment.folder / "sitecustomize.py").write_text(SLOW_START)
+    process = deployment.start("exec runner work", environment={"PYTHONPATH": str(deployment.folder)})
+    until((deployment.folder / "loading").exists, deployment)
+    process.send_signal(number)
+    deployment.release()
+    assert process.wait(WAIT_SECONDS) == 0
+    assert deployment.text() == f"runner: {number.name} before the start: no task was claimed\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["nohup runner work --until-idle", "trap '' HUP; exec runner work --until-idle"])
 def test_a_hangup_that_its_starter_ignores_stays_ignored(deployment: Deployment, start: str) -> None:
