@@ -505,6 +505,22 @@ async def test_a_server_that_hangs_in_a_transaction_costs_no_attempt(own_server:
     await database.dispose()
 
 
+async def call_on_loop(ctx: Context, where: str) -> None:
+    if where == "checkpoint":
+        await ctx.checkpoint({"page": 1})
+    else:
+        assert ctx.batch is not None
+        assert await ctx.batch.results_async() == [None]
+
+
+def call_in_thread(ctx: Context, where: str) -> None:
+    if where == "checkpoint":
+        ctx.checkpoint({"page": 1})
+    else:
+        assert ctx.batch is not None
+        assert ctx.batch.results() == [None]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "where"),
@@ -528,16 +544,10 @@ async def test_a_timeout_while_the_server_hangs_costs_no_attempt(
     harness = Harness(database, url)
 
     async def coroutine(ctx: Context) -> None:
-        if where == "checkpoint":
+        if where != "transaction":
             begin()
             await until(go_on.is_set)
-            await ctx.checkpoint({"page": runs})
-            return
-        if where == "results":
-            begin()
-            await until(go_on.is_set)
-            assert ctx.batch is not None
-            assert await ctx.batch.results_async() == [None]
+            await call_on_loop(ctx, where)
             return
         async with ctx.transaction() as tx:
             begin()
@@ -545,16 +555,10 @@ async def test_a_timeout_while_the_server_hangs_costs_no_attempt(
             await tx.execute(sa.text("SELECT 1"))
 
     def thread(ctx: Context) -> None:
-        if where == "checkpoint":
+        if where != "transaction":
             begin()
             go_on.wait(WAIT_SECONDS)
-            ctx.checkpoint({"page": runs})
-            return
-        if where == "results":
-            begin()
-            go_on.wait(WAIT_SECONDS)
-            assert ctx.batch is not None
-            assert ctx.batch.results() == [None]
+            call_in_thread(ctx, where)
             return
         with ctx.transaction() as tx:
             begin()
