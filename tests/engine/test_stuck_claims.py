@@ -58,7 +58,7 @@ async def test_others_run_when_the_database_refuses_the_first_task(
     "sqlstate",
     [
         pytest.param(state, marks=() if state in ("23514", "08006", "40001", "57P01") else pytest.mark.slow)
-        for state in ("23514", "42501", "53200", "XX001", *SERVER_STATES)
+        for state in ("23514", "42501", "53200", "53300", "XX001", "38000", "HV000", "HV00N", *SERVER_STATES)
     ],
 )
 @on_postgresql
@@ -235,20 +235,23 @@ async def test_for_any_refused_tasks_all_others_run_and_each_is_named(harness: H
 
 
 @on_postgresql
+@pytest.mark.parametrize("kind", ["handler", "queue"])
 async def test_a_locked_registry_row_delays_only_the_lanes_with_its_limits(
-    harness: Harness, caplog: pytest.LogCaptureFixture
+    harness: Harness, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     await work(harness)
 
     @harness.handler("mail")
     async def mail() -> None: ...
 
-    await limit(harness, "handler", "mail", concurrency="3")
+    await limit(harness, kind, "mail", concurrency="3")
     async with harness.running():
-        await harness.wait_for(await harness.submit("mail"))
-        with locked(harness, "name = 'mail'", "task_handler"):
-            waiting = await harness.submit("mail", priority=9)
+        await harness.wait_for(await harness.submit("mail", queue="mail"))
+        with locked(harness, "name = 'mail'", f"task_{kind}") as session:
+            waiting = await harness.submit("mail", queue="mail", priority=9)
             await harness.wait_for(*[await harness.submit("work") for _ in range(5)])
-            await until(lambda: "locks the limits of queue default or handler mail" in caplog.text)
+            text = f"row mail of task_{kind} is locked, held by process {session.info.backend_pid} (psql, user "
+            await until(lambda: text in caplog.text)
+            assert "last statement: SELECT 1 FROM task_" in caplog.text
             assert await harness.state(waiting) == "waiting"
         await harness.wait_for(waiting)

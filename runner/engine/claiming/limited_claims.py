@@ -6,10 +6,14 @@ A handler with a limit per runner has claims of its own, so that its tasks never
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from runner.db.database import Database
+from runner.db.row_locks import locks_of
 from runner.engine.slots import Slots
+from runner.errors import StoreError
+from runner.model.stuck_row import HeldLock
 from runner.model.task import Claimed
 from runner.policy.lanes import FULL, Lane, Lanes
 from runner.policy.queue_shares import QueueShares
@@ -18,6 +22,7 @@ from runner.policy.suspicion import Ask
 from runner.store.claim.limited import BUSY, LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
 from runner.store.claim.plain import Claimant, HandlerDefaults
 from runner.text.sanitize import one_line
+from runner.text.stuck_row import lock_text
 
 if TYPE_CHECKING:
     from runner.policy.breaker import Probe
@@ -28,10 +33,8 @@ log = logging.getLogger("runner.claim")
 BUSY_TRIES, NAMED_TRIES = 5, 14
 """Claims in a row that find a limit locked before their pause doubles, and before the log names it: 3 seconds."""
 
-HELD = (
-    "another transaction locks the limits of queue %s or handler %s in task_queue or task_handler for seconds: "
-    "their tasks wait, others do not"
-)
+UNKNOWN = "another transaction locks the limits of queue {} or handler {} in task_queue or task_handler for seconds"
+HELD = "%s: the tasks of this limit wait, others do not"
 
 LOOK_AGAIN = 0.05
 """Seconds until tasks without a tenant have a turn again in a lane that had none."""
@@ -127,20 +130,41 @@ class LimitedClaims:
         request = LimitedLanes(lanes, self._lanes.start, schedule.cursors, patient, without_others, self._counts)
         result = await self._database.write(claim_limited, who, request, self._defaults, limit, starts)
         self._counts = result.counts
-        self._pause_busy(lanes, result)
+        await self._report_locked(self._pause_busy(lanes, result))
         self._with_tenants |= dict.fromkeys(result.with_tenants, now + LOOK_AGAIN)
         schedule.record(lanes, result.waits, result.empty, result.cursors, time.monotonic())
         self._probes |= result.probes
         return result.claimed
 
-    def _pause_busy(self, lanes: list[Lane], result: LimitedClaim) -> None:
-        """Try lanes less often whose limits stay locked: a claim holds them for milliseconds, a person for longer."""
+    def _pause_busy(self, lanes: list[Lane], result: LimitedClaim) -> list[Lane]:
+        """Try lanes less often whose limits stay locked: a claim holds them for milliseconds, a person for longer.
+
+        Returns:
+            The lanes to name in the log.
+        """
         busy = {lane for lane, wait in result.waits.items() if wait == BUSY}
         self._busy = {lane: self._busy.get(lane, 0) + 1 for lane in lanes if lane in busy}
         for lane, tries in self._busy.items():
             result.waits[lane] = min(FULL, BUSY * 2.0 ** max(0, tries - BUSY_TRIES))
-            if tries == NAMED_TRIES:
-                log.warning(HELD, one_line(lane.queue), one_line(lane.handler))
+        return [lane for lane, tries in self._busy.items() if tries == NAMED_TRIES]
+
+    async def _report_locked(self, lanes: list[Lane]) -> None:
+        """Log each locked row of a limit, and the session that locks it."""
+        if not lanes:
+            return
+        tables, locks = self._database.tables, list[HeldLock]()
+        with suppress(StoreError):
+            for table, names in (
+                (tables.queue, {each.queue for each in lanes}),
+                (tables.handler, {each.handler for each in lanes}),
+            ):
+                sessions = await self._database.read(locks_of, table.c.name, sorted(names))
+                locks += [HeldLock(table.name, name, session) for name, session in sessions.items()]
+        keys = {lock.key for lock in locks}
+        unknown = (lane for lane in lanes if keys.isdisjoint((lane.queue, lane.handler)))
+        texts = [UNKNOWN.format(one_line(lane.queue), one_line(lane.handler)) for lane in unknown]
+        for text in [*map(lock_text, locks), *texts]:
+            log.warning(HELD, text)
 
     async def claim_part(self, who: Claimant, lanes: list[Lane], limit: int, starts: bool) -> list[Claimed] | None:
         """Claim the only tasks of a selection from these lanes, all or none; None if a lane has no room for them."""
