@@ -1,23 +1,25 @@
 """Metrics: the counters of the work of a runner."""
 
-import contextlib
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from runner.db.database import Database
+from runner.db.errors import row_fault
 from runner.db.halves import write_in_halves
 from runner.engine.events import AttemptsEnded, Events, TasksCancelled, TasksRescued
 from runner.engine.slots import Running
+from runner.engine.stuck_rows import locks_of_faults
 from runner.engine.turns import in_turns
 from runner.errors import StoreError
-from runner.model.stuck_row import RowFault
+from runner.model.stuck_row import RowFault, StuckCause
 from runner.policy.buckets import ExportedTimes
 from runner.policy.histogram import Histogram, Times, merged
 from runner.policy.work_keys import OTHERS, WorkKey, WorkKeys
 from runner.store.minute_statistics import COUNTED, record_times
 from runner.store.settle import Settlement
 from runner.text.sanitize import one_line
+from runner.text.stuck_row import lock_text
 
 log = logging.getLogger("runner")
 
@@ -48,6 +50,8 @@ class Metrics:
         another thread."""
         self._unwritten: dict[WorkKey, Times] = {}
         self._refused: dict[WorkKey, str] = {}
+        self._lock: object = None
+        """The lock that was logged last; None after a write."""
         events.subscribe(AttemptsEnded, self._count_ends)
         events.subscribe(TasksRescued, self._count_rescues)
         events.subscribe(TasksCancelled, self._count_cancelled)
@@ -122,10 +126,27 @@ class Metrics:
                 del rest[work_key]
 
         try:
-            with contextlib.suppress(StoreError):  # the heartbeat logs an outage
-                await write_in_halves(list(rest), write, self._log_refused)
+            await write_in_halves(list(rest), write, self._log_refused, _refusal)
+            await self._report_locked(database, None)
+        except StoreError as error:  # the heartbeat logs an outage
+            await self._report_locked(database, row_fault(error))
         finally:
             _add(self._unwritten, rest)
+
+    async def _report_locked(self, database: Database, fault: RowFault | None) -> None:
+        """Log the row whose lock delays all times, once per session that holds it.
+
+        They are not written in halves: each one would wait for the lock, and delay the next heartbeat.
+        """
+        if fault is None:
+            self._lock = None
+            return
+        lock = (await locks_of_faults(database, {0: fault})).get(0)
+        name = (lock.table, lock.key, lock.session.pid) if lock else fault.place
+        if self._lock != name:
+            self._lock = name
+            text = lock_text(lock) if lock else one_line(fault.fact)
+            log.warning("the times of attempts wait for the next heartbeats: %s", text)
 
     def _log_refused(self, work_key: WorkKey, fault: RowFault) -> None:
         if self._refused.get(work_key) != fault.fact:
@@ -133,6 +154,12 @@ class Metrics:
             queue, handler = map(one_line, work_key)
             text = "the times of handler %s in queue %s cannot be written, trying again with each heartbeat: %s"
             log.warning(text, handler, queue, one_line(fault.fact))
+
+
+def _refusal(error: StoreError) -> RowFault | None:
+    """The fault of a row that the database refuses; None for an outage or a lock, which concern all rows."""
+    fault = row_fault(error)
+    return None if fault is None or fault.cause is StuckCause.LOCKED else fault
 
 
 def _merged(times: Sequence[Times]) -> Times:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect
+from runner.db.errors import locks_refused
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, NO_BIN, Tables
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -37,6 +38,9 @@ FIRST = 1
 
 NO_RUNNER = 0
 """The id in place of a runner's, for tasks that no runner has."""
+
+LOCK_TIMEOUT = "200ms"
+"""Longest wait of a write of times for the lock of a row."""
 
 MAX_AHEAD = 60
 """Minutes that a submit time may be ahead of the database's clock."""
@@ -155,8 +159,11 @@ async def record_times(tx: Transaction, runner_id: int, times: Mapping[tuple[str
     """Add the run times and waits of attempts to the current minute.
 
     Args:
-        tx: an open transaction; one statement is executed.
+        tx: an open transaction; two statements are executed.
         times: histograms by queue and handler.
+
+    Raises:
+        RowLocked: another transaction locks a row of this minute.
     """
     minute = tx.tables.minute
     zero = dict.fromkeys(MINUTE_TIMES, 0)
@@ -169,7 +176,9 @@ async def record_times(tx: Transaction, runner_id: int, times: Mapping[tuple[str
                 row.update(zip(names, numbers, strict=True))
     if rows:
         insert = tx.dialect.insert(minute).values(minute=minute_start(db_now()), part=0)
-        await tx.execute(_adding(tx.tables, insert, tuple(MINUTE_TIMES)), list(rows.values()))
+        await tx.execute(sa.select(tx.dialect.lock_limit(LOCK_TIMEOUT)))  # the heartbeats wait too
+        with locks_refused():
+            await tx.execute(_adding(tx.tables, insert, tuple(MINUTE_TIMES)), list(rows.values()))
 
 
 def count_successes(tables: Tables, dialect: Dialect, run: sa.FromClause, holder: Any, part: Any) -> Any:

@@ -2,7 +2,9 @@
 
 import time
 from datetime import datetime, timedelta
+from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -12,6 +14,7 @@ from runner.handlers.context import Context
 from runner.model.outcome import Dead, Retry
 from runner.policy.histogram import Histogram, Times, merged
 from runner.queries.reports import times_by_minute
+from tests.conftest import on_postgresql
 from tests.engine.harness import Harness, at_work, until
 
 NEAR = timedelta(minutes=2)
@@ -141,3 +144,46 @@ async def test_a_runner_with_a_retention_of_zero_counts_successes_and_keeps_fail
     assert failed in kept <= {first, failed}  # on PostgreSQL, the first statement of a runner keeps its rows
     (row,) = await harness.rows(sa.select(sa.func.sum(tables.minute.c.succeeded), sa.func.sum(tables.minute.c.died)))
     assert tuple(row) == (20, 1)
+
+
+NEXT_MINUTES = """
+INSERT INTO task_minute (minute, queue, handler, runner_id, part, bin_ms)
+SELECT minute + n * interval '1 minute', queue, handler, runner_id, part, bin_ms
+FROM task_minute, generate_series(1, 5) AS n
+"""
+
+
+@on_postgresql
+async def test_a_locked_row_of_the_times_is_named_once_and_no_time_is_lost(
+    harness: Harness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, database, histogram = harness.runner(), harness.database, Histogram()
+    histogram.add([4.0])
+    writes, write = 0, database.write
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal writes
+        writes += 1
+        return await write(*arguments)
+
+    async def write_times() -> None:
+        engine.metrics.times.update({("mail", f"send{number}"): Times(histogram, Histogram()) for number in range(8)})
+        await engine.metrics.write_times(database, 1)
+
+    await write_times()
+    monkeypatch.setattr(database, "write", counted)
+    with psycopg.connect(harness.url, application_name="psql") as session:
+        session.execute(NEXT_MINUTES)
+        session.commit()
+        session.execute("SELECT FROM task_minute WHERE handler = 'send3' FOR UPDATE")
+        await write_times()
+        await write_times()
+        assert writes == 2, "each write waits for the lock once"
+        session.rollback()
+        pid = session.info.backend_pid
+    (line,) = [record.getMessage() for record in caplog.records if "the times of attempts wait" in record.getMessage()]
+    assert f"of task_minute is locked, held by process {pid} (psql, user " in line
+    assert "last statement: SELECT FROM task_minute WHERE handler = '…' FOR UPDATE" in line
+    assert "mail, send3, 1, 0, " in line
+    await write_times()
+    assert (await times(harness)).runs.number == 8 * 4
