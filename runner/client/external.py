@@ -14,7 +14,8 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.sqlite import pysqlite
 
 from runner.db.dialects import DIALECTS
-from runner.db.statement import Step, StepsBuilder, follow, follow_async
+from runner.db.follow import follow, follow_async
+from runner.db.statement import Step, StepsBuilder
 from runner.errors import AutocommitConnection, SyncAsyncMismatch, UnknownConnection
 
 T = TypeVar("T")

@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, overload
 
 from runner.client.client import Client, get_client, refuse_event_loop
 from runner.client.result_poller import Ending
+from runner.db.follow import follow, follow_async
 from runner.errors import (
     DatabaseUnavailable,
     InvalidResult,
@@ -26,7 +26,13 @@ from runner.model.outcome import RESULT_NOT_KEPT, Delay
 from runner.model.task import State
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from runner.queries.task.results import TaskResult
+
+    Waits: TypeAlias = Generator[
+        tuple[Future[Any], float | None], Mapping[int, Ending] | None, Mapping[int, TaskResult | Exception]
+    ]
 
 R = TypeVar("R")
 
@@ -91,8 +97,6 @@ def handles(ids: Iterable[int], duplicates: Collection[int] = ()) -> list[TaskHa
         result[index] = DuplicateHandle(result[index])
     return result
 
-
-T = TypeVar("T")
 
 OPENING = 30.0
 """Seconds allowed for opening the database, which the timeout of the caller does not include."""
@@ -198,20 +202,16 @@ def wait_for_end(id: int, timeout: Delay | None) -> "TaskResult":
 
 def _endings(ids: Sequence[int], timeout: Delay | None, call: str) -> "Mapping[int, TaskResult | Exception]":
     refuse_event_loop(call, "wait" if call == "result" else None)
-    client, seconds = get_client(), _seconds(timeout)
-    _await(client.opening(), OPENING)
-    endings = None if seconds == 0 else _await(client.waiting.wait(ids), seconds)
-    if endings is None and (seconds == 0 or client.waiting.trouble is None):
-        endings = _await(client.waiting.wait(ids, until_finished=False), LAST_LOOK)
-    return _complete(client, ids, endings, seconds)
+    return follow(_waits(get_client(), ids, _seconds(timeout)), lambda wait: _await(*wait))
 
 
-def _await(future: Future[T], seconds: float | None) -> T | None:
+def _await(future: "Future[Any]", seconds: float | None) -> Mapping[int, Ending] | None:
     try:
-        return future.result(seconds)
+        answer: Mapping[int, Ending] | None = future.result(seconds)
     except TimeoutError:
         future.cancel()
         return None
+    return answer
 
 
 async def endings_async(ids: Sequence[int], timeout: Delay | None) -> "Mapping[int, TaskResult | Exception]":
@@ -220,21 +220,26 @@ async def endings_async(ids: Sequence[int], timeout: Delay | None) -> "Mapping[i
     Returns:
         The result of each task, or the error in its place.
     """
-    client, seconds = get_client(), _seconds(timeout)
-    await _await_async(client.opening(), OPENING)
-    endings: Mapping[int, Ending] | None = None
-    if seconds != 0:
-        endings = await _await_async(client.waiting.wait(ids), seconds)
-    if endings is None and (seconds == 0 or client.waiting.trouble is None):
-        endings = await _await_async(client.waiting.wait(ids, until_finished=False), LAST_LOOK)
-    return _complete(client, ids, endings, seconds)
+    return await follow_async(_waits(get_client(), ids, _seconds(timeout)), lambda wait: _await_async(*wait))
 
 
-async def _await_async(future: Future[T], seconds: float | None) -> T | None:
+async def _await_async(future: "Future[Any]", seconds: float | None) -> Mapping[int, Ending] | None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            return await asyncio.wrap_future(future)
+            answer: Mapping[int, Ending] | None = await asyncio.wrap_future(future)
+            return answer
     return None
+
+
+def _waits(client: Client, ids: Sequence[int], seconds: float | None) -> "Waits":
+    """Yield each future to wait for, with the longest wait in seconds; receive its result, or None if it was late."""
+    yield client.opening(), OPENING
+    endings = None
+    if seconds != 0:
+        endings = yield client.waiting.wait(ids), seconds
+    if endings is None and (seconds == 0 or client.waiting.trouble is None):
+        endings = yield client.waiting.wait(ids, until_finished=False), LAST_LOOK
+    return _complete(client, ids, endings, seconds)
 
 
 def _complete(

@@ -1,7 +1,7 @@
 """Prepared statements: built and compiled once per installation, executed on the driver's own connection."""
 
 import re
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import sqlalchemy as sa
@@ -143,29 +143,3 @@ class StatementFrame(NamedTuple):
 
 StepsBuilder: TypeAlias = Callable[[sa.Dialect], Steps[T]]
 """Returns the steps of a store verb, compiled for a dialect."""
-
-
-def follow(steps: Steps[T], execute: Callable[[Step], list[Any]]) -> T:
-    """Execute the steps of a verb and return its result.
-
-    Args:
-        execute: executes one statement and returns its rows; its exceptions end the verb.
-    """
-    rows: Any = None
-    try:
-        while True:
-            rows = execute(steps.send(rows))
-    except StopIteration as end:
-        result: T = end.value
-        return result
-
-
-async def follow_async(steps: Steps[T], execute: Callable[[Step], Awaitable[list[Any]]]) -> T:
-    """Execute the steps of a verb on an asynchronous connection; see `follow`."""
-    rows: Any = None
-    try:
-        while True:
-            rows = await execute(steps.send(rows))
-    except StopIteration as end:
-        result: T = end.value
-        return result

@@ -13,10 +13,11 @@ import sqlalchemy as sa
 
 from runner.db.async_core import AsyncCoreConnection
 from runner.db.dialects import Dialect
+from runner.db.follow import follow, follow_async
 from runner.db.needs import Needs, needs
 from runner.db.schema import Tables
 from runner.db.server_watch import answer_within
-from runner.db.statement import Prepared, Step, Steps, compiled_for, follow, follow_async
+from runner.db.statement import Prepared, Step, Steps, compiled_for
 from runner.db.types import db_now
 from runner.errors import Stage
 
