@@ -35,17 +35,15 @@ UndoAnswer: TypeAlias = AuditEntry | str
 """The entry to record for an undo, which names the verb and the values; or the reason why it is not possible."""
 
 
-def _target_of(change: UndoableChange) -> PauseTarget | None:
-    """The queue or handler of a change; None if its target is neither."""
+async def _target_of(tx: Transaction, change: UndoableChange) -> PauseTarget | str:
+    """The queue or handler of a change, whose row in the registry is locked then; or the reason why it has none."""
     kind, _, name = (change.target or "").partition(" ")
-    return PauseTarget(PauseKind(kind), name) if kind in tuple(PauseKind) else None
-
-
-async def _is_registered(tx: Transaction, target: PauseTarget) -> bool:
-    """True if a queue or handler has a row in its registry, which is locked then."""
+    if kind not in tuple(PauseKind):
+        return UNKNOWN
+    target = PauseTarget(PauseKind(kind), name)
     registry = registry_of(tx, target)
     row = sa.select(registry.c.name).where(registry.c.name == target.name, tx.dialect.lock_limit(LOCK_LIMIT))
-    return bool(await tx.rows(row.with_for_update(key_share=True)))
+    return target if await tx.rows(row.with_for_update(key_share=True)) else UNREGISTERED.format(target=target)
 
 
 async def undo_pause(tx: Transaction, change: UndoableChange) -> UndoAnswer:
@@ -54,11 +52,9 @@ async def undo_pause(tx: Transaction, change: UndoableChange) -> UndoAnswer:
     Returns:
         The audit entry of the undo, or the reason why the change cannot be undone.
     """
-    target = _target_of(change)
-    if target is None:
-        return UNKNOWN
-    if not await _is_registered(tx, target):
-        return UNREGISTERED.format(target=target)
+    target = await _target_of(tx, change)
+    if isinstance(target, str):
+        return target
     current = await pause_of(tx, target)
     if current.get("paused_at") != moment(change.after.get("paused_at")):
         return PAUSED_SINCE
@@ -80,11 +76,9 @@ async def undo_limit(tx: Transaction, change: UndoableChange) -> UndoAnswer:
     Returns:
         The audit entry of the undo, or the reason why the change cannot be undone.
     """
-    target = _target_of(change)
-    if target is None:
-        return UNKNOWN
-    if not await _is_registered(tx, target):
-        return UNREGISTERED.format(target=target)
+    target = await _target_of(tx, change)
+    if isinstance(target, str):
+        return target
     current = before_of(await read_entry(tx, target, locked=True))
     if current["limited_at"] != moment(change.after.get("limited_at")):
         return LIMITED_SINCE
@@ -100,11 +94,11 @@ async def undo_breaker(tx: Transaction, change: UndoableChange) -> UndoAnswer:
     Returns:
         The audit entry of the undo, or the reason why the change cannot be undone.
     """
-    target = _target_of(change)
-    if target is None or target.kind is not PauseKind.HANDLER:
+    target = await _target_of(tx, change)
+    if isinstance(target, str):
+        return target
+    if target.kind is not PauseKind.HANDLER:
         return UNKNOWN
-    if not await _is_registered(tx, target):
-        return UNREGISTERED.format(target=target)
     if not await breakers(tx, target.name):
         return NO_BREAKER.format(target=target)
     handler = target.name
