@@ -15,7 +15,7 @@ from runner.engine.events import (
     TasksUnbound,
 )
 from runner.engine.executing.attempt_outcome import handler_frames
-from runner.engine.slots import Running
+from runner.engine.slots import Running, in_context
 from runner.logs import log_exception
 from runner.model.outcome import Dead, Done, Outage, Outcome, Retry, Snooze
 from runner.store.settle import Settlement
@@ -53,8 +53,9 @@ class EventLog:
     def _log_ends(self, event: AttemptsEnded) -> None:
         tasks = [running.task for running, _ in event.attempts]
         if event.verb is None:
-            for task in tasks:
-                log.warning("task %d (%s) was fenced out: its outcome is discarded", task.id, task.handler)
+            text = "task %d (%s) was fenced out: its outcome is discarded"
+            for running, _ in event.attempts:
+                in_context(running, log.warning, text, running.task.id, running.task.handler)
             return
         for task in tasks if event.written else ():
             if task.id in event.written:
@@ -62,9 +63,9 @@ class EventLog:
                 log.info(text, task.id, task.handler, event.verb)
         for running, settlement in event.attempts:
             if running.done_in_tx:
-                self._log_late_outcome(running, settlement.outcome)
+                in_context(running, self._log_late_outcome, running, settlement.outcome)
             elif event.verb != "succeed":
-                _log_failure(running, settlement, event.verb)
+                in_context(running, _log_failure, running, settlement, event.verb)
 
     def _log_late_outcome(self, running: Running, outcome: Outcome) -> None:
         """Log a result, an outcome or a failure that came after `ctx.transaction()` and changes nothing."""

@@ -62,11 +62,13 @@ class AttemptsEnded:
         attempts: the attempts and their settlements. A body can end after its own transaction has completed the task:
             its late outcome changes nothing.
         written: the moves that were written before, by task id: the answer to their commit was lost.
+        runner_id: id of the runner.
     """
 
     verb: str | None
     attempts: "Sequence[tuple[Running, Settlement]]"
     written: Mapping[int, str]
+    runner_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)

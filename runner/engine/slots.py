@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from runner.engine.executing.jobs import end
 from runner.handlers.registry import Handler
@@ -15,11 +15,14 @@ from runner.policy.polling import LookAhead
 
 if TYPE_CHECKING:
     import asyncio
+    import contextvars
     import threading
 
     from runner.errors import StoreError
     from runner.handlers.context import Context, KeptNotes
     from runner.policy.breaker import Probe
+
+T = TypeVar("T")
 
 Claim = tuple[int, int]
 """Task id and fence."""
@@ -80,6 +83,9 @@ class Running:
     """True after its slot was released."""
     body: "asyncio.Future[Any] | None" = None
     """A plain function in its thread; the slot is released when it ends."""
+    context: "contextvars.Context | None" = None
+    """The context of the attempt, for its hooks and log lines: of a plain function, that of its thread; inside all
+    middleware, that of the end of the handler. None before a slot is free."""
     replaced = False
     """True if its thread was abandoned and its slot released, because a spare thread replaces it."""
     job: "asyncio.Task[None] | None" = None
@@ -130,6 +136,11 @@ class Running:
         self.interrupted = True
         if self.job is not None:
             end(self.job)
+
+
+def in_context(running: Running, function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in a copy of the context of an attempt; in this context if the attempt has not started."""
+    return function(*arguments) if running.context is None else running.context.copy().run(function, *arguments)
 
 
 @dataclass(eq=False)

@@ -147,8 +147,8 @@ class Worker:
             loop = asyncio.get_running_loop()
             may_start, budget = self._lease.is_valid, BURST
             while may_start and (running := slots.next()) is not None:
-                work = self._execute(running, EAGER)
-                running.job = AttemptJob(work, loop=loop, context=self._context.copy(), **_START)
+                work, running.context = self._execute(running, EAGER), self._context.copy()
+                running.job = AttemptJob(work, loop=loop, context=running.context, **_START)
                 budget -= EAGER
                 if not budget:
                     self._start_soon()
@@ -237,8 +237,8 @@ class Worker:
         """
         self._hand_back(self.in_flight.unstarted(), "its runner stopped before the task started")
         for running in self.in_flight.in_processes.begun():
-            loop = asyncio.get_running_loop()
-            running.job = AttemptJob(self._execute(running), loop=loop, context=self._context.copy())
+            loop, running.context = asyncio.get_running_loop(), self._context.copy()
+            running.job = AttemptJob(self._execute(running), loop=loop, context=running.context)
         self.settle_abandoned()
         try:
             return await self._finished(limit)
@@ -374,9 +374,9 @@ class Worker:
     ) -> None:
         """Publish the ends of attempts, then break their reference cycles; exceptions without a hook are released."""
         self._stuck.forget(settlement.id for _, settlement in attempts)
-        self._events.publish(AttemptsEnded(verb, attempts, written))
+        self._events.publish(AttemptsEnded(verb, attempts, written, self.buffer.runner_id))
         for running, _ in attempts:
-            running.notes, running.outages = None, ()
+            running.notes, running.outages, running.context = None, (), None
             if (error := running.error) is not None:
                 running.error = None
                 if verb is None or not self._hooks.listens(verb):

@@ -4,11 +4,12 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from runner.errors import ConfigurationError
 from runner.handlers.resources import RESOURCES, free_parameters, location_of
+from runner.model.headers import NO_HEADERS
 from runner.model.task import NewTask, SubmitResult
 
 log = logging.getLogger("runner")
@@ -37,6 +38,11 @@ class AttemptEnd:
         duration: seconds that the handler ran; None if unknown.
         reason: reason of a failure, without the values of secret fields; None after a success.
         error: the exception of the handler; None without one.
+        wait: seconds from the due time to the start; None if unknown or not started.
+        tenant: the customer, account or host that the task belongs to; None without one.
+        tags: words to search by.
+        runner_id: id of the runner; None for a task of a lost runner.
+        headers: the headers of the task.
     """
 
     id: int
@@ -49,6 +55,11 @@ class AttemptEnd:
     duration: float | None = None
     reason: str | None = None
     error: BaseException | None = None
+    wait: float | None = None
+    tenant: str | None = None
+    tags: tuple[str, ...] = ()
+    runner_id: int | None = None
+    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
 
 
 HOOKS: Mapping[str, tuple[Event, ...]] = {

@@ -155,19 +155,19 @@ class Drain:
     async def _attempt(self, task: Claimed, runner_id: int) -> Ran:
         running = Running(task, self.handlers[task.handler], Slots("drain", 1))
         await self._open_for(running.handler)
-        started = time.monotonic()
+        started = running.started = time.monotonic()
         outcome = await self._outcome(running, runner_id)
         took = time.monotonic() - started
         failure = getattr(outcome, "failure", None)
         reason = failure.reason if failure else getattr(outcome, "why", None)
         if running.done_in_tx:
-            await self._call_hooks(running, "succeed", outcome, took)
+            await self._call_hooks(running, "succeed", outcome, took, runner_id)
             return Ran(task.id, task.handler, "succeed", reason)
         plan = running.handler.defaults.retry or self.settings.retry
         settlement = Settlement(task.id, task.fence, outcome, None, plan)
         settled = await self.database.write(settle, runner_id, [settlement])
         verb = settled.verbs.get(task.id, "fenced")
-        await self._call_hooks(running, verb, outcome, took)
+        await self._call_hooks(running, verb, outcome, took, runner_id)
         return Ran(task.id, task.handler, verb, reason)
 
     async def _open_for(self, handler: Handler) -> None:
@@ -178,9 +178,9 @@ class Drain:
         names = {*handler.resources.values(), *(name for item in callbacks for name in item.require().values())}
         await self._resources.require(names)
 
-    async def _call_hooks(self, running: Running, verb: str, outcome: Outcome, took: float) -> None:
+    async def _call_hooks(self, running: Running, verb: str, outcome: Outcome, took: float, runner_id: int) -> None:
         if self._hooks.listens(verb):
-            self._hooks.call(attempt_end(running, verb, outcome, took))
+            self._hooks.call(attempt_end(running, verb, outcome, took, runner_id))
             await self._hooks.drain(LEASE)
 
     async def _outcome(self, running: Running, runner_id: int) -> Outcome:

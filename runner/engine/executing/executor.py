@@ -176,7 +176,7 @@ class Executor:
                 if self._middleware.callbacks:
                     context, handler = self._context_of(running, arguments), running.handler
                     call = partial(call_on_loop, handler.body, arguments, handler.name, running.task.id)
-                    result = await self._middleware.run(context, call)
+                    result = await self._middleware.run(context, partial(_in_middleware, running, call))
                 else:
                     result = await running.handler.body(**arguments)
             finally:
@@ -252,7 +252,8 @@ class Executor:
     ) -> "asyncio.Future[Any]":
         """Start a plain function in a thread."""
         running.stop = running.stop or threading.Event()
-        work = partial(contextvars.copy_context().run, _call, running, arguments)
+        running.context = contextvars.copy_context()
+        work = partial(running.context.run, _call, running, arguments)
         loop = asyncio.get_running_loop()
         try:
             running.body = loop.run_in_executor(self._pool, work)
@@ -439,6 +440,14 @@ async def _asked_to_end(body: "asyncio.Future[Any]", limit: float | None, asked:
         else:
             return False
     return False
+
+
+async def _in_middleware(running: Running, body: Callable[[], Awaitable[Any]]) -> Any:
+    """Run a handler and keep the context of its end: middleware may reset the values that it has set."""
+    try:
+        return await body()
+    finally:
+        running.context = contextvars.copy_context()
 
 
 def _call(running: Running, arguments: dict[str, Any]) -> ContainedCall:

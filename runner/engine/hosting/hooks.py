@@ -1,6 +1,7 @@
 """Hooks and middleware: the calls of the functions that an application registered."""
 
 import asyncio
+import contextvars
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -10,12 +11,14 @@ from typing import Any, TypeVar
 
 from runner.engine.events import AttemptsEnded, Events, TasksRescued
 from runner.engine.executing.contained_call import ContainedCall
-from runner.engine.slots import Running
+from runner.engine.slots import Running, in_context
 from runner.handlers.context import Context
 from runner.handlers.hooks import HOOKS, AttemptEnd, Callback, Event, InvalidCallback, LifeCycle
 from runner.logs import log_exception
+from runner.model.headers import read_headers
 from runner.model.outcome import HandlerOutcome, Outcome
 from runner.own_code import is_cancelled
+from runner.queries.rows import texts
 
 log = logging.getLogger("runner")
 
@@ -40,7 +43,8 @@ class SideThreads:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._size, thread_name_prefix=self._name)
         self.busy += 1  # a cancelled call continues and stays busy
-        value, error = (await asyncio.wrap_future(self._pool.submit(_contained, function, arguments))).take()
+        call = partial(contextvars.copy_context().run, _contained, function, arguments)
+        value, error = (await asyncio.wrap_future(self._pool.submit(call))).take()
         self.busy -= 1
         try:
             if error is not None:
@@ -69,18 +73,21 @@ MOST_PENDING = 10_000
 """Maximum number of calls that wait; further ones are dropped and logged."""
 
 
-def attempt_end(running: Running, verb: str, outcome: Outcome, duration: float | None) -> AttemptEnd:
+def attempt_end(running: Running, verb: str, outcome: Outcome, duration: float | None, runner_id: int) -> AttemptEnd:
     """Describe the end of an attempt, after it was written.
 
     Args:
         outcome: the outcome of the attempt.
         duration: seconds that the handler ran; None if it did not start.
+        runner_id: id of its runner.
     """
-    task, failure = running.task, getattr(outcome, "failure", None)
+    task, failure, reason, error = running.task, getattr(outcome, "failure", None), None, None
     ids = (task.id, task.handler, task.queue, task.key, task.attempt, task.max_attempts, verb, duration)
-    if verb == "succeed":
-        return AttemptEnd(*ids)
-    return AttemptEnd(*ids, failure.reason if failure else getattr(outcome, "why", None), running.error)
+    if verb != "succeed":
+        reason, error = failure.reason if failure else getattr(outcome, "why", None), running.error
+    wait = None if duration is None or task.late is None else task.late + running.started - running.received_at
+    tags = texts(task.tags)
+    return AttemptEnd(*ids, reason, error, wait, task.tenant, tags, runner_id, read_headers(task.headers))
 
 
 class Hooks:
@@ -118,7 +125,8 @@ class Hooks:
         if (verb := event.verb) is None or not self.listens(verb):
             return
         for running, settlement in event.attempts:
-            self.call(attempt_end(running, verb, settlement.outcome, settlement.duration))
+            end = attempt_end(running, verb, settlement.outcome, settlement.duration, event.runner_id)
+            in_context(running, self.call, end)
 
     def _call_for_rescues(self, event: TasksRescued) -> None:
         for id, task in event.tasks.items():

@@ -7,6 +7,7 @@ alone.
 
 import asyncio
 import contextlib
+import contextvars
 import json
 import pickle
 import time
@@ -245,6 +246,7 @@ class _Attempt:
 
     async def result(self) -> Any:
         """Run the handler and return its result, or raise its exception, for the middleware."""
+        self._running.context = contextvars.copy_context()  # inside the middleware
         outcome = await self.run()
         if isinstance(outcome, Done):
             self.value = None if outcome.result is None else json.loads(outcome.result)
