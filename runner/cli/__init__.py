@@ -1,6 +1,7 @@
 """The command line, `runner COMMAND ...`. Each command's module is imported when the command runs."""
 
 import gc
+import os
 import sys
 
 INTERRUPTED = 130
@@ -29,7 +30,7 @@ def main() -> int:
         from runner.cli.exit_codes import exit_code_of, prepare_streams, raise_interrupts
 
         prepare_streams()
-        return exit_code_of(lambda: run(sys.argv[1:], raise_interrupts))
+        return exit_code_of(lambda: run([as_utf8(word) for word in sys.argv[1:]], raise_interrupts))
     except KeyboardInterrupt:
         return INTERRUPTED  # ctrl-c during the imports
     except ModuleNotFoundError as error:
@@ -38,3 +39,14 @@ def main() -> int:
             raise
         print(f"runner: the package {package} is not installed. Run: pip install 'tasktui[runner]'", file=sys.stderr)
         return CONFIGURATION
+
+
+def as_utf8(word: str) -> str:
+    """Decode an argument as UTF-8 that the encoding of the locale could not decode, such as ASCII with LC_ALL=C.
+
+    An argument in another encoding stays as it is: it may be the name of a file.
+    """
+    try:
+        return os.fsencode(word).decode() if not word.isascii() else word
+    except UnicodeError:
+        return word

@@ -93,7 +93,9 @@ def print_json(document: Any, *, reveal: bool = False) -> None:
         document: JSON values, mappings, sequences, data classes, named tuples, times and enumerations.
         reveal: include secrets instead of masking them.
     """
-    text = json.dumps(redact(plain(document), reveal=reveal), ensure_ascii=False, indent=2)
+    # A terminal without UTF-8 would get other characters than those of the document.
+    escapes = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    text = json.dumps(redact(plain(document), reveal=reveal), ensure_ascii=escapes, indent=2)
     print(_UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text))
 
 
