@@ -52,7 +52,7 @@ def test_a_schedule_is_listed_shown_and_changed(cli: Call, nightly: str) -> None
 def test_a_schedule_takes_every_option_that_its_tasks_may_have(cli: Call) -> None:
     words = ["--key", "k", "--queue", "mail", "--priority", 5, "--max-attempts", 3, "--retry", "1m", "--timeout", "30s"]
     words += ["--expires", "1h", "--tag", "a", "--tag", "b", "--bucket", 7, "--tenant", "acme"]
-    words += ["--hosts", "web-1,web-2", "--hosts-for", "10m"]
+    words += ["--hosts", "web-1,web-2", "--hosts-for", "10m", "--header", "request-id=a1"]
     assert cli("schedules", "add", "all", "a.b", "--every", "1h", *words).code == Exit.OK
     options = json.loads(cli("schedules", "show", "all", "--json").document["options"])
     assert options.keys() == set(SCHEDULE_OPTIONS)
@@ -62,6 +62,7 @@ def test_a_schedule_takes_every_option_that_its_tasks_may_have(cli: Call) -> Non
         "web-1,web-2",
         600.0,
     )
+    assert options["headers"] == {"request-id": "a1"}
 
 
 @on_sqlite
