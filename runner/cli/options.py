@@ -253,10 +253,12 @@ def set_options(options: object, names: Iterable[str]) -> dict[str, Any]:
         options: an object of a class with these fields.
         names: names in `handler.options`.
     """
+    from runner.handlers.option_values import headers_of_words
     from runner.handlers.options import SETTABLE
 
     values = {name: getattr(options, SETTABLE[name].flag or name) for name in names}
-    return {name: value for name, value in values.items() if value not in (None, ())}
+    values = {name: value for name, value in values.items() if value not in (None, ())}
+    return values | {"headers": headers_of_words(values["headers"])} if "headers" in values else values
 
 
 @Parameter(name="*", group=Group("Confirm", sort_key=50))

@@ -71,13 +71,18 @@ def tags_as_json(tags: Iterable[str]) -> str | None:
     return json.dumps(words) if words else None
 
 
-def parse_headers(name: str, value: Any, _clock: Clock) -> str | None:
-    """Read headers: a mapping, or texts such as request-id=a1; a later one replaces an earlier one of its name."""
-    if isinstance(value, tuple):
-        pairs = [text.partition("=") for text in value]
-        if bad := next((text for text, (_, sign, _) in zip(value, pairs, strict=True) if not sign), None):
-            raise InvalidTask(field=name, value=bad[:80], why="expected name=value, such as request-id=a1")
-        value = {header: text for header, _, text in pairs}
+def headers_of_words(words: Iterable[str]) -> dict[str, str]:
+    """Read headers from words such as request-id=a1; a later one replaces an earlier one of its name."""
+    headers = {}
+    for word in words:
+        name, sign, headers[name] = word.partition("=")
+        if not sign:
+            raise InvalidTask(field="headers", value=word[:80], why="expected name=value, such as request-id=a1")
+    return headers
+
+
+def parse_headers(_name: str, value: Any, _clock: Clock) -> str | None:
+    """Read headers from a mapping."""
     return headers_as_json(value)
 
 
