@@ -1,4 +1,4 @@
-"""Events: the facts that the parts of a runner publish to each other, to logs, metrics, hooks and exporters."""
+"""Events: the facts that the parts of a runner publish to each other, to logs, metrics and hooks."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

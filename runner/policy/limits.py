@@ -3,8 +3,9 @@
 All runners share a limit. Its values are in the registry row of the queue or the handler. A claim from a limited lane
 locks that row, counts the running tasks, and takes no more than `room` allows; see runner.store.claim.limited. A new
 limit is one class here and one entry in LIMITS, its field in SharedLimits, its columns in LIMIT_COLUMNS of
-runner.db.schema.records and in a migration, and its option in runner.operations.limit. Claims, the audit and the rights
-of the roles follow LIMIT_COLUMNS.
+runner.db.schema.records and in a migration, its option in runner.operations.limit, and its change in
+runner.queries.simulation. Claims, the audit and the rights of the roles follow LIMIT_COLUMNS, for limits of a whole
+queue or handler. A limit per value of a task also changes runner.store.claim.ledger and runner.store.claim.tenants.
 """
 
 import math
