@@ -31,11 +31,11 @@ ATTEMPTS = "─ ATTEMPTS"
 """The heading of a panel that only the task screen has."""
 DOWN, ESCAPE = b"\x1b[6~", b"\x1b"
 DIALOGS = {
-    b"T": "Terminate: 1 task",
-    b"R": "Retry: 1 task",
-    b"D": "Delay: 1 task",
+    b"T": "Terminate 1 task?",
+    b"R": "Retry 1 task?",
+    b"D": "Delay 1 task?",
     b"P": "Resume queue",
-    b"E": "(version ",
+    b"E": "as you saw it: version",
     b"Z": "Undo edit of",
 }
 """The keys that open a dialog on a task, and a text that only this dialog shows."""
