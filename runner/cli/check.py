@@ -81,8 +81,8 @@ SETTINGS: tuple[Column[SettingsRow], ...] = (
 )
 
 
-LONG_LOCK, NO_READS = 2.0, "AccessExclusiveLock"
-"""Seconds up to which a lock is one of a short transaction; and the mode of a lock that also stops readers."""
+NO_READS = "AccessExclusiveLock"
+"""The mode of a lock that also stops readers."""
 
 BREACHES = {Breach.DEAD: Exit.DEAD, Breach.FAILING: Exit.FAILING, Breach.LATE: Exit.LATE}
 """The exit code of each kind of breach."""
@@ -238,7 +238,7 @@ async def _database(database: Database, settings: Settings, thresholds: Threshol
     tables = await database.read(table_locks)
     for finding in _locks(tables, thresholds):
         yield finding
-    if any(lock.mode == NO_READS and _age(lock) >= LONG_LOCK for lock in tables):
+    if any(lock.mode == NO_READS and lock.is_long for lock in tables):
         return  # the other checks would wait for the lock
     async for finding in _server(database, settings):
         yield finding
@@ -421,7 +421,7 @@ async def _rows(database: Database, all_runners: Sequence[RunnerRow], thresholds
 
 def _locks(locks: Sequence[HeldLock], thresholds: Thresholds) -> Iterator[Finding]:
     """Rows and tables that a transaction locks for longer than a transaction of this program takes."""
-    long = [lock for lock in locks if _age(lock) >= LONG_LOCK]
+    long = [lock for lock in locks if lock.is_long]
     for lock in long[:MAX_REFUSED]:
         verdict = CheckStatus.WRONG if _age(lock) >= thresholds.locked.total_seconds() else CheckStatus.NOTE
         advice = lock_advice(lock.session)

@@ -49,6 +49,10 @@ class BlockingSession:
     certain: bool = True
 
 
+LONG_LOCK = 2.0
+"""Seconds up to which a lock is one of a short transaction."""
+
+
 class HeldLock(NamedTuple):
     """A lock of a row of any table, or of a whole table, with the session that holds it.
 
@@ -63,6 +67,11 @@ class HeldLock(NamedTuple):
     key: str
     session: BlockingSession
     mode: str = ""
+
+    @property
+    def is_long(self) -> bool:
+        """True if a transaction of this program would have ended; a prepared transaction without an age counts."""
+        return self.session.age is None or self.session.age >= LONG_LOCK
 
 
 class RowPlace(NamedTuple):

@@ -160,7 +160,7 @@ HELD = {
 def test_a_check_names_each_lock_of_a_row_or_a_table_and_its_session(
     cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
-    monkeypatch.setattr("runner.cli.check.LONG_LOCK", 0.0)
+    monkeypatch.setattr("runner.model.stuck_row.LONG_LOCK", 0.0)
     store.submit(NewTask("mail.send"))
     store.use(enter)
     cli("pause", "default")
@@ -183,7 +183,7 @@ def test_a_check_names_each_lock_of_a_row_or_a_table_and_its_session(
 def test_a_foreign_key_to_a_row_of_a_registry_is_no_finding_and_delays_no_operation(
     cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.cli.check.LONG_LOCK", 0.0)
+    monkeypatch.setattr("runner.model.stuck_row.LONG_LOCK", 0.0)
     store.use(enter)
     cli("pause", "default")
     with psycopg.connect(store.url) as session:

@@ -12,12 +12,13 @@ from shlex import quote
 
 import sqlalchemy as sa
 
+from runner.db.row_locks import locks_of, table_locks
 from runner.db.transaction import Transaction
 from runner.errors import InvalidInput, TaskNotFound
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.schedule import OVERLAPS, overlap_effect
-from runner.model.stuck_row import StuckRow
+from runner.model.stuck_row import HeldLock, StuckRow
 from runner.model.task import Shown, State
 from runner.policy.claim_conditions import AttemptsLeft, NotExpired, used_up
 from runner.policy.claim_facts import CommonCause
@@ -47,6 +48,7 @@ from runner.queries.why.remedies import (
 )
 from runner.text.formatting import age, sentence_of, since, when
 from runner.text.sanitize import one_line
+from runner.text.stuck_row import lock_advice, lock_text
 from runner.text.times import format_moment
 
 
@@ -81,7 +83,25 @@ async def why(tx: Transaction, id: int, zone: tzinfo) -> Why:
     facts = await read_facts(tx, id)
     schedule = await schedule_of(tx, id)
     reasons = [*causes(facts, zone), *([_scheduled(schedule, facts, zone)] if schedule else [])]
+    if not facts.stuck and not facts.task.state.final:
+        reasons += [_locked(lock) for lock in await _locks(tx, facts.task)]
     return Why(facts.task, facts.at, verdict(facts), tuple(reasons), remedies(facts))
+
+
+async def _locks(tx: Transaction, task: TaskRow) -> list[HeldLock]:
+    """The locks for which a claim or a settle of a task waits now: of whole tables, and of its queue and handler."""
+    locks = await table_locks(tx)
+    names = ((tx.tables.queue.c.name, task.queue), (tx.tables.handler.c.name, task.handler))
+    for column, name in names if task.state is State.WAITING else ():
+        sessions = await locks_of(tx, column, [name])
+        locks += [HeldLock(column.table.name, name, session) for session in sessions.values()]
+    return [lock for lock in locks if lock.is_long]
+
+
+def _locked(lock: HeldLock) -> Cause:
+    """A lock that claims under a limit, or settles, wait for."""
+    text = f"{lock_text(lock)}. Changes of it wait, and so may this task."
+    return Cause("lock", f"{text[:1].upper()}{text[1:]}", lock_advice(lock.session))
 
 
 def _scheduled(schedule: TaskSchedule, facts: Facts, zone: tzinfo) -> Cause:
