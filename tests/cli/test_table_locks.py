@@ -46,7 +46,8 @@ def test_why_names_the_session_that_locks_the_queue_of_a_waiting_task(
         holder.execute("SELECT 1 FROM task_queue WHERE name = 'mail' FOR UPDATE")
         causes = cli("why", task, "--json").document["causes"]
         pid = holder.info.backend_pid
-    (lock,) = [cause for cause in causes if cause["kind"] == "lock"]
+    lock = causes[0]
+    assert lock["kind"] == "lock"
     assert lock["text"].startswith(f"Row mail of task_queue is locked, held by process {pid} (psql, ")
     assert f"pg_terminate_backend({pid})" in lock["advice"]
     assert not [cause for cause in cli("why", task, "--json").document["causes"] if cause["kind"] == "lock"]

@@ -83,8 +83,8 @@ async def why(tx: Transaction, id: int, zone: tzinfo) -> Why:
     facts = await read_facts(tx, id)
     schedule = await schedule_of(tx, id)
     reasons = [*causes(facts, zone), *([_scheduled(schedule, facts, zone)] if schedule else [])]
-    if not facts.stuck and not facts.task.state.final:
-        reasons += [_locked(lock) for lock in await _locks(tx, facts.task)]
+    if not facts.stuck and not facts.task.state.final and (locks := await _locks(tx, facts.task)):
+        reasons = [*map(_locked, locks), *(reason for reason in reasons if reason.kind != "now")]
     return Why(facts.task, facts.at, verdict(facts), tuple(reasons), remedies(facts))
 
 
