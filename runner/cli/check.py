@@ -35,8 +35,15 @@ from runner.handlers.outcome_rules import OutcomeRules
 from runner.handlers.registry import Handler
 from runner.model.duration import parse_duration
 from runner.model.stuck_row import HeldLock, StuckCause, StuckRow
+from runner.model.task import State
 from runner.operations.schedule import VANISHED_BY
 from runner.policy.lanes import Head
+from runner.queries.alerts.alert import Alert, AlertRule
+from runner.queries.alerts.handlers import failing_handlers
+from runner.queries.alerts.queues import late_queues
+from runner.queries.alerts.reading import read_facts
+from runner.queries.alerts.tasks import dead_tasks
+from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from runner.queries.counting import Count, lane_heads, long_order_keys
 from runner.queries.health import Permission, connection_permission, health, health_issues, ping
 from runner.queries.registries import Pauses, pauses
@@ -45,7 +52,6 @@ from runner.queries.runners import HandlerWithoutRunner, RunnerRow, runners, unk
 from runner.queries.schedules import ScheduleRow, schedules
 from runner.queries.stuck_rows import number_of_stuck, stuck_on, with_sessions
 from runner.queries.task.dependency_tree import dependency_cycles
-from runner.queries.thresholds import DEFAULT_THRESHOLDS, Breach, Thresholds, breaches
 from runner.queries.why.remedies import blocked_runner
 from runner.settings import Settings
 from runner.settings.settings import Row as SettingsRow
@@ -84,8 +90,12 @@ SETTINGS: tuple[Column[SettingsRow], ...] = (
 NO_READS = "AccessExclusiveLock"
 """The mode of a lock that also stops readers."""
 
-BREACHES = {Breach.DEAD: Exit.DEAD, Breach.FAILING: Exit.FAILING, Breach.LATE: Exit.LATE}
-"""The exit code of each kind of breach."""
+ALERTS = {
+    AlertRule.TASKS_DEAD: (State.DEAD.value, Exit.DEAD),
+    AlertRule.HANDLER_FAILING: ("failing", Exit.FAILING),
+    AlertRule.QUEUE_LATE: ("late", Exit.LATE),
+}
+"""The topic and the exit code of each rule that a check evaluates."""
 
 
 class CheckStatus(StrEnum):
@@ -118,7 +128,7 @@ class Finding(NamedTuple):
 
 @Parameter(name="*", group=Group("Thresholds", sort_key=50))
 @dataclass(frozen=True, slots=True)
-class AlertOptions:
+class ThresholdOptions:
     """The largest numbers that leave the exit code at 0.
 
     Args:
@@ -154,14 +164,14 @@ class AlertOptions:
         return Thresholds(self.max_dead, span, self.max_failing / 100, late, locked, self.max_refused)
 
 
-DEFAULT_ALERTS = AlertOptions()
+DEFAULT_OPTIONS = ThresholdOptions()
 
 
 async def check(
     *,
     handlers: Modules = (),
     against: str | None = None,
-    alerts: AlertOptions = DEFAULT_ALERTS,
+    alerts: ThresholdOptions = DEFAULT_OPTIONS,
     json: bool = False,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
@@ -286,10 +296,17 @@ async def _tables(database: Database, settings: Settings, thresholds: Thresholds
         yield finding
     async for finding in _work(database, thresholds):
         yield finding
-    for breach in await database.read(breaches, thresholds):
-        yield Finding(breach.kind, CheckStatus.WRONG, breach.text, breach.advice, BREACHES[breach.kind])
+    for alert in await database.read(_alerts, thresholds):
+        topic, code = ALERTS[alert.rule]
+        yield Finding(topic, CheckStatus.WRONG, alert.sentence, alert.advice, code)
     for finding in _schedules(await database.read(schedules, runs=1), await database.read(clock)):
         yield finding
+
+
+async def _alerts(tx: Transaction, thresholds: Thresholds) -> list[Alert]:
+    """The alerts of the thresholds, each by itself: a check names symptoms beside their causes."""
+    facts = await read_facts(tx, thresholds)
+    return [*dead_tasks(facts), *failing_handlers(facts), *late_queues(facts)]
 
 
 async def _state(database: Database) -> AsyncIterator[Finding]:

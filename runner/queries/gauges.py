@@ -10,10 +10,10 @@ from runner.model.task import Shown
 from runner.queries.breakers import breakers
 from runner.queries.counting import lane_heads
 from runner.queries.counts import QueueCounts, counts
+from runner.queries.deaths import dead_by_handler
 from runner.queries.health import Health, health
 from runner.queries.runners import RunnerRow, runners, unknown_handlers
 from runner.queries.schedules import schedules
-from runner.queries.thresholds import dead_by_handler
 
 MOST_COUNTED = 10_000
 """Maximum number of queues that are counted."""

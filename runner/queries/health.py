@@ -1,7 +1,4 @@
-"""health: the state of the database as far as this login may see it, the changes it may make, and problems.
-
-The alerts of the console about tasks and runners are in tasktui.data.alerts.
-"""
+"""health: the state of the database as far as this login may see it, the changes it may make, and problems."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping

@@ -313,6 +313,20 @@ async def results_by_runner(tx: Transaction, since: datetime) -> dict[int, dict[
     return results
 
 
+async def flows_by_work_key(tx: Transaction, since: datetime, until: datetime) -> dict[tuple[str, str], Flow]:
+    """Sum up by queue and handler.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        since: the first minute, aware.
+        until: the end, aware and exclusive.
+    """
+    minute = tx.tables.minute.c
+    names, conditions = (minute.queue, minute.handler), within(tx, since, until)
+    statement = sa.select(*names, *sums(tx)).where(*conditions, minute.bin_ms == COUNTS_ROW).group_by(*names)
+    return {(as_text(row[0]), as_text(row[1])): flow_of(row[2:]) for row in await tx.rows(statement)}
+
+
 async def failing_handlers(tx: Transaction, since: datetime) -> int:
     """Count the handlers with failed attempts.
 

@@ -1,5 +1,6 @@
 """Format values for table cells, on the command line and in the console; short enough for eighty columns."""
 
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, tzinfo
 
@@ -19,6 +20,8 @@ MILLION = 1_000_000
 
 LONGEST_REASON = 4_000
 """Maximum number of characters of an error to search for its first line."""
+
+_MODULE = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*(?:: |$))")
 
 STEP, TENS = 1024, 99.95
 """The factor between units of bytes, and the number from which a size has no decimal."""
@@ -182,6 +185,11 @@ def state(shown: Shown) -> str:
 def reason(error: str | None) -> str:
     """The first line of an error, safe to print, with secrets masked."""
     return one_line(mask(error[:LONGEST_REASON])) if error else ""
+
+
+def brief(error: str | None) -> str:
+    """The first line of an error for a narrow cell, without the module of its type."""
+    return _MODULE.sub("", reason(error), count=1)
 
 
 def when(moment: datetime | None, at: datetime, zone: tzinfo) -> str:

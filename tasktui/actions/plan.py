@@ -15,7 +15,7 @@ from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
 from tasktui.actions.action import Action
 from tasktui.render.plot import gauge
-from tasktui.render.render import brief, fitted, line, state
+from tasktui.render.render import fitted, line, state
 from tasktui.render.rows import BLANK, Part, Row, handler
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _samples(plan: ActionPlan, most: int) -> list[Row]:
     rows: list[Row] = []
     for index, task in enumerate(plan.samples[:most]):
         cell = state(task.shown)
-        error = brief(task.error).partition(":")[0] if task.error else ""
+        error = formatting.brief(task.error).partition(":")[0] if task.error else ""
         tried = formatting.attempts(task.attempt, task.max_attempts)
         rows.append(
             [

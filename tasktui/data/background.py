@@ -26,7 +26,6 @@ from runner.queries.schedules import ScheduleRow, schedules
 from runner.queries.task.parents import StuckTasks, stuck_tasks
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import page
-from tasktui.data.alerts import Alert
 
 HOUR, RECENT = timedelta(hours=1), timedelta(minutes=10)
 
@@ -76,14 +75,6 @@ class Background:
     def percentile(self, q: float, since: datetime, until: datetime) -> float | None:
         """A percentile of the run times in seconds; None if no attempt ended in the period."""
         return merged(times.runs for at, times in self.times.items() if since <= at < until).percentile(q)
-
-    @property
-    def alerts(self) -> tuple[Alert, ...]:
-        """The alert of the blocked tasks that only an operator frees, if there are any."""
-        if self.stuck is None:
-            return ()
-        text = f"{self.stuck.task} waits for {self.stuck.parent}; R retries, U unblocks"
-        return (Alert("retrying", f"{self.stuck.number.of('task')} blocked by failed tasks", text, "2", "tasks"),)
 
     @property
     def latest(self) -> tuple[float | None, float | None, float | None]:

@@ -10,6 +10,7 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.task import State
 from runner.policy.histogram import Times
+from runner.queries.overview import MINUTE, per_minute
 from runner.queries.reports import (
     Flow,
     per_step,
@@ -24,7 +25,6 @@ from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import page
 from runner.text.times import EARLIEST
 from tasktui.data.background import HOUR, LONGEST_FIRST, RECENT
-from tasktui.data.overview import MINUTE, per_minute
 
 MOST_PLOTTED = 40
 """Maximum number of runners whose last hour is read."""

@@ -17,7 +17,7 @@ from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
 from runner.text import formatting
 from runner.text.sanitize import count_noun
-from tasktui.render.render import Cell, ListColumn, RenderedRow, brief, handler_cell, line, state, when_text
+from tasktui.render.render import Cell, ListColumn, RenderedRow, handler_cell, line, state, when_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def _when_cell(row: _ListedTask) -> Cell:
 
 
 def _reason_cell(row: _ListedTask) -> Cell:
-    reason = brief(row.task.remark)
+    reason = formatting.brief(row.task.remark)
     kind, colon, rest = reason.partition(": ")
     error = ((kind, row.style("text")), (colon + rest, row.style("muted")))
     return Cell(reason, row.style("muted"), error if colon else None)

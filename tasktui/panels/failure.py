@@ -10,7 +10,7 @@ from runner.text.sanitize import SIGNS, count_noun
 from tasktui.data.failures import MOST_LATEST, FailureGroups, GroupDetail
 from tasktui.render.code import error_rows
 from tasktui.render.plot import BLOCKS, EIGHTHS, compact, gauge, joined, sparkline
-from tasktui.render.render import Cell, RenderedRow, brief, fitted, handler_cell, line
+from tasktui.render.render import Cell, RenderedRow, fitted, handler_cell, line
 from tasktui.render.rows import BLANK, Part, Row, beside, fit, heading, rule, state, width_of, wrapped
 from tasktui.render.theme import SHADES, current
 
@@ -54,7 +54,7 @@ def group_line(group: Failures, at: datetime, trends: Mapping[str, Sequence[int]
     trend = sparkline(numbers, TREND, "trouble" if hot else "spark")
     share = group.count.number / total if total else 0.0
     bar = [(" ", ""), *gauge([(share, "dead" if hot else "spark")], 9)]
-    error = brief(f"{group.error_type}: {group.message}")
+    error = formatting.brief(f"{group.error_type}: {group.message}")
     kind, colon, rest = error.partition(": ")
     name = handler_cell(line(group.handler))
     named = name.parts or ((name.text, "text"),)
@@ -110,7 +110,7 @@ def detail(
     group: Failures, tasks_detail: GroupDetail | None, data: FailureGroups, width: int, room: int, *, unfold: bool
 ) -> list[Row]:
     """The group under the cursor: the finding, shares, one traceback, and as many latest tasks as there is room for."""
-    error = brief(f"{group.error_type}: {group.message}")
+    error = formatting.brief(f"{group.error_type}: {group.message}")
     kind, _, message = error.partition(": ")
     note: list[Part] = [("fingerprint ", "muted"), (line(group.fingerprint, 16), "text")]
     title: list[Part] = [(kind, "bold strong"), (f" {message}", "muted")]

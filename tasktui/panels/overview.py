@@ -10,11 +10,11 @@ from rich.cells import cell_len
 
 from runner.queries.breakers import BreakerRow
 from runner.queries.counting import Count
+from runner.queries.overview import MINUTE, Overview, per_minute
 from runner.queries.registries import Pause
 from runner.text import formatting
 from runner.text.sanitize import count_noun
-from tasktui.data.alerts import Alert
-from tasktui.data.overview import MINUTE, Overview, per_minute
+from tasktui.data.alerts import Attention
 from tasktui.render.plot import (
     Mark,
     Span,
@@ -68,7 +68,7 @@ class View:
 
     data: Overview
     slow: "Background | None"
-    alerts: tuple[Alert, ...]
+    alerts: tuple[Attention, ...]
     zone: tzinfo
     span: tuple[str, int]
     writable: bool
@@ -126,7 +126,7 @@ def attention(view: View, width: int, most: int) -> list[Row]:
     return [*rows, *(_alert(alert, width, view.writable, first=not index) for index, alert in enumerate(alerts[:most]))]
 
 
-def _alert(alert: Alert, width: int, writable: bool, *, first: bool) -> Row:
+def _alert(alert: Attention, width: int, writable: bool, *, first: bool) -> Row:
     title_role = alert.role if first or alert.role == "lost" else "strong"
     bar = "|" if draws_ascii() else "▌"  # In ASCII, the half block is the sign of the cursor.
     left: list[Part] = [(bar, alert.role), (f" {SIGNS[alert.role]} ", f"bold {alert.role}")]

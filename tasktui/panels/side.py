@@ -10,13 +10,13 @@ from zlib import crc32
 
 from textual.geometry import Size
 
+from runner.queries.overview import Overview
 from runner.queries.runners import RunnerRow
 from runner.text import formatting
 from runner.text.sanitize import count_noun
-from tasktui.data.overview import Overview
 from tasktui.panels.overview import AXIS, View
 from tasktui.render.plot import DENSITY, Span, area, framed, gauge, joined, nice, resampled, sparkline, time_axis
-from tasktui.render.render import brief, fitted, line
+from tasktui.render.render import fitted, line
 from tasktui.render.rows import BLANK, Part, Row, ends, faded, fit, handler, heading, rule, width_of
 from tasktui.render.theme import SHADES, current
 
@@ -254,7 +254,7 @@ def top_failures(view: View, width: int) -> list[Row]:
 
     trends = view.slow.trends if view.slow is not None else {}
     for group in groups:
-        error = brief(f"{group.error_type}: {group.message}")
+        error = formatting.brief(f"{group.error_type}: {group.message}")
         trend = trends.get(group.fingerprint, ())
         serious = is_hot(group.rate, trend)
         count: Part = (f"{group.count!s:>7}  ", "bold dead" if serious else "text")

@@ -14,7 +14,7 @@ from runner.text.redact import decode, mask
 from runner.text.sanitize import SIGNS, count_noun, one_line
 from tasktui.render.code import error_rows, payload_rows
 from tasktui.render.plot import Span, gauge, time_axis
-from tasktui.render.render import brief, fitted, line
+from tasktui.render.render import fitted, line
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, inset, pill, rule, width_of
 from tasktui.render.theme import draws_ascii
 
@@ -45,7 +45,7 @@ def headline(detail: TaskDetail, width: int) -> Row:
 def sentence(detail: TaskDetail) -> list[Part]:
     """The state of a task in one sentence: the main clause, and the cause."""
     task, at = detail.task, detail.at
-    failures, error = len(detail.attempts), brief(detail.error)
+    failures, error = len(detail.attempts), formatting.brief(detail.error)
     failed = f" {count_noun(failures, 'attempt')} failed: {error}" if failures and error else ""
     if task.state.final:
         return _ending(detail, error if task.shown is not Shown.SUCCEEDED else failed.strip())

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
+from runner.text import formatting
 from runner.text.redact import mask
 from runner.text.sanitize import count_noun
-from tasktui.render.render import block, brief, line
+from tasktui.render.render import block, line
 from tasktui.render.rows import BLANK, Part, Row, fit
 
 FRAME = re.compile(r'^\s*File "(?P<path>.*?)", line (?P<line>\d+)(?:, in (?P<function>.*))?$')
@@ -89,7 +90,7 @@ def error_rows(
         reveal: show secrets.
         unfold: show the frames of libraries.
     """
-    title = brief(f"{error_type}: {message.splitlines()[0] if message else ''}")
+    title = formatting.brief(f"{error_type}: {message.splitlines()[0] if message else ''}")
     kind, colon, text = title.partition(":")
     rows: list[Row] = [[(kind, "bold dead"), (mask(f"{colon}{text}", reveal=reveal), "strong")]]
     if not trace:

@@ -3,7 +3,6 @@
 Widgets accept only the output of `line`, `block` and the cells below, and draw it as plain text without markup.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,8 +22,6 @@ MAX_LINE = 400
 
 LATE = timedelta(minutes=5)
 """A ready task that is due for longer waits too long."""
-
-_MODULE = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*(?:: |$))")
 
 
 class Cell(NamedTuple):
@@ -99,11 +96,6 @@ def when_text(task: "TaskRow", at: datetime) -> tuple[str, str]:
         late = task.shown is Shown.RETRYING or at - moment > LATE
         return f"due {formatting.since(moment, at)}", "retrying" if late else "muted"
     return formatting.distance(moment, at), "text"
-
-
-def brief(error: str | None) -> str:
-    """The first line of an error for a narrow cell, without the module of its type."""
-    return _MODULE.sub("", formatting.reason(error), count=1)
 
 
 def fitted(text: str, width: int, *, right: bool = False) -> str:

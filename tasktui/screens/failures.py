@@ -13,10 +13,10 @@ from textual.widget import Widget
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.queries.failures import Failures
+from runner.queries.overview import MINUTE, per_minute
 from runner.text.sanitize import count_noun
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.data.failures import LONGEST_BY_MINUTE, SPANS, FailureGroups, GroupDetail, failure_groups, group_detail
-from tasktui.data.overview import MINUTE, per_minute
 from tasktui.panels.failure import NORMAL, TREND, detail, group_line
 from tasktui.panels.overview import failed_plot, is_unusual, marks
 from tasktui.render.plot import Span, compact

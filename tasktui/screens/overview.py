@@ -12,15 +12,17 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
+from runner.queries.alerts.facts import AlertFacts
 from runner.queries.counting import Count, WaitingCounts
 from runner.queries.counts import MINUTE, QueueCounts
 from runner.queries.counts import waiting as read_backlog
+from runner.queries.overview import Diagnoses, Overview, day, deepened, diagnoses, read_overview, waits
 from runner.queries.reports import MinuteFlow
 from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
-from tasktui.data.alerts import alerts, unavailable_databases
-from tasktui.data.overview import Diagnoses, Overview, day, deepened, diagnoses, read_overview, sorted_queues, waits
+from tasktui.data.alerts import attention, unavailable_databases
+from tasktui.data.queue_order import sorted_queues
 from tasktui.panels import overview as panels
 from tasktui.panels import side as side_panels
 from tasktui.panels.overview import View
@@ -159,9 +161,11 @@ class OverviewScreen(LiveScreen):
             self._complete = True
             self.feed.hurry()
         self.session.add_names({"queue": [queue.queue for queue in data.queues if line(queue.queue) == queue.queue]})
-        of_slow = (self._slow.results, self._slow.alerts) if self._slow is not None else ()
+        facts = AlertFacts(data, self.session.zone)
+        if self._slow is not None:
+            facts = replace(facts, results=self._slow.results, blocked=self._slow.stuck)
         others = unavailable_databases(self.console.databases.behind)
-        problems = (*others, *alerts(data, self.session.zone, *of_slow))
+        problems = (*others, *attention(facts))
         view = View(data, self._slow, problems, self.session.zone, SPANS[self._span], self.session.writable)
         self._draw(view)
 

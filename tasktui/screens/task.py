@@ -23,7 +23,7 @@ from tasktui.actions.action import Targets
 from tasktui.messages import RevealRecorded
 from tasktui.panels import task as panels
 from tasktui.render.code import payload_line
-from tasktui.render.render import brief, line, when_text
+from tasktui.render.render import line, when_text
 from tasktui.render.rows import BLANK, Part, Row, beside, fit, handler, heading, pill, rule, state
 from tasktui.screens.selection import open_why
 from tasktui.session.cache import TtlCache
@@ -268,7 +268,7 @@ def same_key(detail: TaskDetail, width: int) -> list[Row]:
     for task in detail.same_key:
         sign, spec = state(task.shown)
         when, role = when_text(task, detail.at)
-        remark = brief(task.remark)
+        remark = formatting.brief(task.remark)
         parts: list[Part] = [(f"  {task.id:<8} ", "text"), (f"{sign:<12} ", spec), (f"{when:>11}  ", role)]
         rows.append(fit([*parts, (remark, "muted")], width))
     return rows

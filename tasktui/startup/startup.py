@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from runner.db.connect import driver_threads_ended
 from runner.db.database import Database
 from runner.errors import DatabaseUnavailable, RunnerError
+from runner.queries.overview import read_overview
 from runner.settings import Settings
 from runner.text.sanitize import clean, crash_text
 from runner.urls import DatabaseUrl
-from tasktui.data.overview import read_overview
 from tasktui.session.databases import mode_name, reached
 from tasktui.session.session import Session
 from tasktui.session.write_lock import ASKED, UNOPENED, ReadOnlyReason, WriteLock

@@ -82,7 +82,7 @@ def test_a_late_queue_is_an_error_unless_people_paused_it(cli: Call, store: Stor
     assert code == Exit.LATE
     ((topic, text),) = wrong
     assert topic == "late"
-    assert re.fullmatch(r"the first ready task of queue mail has been due for \d+m(\d+s)? \(threshold 5m\)", text)
+    assert re.fullmatch(r"queue mail is late: its first ready task has been due for \d+m(\d+s)? \(threshold 5m\)", text)
     assert findings(cli, "--max-late", "1h") == (Exit.OK, [])
     cli("pause", "mail")
     assert findings(cli) == (Exit.OK, [])

@@ -14,11 +14,11 @@ from runner.db.transaction import Parameters, Transaction, clock
 from runner.queries import capacity as capacity_queries
 from runner.queries.capacity import OTHER_QUEUES, capacity
 from runner.queries.counts import counts
+from runner.queries.overview import read_overview
 from runner.queries.past.incident import as_markdown, incident
 from runner.queries.reports import OTHERS, Flow, pulses
 from runner.queries.summary import GroupBy, as_csv, as_document, summary
 from tasktui.data.background import read_background
-from tasktui.data.overview import read_overview
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_runner
 from tests.store.table import change, put_many
@@ -136,7 +136,7 @@ async def test_no_screen_reads_a_row_for_each_queue(crowded: Database, monkeypat
 
 
 async def test_the_overview_is_of_the_listed_queues(crowded: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasktui.data.overview.MOST_QUEUES", QUEUES)
+    monkeypatch.setattr("runner.queries.overview.MOST_QUEUES", QUEUES)
     overview = await crowded.read(read_overview)
     assert overview.hides_queues
     assert sum(flow.flow.finished for flow in overview.hour) == sum(range(QUEUES)) + QUEUES

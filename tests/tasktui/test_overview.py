@@ -1,6 +1,7 @@
 """The overview: arrivals and ends, the time until a queue is empty, and the diagnoses."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -13,18 +14,11 @@ from runner.model.task import DependsOn, NewTask, State
 from runner.operations.results import Actor, Target
 from runner.operations.unblock import unblock
 from runner.policy.breaker import OpenBreaker
+from runner.queries.alerts.facts import AlertFacts
 from runner.queries.breakers import BreakerRow
 from runner.queries.counting import Count, WaitingCounts
 from runner.queries.counts import QueueCounts
-from runner.queries.registries import Pause
-from runner.queries.reports import Flow, MinuteFlow
-from runner.queries.runners import HandlerWithoutRunner, RunnerRow
-from runner.settings import Settings
-from runner.store.heartbeat import LoopBlock
-from runner.store.submit import submit
-from tasktui.data.alerts import Alert, alerts
-from tasktui.data.background import Background
-from tasktui.data.overview import (
+from runner.queries.overview import (
     HOUR,
     MINUTE,
     SHALLOW,
@@ -39,8 +33,16 @@ from tasktui.data.overview import (
     joined,
     per_minute,
     read_overview,
-    sorted_queues,
 )
+from runner.queries.registries import Pause
+from runner.queries.reports import Flow, MinuteFlow
+from runner.queries.runners import HandlerWithoutRunner, RunnerRow
+from runner.settings import Settings
+from runner.store.heartbeat import LoopBlock
+from runner.store.submit import submit
+from tasktui.data.alerts import Attention, attention
+from tasktui.data.background import Background
+from tasktui.data.queue_order import sorted_queues
 from tasktui.dialogs.help import start_here
 from tasktui.panels import overview as overview_panels
 from tasktui.panels import side as side_panels
@@ -81,7 +83,11 @@ def names_in_order(overview: Overview) -> list[str]:
 
 
 def sentences(overview: Overview) -> list[str]:
-    return [alert.sentence for alert in alerts(overview, UTC)]
+    return [line.sentence for line in attention(AlertFacts(overview))]
+
+
+def alerts_of(overview: Overview, results: Mapping[int, Mapping[str, Flow]] | None = None) -> list[Attention]:
+    return list(attention(AlertFacts(overview, results=results or {})))
 
 
 def test_a_quiet_system_has_no_alerts() -> None:
@@ -186,19 +192,19 @@ def test_threads_and_async_slots_are_full_apart(slots: dict[str, int], threads: 
 def test_a_runner_that_fails_nearly_everything_is_named() -> None:
     failing = {"h": Flow(retried=58, succeeded=2)}
     overview = overview_of(queue(), runners=(runner(), runner(id=8, pid=1)))
-    (alert,) = alerts(overview, UTC, {7: failing, 8: {"h": Flow(succeeded=90, retried=10)}})
+    (alert,) = alerts_of(overview, {7: failing, 8: {"h": Flow(succeeded=90, retried=10)}})
     assert alert.sentence == ("web-3:4117 fails nearly everything: 58 of 60 attempts in 10 min; on other runners 10 %")
     everywhere = {7: failing, 8: {"h": Flow(retried=90, succeeded=10)}}
-    assert list(alerts(overview, UTC, everywhere)) == []
+    assert (alerts_of(overview, everywhere)) == []
 
 
 def test_a_runner_with_the_failing_handlers_alone_is_not_at_fault() -> None:
     overview = overview_of(queue(), runners=(runner(), runner(id=8, pid=1)))
     mixed = {"h": Flow(retried=40), "mail.send": Flow(succeeded=400)}
     for own in ({"h": Flow(retried=60)}, {"h": Flow(retried=60), "mail.send": Flow(succeeded=1)}):
-        assert list(alerts(overview, UTC, {7: own, 8: mixed})) == []
-    assert list(alerts(overview, UTC, {7: {"h": Flow(retried=60)}, 8: {"mail.send": Flow(succeeded=400)}})) == []
-    (alert,) = alerts(overview, UTC, {7: {"mail.send": Flow(retried=60)}, 8: mixed})
+        assert (alerts_of(overview, {7: own, 8: mixed})) == []
+    assert (alerts_of(overview, {7: {"h": Flow(retried=60)}, 8: {"mail.send": Flow(succeeded=400)}})) == []
+    (alert,) = alerts_of(overview, {7: {"mail.send": Flow(retried=60)}, 8: mixed})
     assert alert.title == "web-3:4117 fails nearly everything"
 
 
@@ -342,7 +348,7 @@ def test_an_open_breaker_names_its_reason_before_the_next_probe() -> None:
     overview = overview_of(runners=(runner(),), breakers=(BreakerRow("pay", None, state, AT),))
     text = "the breaker of pay is open: opened 22m ago: 12 failures in 1m; next probe in 18s"
     assert sentences(overview) == [text]
-    view = View(overview, None, tuple(alerts(overview, UTC)), UTC, ("1 h", 60), True)
+    view = View(overview, None, tuple(alerts_of(overview)), UTC, ("1 h", 60), True)
     _, row = overview_panels.attention(view, 80, 3)
     assert "opened 22m ago: 12 failures in 1m; next p…" in plain([row])
 
@@ -373,11 +379,11 @@ def test_a_handler_without_a_runner_is_named_before_the_queue_that_waits_for_it(
     ghost = HandlerWithoutRunner("ghost.run", ("mail",), 61.0, None)
     failing = {"sms": [MinuteFlow(AT - MINUTE, Flow(retried=20))]}
     overview = overview_of(waiting, queue("sms"), unknown=(ghost,), runners=(runner(),), pulses=failing)
-    first, second = alerts(overview, UTC)
+    first, second = alerts_of(overview)
     assert first.sentence == "no live runner takes ghost.run: due for 1m01s, queue mail: 18,240 ready, none ends"
     assert (first.role, second.title) == ("dead", "sms is failing")
     fresh = replace(overview, unknown=(replace(ghost, due=59.0),))
-    assert [alert.role for alert in alerts(fresh, UTC)] == ["dead", "retrying"]
+    assert [alert.role for alert in alerts_of(fresh)] == ["dead", "retrying"]
     others_end = replace(overview, queues=(BEHIND,))
     assert any("mail falls behind" in text for text in sentences(others_end))
 
@@ -396,7 +402,7 @@ def test_a_failing_queue_is_listed_before_queues_that_fall_behind() -> None:
     assert names_in_order(overview_of(*queues, pulses=failing)) == ["z", "a", "b"]
 
 
-LONG_ALERT = Alert(
+LONG_ALERT = Attention(
     "dead",
     "payments-of-the-european-shops is failing",
     "810 of 900 attempts in 10 min, since 13:22: ConnectionResetError, 4m after deploy 4.12; falls behind: 210 in",
@@ -718,4 +724,4 @@ async def test_tasks_blocked_by_a_dead_task_need_attention(
     await database.write(unblock, [Target(blocked)], Actor("ana", "desk"))
     async with watch("overview", size) as operator:
         await operator.until(lambda: operator.screen._slow is not None)
-        assert operator.screen._slow.alerts == ()
+        assert operator.screen._slow.stuck is None

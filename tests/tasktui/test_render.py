@@ -18,6 +18,7 @@ from runner.queries.task.attempts import Attempt, LogRow
 from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
+from runner.text import formatting
 from tasktui.data.failures import FailureGroups
 from tasktui.data.runners import Workforce, busy_per_minute
 from tasktui.data.task_list import Listing, columns_for, empty_column, task_line
@@ -41,7 +42,7 @@ from tasktui.render.plot import (
     time_axis,
     with_marks,
 )
-from tasktui.render.render import ListColumn, brief, fitted, widths
+from tasktui.render.render import ListColumn, fitted, widths
 from tasktui.render.rows import plain, width_of, wrapped
 from tasktui.screens.runners import claimed_rows
 from tasktui.screens.task import task_rows
@@ -390,10 +391,10 @@ def test_no_cursor_chooses_nothing() -> None:
 
 
 def test_an_error_is_brief_where_there_is_little_room() -> None:
-    assert brief("smtplib.SMTPServerDisconnected: closed\nmore") == "SMTPServerDisconnected: closed"
-    assert brief("a.b_c.KeyError: 'd.E: '") == "KeyError: 'd.E: '"
-    assert brief("see docs.python.org: it says") == "see docs.python.org: it says"
-    assert brief(None) == ""
+    assert formatting.brief("smtplib.SMTPServerDisconnected: closed\nmore") == "SMTPServerDisconnected: closed"
+    assert formatting.brief("a.b_c.KeyError: 'd.E: '") == "KeyError: 'd.E: '"
+    assert formatting.brief("see docs.python.org: it says") == "see docs.python.org: it says"
+    assert formatting.brief(None) == ""
 
 
 def test_a_row_shows_state_as_sign_and_word() -> None:

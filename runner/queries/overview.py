@@ -1,4 +1,4 @@
-"""The figures of the overview at one moment."""
+"""overview: the figures of one moment, which the first screen shows and the alerts judge."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,6 @@ from runner.queries.reports import per_minute as read_per_minute
 from runner.queries.reports import pulses as read_pulses
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow, busy_slots, unknown_handlers
 from runner.queries.runners import runners as read_runners
-from runner.queries.thresholds import FEW, MIN_SHARE, RECENT
 from runner.text import formatting
 
 HOUR = timedelta(hours=1)
@@ -34,6 +33,12 @@ UNSETTLED = timedelta(minutes=3)
 
 MAX_DIAGNOSED = 3
 """Maximum number of queues to diagnose: of those falling behind, and of those failing."""
+
+FEW, MIN_SHARE = 10, 0.5
+"""Most attempts of a queue or a handler fail if more than FEW failed recently, and at least MIN_SHARE of them all."""
+
+RECENT = timedelta(minutes=10)
+"""The period of the attempts that decide whether a queue or a handler is failing."""
 
 NEGLECTED = 60.0
 """Seconds since a task became due from which a handler without a runner is broken: a deploy takes a while."""
@@ -146,7 +151,11 @@ class Overview:
 
     @property
     def failing(self) -> dict[str, tuple[int, int]]:
-        """Failed and total attempts of the last ten minutes, for each queue in which most attempts failed.
+        """The queues in which most attempts failed; see `failing_from`."""
+        return self.failing_from(MIN_SHARE)
+
+    def failing_from(self, share: float) -> dict[str, tuple[int, int]]:
+        """Failed and total attempts of the last ten minutes, for each queue in which this share of attempts failed.
 
         A queue is omitted if most attempts of its last minute succeeded: it has recovered.
         """
@@ -157,7 +166,7 @@ class Overview:
             recent = sorted((flow for flow in flows if flow.minute > self.at - RECENT), key=lambda flow: flow.minute)
             failed = sum(flow.flow.failed for flow in recent)
             attempts = failed + sum(flow.flow.succeeded for flow in recent)
-            if failed > FEW and failed >= attempts * MIN_SHARE and recent[-1].flow.failed >= recent[-1].flow.succeeded:
+            if failed > FEW and failed >= attempts * share and recent[-1].flow.failed >= recent[-1].flow.succeeded:
                 failing[queue] = (failed, attempts)
         return failing
 
@@ -308,21 +317,3 @@ def per_minute(
     for flow in flows:
         totals[flow.minute] += value(flow.flow)
     return [float(totals[last - ago * MINUTE]) for ago in range(minutes - 1, -1, -1)]
-
-
-def sorted_queues(overview: Overview) -> list[QueueCounts]:
-    """The queues: those that fail, others in trouble, and the rest, each by name.
-
-    While no task arrives or ends, no queue falls behind: then the one with the most ready tasks comes first, and of
-    equal ones the one that waits longest. A queue that just fell behind keeps its place for a minute.
-    """
-    queues, failing = overview.queues, overview.failing
-    still = not any(queue.arrived.number or queue.minute.finished for queue in queues)
-    neglected = {queue for handler in overview.unknown if handler.due >= NEGLECTED for queue in handler.queues}
-
-    def rank(queue: QueueCounts) -> tuple[bool, bool, int, float, str]:
-        ready, oldest = (queue.ready.number, queue.oldest or 0.0) if still else (0, 0.0)
-        trouble = queue.falls_behind or queue.lost.number > 0 or queue.queue in neglected
-        return queue.queue not in failing, not trouble, -ready, -oldest, queue.queue
-
-    return sorted(queues, key=rank)

@@ -1,0 +1,1 @@
+"""Alerts: the rules that find problems, each described once for the console, checks and notices."""

@@ -1,0 +1,38 @@
+"""Facts: the figures that the rules of alerts judge."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
+from typing import TYPE_CHECKING
+
+from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS, Thresholds
+from runner.queries.counting import Count
+from runner.queries.overview import Overview
+from runner.queries.reports import Flow
+
+if TYPE_CHECKING:  # The first data of the console need no tasks.
+    from runner.queries.task.parents import StuckTasks
+
+
+@dataclass(frozen=True, slots=True)
+class AlertFacts:
+    """The figures of one moment; a rule without its figures finds nothing.
+
+    Args:
+        zone: time zone of displayed times.
+        results: results of the last ten minutes by runner and handler.
+        blocked: the blocked tasks that wait for a dead or cancelled task; None without any.
+        dead: tasks that died within the span of the thresholds and are still dead, by handler; None if they were not
+            read, so that the minute statistics count the deaths.
+        flows: results of the last ten minutes by queue and handler.
+        due: seconds since the first ready task of each queue became due, paused ones left out.
+    """
+
+    overview: Overview
+    zone: tzinfo = UTC
+    thresholds: Thresholds = DEFAULT_THRESHOLDS
+    results: Mapping[int, Mapping[str, Flow]] = field(default_factory=dict)
+    blocked: "StuckTasks | None" = None
+    dead: Mapping[str, Count] | None = None
+    flows: Mapping[tuple[str, str], Flow] = field(default_factory=dict)
+    due: Mapping[str, float] = field(default_factory=dict)

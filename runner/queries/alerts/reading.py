@@ -1,0 +1,67 @@
+"""Reading the facts of all rules."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, tzinfo
+
+from runner.db.transaction import Transaction
+from runner.policy.lanes import Head
+from runner.queries.alerts.alert import Alert, Severity
+from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.rules import alerts
+from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS, Thresholds
+from runner.queries.counting import lane_heads
+from runner.queries.deaths import dead_by_handler
+from runner.queries.overview import MINUTE, RECENT, Overview, diagnoses, read_overview
+from runner.queries.registries import Pauses
+from runner.queries.reports import flows_by_work_key, results_by_runner
+from runner.queries.rows import as_text
+from runner.queries.task.parents import stuck_tasks
+
+
+async def current_alerts(
+    tx: Transaction, thresholds: Thresholds = DEFAULT_THRESHOLDS, zone: tzinfo = UTC
+) -> list[Alert]:
+    """Read the facts, and list the problems that an operator should hear of; notes are left out."""
+    found = alerts(await read_facts(tx, thresholds, zone))
+    return [alert for alert in found if alert.severity is not Severity.NOTE]
+
+
+async def read_facts(tx: Transaction, thresholds: Thresholds = DEFAULT_THRESHOLDS, zone: tzinfo = UTC) -> AlertFacts:
+    """Read the figures that the rules judge.
+
+    Args:
+        tx: an open transaction; about thirty statements are executed, each along an index and up to a limit.
+        zone: time zone of displayed times.
+    """
+    overview = await read_overview(tx)
+    behind = [queue.queue for queue in overview.queues if queue.falls_behind]
+    failing = overview.failing_from(thresholds.failing)
+    if behind or failing:
+        overview = replace(overview, diagnoses=await diagnoses(tx, behind, tuple(failing)))
+    at = overview.at
+    return AlertFacts(
+        overview,
+        zone,
+        thresholds,
+        results=await results_by_runner(tx, at - RECENT),
+        blocked=await stuck_tasks(tx),
+        dead=await dead_by_handler(tx, at - thresholds.span),
+        flows=await flows_by_work_key(tx, at - RECENT, at + MINUTE),
+        due=_due(await lane_heads(tx), _paused(overview)),
+    )
+
+
+def _paused(overview: Overview) -> Pauses:
+    queues = {queue.queue: queue.paused for queue in overview.queues if queue.paused is not None}
+    return Pauses(queues, overview.handlers)
+
+
+def _due(heads: Sequence[Head], paused: Pauses) -> dict[str, float]:
+    """Seconds since the first ready task of each queue became due; a pause is a decision of people."""
+    ages: dict[str, float] = {}
+    for head in heads:
+        queue, handler = as_text(head.lane.queue), as_text(head.lane.handler)
+        if head.wait < 0 and queue not in paused.queues and handler not in paused.handlers:
+            ages[queue] = max(ages.get(queue, 0.0), -head.wait)
+    return ages

@@ -1,0 +1,74 @@
+"""The rules of tasks: lost, dead, blocked."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from runner.queries.alerts.alert import MAX_KINDS, Alert, AlertRule, Severity, shown
+from runner.queries.alerts.facts import AlertFacts
+from runner.queries.counting import Count
+from runner.queries.overview import MINUTE, per_minute
+from runner.text import formatting
+
+
+def lost_tasks(facts: AlertFacts) -> Iterator[Alert]:
+    """Tasks whose runner is lost, and no longer listed."""
+    overview = facts.overview
+    lost = {shown(queue.queue): queue.lost for queue in overview.queues if queue.lost.number}
+    listed = sum(runner.running_tasks for runner in overview.runners if not runner.alive)
+    if sum(each.number for each in lost.values()) <= listed:  # The alerts of the lost runners name these tasks.
+        return
+    count = _sum(lost.values())
+    are, them = ("is", "it") if count == Count(1) else ("are", "them")
+    title = f"{count.of('task')} of {', '.join(lost)} {are} lost"
+    text = f"the lease of the runner expired; a live runner will rescue {them}"
+    yield Alert(AlertRule.TASKS_LOST, "", Severity.WARNING, title, text, "The tasks: runner tasks state:lost")
+
+
+def dead_tasks(facts: AlertFacts) -> Iterator[Alert]:
+    """Tasks that died recently, and are still dead as far as that is known."""
+    span = formatting.age(facts.thresholds.span.total_seconds())
+    advice = f"The causes: runner failures since:{span}. When these are mended: runner retry state:dead."
+    if facts.dead is None:
+        yield from _died(facts, advice)
+        return
+    total = _sum(facts.dead.values())
+    if total.number > facts.thresholds.dead:
+        names = [f"{shown(name)} {count}" for name, count in facts.dead.items()]
+        text = f"{_listed(names)} (threshold {facts.thresholds.dead:,})"
+        title = f"{total.of('task')} died in the last {span}"
+        yield Alert(AlertRule.TASKS_DEAD, "", Severity.CRITICAL, title, text, advice)
+
+
+def _died(facts: AlertFacts, advice: str) -> Iterator[Alert]:
+    """The deaths of the last hour by the minute statistics."""
+    overview = facts.overview
+    deaths = per_minute(overview.hour, overview.at, lambda flow: flow.died)
+    total = round(sum(deaths))
+    if total <= facts.thresholds.dead:
+        return
+    first = next(index for index, number in enumerate(deaths) if number)
+    since = formatting.clock(overview.at - (len(deaths) - 1 - first) * MINUTE, overview.at, facts.zone)
+    kinds = [f"{shown(formatting.brief(kind))} {number:,}" for kind, number in overview.diagnoses.deaths.items()]
+    dead = _sum(queue.dead for queue in overview.queues)
+    still = [] if dead == Count(total) else [f"{dead} still dead"]
+    text = "; ".join([*still, *([_listed(kinds)] if kinds else [])])
+    yield Alert(AlertRule.TASKS_DEAD, "", Severity.CRITICAL, f"{total:,} dead since {since}", text, advice)
+
+
+def blocked_tasks(facts: AlertFacts) -> Iterator[Alert]:
+    """Blocked tasks that only an operator frees."""
+    if (blocked := facts.blocked) is not None:
+        title = f"{blocked.number.of('task')} blocked by failed tasks"
+        text = f"{blocked.task} waits for {blocked.parent}"
+        advice = f"Retry the parent: runner retry {blocked.parent}, or: runner unblock {blocked.task}"
+        yield Alert(AlertRule.TASKS_BLOCKED, "", Severity.WARNING, title, text, advice)
+
+
+def _listed(names: list[str]) -> str:
+    more = [f"{len(names) - MAX_KINDS:,} more"] if len(names) > MAX_KINDS else []
+    return ", ".join([*islice(names, MAX_KINDS), *more])
+
+
+def _sum(counts: Iterable[Count]) -> Count:
+    listed = list(counts)
+    return Count(sum(count.number for count in listed), any(count.more for count in listed))
