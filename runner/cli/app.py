@@ -53,6 +53,7 @@ CLI_COMMANDS = (
     CliCommand("reports", INSPECT, "Report success, attempts, durations and volume over a period."),
     CliCommand("capacity", INSPECT, "Report when each queue is drained, or simulate other settings."),
     CliCommand("incident", INSPECT, "Report an incident as Markdown, ready to paste."),
+    CliCommand("alerts", INSPECT, "List the alerts that fire, or silence them."),
     CliCommand("failures", INSPECT, "Group failed attempts by cause."),
     CliCommand("audit", INSPECT, "List the changes: who, when and why."),
     CliCommand("views", INSPECT, "List, show, save or delete saved filters."),

@@ -33,12 +33,12 @@ from runner.db.transaction import Transaction, clock
 from runner.errors import ConfigurationError, DatabaseLocked, InvalidInput, StoreError
 from runner.handlers.outcome_rules import OutcomeRules
 from runner.handlers.registry import Handler
+from runner.model.alert import Alert, AlertRule
 from runner.model.duration import parse_duration
 from runner.model.stuck_row import HeldLock, StuckCause, StuckRow
 from runner.model.task import State
 from runner.operations.schedule import VANISHED_BY
 from runner.policy.lanes import Head
-from runner.queries.alerts.alert import Alert, AlertRule
 from runner.queries.alerts.handlers import failing_handlers
 from runner.queries.alerts.queues import late_queues
 from runner.queries.alerts.reading import read_facts

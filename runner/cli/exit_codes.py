@@ -43,6 +43,7 @@ class Exit(IntEnum):
     LATE = 12
     LOCKED = 13
     REFUSED = 14
+    FIRING = 15
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
@@ -63,6 +64,7 @@ MEANINGS = {
     Exit.LATE: "a check found a queue whose tasks wait, longer than --max-late",
     Exit.LOCKED: "another transaction locks a row; in a check, for longer than --max-locked",
     Exit.REFUSED: "a check found rows that the database refuses to change, more than --max-refused",
+    Exit.FIRING: "an alert fires that is not silenced",
     Exit.INTERRUPTED: "interrupted",
     Exit.BROKEN_PIPE: "the reader of the output has gone away",
 }

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from runner.errors import RunnerError
-from runner.queries.alerts.alert import MAX_ERROR, MAX_TEXT, Alert, AlertRule, Severity, shown
+from runner.model.alert import Alert, AlertRule, Severity
 from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.rules import alerts
+from runner.queries.alerts.shown import MAX_ERROR, MAX_TEXT, shown
 from runner.queries.overview import Overview, read_overview
 from runner.queries.registries import Pause
 from runner.text import formatting

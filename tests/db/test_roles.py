@@ -430,7 +430,7 @@ async def tried(database: Database, verb: Verb) -> None:
         raise RolledBack
 
 
-FIRST_ENTRIES = 6
+FIRST_ENTRIES = 7
 """Audit rows from the setup by the owner."""
 
 EDIT = "UPDATE task SET priority = 7, version = version + 1 WHERE id = 2"

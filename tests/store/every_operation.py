@@ -33,6 +33,7 @@ from runner.operations.schedule import (
     resume_schedule,
     run_schedule,
 )
+from runner.operations.silence import silence, unsilence
 from runner.operations.sql_export import command_script, undo_script
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
@@ -89,6 +90,8 @@ OPERATIONS: dict[str, Verb] = {
     "pause": lambda tx: pause(tx, PauseTarget(PauseKind.QUEUE, "mail"), BY),
     "pause handler": lambda tx: pause(tx, PauseTarget(PauseKind.HANDLER, "h"), BY),
     "resume": lambda tx: resume(tx, PauseTarget(PauseKind.QUEUE, "slow"), BY),
+    "silence": lambda tx: silence(tx, "no-runner", FAR, BY),
+    "unsilence": lambda tx: unsilence(tx, "tasks-dead", BY),
     "reveal": lambda tx: reveal(tx, LATER, BY),
     "unblock": lambda tx: unblock(tx, [Target(BLOCKED)], BY),
     "set_limits": lambda tx: set_limits(tx, PauseTarget(PauseKind.QUEUE, "mail"), LimitEdit({"concurrency": "5"}), BY),
@@ -111,12 +114,28 @@ def undone(verb: Verb) -> Verb:
     return both
 
 
+UNDOABLE = (
+    *("submit_task", "retry_now", "requeue", "delay", "unblock", "pause", "resume", "silence", "unsilence"),
+    "send_command",
+)
+
 UNDOS: dict[str, Verb] = {
     f"undo {name}": undone(verb)
     for name, verb in {
         **{
             name: OPERATIONS[name]
-            for name in ("submit_task", "retry_now", "requeue", "delay", "unblock", "pause", "resume", "send_command")
+            for name in (
+                "submit_task",
+                "retry_now",
+                "requeue",
+                "delay",
+                "unblock",
+                "pause",
+                "resume",
+                "silence",
+                "unsilence",
+                "send_command",
+            )
         },
         "terminate": lambda tx: terminate(tx, [Target(LATER)], BY),
         "terminate of what was blocked": lambda tx: terminate(tx, [Target(BLOCKED)], BY),
@@ -149,6 +168,7 @@ async def arrange(database: Database) -> None:
         await tx.execute(sa.insert(tx.tables.handler), [{"name": "sms"}, {"name": "mms"}])
     await database.write(declare_breakers, ["sms", "mms"], dict.fromkeys(("sms", "mms"), Breaker("1/s").columns))
     await database.write(open_by_hand, "mms", BY)
+    await database.write(silence, "tasks-dead", FAR, BY)
     async with database.writing() as tx:
         both = [{"task_id": LATER, "number": n, "fence": 0, "attempt": 1, "state": "{}"} for n in (1, 2)]
         await tx.execute(sa.insert(tx.tables.checkpoint), both)

@@ -53,7 +53,8 @@ ON {task_unique} TO {producer};
 GRANT SELECT ON {every_table} TO {runner};
 GRANT INSERT, UPDATE, DELETE ON
     {task}, {task_history}, {task_attempt}, {task_unique}, {task_dependency}, {task_queue}, {task_handler},
-    {task_runner}, {task_lost_runner}, {task_minute}, {task_schedule}, {task_tick}, {task_checkpoint}, {task_progress}, {task_log}
+    {task_runner}, {task_lost_runner}, {task_minute}, {task_schedule}, {task_tick}, {task_checkpoint}, {task_progress}, {task_log},
+    {task_alert}
 TO {runner};
 GRANT DELETE ON {task_audit} TO {runner};
 -- All but producers compare the sequences of ids with the rows. With retention_succeeded = "0s" a runner reads the last
@@ -97,6 +98,8 @@ GRANT UPDATE (
     handler, rule, timezone, payload, options, misfire, overlap, jitter, broadcast, next_at, run_requested_at, error,
     paused_at, paused_until, paused_by, paused_why, last_task_id, version
 ) ON {task_schedule} TO {operator};
+GRANT INSERT (name, silenced_until, silenced_by, silenced_why), UPDATE (silenced_until, silenced_by, silenced_why)
+ON {task_alert} TO {operator};
 -- Only the database fills `login` and `at`.
 GRANT INSERT (operator, host, verb, task_id, target, reason, before, after, undo_of, change_group) ON {task_audit} TO {operator};
 GRANT INSERT, UPDATE (submitted) ON {task_minute} TO {operator}; -- counts a task that is terminated before its first claim
@@ -255,7 +258,8 @@ BEGIN
         ['{task_queue:inner}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'queue', 'name', '', ''],
         ['{task_handler:inner}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'handler', 'name', '', ''],
         ['{task_runner:inner}', 'UPDATE OR DELETE', 'true', '', 'runner', 'id', '', ''],
-        ['{task_schedule:inner}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'schedule', 'id', 'next_at version', '']
+        ['{task_schedule:inner}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'schedule', 'id', 'next_at version', ''],
+        ['{task_alert:inner}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'alert', 'name', '', '']
     ] LOOP
         EXECUTE format('DROP TRIGGER IF EXISTS audited ON %s', audited[1]);
         -- Oids instead of names: checking them costs runners almost nothing, and dropping a role breaks nothing. Another

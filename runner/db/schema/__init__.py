@@ -44,6 +44,7 @@ class Tables:
         self.minute = self._table("task_minute", *records.minute())
         self.schedule = self._table("task_schedule", *records.schedule())
         self.tick = self._table("task_tick", *records.tick())
+        self.alert = self._table("task_alert", *records.alert())
         self.audit = self._table("task_audit", *records.audit())
 
     @property

@@ -290,6 +290,29 @@ def schedule() -> list[sa.Column[Any] | sa.CheckConstraint]:
     ]
 
 
+def alert() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """Alerts, firing or resolved, and their silences."""
+    return [
+        # RULE:SUBJECT, a rule for a silence of all its alerts, or `evaluation`, whose seen_at is that of the last one.
+        sa.Column("name", Name, primary_key=True),
+        sa.Column("severity", sa.Text, nullable=False, server_default=""),
+        sa.Column("title", sa.Text, nullable=False, server_default=""),
+        sa.Column("text", sa.Text, nullable=False, server_default=""),
+        sa.Column("advice", sa.Text, nullable=False, server_default=""),
+        # The first and the last evaluation that found it; null if none did.
+        sa.Column("since", Instant),
+        sa.Column("seen_at", Instant),
+        sa.Column("resolved_at", Instant),
+        # When its notice was submitted; null if none was since it began.
+        sa.Column("notified_at", Instant),
+        sa.Column("silenced_until", Instant),
+        sa.Column("silenced_by", sa.Text),
+        sa.Column("silenced_why", sa.Text),
+        sa.CheckConstraint("length(name) between 1 and 500", name="name"),
+        *time_checks("silenced_until"),
+    ]
+
+
 def tick() -> list[sa.Column[Any] | sa.CheckConstraint]:
     """The history of schedules: a tick happens once, and a tick of a broadcast once for each runner."""
     return [

@@ -22,6 +22,7 @@ from runner.operations.undo.registries import (
     undo_pause,
     undo_runner_command,
     undo_schedule,
+    undo_silence,
 )
 from runner.operations.undo.tasks import reblock, set_values, undo_requeue, undo_rewind, withdraw
 
@@ -164,6 +165,7 @@ KINDS: tuple[UndoKind, ...] = (
     UndoKind(applies=lambda change: change.verb == SUBMIT, conflict=submit_conflict, undo_tasks=cancel_submit),
     UndoKind(applies=lambda change: change.verb == "unblock", conflict=of_unblock, undo_tasks=reblock),
     UndoKind(applies=lambda change: change.verb in ("pause", "resume"), undo_object=undo_pause),
+    UndoKind(applies=lambda change: change.verb in ("silence", "unsilence"), undo_object=undo_silence),
     UndoKind(applies=lambda change: change.verb == "limit", undo_object=undo_limit),
     UndoKind(applies=lambda change: change.verb in (OPEN, CLOSE), undo_object=undo_breaker),
     UndoKind(applies=lambda change: change.verb == "command", undo_object=undo_runner_command),

@@ -16,6 +16,7 @@ from runner.operations.limit import write as write_limits
 from runner.operations.pause import PAUSE, PauseKind, PauseTarget, pause_of, pause_set, registry_of
 from runner.operations.results import LOCK_LIMIT
 from runner.operations.schedule import PLANNED, RESTORED, change_schedule, lock_schedule
+from runner.operations.silence import SILENCE, set_silence, silence_of
 from runner.operations.undo.entries import UndoableChange
 from runner.policy.schedule_ticks import check_spec
 from runner.queries.breakers import breakers
@@ -25,6 +26,8 @@ PAUSED_SINCE = "it has been paused or resumed again since"
 SWITCHED_SINCE = "the breaker has been opened or closed again since"
 LIMITED_SINCE = "its limits have been changed again since"
 EXPIRED = "that pause would have ended by now"
+SILENCED_SINCE = "it has been silenced or unsilenced again since"
+SILENCE_EXPIRED = "that silence would have ended by now"
 UNKNOWN = "its target is unknown"
 UNREGISTERED = "the registry has no row of {target} any more"
 NO_BREAKER = "{target} has no breaker any more"
@@ -130,6 +133,25 @@ async def undo_runner_command(tx: Transaction, change: UndoableChange) -> UndoAn
     before = change.before.get("command")
     await tx.execute(sa.update(runner).where(is_runner).values(command=before))
     return AuditEntry("command", {"command": rows[0].command}, {"command": before})
+
+
+async def undo_silence(tx: Transaction, change: UndoableChange) -> UndoAnswer:
+    """Undo a silence, or its end.
+
+    Returns:
+        The audit entry of the undo, or the reason why the change cannot be undone.
+    """
+    name = (change.target or "").partition(" ")[2]
+    current = await silence_of(tx, name)
+    if current.get("silenced_until") != moment(change.after.get("silenced_until")):
+        return SILENCED_SINCE
+    before = {column: change.before.get(column) for column in SILENCE} if change.before else {}
+    if before and (until := moment(before["silenced_until"])) is not None:
+        if until <= await clock(tx):
+            return SILENCE_EXPIRED
+        before["silenced_until"] = until
+    await set_silence(tx, name, before)
+    return AuditEntry("silence" if before else "unsilence", current, before)
 
 
 CHANGED_SINCE = "the schedule has changed since"

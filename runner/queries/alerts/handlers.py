@@ -3,8 +3,9 @@
 from collections.abc import Container, Iterator
 from shlex import quote
 
-from runner.queries.alerts.alert import MAX_TEXT, Alert, AlertRule, Severity, shown
+from runner.model.alert import Alert, AlertRule, Severity
 from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.shown import MAX_TEXT, shown
 from runner.queries.counting import Count
 from runner.queries.counts import QueueCounts
 from runner.queries.overview import FEW, NEGLECTED, RECENT

@@ -5,8 +5,8 @@ from dataclasses import replace
 from datetime import UTC, tzinfo
 
 from runner.db.transaction import Transaction
+from runner.model.alert import Alert, Severity
 from runner.policy.lanes import Head
-from runner.queries.alerts.alert import Alert, Severity
 from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.rules import alerts
 from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS, Thresholds

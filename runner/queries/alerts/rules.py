@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from runner.model.alert import Alert, Severity
 from runner.queries.alerts import handlers, queues, runners, tasks
-from runner.queries.alerts.alert import Alert, Severity
 from runner.queries.alerts.facts import AlertFacts
 
 

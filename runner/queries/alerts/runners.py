@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from runner.queries.alerts.alert import MAX_ERROR, MAX_KINDS, Alert, AlertRule, Severity, shown
+from runner.model.alert import Alert, AlertRule, Severity
 from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.shown import MAX_ERROR, MAX_KINDS, shown
 from runner.queries.counting import Count
 from runner.queries.overview import Overview
 from runner.queries.reports import Flow

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from runner.queries.alerts.alert import MAX_KINDS, Alert, AlertRule, Severity, shown
+from runner.model.alert import Alert, AlertRule, Severity
 from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.shown import MAX_KINDS, shown
 from runner.queries.counting import Count
 from runner.queries.overview import MINUTE, per_minute
 from runner.text import formatting

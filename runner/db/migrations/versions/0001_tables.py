@@ -38,6 +38,7 @@ def upgrade(op: Operations) -> None:
     _task_minute(op)
     _task_schedule(op)
     _task_tick(op)
+    _task_alert(op)
     _task_audit(op)
 
 
@@ -558,6 +559,26 @@ def _task_schedule(op: Operations) -> None:
     idle = "next_at IS NULL AND paused_at IS NULL AND error IS NULL"
     op.create_index("task_schedule", "unplanned", "id", where=idle)
     op.create_index("task_schedule", "requested", "run_requested_at", where="run_requested_at IS NOT NULL")
+
+
+def _task_alert(op: Operations) -> None:
+    op.create_table(
+        "task_alert",
+        sa.Column("name", Name, primary_key=True),
+        sa.Column("severity", sa.Text, nullable=False, server_default=""),
+        sa.Column("title", sa.Text, nullable=False, server_default=""),
+        sa.Column("text", sa.Text, nullable=False, server_default=""),
+        sa.Column("advice", sa.Text, nullable=False, server_default=""),
+        sa.Column("since", Instant),
+        sa.Column("seen_at", Instant),
+        sa.Column("resolved_at", Instant),
+        sa.Column("notified_at", Instant),
+        sa.Column("silenced_until", Instant),
+        sa.Column("silenced_by", sa.Text),
+        sa.Column("silenced_why", sa.Text),
+        sa.CheckConstraint("length(name) between 1 and 500", name="name"),
+        *_times("silenced_until"),
+    )
 
 
 def _times(*columns: str) -> list[sa.CheckConstraint]:

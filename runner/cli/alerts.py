@@ -1,0 +1,206 @@
+"""`runner alerts [list|silence|unsilence]`: the problems that the rules find now, and their silences."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from cyclopts import Parameter
+
+from runner.cli.exit_codes import Exit
+from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.output import plain, print_json, print_line, print_table
+from runner.db.database import Database
+from runner.db.transaction import clock
+from runner.errors import InvalidInput
+from runner.model.alert import Alert, AlertRule, Silence
+from runner.operations.results import Actor, local_actor
+from runner.operations.silence import check_alert, rule_of, silence, unsilence
+from runner.queries.alerts.reading import current_alerts
+from runner.queries.alerts.records import AlertRecords, alert_records
+from runner.text import formatting
+from runner.text.columns import Column, document, figure
+from runner.text.operator import local_zone
+from runner.text.sanitize import one_line
+from runner.text.times import parse_moment
+
+
+@dataclass(frozen=True, slots=True)
+class FiringAlert:
+    """An alert that fires now.
+
+    Args:
+        since: the first evaluation that found it; None if none did yet.
+        silence: the silence that covers it; None without one.
+    """
+
+    alert: Alert
+    since: datetime | None
+    silence: Silence | None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class SilenceOptions:
+    """How alerts are listed or silenced.
+
+    Args:
+        rule: list: only alerts of this rule; may be repeated.
+        until: silence: its end: 2h, 14:30.
+        reason: The reason; recorded with the change.
+        dry_run: Show the change without making it.
+        json: Print one JSON document.
+    """
+
+    rule: tuple[str, ...] = ()
+    until: str | None = None
+    reason: str | None = None
+    dry_run: bool = False
+    json: bool = False
+
+
+NO_SILENCE_OPTIONS = SilenceOptions()
+
+
+async def alerts(
+    action: Literal["list", "silence", "unsilence"] = "list",
+    name: str | None = None,
+    /,
+    *,
+    options: SilenceOptions = NO_SILENCE_OPTIONS,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """List the alerts that fire now, or silence them.
+
+    runner alerts [list]                          the alerts, causes first
+    runner alerts list --rule queue-late          those of one rule
+    runner alerts silence RULE --until 2h         send no notices of a rule
+    runner alerts silence RULE:SUBJECT --until 2h  of one queue, handler or runner
+    runner alerts unsilence RULE[:SUBJECT]        send them again
+
+    The rules are those of the console. The exit code is 15 if an alert fires that is
+    not silenced. A silence can be undone with runner undo.
+
+    Args:
+        action: list, silence or unsilence.
+        name: The rule, or RULE:SUBJECT as the list has it.
+        options: How alerts are listed or silenced.
+        connection: The database.
+    """
+    rules = _check_words(action, name, options)
+    async with open_database(connection.settings()) as database:
+        if name is None:
+            return await _list(database, rules, json=options.json)
+        by = local_actor(options.reason)
+        if action == "unsilence":
+            return await _unsilence(database, name, by, options)
+        return await _silence(database, name, by, options)
+
+
+def _check_words(action: str, name: str | None, options: SilenceOptions) -> set[AlertRule]:
+    """Reject words and options that an action does not take; return the rules to list."""
+    if action == "list" and name is not None:
+        raise InvalidInput(why=f"name an action: runner alerts silence {name} --until 2h")
+    if action != "list" and name is None:
+        raise InvalidInput(why=f"name the alert: runner alerts {action} RULE, or RULE:SUBJECT")
+    if action != "list" and options.rule:
+        raise InvalidInput(why="--rule belongs to alerts list")
+    if (options.until is not None) != (action == "silence"):
+        why = "a silence has an end: --until 2h" if action == "silence" else "--until belongs to alerts silence"
+        raise InvalidInput(why=why)
+    return {rule_of(rule) for rule in options.rule}
+
+
+async def _list(database: Database, rules: set[AlertRule], *, json: bool) -> int:
+    found = await database.read(current_alerts)
+    records = await database.read(alert_records)
+    at = await database.read(clock)
+    rows = [_row(alert, records) for alert in found if not rules or alert.rule in rules]
+    silences = list(records.silences.values())
+    if json:
+        documents = [document(COLUMNS, row) for row in rows]
+        print_json({"at": at, "evaluated_at": records.evaluated_at, "alerts": documents, "silences": plain(silences)})
+    else:
+        _print(rows, silences, at)
+    return Exit.FIRING if any(row.silence is None for row in rows) else Exit.OK
+
+
+def _row(alert: Alert, records: AlertRecords) -> FiringAlert:
+    record = records.firing.get(alert.name)
+    return FiringAlert(alert, record.since if record else None, records.silence_of(alert.name))
+
+
+COLUMNS: tuple[Column[FiringAlert], ...] = (
+    Column("SEVERITY", lambda row: row.alert.severity, key="severity", fixed=True),
+    Column("", lambda row: row.alert.rule, key="rule"),
+    Column("", lambda row: row.alert.subject, key="subject"),
+    Column("ALERT", lambda row: row.alert.name),
+    Column("", lambda row: row.alert.title, key="title"),
+    Column("", lambda row: row.alert.text, key="text"),
+    Column("PROBLEM", lambda row: row.alert.sentence),
+    Column("", lambda row: row.alert.advice, key="advice"),
+    Column("", lambda row: row.since, key="since"),
+    Column("", lambda row: row.silence and row.silence.until, key="silenced_until"),
+    Column("", lambda row: row.silence and row.silence.by, key="silenced_by"),
+    Column("", lambda row: row.silence and row.silence.why, key="silenced_why"),
+)
+
+
+def _print(rows: list[FiringAlert], silences: list[Silence], at: datetime) -> None:
+    if rows:
+        since: Column[FiringAlert] = figure("SINCE", lambda row: row.since, lambda moment: formatting.since(moment, at))
+        silenced = Column[FiringAlert]("SILENCED", lambda row: row.silence, lambda each: _until(each, at), fixed=True)
+        has_silence = any(row.silence for row in rows)
+        print_table([COLUMNS[0], since, *([silenced] if has_silence else []), *COLUMNS[1:]], rows)
+        for row in rows:
+            print_line(f"{row.alert.name}: {row.alert.advice}", style="dim")
+    else:
+        print_line("No alert fires.")
+    for silence_ in silences:
+        if not any(row.silence == silence_ for row in rows):
+            print_line(f"{silence_.name} is silenced {_sentence(silence_, at)}")
+
+
+def _until(silence_: Silence | None, at: datetime) -> str:
+    return formatting.distance(silence_.until, at) if silence_ else ""
+
+
+def _sentence(silence_: Silence, at: datetime) -> str:
+    why = f": {one_line(silence_.why)}" if silence_.why else ""
+    by = f" by {one_line(silence_.by)}" if silence_.by else ""
+    return f"until {formatting.clock(silence_.until, at, local_zone())}{by}{why}"
+
+
+async def _silence(database: Database, name: str, by: Actor, options: SilenceOptions) -> int:
+    at = await database.read(clock)
+    until = parse_moment(options.until or "", at, local_zone())
+    if options.dry_run:
+        await database.read(check_alert, name)
+        result = Silence(name, until, by.operator, by.reason)
+    else:
+        result = await database.write(silence, name, until, by)
+    if options.json:
+        print_json(_change("silence", name, until=result.until, changed=True, dry_run=options.dry_run))
+    else:
+        verb = "would be silenced" if options.dry_run else "silenced"
+        end = f"notices again {formatting.distance(until, at)}, or: runner alerts unsilence {one_line(name)}"
+        print_line(f"alert {one_line(name)} {verb}; {end}")
+    return Exit.OK
+
+
+async def _unsilence(database: Database, name: str, by: Actor, options: SilenceOptions) -> int:
+    if options.dry_run:
+        rule_of(name)
+        changed = name in (await database.read(alert_records)).silences
+    else:
+        changed = await database.write(unsilence, name, by)
+    if options.json:
+        print_json(_change("unsilence", name, until=None, changed=changed, dry_run=options.dry_run))
+    else:
+        verb = "would send" if options.dry_run else "sends"
+        sentence = f"alert {one_line(name)} {verb} its notices again"
+        print_line(sentence if changed else f"alert {one_line(name)} was not silenced")
+    return Exit.OK
+
+
+def _change(verb: str, name: str, *, until: datetime | None, changed: bool, dry_run: bool) -> dict[str, Any]:
+    return {"verb": verb, "name": name, "until": until, "changed": changed, "dry_run": dry_run}
