@@ -1,0 +1,1 @@
+"""Alerts without a person: evaluations, notices, and their delivery by ordinary tasks."""
