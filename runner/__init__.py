@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from runner.handlers.hooks import (
         AttemptEnd,
         around_execute,
+        around_process,
         around_submit,
         on_dead,
         on_failure,
@@ -52,6 +53,7 @@ __all__ = [
     "TaskHandle",
     "TaskHandler",
     "around_execute",
+    "around_process",
     "around_submit",
     "batch",
     "batch_async",
@@ -95,6 +97,7 @@ __getattr__ = lazy_names(
         "TaskHandle": "runner.client.results",
         "TaskHandler": "runner.client.handler",
         "around_execute": "runner.handlers.hooks",
+        "around_process": "runner.handlers.hooks",
         "around_submit": "runner.handlers.hooks",
         "batch": "runner.client.batch",
         "batch_async": "runner.client.batch",

@@ -1,6 +1,5 @@
 """Logs: one line per record, plain on a terminal and JSON otherwise, with likely secrets masked."""
 
-import contextvars
 import json
 import logging
 import sys
@@ -10,7 +9,8 @@ from types import TracebackType
 from typing import Any, Literal, TextIO
 
 from runner.log_queue import queued
-from runner.model.task import Claimed
+from runner.model.current_task import CURRENT_TASK
+from runner.model.headers import trace_id
 from runner.model.text_limits import ERROR_LIMIT, to_storable
 from runner.resource_limits import reached_limit
 from runner.text.redact import hide, mask, redact, secrets
@@ -20,10 +20,6 @@ STANDARD = frozenset(vars(logging.makeLogRecord({})))
 """Attributes of every record; all others are extras of the log call."""
 
 
-CURRENT_TASK: contextvars.ContextVar[Claimed | None] = contextvars.ContextVar("runner_task", default=None)
-"""The task that the current context executes; threads of a runner and asyncio.to_thread inherit it."""
-
-
 def payload_secrets() -> list[str]:
     """The secrets in the payload and the headers of the task that the current context executes."""
     current = CURRENT_TASK.get()
@@ -31,7 +27,7 @@ def payload_secrets() -> list[str]:
 
 
 class TaskFilter(logging.Filter):
-    """Adds `task`, `handler` and `attempt` to every record that is written inside a handler; rejects none.
+    """Adds `task`, `handler`, `attempt` and `trace_id` to every record that is written inside a handler; rejects none.
 
     `runner work` adds it to the handlers of the root logger. Add it to other handlers in your own configuration:
     `"filters": {"task": {"()": "runner.logs.TaskFilter"}}`.
@@ -41,6 +37,8 @@ class TaskFilter(logging.Filter):
         """Add the attributes that the record does not have."""
         if (current := CURRENT_TASK.get()) is not None:
             fields = {"task": current.id, "handler": current.handler, "attempt": current.attempt}
+            if current.headers is not None and (trace := trace_id(current.headers)) is not None:
+                fields["trace_id"] = trace
             vars(record).update({**fields, **vars(record)})
         return True
 
@@ -129,11 +127,13 @@ def log_exception(
 
 
 def _task_suffix(fields: dict[str, Any], message: str) -> str:
-    """The task of a record whose message does not begin with it."""
+    """The task of a record whose message does not begin with it, and its trace."""
+    trace = f"trace {fields['trace_id']}" if "trace_id" in fields else ""
     if "task" not in fields or message.startswith("task "):
-        return ""
+        return clean(f" [{trace}]") if trace else ""
     attempt = f", attempt {fields['attempt']}" if "attempt" in fields else ""
-    return clean(f" [task {fields['task']} {fields.get('handler', '')}{attempt}]")
+    task = f"task {fields['task']} {fields.get('handler', '')}{attempt}"
+    return clean(f" [{task}, {trace}]" if trace else f" [{task}]")
 
 
 def set_up(

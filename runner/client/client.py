@@ -19,6 +19,7 @@ from runner.client.result_poller import ResultPoller
 from runner.db.semaphore import InterruptibleLock
 from runner.errors import DatabaseRefused, DatabaseUnavailable, PayloadTooLarge, WouldBlock
 from runner.handlers.hooks import LIFE_CYCLE, submitting
+from runner.handlers.inherited_headers import may_inherit
 from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings, load
 
@@ -72,7 +73,7 @@ class Client:
         Raises:
             InvalidTask: a value cannot be stored.
         """
-        if self._coalescer is not None or LIFE_CYCLE.callbacks.get("around_submit"):
+        if self._coalescer is not None or LIFE_CYCLE.callbacks.get("around_submit") or may_inherit():
             return None
         client, insert = template.entry
         if client is not self:
@@ -123,7 +124,7 @@ class Client:
 
     def submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Submit tasks in a separate transaction."""
-        if not LIFE_CYCLE.callbacks.get("around_submit"):
+        if not (LIFE_CYCLE.callbacks.get("around_submit") or may_inherit()):
             return self._commit(tasks)
         with submitting(tasks) as around:
             around.result = self._commit(around.tasks)

@@ -17,6 +17,7 @@ from runner.engine.events import (
 from runner.engine.executing.attempt_outcome import handler_frames
 from runner.engine.slots import Running, in_context
 from runner.logs import log_exception
+from runner.model.headers import trace_id
 from runner.model.outcome import Dead, Done, Outage, Outcome, Retry, Snooze
 from runner.store.settle import Settlement
 from runner.text import formatting
@@ -97,6 +98,8 @@ def _log_second_claim(event: TaskClaimedTwice) -> None:
 def _log_rescued(event: TasksRescued) -> None:
     for id, task in event.tasks.items():
         extra = {"task": id, "handler": task.handler, "queue": task.queue, "key": task.key, "attempt": task.attempt}
+        if (trace := trace_id(task.headers)) is not None:
+            extra["trace_id"] = trace
         level = LEVELS.get(task.verb, logging.WARNING)
         outcome_log.log(level, "task %d (%s) %s", id, task.handler, task.text, extra=extra)
 

@@ -3,13 +3,15 @@
 import time
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from runner.engine.executing.jobs import end
 from runner.handlers.registry import Handler
+from runner.model.current_task import CURRENT_TASK
+from runner.model.headers import write_headers
 from runner.model.task import Claimed
 from runner.policy.polling import LookAhead
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from runner.errors import StoreError
     from runner.handlers.context import Context, KeptNotes
+    from runner.handlers.hooks import AttemptEnd
     from runner.policy.breaker import Probe
 
 T = TypeVar("T")
@@ -83,6 +86,10 @@ class Running:
     """True after its slot was released."""
     body: "asyncio.Future[Any] | None" = None
     """A plain function in its thread; the slot is released when it ends."""
+    has_new_headers = False
+    """True if the attempt has changed the headers of its task."""
+    after_settled: "tuple[Callable[[AttemptEnd], object], ...]" = ()
+    """Called when the end of the attempt is written."""
     context: "contextvars.Context | None" = None
     """The context of the attempt, for its hooks and log lines: of a plain function, that of its thread; inside all
     middleware, that of the end of the handler. None before a slot is free."""
@@ -106,6 +113,22 @@ class Running:
         self.slots = slots
         self.prefetched = prefetched
         self.received_at = time.monotonic()
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds from the due time to the start; None if unknown."""
+        late = self.task.late
+        return None if late is None or not self.started else late + self.started - self.received_at
+
+    def set_headers(self, headers: Mapping[str, str]) -> None:
+        """Replace the headers of the task for the rest of this attempt and for later ones."""
+        self.task, self.has_new_headers = self.task._replace(headers=write_headers(headers)), True
+        if CURRENT_TASK.get() is not None:
+            CURRENT_TASK.set(self.task)
+
+    def after_settle(self, function: "Callable[[AttemptEnd], object]") -> None:
+        """Call a function when the end of the attempt is written."""
+        self.after_settled = (*self.after_settled, function)
 
     @property
     def expired(self) -> bool:

@@ -356,7 +356,9 @@ class Worker:
         plan = options.retry or self._retry
         running.slots.look_ahead.busy += (duration or 0.0) / running.slots.size
         noted = running.notes is not None
-        self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan, effect, task.address, noted))
+        headers = task.headers if running.has_new_headers else None
+        values = outcome, duration, plan, effect, task.address, noted, headers
+        self.buffer.add(running, Settlement(task.id, task.fence, *values))
         running.settled = True  # it may be claimed again before the result of the settle arrives
 
     def _settled(self, batch: Sequence[Settling], settled: Settled) -> None:

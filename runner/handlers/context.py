@@ -10,18 +10,20 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.errors import InvalidProgress, NoTransaction
 from runner.handlers.dependencies import BatchResult
 from runner.handlers.functions import is_named, signature_of
-from runner.model.headers import NO_HEADERS
+from runner.model.headers import NO_HEADERS, require_headers
 from runner.text.redact import hide, secrets
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from runner.handlers.hooks import AttemptEnd
 
 
 def require_progress(done: float, total: float | None) -> None:
@@ -187,6 +189,18 @@ class OwnTransaction(Protocol):
     ) -> None: ...
 
 
+class AttemptControl(Protocol):
+    """The attempt of a Context, as its runner keeps it."""
+
+    def set_headers(self, headers: Mapping[str, str]) -> None:
+        """Replace the headers of the task for the rest of this attempt and for later ones."""
+        ...
+
+    def after_settle(self, function: "Callable[[AttemptEnd], object]") -> None:
+        """Call a function when the end of the attempt is written."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """The task that a handler executes.
@@ -205,7 +219,9 @@ class Context:
         handler: name of the handler.
         queue: name of the queue.
         notes: receives checkpoints, progress and log lines.
-        headers: the texts that came with the task, by name; read-only.
+        headers: the texts that came with the task, by name; read-only, see `set_header`.
+        wait: seconds from the due time to the start of this attempt; None if unknown.
+        control: the attempt; None outside a runner.
     """
 
     id: int
@@ -222,6 +238,8 @@ class Context:
     queue: str = ""
     notes: Notes = field(default_factory=MemoryNotes, repr=False, compare=False)
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS, repr=False)
+    wait: float | None = None
+    control: AttemptControl | None = field(default=None, repr=False, compare=False)
 
     def transaction(self) -> OwnTransaction:
         """Open a transaction on the task database whose commit completes this task.
@@ -295,6 +313,31 @@ class Context:
             InvalidProgress: a number is negative or not finite.
         """
         self.notes.progress(done, total, unit)
+
+    def set_header(self, name: str, value: str) -> None:
+        """Set a header of the task, for middleware: for this attempt, its worker process and the submits inside it.
+
+        A failed attempt stores it for the next one. The attempt of a lost runner does not.
+
+        Raises:
+            InvalidTask: the name or the value is not valid, or the task would have too many headers.
+        """
+        headers = {**self.headers, name: value}
+        require_headers("headers", headers)
+        object.__setattr__(self, "headers", MappingProxyType(headers))  # frozen for handlers
+        if self.control is not None:
+            self.control.set_headers(headers)
+
+    def after_settle(self, function: "Callable[[AttemptEnd], object]") -> None:
+        """Call a function when the end of this attempt is written, for middleware. `on_success` and others hear of all.
+
+        Args:
+            function: a plain function that takes the AttemptEnd. It runs on the event loop of the runner, in the
+                context of the attempt, and must not block. An exception is logged. It is not called if the runner has
+                lost the task, nor in a worker process.
+        """
+        if self.control is not None:
+            self.control.after_settle(function)
 
     @property
     def cancelled(self) -> bool:

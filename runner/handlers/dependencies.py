@@ -245,6 +245,10 @@ class ParentResults(Protocol):
         """Return the result of each parent, or the error in its place, in the order of the dependencies."""
         ...
 
+    async def headers(self, limit: int) -> list[Mapping[str, str]]:
+        """Return the headers of the parents that are stored, in the order of the dependencies."""
+        ...
+
     def submit(self, work: Callable[[], Coroutine[Any, Any, list[Any]]]) -> Future[list[Any]]:
         """Run a coroutine function on the runner's loop, from a thread."""
         ...
@@ -299,6 +303,20 @@ class BatchResult:
     async def results_async(self, *, return_exceptions: bool = False) -> list[Any]:
         """Same as `results`, in an async handler."""
         return _checked(await self._require_parents().read(), return_exceptions)
+
+    async def headers_async(self, limit: int = 100) -> list[Mapping[str, str]]:
+        """Read the headers of these tasks, for middleware.
+
+        Args:
+            limit: maximum number of tasks.
+
+        Returns:
+            The headers of each task that was not pruned, in the order of the dependencies.
+
+        Raises:
+            NoRunner: no runner executes the task, or it runs in a worker process.
+        """
+        return await self._require_parents().headers(limit)
 
     def _require_parents(self) -> ParentResults:
         if self.parents is None:

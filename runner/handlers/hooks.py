@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from runner.errors import ConfigurationError
+from runner.handlers.inherited_headers import with_inherited
 from runner.handlers.resources import RESOURCES, free_parameters, location_of
 from runner.model.headers import NO_HEADERS
 from runner.model.task import NewTask, SubmitResult
@@ -15,7 +16,15 @@ from runner.model.task import NewTask, SubmitResult
 log = logging.getLogger("runner")
 
 Event: TypeAlias = Literal[
-    "on_start", "on_stop", "around_execute", "around_submit", "on_success", "on_failure", "on_retry", "on_dead"
+    "on_start",
+    "on_stop",
+    "around_execute",
+    "around_process",
+    "around_submit",
+    "on_success",
+    "on_failure",
+    "on_retry",
+    "on_dead",
 ]
 
 
@@ -33,7 +42,7 @@ class AttemptEnd:
         queue: queue name.
         key: business key.
         attempt: number of the attempt, from 1.
-        max_attempts: maximum number of attempts; None if unknown, for a task of a lost runner.
+        max_attempts: maximum number of attempts; None if unknown.
         verb: the move of the task: succeed, retry, die or rescue.
         duration: seconds that the handler ran; None if unknown.
         reason: reason of a failure, without the values of secret fields; None after a success.
@@ -41,7 +50,7 @@ class AttemptEnd:
         wait: seconds from the due time to the start; None if unknown or not started.
         tenant: the customer, account or host that the task belongs to; None without one.
         tags: words to search by.
-        runner_id: id of the runner; None for a task of a lost runner.
+        runner_id: id of the runner, also of a lost one; None if unknown.
         headers: the headers of the task.
     """
 
@@ -210,6 +219,23 @@ def around_execute(function: Around) -> Around:
     return function
 
 
+def around_process(function: Around) -> Around:
+    """Run code around every process handler, in its worker process. `around_execute` runs in the runner, around that.
+
+    Args:
+        function: as for `around_execute`. It runs on the event loop of the worker process, which knows the functions
+            that the module of the handler registers, directly or by its imports. Its parameters receive no resources.
+
+    Example:
+        >>> @around_process
+        ... def limit(ctx: Context) -> Iterator[None]:
+        ...     with threadpool_limits(1):
+        ...         yield
+    """
+    _register("around_process", function)
+    return function
+
+
 def around_submit(function: AroundSubmit) -> AroundSubmit:
     """Run code around every submit of this process: before `yield` and after it.
 
@@ -275,6 +301,7 @@ class SubmitMiddleware:
         try:
             for callback in LIFE_CYCLE.of("around_submit"):
                 self._begin(callback)
+            self.tasks = with_inherited(self.tasks)
         except BaseException as error:
             self.fail(error)
             raise

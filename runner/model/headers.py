@@ -18,6 +18,12 @@ LONGEST_HEADER_NAME = 100
 HEADERS_LIMIT = 8_192
 """Maximum size in bytes of the headers of a task, as JSON."""
 
+TRACE_HEADERS = ("traceparent", "tracestate", "baggage", "sentry-trace")
+"""The headers with a position in a trace. A submit inside a handler inherits them from its attempt."""
+
+SCHEDULE = "schedule"
+"""The header with the id of the schedule that submitted a task."""
+
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 _NAME = re.compile(rf"[\w!#$%&'*+.^`|~-]{{1,{LONGEST_HEADER_NAME}}}", re.ASCII)
@@ -57,6 +63,19 @@ def read_headers(text: str | None) -> Mapping[str, str]:
         return NO_HEADERS
     pairs = values.items() if isinstance(values, dict) else ()
     return MappingProxyType({name: value for name, value in pairs if isinstance(value, str)})
+
+
+_TRACE_ID = re.compile(r'"traceparent": ?"[0-9a-f]{2}-([0-9a-f]{32})-')
+
+
+def trace_id(headers: str | None) -> str | None:
+    """Return the trace id in the header traceparent.
+
+    Args:
+        headers: JSON text; None without any.
+    """
+    match = None if headers is None else _TRACE_ID.search(headers)
+    return None if match is None else match[1]
 
 
 def write_headers(headers: Mapping[str, str]) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from runner.errors import InvalidSchedule, InvalidTask, PayloadTooLarge
 from runner.model.duration import LONGEST_SECONDS
+from runner.model.headers import SCHEDULE, read_headers, write_headers
 from runner.model.schedule import OVERLAPS, Overlap, ScheduleSpec
 from runner.model.task import NewTask
 from runner.model.text_limits import require_json, require_name
@@ -243,5 +244,7 @@ def task_of(template: NewTask, schedule: str, moment: datetime, jitter: float) -
     key = template.key if template.key is not None else moment.isoformat().replace("+00:00", "Z")
     from runner.handlers.dependencies import with_key
 
-    task = template._replace(key=key, run_at=delayed(schedule, moment, jitter) if jitter else None)
+    headers = write_headers({**read_headers(template.headers), SCHEDULE: schedule})
+    due = delayed(schedule, moment, jitter) if jitter else None
+    task = template._replace(key=key, run_at=due, headers=headers)
     return with_key(task) if task.after else task

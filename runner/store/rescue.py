@@ -82,6 +82,8 @@ class Rescued(NamedTuple):
 
     Args:
         key: its business key.
+        headers, tags: as JSON text; None without any.
+        runner_id: id of the lost runner.
         at_bound: True if it is dead because its fence cannot be raised.
     """
 
@@ -91,6 +93,11 @@ class Rescued(NamedTuple):
     attempt: int
     key: str | None
     at_bound: bool = False
+    max_attempts: int | None = None
+    tenant: str | None = None
+    tags: str | None = None
+    headers: str | None = None
+    runner_id: int | None = None
 
     @property
     def text(self) -> str:
@@ -214,7 +221,8 @@ async def _remove_lost_runners(tx: Transaction, only: Collection[int] | None = N
 
 
 def _rescued(row: Any, verb: str) -> Rescued:
-    return Rescued(verb, row.queue, row.handler, row.attempt, row.key, verb == "die" and _is_at_bound(row))
+    ids = verb, row.queue, row.handler, row.attempt, row.key, verb == "die" and _is_at_bound(row)
+    return Rescued(*ids, row.max_attempts, row.tenant, row.tags, row.headers, row.runner_id)
 
 
 async def _lock_lost(
@@ -222,7 +230,8 @@ async def _lock_lost(
 ) -> list[Any]:
     task, runner = tx.tables.task.c, tx.tables.runner.c
     alive = sa.exists().where(runner.id == task.runner_id)
-    names = ("id", "queue", "handler", "key", "attempt", "max_attempts", "fence", "cancel_requested")
+    ids = ("id", "queue", "handler", "key", "attempt", "max_attempts", "fence", "cancel_requested")
+    names = (*ids, "tenant", "tags", "headers")
     columns = [
         *(task[name] for name in (*names, "runner_id", "host")),
         started_at_column(task),

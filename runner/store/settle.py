@@ -15,7 +15,7 @@ from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
-from runner.db.types import db_later, db_now, next_version, raised, seconds
+from runner.db.types import JsonText, db_later, db_now, next_version, raised, seconds
 from runner.model.outcome import Cancelled, Done, Outcome, Release, Snooze
 from runner.model.task import MOST_ATTEMPTS, MOVES, State
 from runner.model.text_limits import ERROR_LIMIT, to_storable
@@ -47,6 +47,7 @@ class Settlement(NamedTuple):
         effect: effect on the handler's breaker.
         address: address of the row at its claim; None if it is unknown.
         noted: True if the attempt may have checkpoints, progress or a log.
+        headers: headers for the next attempt, as JSON text; None if the attempt has not changed them.
     """
 
     id: int
@@ -57,6 +58,7 @@ class Settlement(NamedTuple):
     effect: Effect = ""
     address: str | None = None
     noted: bool = False
+    headers: str | None = None
 
 
 @dataclass
@@ -300,7 +302,7 @@ def _successes(batch: Sequence[Settlement]) -> list[tuple[Any, ...]]:
     """
     return [
         (id, fence, took, getattr(outcome, "result", None), getattr(outcome, "why", None))
-        for id, fence, outcome, took, _, _, _, _ in batch
+        for id, fence, outcome, took, *_ in batch
     ]
 
 
@@ -352,6 +354,7 @@ REQUEUE_COLUMNS: dict[str, Any] = {
     "interrupted": sa.Integer,
     "failed": sa.Integer,
     "error": sa.Text,
+    "headers": sa.Text,
 }
 """The values of a task that returns to the queue."""
 
@@ -369,6 +372,7 @@ async def _requeue(tx: Transaction, items: list[tuple[Settlement, RunningTask, V
             1 if verdict.verb == "interrupt" else 0,
             1 if verdict.verb == "retry" else 0,
             to_storable(verdict.why, ERROR_LIMIT) or None,
+            item.headers,
         )
         for item, _, verdict in items
     ]
@@ -391,6 +395,7 @@ def _requeue_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
         "rescues": sa.case((back.c.released == 1, task.c.rescues), else_=0),
         "hosts": sa.case((back.c.failed == 1, bound_hosts(task.c)), else_=task.c.hosts),
         "error": sa.func.coalesce(back.c.error, task.c.error),
+        "headers": sa.func.coalesce(sa.cast(back.c.headers, JsonText), task.c.headers),
         "version": next_version(task.c.version),
     } | UNASSIGNED
     return Prepared(sa.update(task).where(match).values(values).returning(task.c.id), driver)

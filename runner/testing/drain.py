@@ -19,11 +19,11 @@ from runner.engine.executing.attempt_outcome import AttemptLimits, done
 from runner.engine.executing.executor import Executor
 from runner.engine.executing.handler_context import HandlerTransaction, StoredParentResults
 from runner.engine.executing.notes import NotesWriter
-from runner.engine.hosting.hooks import Hooks, Middleware, attempt_end
+from runner.engine.hosting.hooks import Hooks, Middleware, attempt_end, call_after_settle
 from runner.engine.hosting.resources import OpenResources
 from runner.engine.lease.identity import release
 from runner.engine.settling.dependency_resolver import DependencyResolver
-from runner.engine.slots import Running, Slots
+from runner.engine.slots import Running, Slots, in_context
 from runner.engine.stuck_rows import StuckRows
 from runner.handlers.hooks import LIFE_CYCLE, Event
 from runner.handlers.registry import Handler
@@ -164,7 +164,8 @@ class Drain:
             await self._call_hooks(running, "succeed", outcome, took, runner_id)
             return Ran(task.id, task.handler, "succeed", reason)
         plan = running.handler.defaults.retry or self.settings.retry
-        settlement = Settlement(task.id, task.fence, outcome, None, plan)
+        headers = running.task.headers if running.has_new_headers else None
+        settlement = Settlement(task.id, task.fence, outcome, None, plan, headers=headers)
         settled = await self.database.write(settle, runner_id, [settlement])
         verb = settled.verbs.get(task.id, "fenced")
         await self._call_hooks(running, verb, outcome, took, runner_id)
@@ -179,8 +180,10 @@ class Drain:
         await self._resources.require(names)
 
     async def _call_hooks(self, running: Running, verb: str, outcome: Outcome, took: float, runner_id: int) -> None:
-        if self._hooks.listens(verb):
-            self._hooks.call(attempt_end(running, verb, outcome, took, runner_id))
+        if self._hooks.listens(verb) or running.after_settled:
+            end = attempt_end(running, verb, outcome, took, runner_id)
+            in_context(running, call_after_settle, running, end)
+            self._hooks.call(end)
             await self._hooks.drain(LEASE)
 
     async def _outcome(self, running: Running, runner_id: int) -> Outcome:

@@ -21,6 +21,7 @@ from runner.errors import WouldBlock
 from runner.handlers.registry import REGISTRY, Handler
 from runner.handlers.resources import Resource
 from runner.model.duration import parse_duration
+from runner.model.headers import read_headers
 from runner.model.outcome import Delay
 from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings
@@ -85,6 +86,7 @@ class StoredTask:
         error: last error.
         payload: arguments.
         result: return value of the handler.
+        headers: headers by name.
     """
 
     id: int
@@ -97,6 +99,7 @@ class StoredTask:
     error: str | None
     payload: dict[str, Any]
     result: Any
+    headers: Mapping[str, str]
 
 
 class TaskStore:
@@ -230,13 +233,14 @@ async def _tasks(tx: Transaction, handler: str | None) -> list[StoredTask]:
 
 
 async def _read(tx: Transaction, table: sa.Table, result: Any, handler: str | None) -> list[StoredTask]:
-    names = ("id", "handler", "queue", "key", "state", "run_at", "attempt", "error", "payload")
+    names = ("id", "handler", "queue", "key", "state", "run_at", "attempt", "error", "headers", "payload")
     condition = sa.true() if handler is None else table.c.handler == handler
     rows = await tx.rows(sa.select(*(table.c[name] for name in names), result).where(condition))
     return [_stored_task(row) for row in rows]
 
 
 def _stored_task(row: Any) -> StoredTask:
-    *plain, payload, result = row
-    values: list[Any] = [*plain, json.loads(payload), None if result is None else json.loads(result)]
+    *plain, headers, payload, result = row
+    texts = json.loads(payload), None if result is None else json.loads(result)
+    values: list[Any] = [*plain, *texts, read_headers(headers)]
     return StoredTask(*values)

@@ -1,6 +1,7 @@
 """Process handlers, which the worker processes of the tests import."""
 
 import asyncio
+import contextvars
 import ctypes
 import gc
 import logging
@@ -8,11 +9,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from runner import Context, Dead, handler, resource
+from runner import Context, Dead, around_process, handler, resource
 from tests.engine.frames import Frame, collect, end_attempt, leftovers
 
 RESOURCES: list[int] = []
@@ -249,3 +250,25 @@ async def read_late_async(ctx: Context, folder: Path) -> list[Any]:
     while not (folder / "go").exists():
         await asyncio.sleep(0.02)
     return await ctx.batch.results_async() if ctx.batch else []
+
+
+@handler("process.refuse", executor="process")
+def refuse(number: int) -> None:
+    raise ValueError(number)
+
+
+VALUE: contextvars.ContextVar[str] = contextvars.ContextVar("VALUE", default="none")
+
+
+@around_process
+def enter(ctx: Context) -> Iterator[None]:
+    token = VALUE.set(ctx.headers.get("number", "none"))
+    try:
+        yield
+    finally:
+        VALUE.reset(token)
+
+
+@handler("process.value", executor="process")
+def value() -> str:
+    return VALUE.get()

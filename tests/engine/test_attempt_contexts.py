@@ -10,10 +10,12 @@ import pytest
 
 from runner import AttemptEnd, Context, around_execute, on_dead, on_failure
 from runner.handlers.hooks import LIFE_CYCLE
-from tests.conftest import on_sqlite
+from runner.handlers.registry import Handler, Options
+from tests.conftest import sqlite_first
+from tests.engine import process_handlers
 from tests.engine.harness import WAIT_SECONDS, Harness
 
-pytestmark = on_sqlite
+pytestmark = sqlite_first
 
 NUMBER: contextvars.ContextVar[int | None] = contextvars.ContextVar("NUMBER", default=None)
 TASKS = 8
@@ -44,7 +46,7 @@ def lines() -> Iterator[Seen]:
     logger.removeHandler(seen)
 
 
-@pytest.mark.parametrize("kind", ["async", "plain", "middleware"])
+@pytest.mark.parametrize("kind", ["async", "plain", "middleware", "process"])
 async def test_each_hook_and_log_line_sees_the_values_of_its_attempt(harness: Harness, kind: str, lines: Seen) -> None:
     together, all_async = threading.Barrier(TASKS), asyncio.Barrier(TASKS)
     hooks: dict[int, set[int | None]] = {}
@@ -59,7 +61,7 @@ async def test_each_hook_and_log_line_sees_the_values_of_its_attempt(harness: Ha
         hooks.setdefault(end.id, set()).add(NUMBER.get())
         ends.append(end)
 
-    if kind == "middleware":
+    if kind in ("middleware", "process"):
 
         @around_execute
         def scope(ctx: Context) -> Iterator[None]:
@@ -69,7 +71,12 @@ async def test_each_hook_and_log_line_sees_the_values_of_its_attempt(harness: Ha
             finally:
                 NUMBER.reset(token)
 
-    if kind == "plain":
+    if kind == "process":
+        harness.handlers["work"] = Handler(
+            "work", process_handlers.refuse.function, Options(executor="process", max_attempts=1)
+        )
+
+    elif kind == "plain":
 
         @harness.handler("work", max_attempts=1)
         def plain(number: int) -> None:
@@ -90,7 +97,7 @@ async def test_each_hook_and_log_line_sees_the_values_of_its_attempt(harness: Ha
         await harness.submit("work", {"number": n}, headers=f'{{"number": "{n}"}}', tenant="acme", tags='["red"]'): n
         for n in range(TASKS)
     }
-    await harness.work(concurrency=TASKS, threads=TASKS)
+    await harness.work(concurrency=TASKS, threads=TASKS, processes=2)
     own = {id: {number} for id, number in ids.items()}
     assert hooks == own
     assert lines.numbers == own

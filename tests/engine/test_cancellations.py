@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -13,7 +14,7 @@ from runner.engine.executing.attempt_outcome import AttemptLimits
 from runner.engine.executing.executor import Executor
 from runner.engine.executing.jobs import AttemptJob
 from runner.engine.slots import Running
-from runner.logs import CURRENT_TASK
+from runner.model.current_task import CURRENT_TASK
 from runner.model.outcome import Cancelled, Done, Interrupted, Outcome, Retry
 from tests.engine.harness import WAIT_SECONDS, Harness, until
 from tests.engine.test_executor import running_task
@@ -28,9 +29,13 @@ async def executor() -> AsyncIterator[Executor]:
     await executor.close()
 
 
+FENCES = itertools.count(1)
+
+
 def start(executor: Executor, function: Callable[..., Any], timeout: float | None = None) -> tuple[Running, Any]:
     """Start an attempt as a runner does."""
     running = running_task(function, timeout=timeout)
+    running.task = running.task._replace(fence=next(FENCES))
     job = running.job = AttemptJob(executor.execute(running, lambda _: None), loop=asyncio.get_running_loop())
     job.owner, running.started = running.task, 1.0
     return running, job

@@ -200,6 +200,37 @@ def test_a_line_for_people_ends_with_its_task(root: logging.Logger) -> None:
     assert lines == ["charged [task 17 shop.charge, attempt 2]", "warning: task 17 (shop.charge) timed out"]
 
 
+async def test_lines_of_an_attempt_have_the_id_of_its_trace(harness: Harness, root: logging.Logger) -> None:
+    stream, human = unconfigured(root), io.StringIO()
+    logs.set_up("json", stream=stream)
+    lines = logging.StreamHandler(human)
+    lines.setFormatter(logs.HumanLines())
+    lines.addFilter(logs.TaskFilter())
+    root.addHandler(lines)
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+    @harness.handler("work", max_attempts=1)
+    def work(ctx: Context, n: int) -> None:
+        ctx.logger.info("step %d", n)
+        raise ValueError(n)
+
+    await harness.submit("work", {"n": 1}, headers=json.dumps({"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}))
+    await harness.submit("work", {"n": 2}, headers='{"traceparent": "unreadable"}')
+    await harness.work()
+    records = [json.loads(line) for line in stream.getvalue().splitlines()]
+    traces = {record["message"]: record.get("trace_id") for record in records if "task" in record}
+    dead = "attempt 1/1 failed, task dead: ValueError"
+    assert traces == {
+        "step 1": trace,
+        "step 2": None,
+        f"task 1 (work) {dead}: 1": trace,
+        f"task 2 (work) {dead}: 2": None,
+    }
+    texts = [line.partition(" ")[2] for line in human.getvalue().splitlines()]
+    assert f"step 1 [task 1 work, attempt 1, trace {trace}]" in texts
+    assert f"error: task 1 (work) {dead}: 1 [trace {trace}]" in texts
+
+
 class ShopClosed(Exception):
     pass
 

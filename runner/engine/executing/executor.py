@@ -37,7 +37,8 @@ from runner.errors import InvalidPayload, StoreError, TransactionInProcess
 from runner.handlers.context import AttemptLogger, Context, KeptNotes, MemoryNotes, OwnTransaction
 from runner.handlers.dependencies import BatchResult, ParentResults
 from runner.handlers.functions import call_on_loop, end_copy
-from runner.logs import CURRENT_TASK, log_exception
+from runner.logs import log_exception
+from runner.model.current_task import CURRENT_TASK
 from runner.model.headers import NO_HEADERS, read_headers
 from runner.model.outcome import Cancelled, Dead, Done, Failure, Interrupted, Outcome, Release, Retry
 from runner.resource_limits import SPARE_THREADS, reached_limit, require_threads
@@ -89,7 +90,8 @@ class Executor:
         self._limits, self._rules = limits, limits.rules
         self._open_tx = open_tx
         self._parents, self._resources = parents, resources
-        self._middleware = middleware
+        self.middleware = middleware
+        """Runs around each handler."""
         self._notes, self._ask_server = notes, ask_server
         self._deadlines, self._open_processes = Deadlines(), open_processes
         self._processes: ProcessAttempts | None = None
@@ -106,7 +108,7 @@ class Executor:
         """
         handler, running.make_context = running.handler, self._context
         CURRENT_TASK.set(running.task)  # until the end of its asyncio task, whose context is its own
-        refused = await self._begin_notes(running) if handler.context or self._middleware.callbacks else None
+        refused = await self._begin_notes(running) if handler.context or self.middleware.callbacks else None
         arguments = refused or self._arguments(running)
         if not isinstance(arguments, dict):
             release_slot(running)
@@ -173,10 +175,10 @@ class Executor:
             if limit is not None and job is not None:
                 running.deadline = self._deadlines.watch(job, limit)
             try:
-                if self._middleware.callbacks:
+                if self.middleware.callbacks:
                     context, handler = self._context_of(running, arguments), running.handler
                     call = partial(call_on_loop, handler.body, arguments, handler.name, running.task.id)
-                    result = await self._middleware.run(context, partial(_in_middleware, running, call))
+                    result = await self.middleware.run(context, partial(_in_middleware, running, call))
                 else:
                     result = await running.handler.body(**arguments)
             finally:
@@ -207,7 +209,7 @@ class Executor:
         if limit is not None:
             running.deadline = time.monotonic() + limit
         body: asyncio.Future[Any]
-        if self._middleware.callbacks:
+        if self.middleware.callbacks:
             middleware = self._thread_in_middleware(running, arguments, release_slot)
             body = waiter = AttemptJob(middleware, loop=asyncio.get_running_loop())
             waiter.owner = running.task
@@ -275,7 +277,7 @@ class Executor:
             return result
 
         try:
-            return ContainedCall(await self._middleware.run(self._context_of(running, arguments), body))
+            return ContainedCall(await self.middleware.run(self._context_of(running, arguments), body))
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 clear_frames(error)  # the asyncio task keeps it, if the attempt was given up
@@ -366,7 +368,8 @@ class Executor:
         logger = AttemptLogger(log, extra, notes, task.payload or "{}", task.headers)
         parents = BatchResult.read(task.parents, self._parents(running) if task.parents and self._parents else None)
         headers = NO_HEADERS if task.headers is None else read_headers(task.headers)
-        return Context(*ids, logger, running.stop, open_tx, parents, task.handler, task.queue, notes, headers)
+        places = task.handler, task.queue, notes, headers, running.wait, running
+        return Context(*ids, logger, running.stop, open_tx, parents, *places)
 
     def resize(self, threads: int) -> None:
         """Set the number of threads. Functions that already run finish in the old pool."""

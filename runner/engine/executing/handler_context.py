@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
@@ -34,6 +34,7 @@ from runner.errors import (
     TransactionOpen,
     TransactionUnavailable,
 )
+from runner.model.headers import read_headers
 from runner.model.outcome import Done
 from runner.queries.task.results import TaskResult, endings
 from runner.store.complete import complete_steps
@@ -80,6 +81,10 @@ class StoredParentResults:
             results |= await self._database.read(_endings, stored[first : first + MOST])
         return [_value(id, results) for id in ids]
 
+    async def headers(self, limit: int) -> list[Mapping[str, str]]:
+        """Return the headers of the parents that are stored, in the order of the dependencies."""
+        return await self._database.read(_parent_headers, self._running.task.id, limit)
+
     def submit(self, work: Callable[[], Coroutine[Any, Any, list[Any]]]) -> Future[list[Any]]:
         """Run a coroutine function on the runner's loop, from a thread."""
         return asyncio.run_coroutine_threadsafe(work(), self._loop)
@@ -99,6 +104,18 @@ async def _parent_ids(tx: Transaction, task_id: int) -> list[int | None]:
         .order_by(dependency.id)
     )
     return [row.parent_id for row in await tx.rows(statement)]
+
+
+async def _parent_headers(tx: Transaction, task_id: int, limit: int) -> list[Mapping[str, str]]:
+    dependency = tx.tables.dependency.c
+    parts = [
+        sa.select(dependency.id.label("position"), parent.c.headers).where(
+            dependency.task_id == task_id, dependency.parent_id == parent.c.id, ~dependency.in_order
+        )
+        for parent in (tx.tables.history, tx.tables.task)
+    ]
+    rows = await tx.rows(sa.union_all(*parts).order_by("position").limit(limit))
+    return [read_headers(row.headers) for row in rows]
 
 
 def _value(id: int | None, results: dict[int, TaskResult | None]) -> Any:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from typing import Any, ClassVar
 
-from runner.logs import CURRENT_TASK
+from runner.model.current_task import CURRENT_TASK
 from runner.model.task import Claimed
 
 log = logging.getLogger("runner.task")
@@ -27,13 +27,18 @@ class AttemptJob(asyncio.Task[Any]):
     def cancel(self, msg: Any = None) -> bool:
         """Cancel the attempt from inside, or at the end of the event loop; ignore a cancellation by another attempt."""
         by = CURRENT_TASK.get()
-        if by is None or by is self.owner:
+        if by is None or _is_same(by, self.owner):
             return super().cancel(msg)
         key = by.id, by.fence
         if key != AttemptJob.reported:  # one line for all that an attempt tries to cancel
             AttemptJob.reported = key
             log.warning("task %d (%s) tried to cancel other attempts: ignored, they continue", by.id, by.handler)
         return False
+
+
+def _is_same(one: Claimed, other: Claimed | None) -> bool:
+    """True for the same attempt, whose headers may have changed."""
+    return one is other or (other is not None and (one.id, one.fence) == (other.id, other.fence))
 
 
 def end(job: "asyncio.Task[Any]") -> None:
@@ -57,7 +62,7 @@ class Child(asyncio.Task[Any]):
     def cancel(self, msg: Any = None) -> bool:
         """Cancel it, and record which other attempt does so."""
         by, owner = CURRENT_TASK.get(), self.owner
-        if by is not None and by is not owner and not self.done():
+        if by is not None and not _is_same(by, owner) and not self.done():
             if len(_disturbed) >= MOST_DISTURBED:
                 _disturbed.clear()
             _disturbed[owner.id, owner.fence] = f"task {by.id} ({by.handler})"

@@ -85,9 +85,19 @@ def attempt_end(running: Running, verb: str, outcome: Outcome, duration: float |
     ids = (task.id, task.handler, task.queue, task.key, task.attempt, task.max_attempts, verb, duration)
     if verb != "succeed":
         reason, error = failure.reason if failure else getattr(outcome, "why", None), running.error
-    wait = None if duration is None or task.late is None else task.late + running.started - running.received_at
-    tags = texts(task.tags)
+    wait, tags = None if duration is None else running.wait, texts(task.tags)
     return AttemptEnd(*ids, reason, error, wait, task.tenant, tags, runner_id, read_headers(task.headers))
+
+
+def call_after_settle(running: Running, end: AttemptEnd) -> None:
+    """Call the functions that the attempt has given to `ctx.after_settle`."""
+    for function in running.after_settled:
+        try:
+            function(end)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            name = getattr(function, "__qualname__", function)
+            place = name, end.id, end.handler
+            log_exception(log, logging.ERROR, "%s failed after task %d (%s)", *place, error=error)
 
 
 class Hooks:
@@ -122,16 +132,23 @@ class Hooks:
         return False
 
     def _call_for_ends(self, event: AttemptsEnded) -> None:
-        if (verb := event.verb) is None or not self.listens(verb):
+        if (verb := event.verb) is None:
             return
+        listens = self.listens(verb)
         for running, settlement in event.attempts:
-            end = attempt_end(running, verb, settlement.outcome, settlement.duration, event.runner_id)
-            in_context(running, self.call, end)
+            if listens or running.after_settled:
+                end = attempt_end(running, verb, settlement.outcome, settlement.duration, event.runner_id)
+                in_context(running, self._call_for_end, running, end)
+
+    def _call_for_end(self, running: Running, end: AttemptEnd) -> None:
+        call_after_settle(running, end)
+        self.call(end)
 
     def _call_for_rescues(self, event: TasksRescued) -> None:
         for id, task in event.tasks.items():
-            end = (id, task.handler, task.queue, task.key, task.attempt, None, task.verb, None, task.text)
-            self.call(AttemptEnd(*end))
+            ids = (id, task.handler, task.queue, task.key, task.attempt, task.max_attempts, task.verb, None, task.text)
+            own = task.tenant, texts(task.tags), task.runner_id, read_headers(task.headers)
+            self.call(AttemptEnd(*ids, None, None, *own))
 
     def call(self, end: AttemptEnd) -> None:
         """Call the functions for the end of an attempt, without waiting for them."""

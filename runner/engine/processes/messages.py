@@ -21,7 +21,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
 from runner.engine.executing.attempt_outcome import failure_of
-from runner.logs import CURRENT_TASK
+from runner.model.current_task import CURRENT_TASK
 from runner.model.duration import parse_duration
 from runner.model.outcome import (
     Cancelled,

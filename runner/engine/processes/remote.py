@@ -3,13 +3,13 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any
 
 from runner.engine.executing.attempt_outcome import checkpoint_text
 from runner.engine.processes.messages import Channel, ProcessCall, plain
-from runner.errors import DatabaseUnavailable
+from runner.errors import DatabaseUnavailable, NoRunner
 from runner.handlers.context import require_progress
 from runner.logs import TaskFilter, payload_secrets
 from runner.text.redact import hide
@@ -126,6 +126,10 @@ class RemoteParentResults:
         """Return the result of each parent, or the error in its place, in the order of the dependencies."""
         values: list[Any] = await self._requests.ask("parents")
         return values
+
+    async def headers(self, limit: int) -> list[Mapping[str, str]]:
+        """Refuse: the middleware of the runner reads them."""
+        raise NoRunner(call=f"ctx.batch.headers_async({limit})")
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, list[Any]]]) -> Future[list[Any]]:
         """Run a coroutine function on the event loop, from a thread."""

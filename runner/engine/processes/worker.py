@@ -155,8 +155,10 @@ class ProcessWorker:
         from runner.engine.executing.attempt_outcome import AttemptLimits
         from runner.engine.executing.executor import Executor
         from runner.engine.executing.jobs import AttemptJob
+        from runner.engine.hosting.hooks import Middleware
         from runner.engine.processes.messages import ProcessEnd, plain_outcome, remote_error
         from runner.engine.processes.remote import RemoteNotes, RemoteParentResults
+        from runner.handlers.hooks import LIFE_CYCLE
 
         settings = self._setup.settings
         notes = self._notes = RemoteNotes(self._requests, call, int(settings.checkpoint_limit))
@@ -166,8 +168,10 @@ class ProcessWorker:
             None,
             lambda _: RemoteParentResults(self._requests),
             self._resources.values,
-            notes=lambda _: self._notes,
+            Middleware(),
+            lambda _: self._notes,
         )
+        executor.middleware.callbacks = LIFE_CYCLE.of("around_process")  # another module may have registered more
         self._running = running
         outcomes: list[Outcome] = []
         with _limited_memory(call.memory_limit):

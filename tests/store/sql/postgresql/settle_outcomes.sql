@@ -276,6 +276,7 @@ SET
         statement_timestamp() + (CAST(match.delay AS FLOAT)) * interval '1 second'
     ) END,
     hosts = CASE WHEN (match.failed = :failed_1::INTEGER) THEN CASE WHEN (task.hosts = 'failed' AND task.host IS NOT NULL) THEN 'failed,' || task.host ELSE task.hosts END ELSE task.hosts END,
+    headers = coalesce(CAST(match.headers AS JSON), task.headers),
     state = 'waiting',
     deadline_at = NULL,
     started_at = NULL,
@@ -296,7 +297,8 @@ FROM (
         back.released AS released,
         back.interrupted AS interrupted,
         back.failed AS failed,
-        back.error AS error
+        back.error AS error,
+        back.headers AS headers
     FROM unnest(
         :back_id::BIGINT[],
         :back_delay::FLOAT[],
@@ -304,8 +306,9 @@ FROM (
         :back_released::INTEGER[],
         :back_interrupted::INTEGER[],
         :back_failed::INTEGER[],
-        :back_error::TEXT[]
-    ) AS back(id, delay, uncounted, released, interrupted, failed, error)
+        :back_error::TEXT[],
+        :back_headers::TEXT[]
+    ) AS back(id, delay, uncounted, released, interrupted, failed, error, headers)
     JOIN LATERAL (
         SELECT target.ctid AS ctid
         FROM task AS target

@@ -49,6 +49,9 @@ SELECT
     task.max_attempts,
     task.fence,
     task.cancel_requested,
+    task.tenant,
+    task.tags,
+    task.headers,
     task.runner_id,
     task.host,
     CASE WHEN (

@@ -219,6 +219,7 @@ SET
         round(CAST(back.delay AS FLOAT), 3) || ' seconds'
     ) END,
     hosts = CASE WHEN (back.failed = :failed_1) THEN CASE WHEN (task.hosts = 'failed' AND task.host IS NOT NULL) THEN 'failed,' || task.host ELSE task.hosts END ELSE task.hosts END,
+    headers = coalesce(CAST(back.headers AS TEXT), task.headers),
     state = 'waiting',
     deadline_at = NULL,
     started_at = NULL,
@@ -238,7 +239,8 @@ FROM (
         json_extract(back_row.value, :json_extract_4) AS released,
         json_extract(back_row.value, :json_extract_5) AS interrupted,
         json_extract(back_row.value, :json_extract_6) AS failed,
-        json_extract(back_row.value, :json_extract_7) AS error
+        json_extract(back_row.value, :json_extract_7) AS error,
+        json_extract(back_row.value, :json_extract_8) AS headers
     FROM json_each(:back) AS back_row
 ) AS back
 WHERE task.id = back.id
