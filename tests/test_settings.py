@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from runner.errors import InvalidSettings, InvalidUrl, RunnerError, UnknownProfile
 from runner.settings import DESCRIPTIONS, Row, Settings, load, profiles
 from runner.settings.profiles import read_password
+from runner.settings.receivers import parse_receiver
 from runner.urls import parse_url
 
 SECRET = "hunter2"
@@ -830,3 +831,38 @@ def test_no_secret_from_any_source_is_shown(secret: str, form: str, source: str,
 def test_settings_can_be_pickled() -> None:
     loaded = load(url="postgresql://me:hunter2@db/app", claim_batch_size=3)
     assert pickle.loads(pickle.dumps(loaded)) == loaded
+
+
+RECEIVERS = (
+    "ops=smtp://ops:hunter2@mail.example.com?from=a@example.com&to=b@example.com,hook=https://example.com/x#hunter2"
+)
+
+
+def test_receivers_and_the_ping_are_shown_without_their_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKTUI_ALERT_RECEIVERS", RECEIVERS)
+    monkeypatch.setenv("TASKTUI_ALERT_PING", "https://example.com/ping/hunter2")
+    loaded = load()
+    assert parse_receiver(loaded.alert_receivers[0]).parts.password == "hunter2"
+    assert row(loaded, "alert_receivers").value == "ops=smtp://mail.example.com, hook=https://example.com"
+    assert row(loaded, "alert_ping").value == "https://example.com"
+    assert "hunter2" not in repr(loaded)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("hunter2", "a receiver has a name and an address"),
+        ("ops=hunter2", "the address of receiver ops has no scheme or no host"),
+        ("ops=smtp://", "the address of receiver ops has no scheme or no host"),
+        ("ops=https://example.com:99999/hunter2", "the address of receiver ops is not valid: Port out of range"),
+        ("ops=https://a.example,ops=https://b.example", "two receivers have the name ops"),
+    ],
+)
+def test_a_receiver_that_is_not_valid_is_refused_without_its_secrets(
+    text: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKTUI_ALERT_RECEIVERS", text)
+    with pytest.raises(InvalidSettings) as caught:
+        load()
+    assert why in str(caught.value)
+    assert "hunter2" not in str(caught.value)

@@ -40,8 +40,10 @@ from runner.settings.types import (
     Number,
     Period,
     Prefix,
+    Receivers,
     Retention,
     Size,
+    WebAddress,
     value_text,
 )
 from runner.urls import DatabaseUrl, parse_url
@@ -254,6 +256,15 @@ class Settings(BaseSettings):
     otel: bool = Field(
         default=False,
         description="send metrics over OpenTelemetry to the collector of the variable OTEL_EXPORTER_OTLP_ENDPOINT",
+    )
+    alert_receivers: Receivers = Field(
+        default=(),
+        description="where notices of alerts go, by name: ops=smtp://USER:PASSWORD@HOST?from=ADDRESS&to=ADDRESS, "
+        "hook=https://HOST/PATH#KEY, or chat=slack://TOKENS and other addresses of Apprise; none sends no notices",
+    )
+    alert_ping: WebAddress | None = Field(
+        default=None,
+        description="address that a runner calls after each evaluation of the alerts, as a dead man's switch",
     )
     log_format: Literal["auto", "human", "json"] = Field(
         default="auto", description="format of log lines: human or json; auto is human on a terminal"

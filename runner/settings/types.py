@@ -3,6 +3,7 @@
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from annotated_types import Ge, Gt
 from pydantic import AfterValidator, BeforeValidator, ByteSize, StringConstraints
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, StringConstraint
 from runner.errors import InvalidDuration
 from runner.model.duration import format_duration, parse_duration
 from runner.model.outcome import ON_ERROR, ON_NONE, Unexpected
+from runner.settings.receivers import WEB_SCHEMES, parse_receiver, require_different_names
 from runner.text import formatting
 
 MAX_PORT = 65_535
@@ -72,6 +74,34 @@ def _address(text: str) -> str:
     return text
 
 
+class Masked(str):
+    """Text that may hold secrets: its `repr`, and the list of the settings, show a part of it."""
+
+    __slots__ = ("shown",)
+    shown: str
+
+    @classmethod
+    def of(cls, text: str, shown: str) -> "Masked":
+        """Return a text, and the part of it that is shown."""
+        masked = cls(text)
+        masked.shown = shown
+        return masked
+
+    def __repr__(self) -> str:
+        return repr(self.shown)
+
+
+def _receiver(text: str) -> Masked:
+    return Masked.of(text, str(parse_receiver(text)))
+
+
+def _web_address(text: str) -> Masked:
+    parts = urlsplit(text)
+    if parts.scheme not in WEB_SCHEMES or not parts.hostname:
+        raise ValueError("expected an address such as https://example.com/ping")
+    return Masked.of(text, f"{parts.scheme}://{parts.hostname}")
+
+
 ZERO = timedelta(0)
 Delay: TypeAlias = Annotated[timedelta, Ge(ZERO), BeforeValidator(_duration)]
 Period: TypeAlias = Annotated[timedelta, Gt(ZERO), BeforeValidator(_duration)]
@@ -127,20 +157,25 @@ Names: TypeAlias = Annotated[tuple[Name, ...], BeforeValidator(_items)]
 Address: TypeAlias = Annotated[str, AfterValidator(_address)]
 ErrorRule: TypeAlias = Annotated[str, AfterValidator(partial(_outcome_rule, ON_ERROR))]
 NoneRule: TypeAlias = Annotated[str, AfterValidator(partial(_outcome_rule, ON_NONE))]
+ReceiverText: TypeAlias = Annotated[str, AfterValidator(_receiver)]
+Receivers: TypeAlias = Annotated[
+    tuple[ReceiverText, ...], BeforeValidator(_items), AfterValidator(require_different_names)
+]
+WebAddress: TypeAlias = Annotated[str, AfterValidator(_web_address)]
 Durability: TypeAlias = Annotated[Literal["FULL", "NORMAL"], BeforeValidator(_upper)]
 
 
 def value_text(value: Any) -> str:
-    """Return the value of a setting as text."""
+    """Return the value of a setting as text, without secrets."""
     match value:
-        case None | ():
-            return "none"
-        case bool():
-            return "on" if value else "off"
+        case Masked():
+            return value.shown
+        case None | () | bool():
+            return "on" if value else "off" if value is False else "none"
         case ByteSize():
             return formatting.size(value)
         case timedelta():
             return format_duration(value)
         case tuple():
-            return ", ".join(value)
+            return ", ".join(value_text(each) for each in value)
     return str(value)
