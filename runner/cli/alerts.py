@@ -17,6 +17,7 @@ from runner.operations.results import Actor, local_actor
 from runner.operations.silence import check_alert, rule_of, silence, unsilence
 from runner.queries.alerts.reading import current_alerts
 from runner.queries.alerts.records import AlertRecords, alert_records
+from runner.queries.alerts.thresholds import Thresholds
 from runner.text import formatting
 from runner.text.columns import Column, document, figure
 from runner.text.operator import local_zone
@@ -87,9 +88,10 @@ async def alerts(
         connection: The database.
     """
     rules = _check_words(action, name, options)
-    async with open_database(connection.settings()) as database:
+    settings = connection.settings()
+    async with open_database(settings) as database:
         if name is None:
-            return await _list(database, rules, json=options.json)
+            return await _list(database, rules, Thresholds.of(settings), json=options.json)
         by = local_actor(options.reason)
         if action == "unsilence":
             return await _unsilence(database, name, by, options)
@@ -110,8 +112,8 @@ def _check_words(action: str, name: str | None, options: SilenceOptions) -> set[
     return {rule_of(rule) for rule in options.rule}
 
 
-async def _list(database: Database, rules: set[AlertRule], *, json: bool) -> int:
-    found = await database.read(current_alerts)
+async def _list(database: Database, rules: set[AlertRule], thresholds: Thresholds, *, json: bool) -> int:
+    found = await database.read(current_alerts, thresholds, local_zone())
     records = await database.read(alert_records)
     at = await database.read(clock)
     rows = [_row(alert, records) for alert in found if not rules or alert.rule in rules]

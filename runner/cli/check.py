@@ -132,36 +132,44 @@ class ThresholdOptions:
     """The largest numbers that leave the exit code at 0.
 
     Args:
-        max_dead: Tasks that died within --since and are still dead.
+        max_dead: Tasks that died within --since and are still dead; alert_max_dead by default.
         since: The period of --max-dead.
-        max_failing: Percentage of the attempts of a handler that failed in the last ten minutes.
-        max_late: Time since the first ready task of a queue became due.
+        max_failing: Percentage of the attempts of a handler that failed in the last ten minutes; alert_max_failing by
+            default.
+        max_late: Time since the first ready task of a queue became due; alert_max_late by default.
         max_locked: Time since a runner first found a row locked that it could not change.
         max_refused: Rows that the database refuses to change.
     """
 
-    max_dead: int = DEFAULT_THRESHOLDS.dead
+    max_dead: int | None = None
     since: str = "1h"
-    max_failing: float = 100 * DEFAULT_THRESHOLDS.failing
-    max_late: str = "5m"
+    max_failing: float | None = None
+    max_late: str | None = None
     max_locked: str = "0s"
     max_refused: int = DEFAULT_THRESHOLDS.refused
 
-    @property
-    def thresholds(self) -> Thresholds:
-        """The thresholds.
+    def thresholds(self, settings: Settings) -> Thresholds:
+        """The thresholds of the settings, with the given ones in their places.
 
         Raises:
             InvalidDuration: a time is not a duration.
             InvalidInput: a number is out of range.
         """
-        for option, number in (("--max-dead", self.max_dead), ("--max-refused", self.max_refused)):
+        for option, number in (("--max-dead", self.max_dead or 0), ("--max-refused", self.max_refused)):
             if number < 0:
                 raise InvalidInput(why=f"{option} must be 0 or more, not {number}")
-        if not 0 <= self.max_failing <= 100:  # noqa: PLR2004 - percent
+        if self.max_failing is not None and not 0 <= self.max_failing <= 100:  # noqa: PLR2004 - percent
             raise InvalidInput(why=f"--max-failing must be between 0 and 100, not {self.max_failing:g}")
-        span, late, locked = map(parse_duration, (self.since, self.max_late, self.max_locked))
-        return Thresholds(self.max_dead, span, self.max_failing / 100, late, locked, self.max_refused)
+        of_settings = Thresholds.of(settings)
+        return replace(
+            of_settings,
+            dead=of_settings.dead if self.max_dead is None else self.max_dead,
+            span=parse_duration(self.since),
+            failing=of_settings.failing if self.max_failing is None else self.max_failing / 100,
+            late=of_settings.late if self.max_late is None else parse_duration(self.max_late),
+            locked=parse_duration(self.max_locked),
+            refused=self.max_refused,
+        )
 
 
 DEFAULT_OPTIONS = ThresholdOptions()
@@ -193,7 +201,8 @@ async def check(
     """
     if against is not None:
         return await check_against(against, connection, json=json)
-    settings, thresholds = connection.settings(handlers=handlers or None), alerts.thresholds
+    settings = connection.settings(handlers=handlers or None)
+    thresholds = alerts.thresholds(settings)
     findings = []
     async for finding in run_checks(settings, thresholds):
         findings.append(finding)

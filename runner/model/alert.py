@@ -22,7 +22,11 @@ class AlertRule(StrEnum):
     QUEUE_LATE = "queue-late"
     TASKS_LOST = "tasks-lost"
     TASKS_DEAD = "tasks-dead"
+    TASKS_FAILING = "tasks-failing"
     TASKS_BLOCKED = "tasks-blocked"
+    SCHEDULE_LATE = "schedule-late"
+    SCHEDULE_SKIPPED = "schedule-skipped"
+    TABLE_BLOATED = "table-bloated"
 
     @property
     def subject(self) -> str:
@@ -31,10 +35,15 @@ class AlertRule(StrEnum):
         return SUBJECTS.get(self, kind if kind in KINDS else "")
 
 
-KINDS = ("queue", "handler", "runner", "schedule")
+KINDS = ("queue", "handler", "runner", "schedule", "table")
 """The kinds of subjects with which names of rules begin."""
 
-SUBJECTS = {AlertRule.SLOTS_HELD: "handler", AlertRule.BREAKER_OPEN: "handler", AlertRule.ROW_STUCK: "task"}
+SUBJECTS = {
+    AlertRule.SLOTS_HELD: "handler",
+    AlertRule.BREAKER_OPEN: "handler",
+    AlertRule.TASKS_FAILING: "handler",
+    AlertRule.ROW_STUCK: "task",
+}
 """The kinds of the subjects of other rules."""
 
 

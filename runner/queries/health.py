@@ -98,6 +98,16 @@ class DeadRows:
     dead: int
     vacuumed: float | None
 
+    @property
+    def is_bloated(self) -> bool:
+        """True if there are many dead rows, and more than live ones."""
+        return self.dead > max(MANY_DEAD, self.live)
+
+    @property
+    def remedy(self) -> str:
+        """The statement that frees their space."""
+        return f"VACUUM {self.table}"
+
 
 @dataclass(frozen=True, slots=True)
 class Health:
@@ -183,11 +193,11 @@ def health_issues(health: Health) -> Iterator[HealthIssue]:
             f"End it if it is not needed: SELECT pg_terminate_backend({health.oldest.pid})",
         )
     for table in health.dead:
-        if table.dead > max(MANY_DEAD, table.live):
+        if table.is_bloated:
             last_vacuum = f"{formatting.age(table.vacuumed)} ago" if table.vacuumed is not None else "never"
             yield HealthIssue(
                 f"{table.table} has {table.dead:,} dead and {table.live:,} live rows, last vacuum: {last_vacuum}",
-                f"Find old transactions, then run: VACUUM {table.table}",
+                f"Find old transactions, then run: {table.remedy}",
             )
     if health.connections is not None and health.connections[0] >= NEARLY_ALL * health.connections[1]:
         used, most = health.connections

@@ -38,6 +38,7 @@ from runner.settings.types import (
     Names,
     NoneRule,
     Number,
+    Percentage,
     Period,
     Prefix,
     Receivers,
@@ -256,6 +257,18 @@ class Settings(BaseSettings):
     otel: bool = Field(
         default=False,
         description="send metrics over OpenTelemetry to the collector of the variable OTEL_EXPORTER_OTLP_ENDPOINT",
+    )
+    alert_max_dead: Number = Field(
+        default=0, description="alerts: number of tasks that may have died in the last hour and are still dead"
+    )
+    alert_max_failing: Percentage = Field(
+        default=50,
+        description="alerts: percentage of attempts of ten minutes that may fail in a queue or a handler",
+    )
+    alert_max_failures: Count = Field(default=3, description="alerts: number of times that a live task may fail")
+    alert_max_late: Delay = Field(
+        default=timedelta(minutes=5),
+        description="alerts: time for which the first ready task of a queue, or the run of a schedule, may be due",
     )
     alert_receivers: Receivers = Field(
         default=(),

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BeforeValidator, ByteSize, StringConstraints
 
 from runner.errors import InvalidDuration
@@ -110,6 +110,7 @@ Retention: TypeAlias = Annotated[Delay | None, BeforeValidator(_or_none)]
 Count: TypeAlias = Annotated[int, Ge(1)]
 Maximum: TypeAlias = Annotated[Count | None, BeforeValidator(_or_none)]
 Number: TypeAlias = Annotated[int, Ge(0)]
+Percentage: TypeAlias = Annotated[int, Ge(0), Le(100)]
 Size: TypeAlias = Annotated[ByteSize, Ge(1)]
 
 

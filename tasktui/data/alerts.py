@@ -8,6 +8,7 @@ from runner.model.alert import Alert, AlertRule, Severity
 from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.rules import alerts
 from runner.queries.alerts.shown import MAX_ERROR, MAX_TEXT, shown
+from runner.queries.alerts.thresholds import Thresholds
 from runner.queries.overview import Overview, read_overview
 from runner.queries.registries import Pause
 from runner.text import formatting
@@ -90,7 +91,8 @@ async def read_alarm(session: Session) -> Alarm:
         overview = await session.read(read_overview)
     except RunnerError as error:
         return Alarm.of(error)
-    problems = [as_attention(alert) for alert in alerts(AlertFacts(overview, session.zone))]
+    facts = AlertFacts(overview, session.zone, Thresholds.of(session.settings))
+    problems = [as_attention(alert) for alert in alerts(facts)]
     return Alarm(f"! {len(problems)}", problems[0].role) if problems else Alarm("✓", "succeeded")
 
 

@@ -13,6 +13,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
 from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.thresholds import Thresholds
 from runner.queries.counting import Count, WaitingCounts
 from runner.queries.counts import MINUTE, QueueCounts
 from runner.queries.counts import waiting as read_backlog
@@ -161,7 +162,7 @@ class OverviewScreen(LiveScreen):
             self._complete = True
             self.feed.hurry()
         self.session.add_names({"queue": [queue.queue for queue in data.queues if line(queue.queue) == queue.queue]})
-        facts = AlertFacts(data, self.session.zone)
+        facts = AlertFacts(data, self.session.zone, Thresholds.of(self.session.settings))
         if self._slow is not None:
             facts = replace(facts, results=self._slow.results, blocked=self._slow.stuck)
         others = unavailable_databases(self.console.databases.behind)

@@ -93,6 +93,7 @@ def test_a_silence_of_a_rule_that_finds_nothing_is_listed(cli: Call, store: Stor
         (("silence", "no-runer", "--until", "2h"), "no rule has the name 'no-runer', did you mean 'no-runner'"),
         (("silence", "queue-late:mial", "--until", "2h"), "queue mial has never been used, did you mean 'mail'"),
         (("silence", "handler-failing:x", "--until", "2h"), "no runner ever had handler x"),
+        (("silence", "schedule-late:x", "--until", "2h"), "schedule x does not exist"),
         (("silence", "tasks-dead:x", "--until", "2h"), "tasks-dead has no subjects"),
         (("silence", "tasks-dead"), "a silence has an end: --until 2h"),
         (("silence", "tasks-dead", "--until", "2h", "--rule", "queue-late"), "--rule belongs to alerts list"),

@@ -1,6 +1,6 @@
 """Facts: the figures that the rules of alerts judge."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING
@@ -10,7 +10,11 @@ from runner.queries.counting import Count
 from runner.queries.overview import Overview
 from runner.queries.reports import Flow
 
-if TYPE_CHECKING:  # The first data of the console need no tasks.
+if TYPE_CHECKING:  # The first data of the console do not need these.
+    from runner.queries.health import Health
+    from runner.queries.lost_runners import LostRunner
+    from runner.queries.repeated_failures import RepeatedFailures
+    from runner.queries.schedules import ScheduleRow
     from runner.queries.task.parents import StuckTasks
 
 
@@ -25,6 +29,10 @@ class AlertFacts:
         dead: tasks that died within the span of the thresholds and are still dead, by handler; None if they were not
             read, so that the minute statistics count the deaths.
         flows: results of the last ten minutes by queue and handler.
+        repeated: the live tasks that failed more often than the threshold, by handler.
+        lost: the runners that were lost in the last ten minutes.
+        schedules: the schedules with their last ticks.
+        health: the state of the database; None if it was not read.
         due: seconds since the first ready task of each queue became due, paused ones left out.
     """
 
@@ -36,3 +44,7 @@ class AlertFacts:
     dead: Mapping[str, Count] | None = None
     flows: Mapping[tuple[str, str], Flow] = field(default_factory=dict)
     due: Mapping[str, float] = field(default_factory=dict)
+    repeated: "Sequence[RepeatedFailures]" = ()
+    lost: "Sequence[LostRunner]" = ()
+    schedules: "Sequence[ScheduleRow]" = ()
+    health: "Health | None" = None

@@ -2,21 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, tzinfo
+from datetime import UTC, timedelta, tzinfo
 
 from runner.db.transaction import Transaction
 from runner.model.alert import Alert, Severity
 from runner.policy.lanes import Head
 from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.rules import alerts
+from runner.queries.alerts.schedules import TICKS
 from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from runner.queries.counting import lane_heads
 from runner.queries.deaths import dead_by_handler
+from runner.queries.health import health
+from runner.queries.lost_runners import lost_runners
 from runner.queries.overview import MINUTE, RECENT, Overview, diagnoses, read_overview
 from runner.queries.registries import Pauses
+from runner.queries.repeated_failures import repeated_failures
 from runner.queries.reports import flows_by_work_key, results_by_runner
 from runner.queries.rows import as_text
+from runner.queries.schedules import schedules
 from runner.queries.task.parents import stuck_tasks
+
+DAY = timedelta(days=1)
+"""The period of the failed attempts of tasks that are not dead."""
 
 
 async def current_alerts(
@@ -47,6 +55,10 @@ async def read_facts(tx: Transaction, thresholds: Thresholds = DEFAULT_THRESHOLD
         results=await results_by_runner(tx, at - RECENT),
         blocked=await stuck_tasks(tx),
         dead=await dead_by_handler(tx, at - thresholds.span),
+        repeated=await repeated_failures(tx, at - DAY, thresholds.failures),
+        lost=await lost_runners(tx, at - RECENT),
+        schedules=await schedules(tx, runs=TICKS),
+        health=await health(tx),
         flows=await flows_by_work_key(tx, at - RECENT, at + MINUTE),
         due=_due(await lane_heads(tx), _paused(overview)),
     )

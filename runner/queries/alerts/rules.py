@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from runner.model.alert import Alert, Severity
-from runner.queries.alerts import handlers, queues, runners, tasks
+from runner.queries.alerts import handlers, queues, runners, schedules, tables, tasks
 from runner.queries.alerts.facts import AlertFacts
 
 
@@ -27,11 +27,17 @@ def alerts(facts: AlertFacts) -> Iterator[Alert]:
     yield from handlers.failing_handlers(facts, failing_names)
     if not outage:  # The outage has named the last one.
         yield from runners.lost_runners(facts)
+    yield from runners.recently_lost(facts)
     yield from queues.queues_behind(facts, behind, Severity.WARNING if held else Severity.CRITICAL)
     if not outage:
         waiting = {queue for each in overview.unknown for queue in each.queues}
         yield from queues.late_queues(facts, failing_names | behind.keys() | waiting)
         yield from tasks.lost_tasks(facts)
     yield from tasks.dead_tasks(facts)
+    yield from tasks.failing_tasks(facts)
     yield from tasks.blocked_tasks(facts)
+    if facts.schedules:
+        yield from schedules.late_schedules(facts)
+        yield from schedules.skipped_schedules(facts)
+    yield from tables.bloated_tables(facts)
     yield from (alert for alert in unclaimed if alert.severity is not Severity.CRITICAL)

@@ -164,6 +164,22 @@ def lost_runners(facts: AlertFacts) -> Iterator[Alert]:
     yield Alert(AlertRule.RUNNER_LOST, "", severity, f"{len(runners):,} runners are silent", text, LIST)
 
 
+def recently_lost(facts: AlertFacts) -> Iterator[Alert]:
+    """Runners whose tasks were rescued, and which the list of runners no longer has; many in one line."""
+    if len(facts.lost) > MAX_KINDS:
+        tasks = count_noun(sum(runner.tasks for runner in facts.lost), "task")
+        names = ", ".join(f"{shown(runner.host)}:{runner.pid}" for runner in facts.lost[:MAX_KINDS])
+        text = f"{tasks} rescued: {names}, {len(facts.lost) - MAX_KINDS:,} more"
+        title = f"{len(facts.lost):,} runners were lost"
+        yield Alert(AlertRule.RUNNER_LOST, "", Severity.WARNING, title, text, LIST)
+        return
+    for runner in facts.lost:
+        title = f"{shown(runner.host)}:{runner.pid} was lost"
+        text = f"{count_noun(runner.tasks, 'task')} rescued {formatting.since(runner.lost_at, facts.overview.at)} ago"
+        name = f"{runner.host}:{runner.pid}"
+        yield Alert(AlertRule.RUNNER_LOST, name, Severity.WARNING, title, text, "Its last log lines have the reason.")
+
+
 def _lost_runner(runner: RunnerRow) -> Alert:
     tasks, age = count_noun(runner.running_tasks, "task"), formatting.age(runner.heartbeat_age)
     if runner.alive:

@@ -9,6 +9,7 @@ from runner.queries.alerts.shown import MAX_KINDS, shown
 from runner.queries.counting import Count
 from runner.queries.overview import MINUTE, per_minute
 from runner.text import formatting
+from runner.text.sanitize import count_noun
 
 
 def lost_tasks(facts: AlertFacts) -> Iterator[Alert]:
@@ -54,6 +55,16 @@ def _died(facts: AlertFacts, advice: str) -> Iterator[Alert]:
     still = [] if dead == Count(total) else [f"{dead} still dead"]
     text = "; ".join([*still, *([_listed(kinds)] if kinds else [])])
     yield Alert(AlertRule.TASKS_DEAD, "", Severity.CRITICAL, f"{total:,} dead since {since}", text, advice)
+
+
+def failing_tasks(facts: AlertFacts) -> Iterator[Alert]:
+    """Tasks that failed again and again, and are not dead yet."""
+    for each in facts.repeated:
+        verb = "keeps" if each.tasks == 1 else "keep"
+        title = f"{count_noun(each.tasks, 'task')} of {shown(each.handler)} {verb} failing"
+        text = f"task {each.task}, up to attempt {each.attempts} (threshold {facts.thresholds.failures:,} failures)"
+        advice = f"Its errors: runner show {each.task}"
+        yield Alert(AlertRule.TASKS_FAILING, each.handler, Severity.WARNING, title, text, advice)
 
 
 def blocked_tasks(facts: AlertFacts) -> Iterator[Alert]:

@@ -1,0 +1,153 @@
+"""Rules of alerts: what each finds, what it leaves to another, and that it reads a bounded number of rows."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from runner.db.database import Database
+from runner.db.transaction import clock
+from runner.model.alert import Alert, AlertRule
+from runner.model.schedule import ScheduleSpec, TickOutcome
+from runner.model.task import State
+from runner.operations.results import Actor
+from runner.operations.schedule import add_schedule
+from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.reading import current_alerts, read_facts
+from runner.queries.alerts.rules import alerts
+from runner.queries.alerts.thresholds import Thresholds
+from runner.queries.health import DeadRows, Health
+from runner.queries.overview import Overview
+from runner.queries.registries import Pause
+from runner.queries.repeated_failures import MOST_ATTEMPTS, repeated_failures
+from runner.queries.schedules import ScheduleRow, ScheduleRun
+from runner.settings import Settings
+from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
+from tests.store.table import change
+
+AT = datetime(2026, 11, 20, 13, 30, 20, tzinfo=UTC)
+HALF = "the database file is bloated: 2 GiB of 3 GiB are unused"
+QUIET = Overview(AT, (), {}, (), (), {}, (), AT)
+BY = Actor("ana", "desk")
+
+
+def found(facts: AlertFacts) -> list[str]:
+    return [alert.sentence for alert in alerts(facts)]
+
+
+def schedule(*outcomes: TickOutcome, **values: object) -> ScheduleRow:
+    runs = [ScheduleRun(AT, AT, outcome.value, AT, None, None, None, None) for outcome in outcomes]
+    row = ScheduleRow("nightly", ScheduleSpec("h", "every 1h"), AT, (), AT, None, None, None, (), None, 0, tuple(runs))
+    return replace(row, **values)  # type: ignore[arg-type] # the test knows the fields
+
+
+def test_the_thresholds_come_from_the_settings() -> None:
+    settings = Settings(
+        alert_max_dead=3, alert_max_failing=20, alert_max_failures=7, alert_max_late=timedelta(minutes=1)
+    )
+    expected = Thresholds(dead=3, failing=0.2, failures=7, late=timedelta(minutes=1))
+    assert Thresholds.of(settings) == expected
+    assert Thresholds.of(Settings()) == Thresholds()
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        (schedule(next_at=AT - timedelta(minutes=6)), "schedule nightly is late: 6m (threshold 5m)"),
+        (schedule(next_at=AT - timedelta(minutes=4)), None),
+        (schedule(error="no such zone"), "schedule nightly cannot run: no such zone"),
+        (schedule(error="no such zone", pause=Pause(AT, None, "ana", None)), None),
+        (
+            schedule(*[TickOutcome.SKIPPED] * 2, TickOutcome.SUBMITTED, TickOutcome.MISSED),
+            "schedule nightly does not keep up: 2 skipped and 1 missed of its last 4 ticks",
+        ),
+        (schedule(*[TickOutcome.SKIPPED] * 2, *[TickOutcome.SUBMITTED] * 3, *[TickOutcome.SKIPPED] * 3), None),
+        (schedule(*[TickOutcome.SKIPPED] * 3, pause=Pause(AT, None, "ana", None)), None),
+    ],
+)
+def test_a_schedule_that_is_late_or_skips_is_named_unless_people_paused_it(row: ScheduleRow, text: str | None) -> None:
+    assert found(AlertFacts(QUIET, schedules=[row])) == ([text] if text else [])
+
+
+@pytest.mark.parametrize(
+    ("health", "text"),
+    [
+        (
+            Health(AT, "postgresql", "15", dead=(DeadRows("task", 1_000, 300_000, None),), tables={"task": 2**30}),
+            "table task is bloated: 300,000 dead and 1,000 live rows, 1 GiB; last vacuum: never",
+        ),
+        (Health(AT, "postgresql", "15", dead=(DeadRows("task", 400_000, 300_000, 60.0),)), None),
+        (Health(AT, "postgresql", "15", dead=(DeadRows("task", 10, 90_000, 60.0),)), None),
+        (
+            Health(AT, "sqlite", "3", size=3 << 30, free=2 << 30),
+            HALF,
+        ),
+        (Health(AT, "sqlite", "3", size=9 << 30, free=2 << 30), None),
+        (Health(AT, "sqlite", "3", size=1 << 30, free=900 << 20), None),
+    ],
+)
+def test_a_table_is_bloated_if_much_of_it_is_unused(health: Health, text: str | None) -> None:
+    assert found(AlertFacts(QUIET, health=health)) == ([text] if text else [])
+
+
+def test_the_kind_of_a_subject_is_known_for_each_rule() -> None:
+    kinds = {rule.value: rule.subject for rule in AlertRule}
+    assert kinds["queue-late"] == "queue"
+    assert kinds["slots-held"] == "handler"
+    assert kinds["tasks-dead"] == kinds["no-runner"] == ""
+
+
+async def one(database: Database, rule: AlertRule) -> Alert:
+    (alert,) = [alert for alert in await database.read(current_alerts) if alert.rule is rule]
+    return alert
+
+
+async def test_a_task_that_keeps_failing_is_named_with_its_handler(database: Database) -> None:
+    often, dead, seldom = [await add_live(database, "pay", attempt=n, run_at=ahead(600)) for n in (4, 4, 3)]
+    await change(database, database.tables.task.delete().where(database.tables.task.c.id == dead))
+    await add_past(database, dead, State.DEAD, handler="pay", finished_at=ahead(-3 * 3600))
+    for task, number in [*((often, n) for n in range(1, 5)), *((dead, n) for n in range(1, 5)), (seldom, 3)]:
+        await add_attempt(database, task, number, handler="pay", ended_at=ahead(-60))
+    alert = await one(database, AlertRule.TASKS_FAILING)
+    assert (alert.subject, alert.title) == ("pay", "1 task of pay keeps failing")
+    assert alert.text == f"task {often}, up to attempt 4 (threshold 3 failures)"
+    assert AlertRule.TASKS_FAILING not in [
+        alert.rule for alert in await database.read(current_alerts, Thresholds(failures=4))
+    ]
+
+
+async def test_failures_of_another_day_do_not_count(database: Database) -> None:
+    task = await add_live(database, "pay", attempt=4)
+    await add_attempt(database, task, 4, handler="pay", ended_at=ahead(-90_000))
+    at = await database.read(clock)
+    assert await database.read(repeated_failures, at - timedelta(days=1), 3) == []
+    assert await database.read(repeated_failures, at - timedelta(days=2), 3) != []
+    assert MOST_ATTEMPTS <= 10_000
+
+
+async def test_a_runner_that_a_rescue_removed_is_named_for_ten_minutes(database: Database) -> None:
+    await add_runner(database)
+    lost = database.tables.lost_runner
+    row = {"host": "web-2", "pid": 41, "version": "1", "heartbeat_at": ahead(-90), "tasks": 3}
+    await change(database, lost.insert().values(runner_id=9, lost_at=ahead(-60), **row))
+    await change(database, lost.insert().values(runner_id=8, lost_at=ahead(-700), **row | {"host": "web-1"}))
+    alert = await one(database, AlertRule.RUNNER_LOST)
+    assert (alert.subject, alert.title) == ("web-2:41", "web-2:41 was lost")
+    assert alert.text.startswith("3 tasks rescued 1m")
+    for number in range(3):
+        await change(database, lost.insert().values(runner_id=20 + number, lost_at=ahead(-30), **row))
+    assert (await one(database, AlertRule.RUNNER_LOST)).title == "4 runners were lost"
+
+
+async def test_the_facts_of_an_empty_database_cause_no_alert(database: Database) -> None:
+    facts = await database.read(read_facts)
+    assert list(alerts(facts)) == []
+    assert facts.health is not None
+
+
+async def test_a_late_schedule_is_read_from_the_database(database: Database) -> None:
+    await add_runner(database)
+    await database.write(add_schedule, "nightly", ScheduleSpec("h", "every 1h"), BY)
+    schedules = database.tables.schedule
+    await change(database, schedules.update().values(next_at=ahead(-400)))
+    assert (await one(database, AlertRule.SCHEDULE_LATE)).subject == "nightly"
