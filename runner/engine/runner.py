@@ -187,7 +187,7 @@ class Engine:
                 ticks.start()
                 self.resources.start()
                 await self._stop.wait()
-                ticks.stop("claim", "rescue", "expire", "prune", "idle", "schedules")
+                ticks.stop("claim", "rescue", "expire", "prune", "idle", "schedules", "alerts")
                 self.scheduler.close()
                 clean = await self._shut_down()
                 await ticks.shutdown(LAST_RUNS)
@@ -284,12 +284,21 @@ class Engine:
             Tick("expire", self._expiry.run, EXPIRE_EVERY, "fixed-rate"),
             Tick("notes", self.worker.notes.flush, self.worker.notes.every, "fixed-rate"),
             Tick("prune", self._maintenance.run, PRUNE_EVERY, first=PRUNE_EVERY),
+            *self._alert_ticks(),
             Tick("schema", self.schema_watch.check_schema, SCHEMA_EVERY, first=SCHEMA_EVERY),
         ]
         if not settings.poll_interval:
             return [*table, Tick("idle", self.completion.stop_after_scan, IDLE_EVERY, first=first)]
         idle = Tick("idle", self.completion.stop_if_idle, IDLE_EVERY, first=first, wait=self.completion.pause)
         return [*table, *self.scans.ticks(list(self._own_scans)), *([idle] if until_idle else [])]
+
+    def _alert_ticks(self) -> list[Tick]:
+        if not self.settings.sends_alerts:
+            return []
+        from runner.alerts.evaluation import Evaluation  # most runners send no notices
+
+        every = self.settings.alert_interval.total_seconds()
+        return [Tick("alerts", Evaluation(self.database, self.settings).run, every, first=every)]
 
     async def _start(self) -> bool:
         """Register once the database is available; return False if `stop` comes first."""

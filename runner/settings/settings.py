@@ -258,6 +258,10 @@ class Settings(BaseSettings):
         default=False,
         description="send metrics over OpenTelemetry to the collector of the variable OTEL_EXPORTER_OTLP_ENDPOINT",
     )
+    alert_interval: Period = Field(
+        default=timedelta(minutes=1),
+        description="alerts: how often one runner evaluates the rules, if there is a receiver or an alert_ping",
+    )
     alert_max_dead: Number = Field(
         default=0, description="alerts: number of tasks that may have died in the last hour and are still dead"
     )
@@ -346,6 +350,11 @@ class Settings(BaseSettings):
     def exports_metrics(self) -> bool:
         """True if an exporter reads the counts of a runner."""
         return self.listen is not None or self.otel
+
+    @property
+    def sends_alerts(self) -> bool:
+        """True if a runner evaluates the alerts."""
+        return bool(self.alert_receivers) or self.alert_ping is not None
 
     @property
     def called(self) -> str:

@@ -1,0 +1,91 @@
+"""Evaluation: one runner finds the alerts in each period, and submits a delivery of each notice to each receiver."""
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+
+from runner.alerts.notice import DELIVER, QUEUE, AlertNotice
+from runner.db.database import Database
+from runner.db.transaction import Transaction
+from runner.errors import DatabaseUnavailable
+from runner.model.alert import Alert, AlertRecord, Severity
+from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.reading import read_facts
+from runner.queries.alerts.rules import alerts
+from runner.queries.alerts.thresholds import Thresholds
+from runner.settings import Settings
+from runner.settings.receivers import parse_receiver
+from runner.store.alerts import AlertChanges, claim_evaluation, record_alerts
+from runner.store.submit import submit_many
+
+log = logging.getLogger("runner.alerts")
+
+
+class Evaluation:
+    """The evaluations of one runner. All runners try, and one succeeds in each period.
+
+    It is a tick and no task: when a handler holds all slots, an evaluation must still run.
+
+    Args:
+        settings: the period, the thresholds and the receivers.
+    """
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._every = settings.alert_interval.total_seconds()
+        self._thresholds = Thresholds.of(settings)
+        self._receivers = [parse_receiver(text).name for text in settings.alert_receivers]
+        self._notify = settings.notify
+        self._name = database.url
+
+    async def run(self) -> None:
+        """Evaluate the rules, unless a runner has done so within the period."""
+        with suppress(DatabaseUnavailable):  # claims and heartbeats already log this
+            if await self._database.write(claim_evaluation, self._every):
+                facts = without_deliveries(await self._database.read(read_facts, self._thresholds))
+                found = [alert for alert in alerts(facts) if alert.severity is not Severity.NOTE]
+                _log(await self._database.write(self._record, found, facts.overview.at))
+
+    async def _record(self, tx: Transaction, found: Sequence[Alert], at: datetime) -> AlertChanges:
+        """Store the alerts, and submit the deliveries of their notices in the same transaction."""
+        changes = await record_alerts(tx, found, at, self._every)
+        notices = [AlertNotice.of(record, self._name) for record in (*changes.fired, *changes.resolved)]
+        if tasks := [notice.task(receiver) for notice in notices for receiver in self._receivers]:
+            await submit_many(tx, tasks, notify=self._notify)
+        return changes
+
+
+def without_deliveries(facts: AlertFacts) -> AlertFacts:
+    """Leave out the deliveries: one that fails must not cause a notice, whose delivery would fail too."""
+    overview = facts.overview
+    return replace(
+        facts,
+        overview=replace(
+            overview,
+            queues=tuple(queue for queue in overview.queues if queue.queue != QUEUE),
+            pulses={queue: flows for queue, flows in overview.pulses.items() if queue != QUEUE},
+            unknown=tuple(each for each in overview.unknown if each.handler != DELIVER),
+            breakers=[row for row in overview.breakers if row.handler != DELIVER],
+        ),
+        results={
+            runner: {handler: flow for handler, flow in flows.items() if handler != DELIVER}
+            for runner, flows in facts.results.items()
+        },
+        dead=facts.dead and {handler: count for handler, count in facts.dead.items() if handler != DELIVER},
+        flows={names: flow for names, flow in facts.flows.items() if names[1] != DELIVER},
+        due={queue: age for queue, age in facts.due.items() if queue != QUEUE},
+        repeated=[each for each in facts.repeated if each.handler != DELIVER],
+    )
+
+
+def _log(changes: AlertChanges) -> None:
+    for record in changes.fired:
+        log.warning("alert %s: %s", record.name, _sentence(record))
+    for record in changes.resolved:
+        log.info("alert %s is over: %s", record.name, record.title)
+
+
+def _sentence(record: AlertRecord) -> str:
+    return f"{record.title}: {record.text}" if record.text else record.title
