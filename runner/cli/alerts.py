@@ -1,5 +1,6 @@
-"""`runner alerts [list|silence|unsilence]`: the problems that the rules find now, and their silences."""
+"""`runner alerts`: the problems that the rules find now, their silences, and a trial of the receivers."""
 
+import asyncio
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from runner.operations.silence import check_alert, rule_of, silence, unsilence
 from runner.queries.alerts.reading import current_alerts
 from runner.queries.alerts.records import AlertRecords, alert_records
 from runner.queries.alerts.thresholds import Thresholds
+from runner.settings import Settings
 from runner.text import formatting
 from runner.text.columns import Column, document, figure
 from runner.text.operator import local_zone
@@ -63,32 +65,35 @@ NO_SILENCE_OPTIONS = SilenceOptions()
 
 
 async def alerts(
-    action: Literal["list", "silence", "unsilence"] = "list",
+    action: Literal["list", "silence", "unsilence", "test"] = "list",
     name: str | None = None,
     /,
     *,
     options: SilenceOptions = NO_SILENCE_OPTIONS,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """List the alerts that fire now, or silence them.
+    """List the alerts that fire now, silence them, or test their receivers.
 
     runner alerts [list]                          the alerts, causes first
     runner alerts list --rule queue-late          those of one rule
     runner alerts silence RULE --until 2h         send no notices of a rule
     runner alerts silence RULE:SUBJECT --until 2h  of one queue, handler or runner
     runner alerts unsilence RULE[:SUBJECT]        send them again
+    runner alerts test [RECEIVER]                 send a notice to the receivers now
 
     The rules are those of the console. The exit code is 15 if an alert fires that is
     not silenced. A silence can be undone with runner undo.
 
     Args:
-        action: list, silence or unsilence.
-        name: The rule, or RULE:SUBJECT as the list has it.
+        action: list, silence, unsilence or test.
+        name: The rule, or RULE:SUBJECT as the list has it; test: the receiver.
         options: How alerts are listed or silenced.
         connection: The database.
     """
     rules = _check_words(action, name, options)
     settings = connection.settings()
+    if action == "test":
+        return await _test(settings, name, json=options.json)
     async with open_database(settings) as database:
         if name is None:
             return await _list(database, rules, Thresholds.of(settings), json=options.json)
@@ -102,7 +107,7 @@ def _check_words(action: str, name: str | None, options: SilenceOptions) -> set[
     """Reject words and options that an action does not take; return the rules to list."""
     if action == "list" and name is not None:
         raise InvalidInput(why=f"name an action: runner alerts silence {name} --until 2h")
-    if action != "list" and name is None:
+    if action in ("silence", "unsilence") and name is None:
         raise InvalidInput(why=f"name the alert: runner alerts {action} RULE, or RULE:SUBJECT")
     if action != "list" and options.rule:
         raise InvalidInput(why="--rule belongs to alerts list")
@@ -206,3 +211,15 @@ async def _unsilence(database: Database, name: str, by: Actor, options: SilenceO
 
 def _change(verb: str, name: str, *, until: datetime | None, changed: bool, dry_run: bool) -> dict[str, Any]:
     return {"verb": verb, "name": name, "until": until, "changed": changed, "dry_run": dry_run}
+
+
+async def _test(settings: Settings, name: str | None, *, json: bool) -> int:
+    from runner.alerts.trial import try_receivers
+
+    results = await asyncio.to_thread(try_receivers, settings, name)
+    if json:
+        print_json({"receivers": [result._asdict() for result in results]})
+    else:
+        for result in results:
+            print_line(f"{result.receiver}: {result.problem or 'took the notice'}")
+    return Exit.ERROR if any(result.problem for result in results) else Exit.OK

@@ -13,26 +13,10 @@ from runner.errors import InvalidInput
 from runner.filter.saved import write_new
 from runner.queries.past.report import as_page
 from runner.queries.past.report import report as read_report
-from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
+from runner.queries.summary import SUMMARY_COLUMNS, GroupBy, Summary, as_csv, as_document
 from runner.queries.summary import summary as read_summary
-from runner.text import formatting
-from runner.text.columns import Column, figure, thousands
 from runner.text.operator import local_zone, now
 from runner.text.times import format_moment, parse_end, parse_moment
-
-COLUMNS: tuple[Column[SummaryLine], ...] = (
-    Column("NAME", lambda line: line.name),
-    figure("IN", lambda line: line.submitted),
-    figure("DONE", lambda line: line.flow.succeeded, thousands),
-    figure("SUCCESS", lambda line: line.flow.success_rate, formatting.share),
-    figure("1ST ATT", lambda line: line.first_try_rate, formatting.share),
-    figure("2ND", lambda line: line.second_try_rate, formatting.share),
-    figure("RETRY", lambda line: line.flow.retried, thousands),
-    figure("DEAD", lambda line: line.flow.died, thousands),
-    figure("P50", lambda line: line.p50, formatting.duration),
-    figure("P95", lambda line: line.p95, formatting.duration),
-    figure("WAIT P95", lambda line: line.wait95, formatting.duration),
-)
 
 
 async def reports(
@@ -72,7 +56,7 @@ async def reports(
     settings = connection.settings()
     async with open_database(settings) as database:
         if html is not None:
-            text = as_page(await database.read(read_report, begin, end), settings.called, COLUMNS, local_zone())
+            text = as_page(await database.read(read_report, begin, end), settings.called, local_zone())
             write_report(html, text)
             return Exit.OK
         report = await database.read(read_summary, begin, end, GroupBy(by))
@@ -110,4 +94,4 @@ def _print(report: Summary) -> None:
         return
     others = [replace(report.others, name=f"(other {report.by}s)")] if report.others else []
     more = [report.total] if len(report.lines) > 1 else []
-    print_table(COLUMNS, [*report.lines, *others, *more])
+    print_table(SUMMARY_COLUMNS, [*report.lines, *others, *more])

@@ -100,8 +100,8 @@ class Engine:
     ) -> None:
         require_unpatched()
         contain_log_handlers()
-        self.settings = settings
-        self.handlers = handlers = select_handlers(handlers, settings.only, settings.without)
+        settings, handlers, replacements = _own_parts(settings, handlers, replacements or {})
+        self.settings, self.handlers = settings, handlers
         self._mode = parse_poll_mode(settings.poll_mode)
         self._own_scans = parse_scans(settings.scans, list(handlers))
         limits = AnswerLimits.of_lease(settings.lease_timeout.total_seconds())
@@ -422,3 +422,15 @@ class Engine:
             log.warning("could not deregister, the lease will expire: %s", error)
         log.info("stopped: %s", outcome_counts(self.metrics.verbs))
         return True
+
+
+def _own_parts(
+    settings: Settings, handlers: Mapping[str, Handler], resources: Mapping[str, Any]
+) -> tuple[Settings, Mapping[str, Handler], Mapping[str, Any]]:
+    """Select the handlers of this runner, and add those of alerts with their settings and resources."""
+    selected = select_handlers(handlers, settings.only, settings.without)
+    if not settings.alert_receivers:
+        return settings, selected, resources
+    from runner.alerts.built_in import with_alerts
+
+    return with_alerts(settings, selected, resources)

@@ -15,6 +15,8 @@ from runner.queries.counting import Count
 from runner.queries.counts import uncounted
 from runner.queries.reports import COUNTS_ROW, OTHERS, Flow, flow_of, histograms, sums, within
 from runner.queries.rows import as_text, moment
+from runner.text import formatting
+from runner.text.columns import Column, figure, thousands
 from runner.text.sanitize import csv_text
 
 
@@ -305,3 +307,19 @@ def _figures(line: SummaryLine) -> dict[str, object]:
     numbers = {**rates, "p50": line.p50, "p95": line.p95, "wait50": line.wait50, "wait95": line.wait95}
     rounded = {name: None if number is None else round(number, DIGITS) for name, number in numbers.items()}
     return {"name": line.name, **counts, "submitted": line.submitted.number, **rounded}
+
+
+SUMMARY_COLUMNS: tuple[Column[SummaryLine], ...] = (
+    Column("NAME", lambda line: line.name),
+    figure("IN", lambda line: line.submitted),
+    figure("DONE", lambda line: line.flow.succeeded, thousands),
+    figure("SUCCESS", lambda line: line.flow.success_rate, formatting.share),
+    figure("1ST ATT", lambda line: line.first_try_rate, formatting.share),
+    figure("2ND", lambda line: line.second_try_rate, formatting.share),
+    figure("RETRY", lambda line: line.flow.retried, thousands),
+    figure("DEAD", lambda line: line.flow.died, thousands),
+    figure("P50", lambda line: line.p50, formatting.duration),
+    figure("P95", lambda line: line.p95, formatting.duration),
+    figure("WAIT P95", lambda line: line.wait95, formatting.duration),
+)
+"""The columns of a handler or a queue in a table for people."""

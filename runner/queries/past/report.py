@@ -13,11 +13,11 @@ from runner.queries.failures import Failures, failures
 from runner.queries.past.incident import MOST_GROUPS, Happening, failure_title, happenings
 from runner.queries.reports import Flow, MinuteFlow, per_minute, times_per_step
 from runner.queries.schedules import ScheduleRow, schedules
-from runner.queries.summary import GroupBy, Summary, SummaryLine, summary
+from runner.queries.summary import SUMMARY_COLUMNS, GroupBy, Summary, SummaryLine, summary
 from runner.text import formatting
 from runner.text.blocks import Block, BlockTable, Code, Figures, Items, Paragraph, Section, Words
 from runner.text.chart import Chart, Series
-from runner.text.columns import Column, cells
+from runner.text.columns import cells
 from runner.text.page import page
 from runner.text.times import format_moment
 
@@ -83,26 +83,26 @@ async def report(tx: Transaction, since: datetime, until: datetime | None = None
     )
 
 
-def as_page(report: PeriodReport, name: str, columns: Sequence[Column[SummaryLine]], zone: tzinfo) -> str:
+def as_page(report: PeriodReport, name: str, zone: tzinfo) -> str:
     """Write a report as an HTML page.
 
     Args:
-        columns: the columns of a handler or a queue.
+        name: of the database.
     """
     since, until = (at.astimezone(zone) for at in (report.handlers.since, report.handlers.until))
     title = f"Tasks of {name}, {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M}"
-    return page(title, _blocks(report, columns, zone))
+    return page(title, _blocks(report, zone))
 
 
-def _blocks(report: PeriodReport, columns: Sequence[Column[SummaryLine]], zone: tzinfo) -> list[Block]:
+def _blocks(report: PeriodReport, zone: tzinfo) -> list[Block]:
     until = report.handlers.until.astimezone(zone)
     return [
         _figures(report.handlers.total),
         *_charts(report, zone),
         Section("Handlers"),
-        _table(report.handlers, columns),
+        _table(report.handlers),
         Section("Queues"),
-        _table(report.queues, columns),
+        _table(report.queues),
         Section("Slow handlers"),
         _slow(report.handlers),
         Section("Failures"),
@@ -165,7 +165,8 @@ def _charts(report: PeriodReport, zone: tzinfo) -> list[Block]:
     ]
 
 
-def _table(summary: Summary, columns: Sequence[Column[SummaryLine]]) -> Block:
+def _table(summary: Summary) -> Block:
+    columns = SUMMARY_COLUMNS
     if not summary.lines:
         return Paragraph("No tasks were submitted or finished.")
     listed = summary.lines[:MOST_NAMES]

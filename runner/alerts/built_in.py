@@ -1,0 +1,28 @@
+"""Built-in handlers: those of a runner that sends notices of alerts."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from runner.alerts.deliver import deliver
+from runner.alerts.notice import QUEUE
+from runner.alerts.receivers import Receivers, alert_receivers
+from runner.handlers.registry import Handler
+from runner.settings import Settings
+
+
+class RunnerWithAlerts(NamedTuple):
+    """The settings, the handlers and the open resources of a runner that sends notices."""
+
+    settings: Settings
+    handlers: dict[str, Handler]
+    resources: dict[str, Any]
+
+
+def with_alerts(settings: Settings, handlers: Mapping[str, Handler], resources: Mapping[str, Any]) -> RunnerWithAlerts:
+    """Add the handlers of alerts, their receivers, and their queue if the runner serves certain queues only."""
+    queues = (*settings.queues, QUEUE) if settings.queues else ()
+    return RunnerWithAlerts(
+        settings.model_copy(update={"queues": queues}),
+        {**handlers, deliver.name: deliver},
+        {**resources, alert_receivers.name: Receivers.of(settings)},
+    )

@@ -1,0 +1,249 @@
+"""Notices reach their receivers: e-mail over SMTP, signed webhooks, and services of Apprise."""
+
+import hashlib
+import hmac
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from dataclasses import replace
+from email.message import EmailMessage
+
+import pytest
+import trustme
+
+from runner.alerts.deliver import send
+from runner.alerts.mail import MailRefused
+from runner.alerts.notice import DELIVER, QUEUE, AlertNotice
+from runner.alerts.ping import ping
+from runner.alerts.webhook import WebhookFailed
+from runner.model.outcome import Dead, Retry
+from runner.model.task import State
+from runner.settings.receivers import parse_receiver
+from tests.alerts.servers import Answers, Mailbox, mail_server, web_server
+from tests.engine.harness import Harness, until
+
+NOTICE = AlertNotice(
+    state="firing",
+    rule="queue-late",
+    subject="mail",
+    severity="critical",
+    title="mail falls behind",
+    text="10 in, 2 out per min",
+    advice="runner why queue:mail",
+    since="2026-11-27T10:00:00Z",
+    resolved_at=None,
+    database="shop",
+)
+RESOLVED = replace(NOTICE, state="resolved", resolved_at="2026-11-27T10:30:00Z")
+ADDRESSES = "from=tasks@example.com&to=ops%2Bnight@example.com&to=boss@example.com"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ssl.SSLContext]:
+    """A certificate of 127.0.0.1 that Python trusts."""
+    authority, file = trustme.CA(), tmp_path_factory.mktemp("tls") / "ca.pem"
+    authority.cert_pem.write_to_path(str(file))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(file))
+        yield context
+
+
+def mail(port: int, scheme: str = "smtp", login: str = "", options: str = "") -> str:
+    return f"ops={scheme}://{login}127.0.0.1:{port}?{ADDRESSES}{options}"
+
+
+def body_of(message: EmailMessage, kind: str) -> str:
+    part = message.get_body((kind,))
+    assert part is not None
+    return str(part.get_content())
+
+
+def test_a_mail_over_starttls_has_the_sentence_the_advice_and_the_silence(certificate: ssl.SSLContext) -> None:
+    mailbox = Mailbox()
+    with mail_server(mailbox, certificate) as port:
+        send(parse_receiver(mail(port, login="ops:p%40ss@")), NOTICE)
+        send(parse_receiver(mail(port, login="ops:p%40ss@")), RESOLVED)
+    first, last = mailbox.mails
+    assert mailbox.logins == [("ops", "p@ss")] * 2
+    assert mailbox.is_encrypted == [True, True]
+    assert (first["From"], first["To"]) == ("tasks@example.com", "ops+night@example.com, boss@example.com")
+    assert first["Subject"] == "[shop] mail falls behind"
+    for part in ("mail falls behind: 10 in, 2 out per min", "runner why queue:mail", "silence queue-late:mail"):
+        assert part in body_of(first, "plain")
+        assert part in body_of(first, "html")
+    assert last["Subject"] == "[shop] resolved: mail falls behind"
+    assert last["In-Reply-To"] == first["Message-ID"]
+
+
+def test_a_mail_over_tls_from_the_first_byte(certificate: ssl.SSLContext) -> None:
+    mailbox = Mailbox()
+    with mail_server(mailbox, certificate, wrapped=True) as port:
+        send(parse_receiver(mail(port, "smtps")), NOTICE)
+    assert len(mailbox.mails) == 1
+
+
+def test_a_certificate_that_is_not_trusted_is_refused(
+    certificate: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE")
+    mailbox = Mailbox()
+    with (
+        mail_server(mailbox, certificate, wrapped=True) as port,
+        pytest.raises(MailRefused, match="CERTIFICATE_VERIFY_FAILED"),
+    ):
+        send(parse_receiver(mail(port, "smtps")), NOTICE)
+    assert mailbox.mails == []
+
+
+def test_a_server_without_starttls_gets_a_mail_only_if_the_address_renounces_it() -> None:
+    mailbox = Mailbox()
+    with mail_server(mailbox) as port:
+        with pytest.raises(Dead, match=r"127\.0\.0\.1:\d+ offers no STARTTLS: use smtps://, or add tls=none"):
+            send(parse_receiver(mail(port)), NOTICE)
+        send(parse_receiver(mail(port, options="&tls=none")), NOTICE)
+    assert mailbox.is_encrypted == [False]
+
+
+def test_a_refused_login_is_final_and_names_no_password(certificate: ssl.SSLContext) -> None:
+    with mail_server(Mailbox(), certificate) as port, pytest.raises(Dead) as caught:
+        send(parse_receiver(mail(port, login="ops:hunter2@")), NOTICE)
+    assert str(caught.value).startswith("535 ")
+    assert "refused the login of ops" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("replies", "error"),
+    [
+        ({"ops+night@example.com": "550 no such user", "boss@example.com": "550 gone"}, Dead),
+        ({"ops+night@example.com": "450 try later", "boss@example.com": "550 gone"}, MailRefused),
+    ],
+)
+def test_refused_recipients_are_final_unless_one_is_refused_for_now(
+    replies: dict[str, str], error: type[Exception]
+) -> None:
+    with mail_server(Mailbox(replies)) as port, pytest.raises(error, match="refused all recipients: ops"):
+        send(parse_receiver(mail(port, options="&tls=none")), NOTICE)
+
+
+def test_one_refused_recipient_does_not_keep_the_mail_from_the_other(caplog: pytest.LogCaptureFixture) -> None:
+    mailbox = Mailbox({"boss@example.com": "550 gone"})
+    with mail_server(mailbox) as port:
+        send(parse_receiver(mail(port, options="&tls=none")), NOTICE)
+    assert len(mailbox.mails) == 1
+    assert "refused boss@example.com; the other recipients have the mail" in caplog.text
+
+
+def test_a_hostile_title_adds_no_header_and_no_markup() -> None:
+    mailbox = Mailbox()
+    hostile = replace(NOTICE, title="x\r\nBcc: thief@example.com\x1b[31m", text="<script>alert(1)</script>\ud800\x00")
+    with mail_server(mailbox) as port:
+        send(parse_receiver(mail(port, options="&tls=none")), hostile)
+    assert mailbox.mails[0]["Bcc"] is None
+    assert "<script>" not in body_of(mailbox.mails[0], "html")
+    assert "\x1b" not in str(mailbox.mails[0]["Subject"])
+
+
+@pytest.mark.parametrize("query", ["to=a@example.com", "from=a@example.com", "from=a@example.com&to=nobody"])
+def test_a_missing_address_is_named(query: str) -> None:
+    with pytest.raises(Dead, match=r"receiver ops needs (from|to)=ADDRESS"):
+        send(parse_receiver(f"ops=smtp://127.0.0.1:9?{query}"), NOTICE)
+
+
+def test_a_webhook_is_signed_as_the_page_describes() -> None:
+    answers = Answers()
+    with web_server(answers) as url:
+        send(parse_receiver(f"hook={url}/alerts?team=ops#hunter2"), NOTICE)
+    ((method, path, headers, body),) = answers.requests
+    assert (method, path) == ("POST", "/alerts?team=ops")
+    assert b"hunter2" not in body
+    parts = dict(part.split("=") for part in headers["Tasktui-Signature"].split(","))
+    expected = hmac.new(b"hunter2", f"{parts['t']}.".encode() + body, hashlib.sha256).hexdigest()
+    assert hmac.compare_digest(parts["v1"], expected)
+    document = json.loads(body)
+    assert document["title"] == "mail falls behind"
+    assert document["state"] == "firing"
+
+
+def test_the_notices_of_one_alert_have_the_same_id() -> None:
+    answers = Answers()
+    with web_server(answers) as url:
+        for notice in (NOTICE, RESOLVED, replace(NOTICE, since="2026-11-28T10:00:00Z")):
+            send(parse_receiver(f"hook={url}"), notice)
+    first, resolved, later = (json.loads(body)["id"] for *_, body in answers.requests)
+    assert first == resolved != later
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "text"),
+    [
+        ((500, {}), WebhookFailed, "500 Internal Server Error: hook=http://127.0.0.1 did not take the notice"),
+        ((429, {"Retry-After": "7"}), Retry, "429 Too Many Requests"),
+        ((401, {}), Dead, "401 Unauthorized"),
+        ((302, {"Location": "http://127.0.0.1:9/"}), Dead, "redirects are not followed: name the final address"),
+    ],
+)
+def test_the_answer_of_a_webhook_decides_about_a_repetition(
+    answer: tuple[int, dict[str, str]], error: type[Exception], text: str
+) -> None:
+    answers = Answers(answer)
+    with web_server(answers) as url, pytest.raises(error, match=text.replace("=", r"\=")) as caught:
+        send(parse_receiver(f"hook={url}/secret-path#hunter2"), NOTICE)
+    assert "secret-path" not in str(caught.value)
+    if isinstance(caught.value, Retry):
+        assert caught.value.delay == 7
+    assert len(answers.requests) == 1
+
+
+def test_apprise_sends_to_its_services() -> None:
+    answers = Answers()
+    with web_server(answers) as url:
+        send(parse_receiver(f"chat=json://{url.removeprefix('http://')}/x"), NOTICE)
+    document = json.loads(answers.requests[0][3])
+    assert document["title"] == "[shop] mail falls behind"
+    assert "runner why queue:mail" in document["message"]
+
+
+def test_an_address_that_apprise_does_not_know_is_final() -> None:
+    with pytest.raises(Dead, match="apprise does not accept the address of receiver chat"):
+        send(parse_receiver("chat=nonsense://x"), NOTICE)
+
+
+async def test_a_ping_that_fails_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    answers = Answers((200, {}), (500, {}))
+    with web_server(answers) as url:
+        await ping(f"{url}/check")
+        assert caplog.text == ""
+        await ping(f"{url}/check")
+    assert "could not call the setting alert_ping: 500 Internal Server Error" in caplog.text
+    assert [(method, path) for method, path, *_ in answers.requests] == [("GET", "/check")] * 2
+
+
+async def test_a_runner_delivers_a_notice_once_its_mail_server_is_back(harness: Harness) -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    receivers = [mail(port, options="&tls=none")]
+    mailbox = Mailbox()
+    id = await harness.submit(DELIVER, json.loads(NOTICE.task("ops").payload or "{}"), queue=QUEUE, retry="10ms")
+    async with harness.running(alert_receivers=receivers, queues=["other"]):
+        await until(lambda: _has_failed(harness, id))
+        with mail_server(mailbox, port=port):
+            await harness.wait_for(id)
+    assert await harness.state(id) == State.SUCCEEDED
+    assert [mail_["Subject"] for mail_ in mailbox.mails] == ["[shop] mail falls behind"]
+
+
+async def test_a_notice_for_a_receiver_that_the_runner_does_not_have_is_dead(harness: Harness) -> None:
+    id = await harness.submit(DELIVER, json.loads(NOTICE.task("pager").payload or "{}"), queue=QUEUE)
+    await harness.work(alert_receivers=["hook=https://example.com"])
+    assert await harness.state(id) == State.DEAD
+    (attempt,) = await harness.attempts(id)
+    assert "this runner has no receiver pager: the setting alert_receivers names hook" in attempt.message
+
+
+async def _has_failed(harness: Harness, id: int) -> bool:
+    return len(await harness.attempts(id)) > 0
