@@ -6,7 +6,9 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
+from runner.alerts.grouping import grouped
 from runner.alerts.notice import DELIVER, QUEUE, AlertNotice
+from runner.alerts.ping import ping
 from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.errors import DatabaseUnavailable
@@ -38,6 +40,7 @@ class Evaluation:
         self._thresholds = Thresholds.of(settings)
         self._receivers = [parse_receiver(text).name for text in settings.alert_receivers]
         self._notify = settings.notify
+        self._ping = settings.alert_ping
         self._name = database.url
 
     async def run(self) -> None:
@@ -46,7 +49,9 @@ class Evaluation:
             if await self._database.write(claim_evaluation, self._every):
                 facts = without_deliveries(await self._database.read(read_facts, self._thresholds))
                 found = [alert for alert in alerts(facts) if alert.severity is not Severity.NOTE]
-                _log(await self._database.write(self._record, found, facts.overview.at))
+                _log(await self._database.write(self._record, list(grouped(found)), facts.overview.at))
+                if self._ping is not None:
+                    await ping(self._ping)
 
     async def _record(self, tx: Transaction, found: Sequence[Alert], at: datetime) -> AlertChanges:
         """Store the alerts, and submit the deliveries of their notices in the same transaction."""

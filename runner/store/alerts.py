@@ -70,7 +70,7 @@ async def record_alerts(tx: Transaction, alerts: Sequence[Alert], at: datetime, 
     if kept:
         await tx.execute(_upsert(tx), [_values(alert, at) for alert in kept])
     fired = await _fired(tx, [alert.name for alert in kept]) if kept else []
-    resolved = await _resolved(tx, at, every)
+    resolved = await _resolved(tx, [alert.name for alert in kept], at, every)
     alert = tx.tables.alert.c
     silent = alert.silenced_until.is_(None) | (alert.silenced_until < db_now())
     old = silent & (alert.name != EVALUATION) & (alert.resolved_at < db_later(db_now(), -KEPT))
@@ -116,12 +116,15 @@ async def _fired(tx: Transaction, names: Sequence[str]) -> list[AlertRecord]:
     return sorted(await _records(tx, change), key=lambda record: order[record.name])
 
 
-async def _resolved(tx: Transaction, at: datetime, every: float) -> list[AlertRecord]:
+async def _resolved(tx: Transaction, names: Sequence[str], at: datetime, every: float) -> list[AlertRecord]:
+    """End the alerts that are absent; those of a rule that fires as a whole are part of that alert."""
     alert = tx.tables.alert
     absent = alert.c.seen_at < db_later(sa.literal(at, alert.c.seen_at.type), -ABSENT * every)
     fires = alert.c.since.is_not(None) & alert.c.resolved_at.is_(None)
-    change = sa.update(alert).where(alert.c.name != EVALUATION, fires, absent).values(resolved_at=db_now())
-    return [record for record in await _records(tx, change) if record.noticed]
+    groups = [name for name in names if ":" not in name]
+    single = [~alert.c.name.startswith(f"{rule}:", autoescape=True) for rule in groups]
+    change = sa.update(alert).where(alert.c.name != EVALUATION, fires, absent, *single).values(resolved_at=db_now())
+    return sorted((record for record in await _records(tx, change) if record.noticed), key=lambda each: each.name)
 
 
 async def _records(tx: Transaction, change: Any) -> list[AlertRecord]:

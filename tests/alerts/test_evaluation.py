@@ -13,6 +13,7 @@ from runner.engine.runner import Engine
 from runner.model.task import State
 from runner.settings import Settings
 from runner.urls import parse_url
+from tests.alerts.servers import Answers, web_server
 from tests.engine.harness import QUICK, Harness, until
 from tests.store.rows import add_past, add_runner, ahead
 
@@ -86,6 +87,29 @@ async def test_deliveries_that_die_cause_no_notice(harness: Harness) -> None:
     await die(harness, DELIVER)
     await evaluation(harness).run()
     assert await deliveries(harness) == []
+
+
+async def test_an_evaluation_calls_the_ping_once_in_each_period(harness: Harness) -> None:
+    answers = Answers()
+    with web_server(answers) as address:
+        evaluate = evaluation(harness, alert_receivers=(), alert_ping=f"{address}/alive")
+        await evaluate.run()
+        await end_period(harness, -60)  # another runner has evaluated
+        await evaluate.run()
+    assert [path for _, path, _, _ in answers.requests] == ["/alive"]
+
+
+async def test_a_problem_reaches_a_receiver_when_it_begins_and_when_it_is_over(harness: Harness) -> None:
+    await add_past(harness.database, 41, State.DEAD, handler="pay", finished_at=ahead(-60))
+    answers = Answers()
+    with web_server(answers) as address:
+        settings = {"alert_receivers": (f"hook={address}/alerts",), "alert_interval": "200ms", "queues": ["mail"]}
+        async with harness.running(**settings):
+            await until(lambda: len(answers.requests) == 1)
+            await harness.change(sa.delete(harness.database.tables.history).where(sa.column("handler") == "pay"))
+            await until(lambda: len(answers.requests) == 2)
+    states = [json.loads(body)["state"] for _, _, _, body in answers.requests]
+    assert states == ["firing", "resolved"]
 
 
 async def test_a_runner_evaluates_by_itself(harness: Harness) -> None:
