@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from runner.handlers.resources import Resource, injected, resource
     from runner.model.outcome import Dead, Retry, Snooze
-    from runner.model.task import DependsOn, NewTask, SubmitResult
+    from runner.model.task import Claimed, DependsOn, NewTask, SubmitResult
     from runner.policy.breaker import Breaker
     from runner.policy.own_retry_plan import FailedRun, retry_plan
 
@@ -39,6 +39,7 @@ __all__ = [
     "AttemptEnd",
     "Batch",
     "Breaker",
+    "Claimed",
     "Context",
     "Dead",
     "DependsOn",
@@ -83,6 +84,7 @@ __getattr__ = lazy_names(
         "AttemptEnd": "runner.handlers.hooks",
         "Batch": "runner.client.batch",
         "Breaker": "runner.policy.breaker",
+        "Claimed": "runner.model.task",
         "Context": "runner.handlers.context",
         "Dead": "runner.model.outcome",
         "DependsOn": "runner.model.task",

@@ -9,6 +9,7 @@ from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
+from inspect import unwrap
 from time import monotonic
 from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
@@ -21,6 +22,9 @@ from runner.db.server_watch import ANSWER_LIMIT, WATCH, AnswerLimits, describe_s
 T = TypeVar("T")
 
 _wait, _wait_async = psycopg.Connection.wait, psycopg.AsyncConnection.wait
+
+# Instrumentation for traces replaces these methods by functions that connect with a class of psycopg.
+_connect, _connect_async = (unwrap(vars(kind)["connect"]) for kind in (psycopg.Connection, psycopg.AsyncConnection))
 
 CANCEL_SECONDS = 2.0
 """Maximum wait in seconds for a cancel request, before the connection of a cancelled caller is closed."""
@@ -319,6 +323,8 @@ def _refusal(host: ServerHost, row: Any) -> str | None:
 class ServerConnection(WatchedConnection, psycopg.Connection[Any]):
     """A blocking connection."""
 
+    connect: Any = classmethod(_connect)
+
     @staticmethod
     def look_up(hosts: list[ServerHost], seconds: float) -> tuple[list[ServerHost], list[str]]:
         """Look up the addresses of hosts; see `runner.db.hosts.looked_up`."""
@@ -330,7 +336,8 @@ class ServerConnection(WatchedConnection, psycopg.Connection[Any]):
     def open(cls, host: ServerHost, parameters: Mapping[str, Any], limits: AnswerLimits) -> Self:
         """Connect to one host."""
         with attempt(host, limits.connect):
-            return cls.connect(**parameters).follow(host, limits, parameters)
+            connection: Self = cls.connect(**parameters)
+            return connection.follow(host, limits, parameters)
 
     def refusal(self, *, ask: bool) -> str | None:
         """Return why the server refuses changes, or None; a server that does not report it is asked if allowed."""
@@ -370,6 +377,8 @@ class ServerConnection(WatchedConnection, psycopg.Connection[Any]):
 class AsyncServerConnection(WatchedConnection, psycopg.AsyncConnection[Any]):
     """A connection for event loops."""
 
+    connect: Any = classmethod(_connect_async)
+
     @staticmethod
     async def look_up(hosts: list[ServerHost], seconds: float) -> tuple[list[ServerHost], list[str]]:
         """The form of ServerConnection.look_up for event loops."""
@@ -384,7 +393,8 @@ class AsyncServerConnection(WatchedConnection, psycopg.AsyncConnection[Any]):
     async def open(cls, host: ServerHost, parameters: Mapping[str, Any], limits: AnswerLimits) -> Self:
         """Connect to one host."""
         with attempt(host, limits.connect):
-            return (await cls.connect(**parameters)).follow(host, limits, parameters)
+            connection: Self = await cls.connect(**parameters)
+            return connection.follow(host, limits, parameters)
 
     async def refusal(self, *, ask: bool) -> str | None:
         """The form of ServerConnection.refusal for event loops."""

@@ -3,7 +3,7 @@
 import time
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from runner.errors import StoreError
     from runner.handlers.context import Context, KeptNotes
-    from runner.handlers.hooks import AttemptEnd
+    from runner.handlers.hooks import AttemptEnd, Callback
     from runner.policy.breaker import Probe
 
 T = TypeVar("T")
@@ -86,6 +86,8 @@ class Running:
     """True after its slot was released."""
     body: "asyncio.Future[Any] | None" = None
     """A plain function in its thread; the slot is released when it ends."""
+    around: "Sequence[Callback]" = ()
+    """The middleware of the attempt."""
     has_new_headers = False
     """True if the attempt has changed the headers of its task."""
     after_settled: "tuple[Callable[[AttemptEnd], object], ...]" = ()

@@ -333,8 +333,7 @@ class Context:
 
         Args:
             function: a plain function that takes the AttemptEnd. It runs on the event loop of the runner, in the
-                context of the attempt, and must not block. An exception is logged. It is not called if the runner has
-                lost the task, nor in a worker process.
+                context of the attempt, and must not block. An exception is logged. A worker process does not call it.
         """
         if self.control is not None:
             self.control.after_settle(function)

@@ -5,13 +5,13 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from runner.errors import ConfigurationError
 from runner.handlers.inherited_headers import with_inherited
 from runner.handlers.resources import RESOURCES, free_parameters, location_of
 from runner.model.headers import NO_HEADERS
-from runner.model.task import NewTask, SubmitResult
+from runner.model.task import Claimed, NewTask, SubmitResult
 
 log = logging.getLogger("runner")
 
@@ -43,7 +43,8 @@ class AttemptEnd:
         key: business key.
         attempt: number of the attempt, from 1.
         max_attempts: maximum number of attempts; None if unknown.
-        verb: the move of the task: succeed, retry, die or rescue.
+        verb: the move of the task: succeed, retry, die or rescue; for `ctx.after_settle` also any other move, or
+            "fenced" if the runner had lost the task and its outcome is discarded.
         duration: seconds that the handler ran; None if unknown.
         reason: reason of a failure, without the values of secret fields; None after a success.
         error: the exception of the handler; None without one.
@@ -86,14 +87,20 @@ class Callback:
     Args:
         event: the event at which it runs.
         function: the function.
+        when: decides whether it runs around an attempt; None for always.
 
     Raises:
         InvalidCallback: the function does not have the form that the event needs.
     """
 
-    def __init__(self, event: Event, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, event: Event, function: Callable[..., Any], when: Callable[[Claimed], object] | None = None
+    ) -> None:
         self.event = event
         self.function = function
+        self.when = when
+        self._names: tuple[dict[str, str], list[str]] | None = None
+        """The resource of each parameter that receives one, and the other parameters."""
         self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
         yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
         if yields != event.startswith("around_"):
@@ -127,9 +134,12 @@ class Callback:
             InvalidResource: a parameter is not a resource.
             KeyError: a resource is not open.
         """
-        names = self.require()
+        if self._names is None:
+            required = self.require()
+            self._names = required, list(free_parameters(self.function, required))
+        names, free = self._names
         arguments = {parameter: values[name] for parameter, name in names.items()}
-        return arguments | dict(zip(free_parameters(self.function, names), subject, strict=False))
+        return arguments | dict(zip(free, subject, strict=False))
 
 
 class LifeCycle:
@@ -173,8 +183,8 @@ AroundSubmit = TypeVar(
 )
 
 
-def _register(event: Event, function: Callable[..., Any]) -> None:
-    LIFE_CYCLE.add(Callback(event, function))
+def _register(event: Event, function: Callable[..., Any], when: Callable[[Claimed], object] | None = None) -> None:
+    LIFE_CYCLE.add(Callback(event, function, when))
 
 
 def on_start(function: F) -> F:
@@ -198,7 +208,17 @@ def on_stop(function: F) -> F:
     return function
 
 
-def around_execute(function: Around) -> Around:
+@overload
+def around_execute(function: Around) -> Around: ...
+
+
+@overload
+def around_execute(*, when: Callable[[Claimed], object]) -> Callable[[Around], Around]: ...
+
+
+def around_execute(
+    function: Around | None = None, *, when: Callable[[Claimed], object] | None = None
+) -> Around | Callable[[Around], Around]:
     """Run code around every attempt: before `yield` and after it. The first registered function is the outermost.
 
     `yield` returns the result of the handler or raises its exception.
@@ -208,6 +228,8 @@ def around_execute(function: Around) -> Around:
             loop, also around plain functions. An exception before `yield` ends the attempt like an exception of the
             handler. After `yield`, a raised Retry, Dead or Snooze replaces the outcome of a failed attempt; other
             exceptions are logged and change nothing.
+        when: a plain function that takes the claimed task and returns True for the attempts that `function` runs
+            around; the others cost little more than this call, which is in the context of the attempt.
 
     Example:
         >>> @around_execute
@@ -215,8 +237,12 @@ def around_execute(function: Around) -> Around:
         ...     with histogram.labels(ctx.handler).time():
         ...         yield
     """
-    _register("around_execute", function)
-    return function
+
+    def register(function: Around) -> Around:
+        _register("around_execute", function, when)
+        return function
+
+    return register if function is None else register(function)
 
 
 def around_process(function: Around) -> Around:

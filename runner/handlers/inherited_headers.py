@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from runner.errors import InvalidTask
 from runner.model.current_task import CURRENT_TASK
-from runner.model.headers import TRACE_HEADERS, read_headers, require_headers, write_headers
+from runner.model.headers import TRACE_HEADERS, read_headers
 from runner.model.task import NewTask
 from runner.model.task_batch import TaskBatch
 
@@ -32,9 +32,7 @@ def _with(task: NewTask, headers: Mapping[str, str]) -> NewTask:
     own = read_headers(task.headers)
     if any(name in own for name in TRACE_HEADERS):
         return task
-    both = {**own, **headers}
     try:
-        require_headers("headers", both)
+        return task.with_headers(headers)
     except InvalidTask:  # the headers of the application leave no room
         return task
-    return task._replace(headers=write_headers(both))

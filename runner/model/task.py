@@ -1,9 +1,12 @@
 """Tasks: their states, the moves between states, and the records for submitting and claiming them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
+
+from runner.model.headers import read_headers, require_headers, write_headers
 
 
 class Described(StrEnum):
@@ -313,6 +316,16 @@ class NewTask(NamedTuple):
     unique_key: UniqueKey | None = None
     after: tuple[DependsOn, ...] | None = None
     order_key: OrderKey | None = None
+
+    def with_headers(self, headers: Mapping[str, str]) -> "NewTask":
+        """Return the task with more headers, for a function around submits.
+
+        Raises:
+            InvalidTask: a name or a value is not valid, or there are too many.
+        """
+        both = {**read_headers(self.headers), **headers}
+        require_headers("headers", both)
+        return self._replace(headers=write_headers(both))
 
 
 class SubmitResult(NamedTuple):

@@ -10,6 +10,7 @@ import pytest
 
 from runner import (
     AttemptEnd,
+    Claimed,
     Context,
     Dead,
     Snooze,
@@ -269,3 +270,36 @@ async def test_middleware_that_yields_twice_is_logged_and_the_task_succeeds(
         await harness.wait_for(task)
     assert (await harness.row(task)).state == "succeeded"
     assert "it must yield once" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_a_condition_selects_the_attempts_of_a_middleware(
+    harness: Harness, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+
+    def is_mail(task: Claimed) -> bool:
+        if task.queue == "odd":
+            raise KeyError("no such queue")
+        return task.queue == "mail"
+
+    @around_execute(when=is_mail)
+    async def watch(ctx: Context) -> AsyncIterator[None]:
+        seen.append(ctx.queue)
+        yield
+
+    if kind == "async":
+
+        @harness.handler("work")
+        async def work() -> None: ...
+
+    else:
+
+        @harness.handler("work")
+        def plain() -> None: ...
+
+    tasks = [await harness.submit("work", queue=queue) for queue in ("mail", "other", "odd")]
+    await harness.work()
+    assert [await harness.state(task) for task in tasks] == ["succeeded"] * 3
+    assert seen == ["mail"]
+    assert is_mail.__qualname__ + " failed before task 3 (work)" in caplog.text

@@ -26,14 +26,14 @@ GAUGE = Family(MetricKind.GAUGE, "tasktui_slots", "Slots.", ("pool",), {("async"
 
 
 @contextmanager
-def collector(status: int = 200) -> Iterator[tuple[str, "Queue[ExportMetricsServiceRequest]"]]:
+def collector(kind: Any = ExportMetricsServiceRequest, status: int = 200) -> Iterator[tuple[str, Queue[Any]]]:
     """An OTLP receiver on loopback: its URL, and the requests that it received."""
-    requests = Queue[ExportMetricsServiceRequest]()
+    requests = Queue[Any]()
 
     class Receiver(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            requests.put(ExportMetricsServiceRequest.FromString(body))
+            requests.put(kind.FromString(body))
             self.send_response(status)
             self.end_headers()
 

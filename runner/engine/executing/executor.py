@@ -108,7 +108,9 @@ class Executor:
         """
         handler, running.make_context = running.handler, self._context
         CURRENT_TASK.set(running.task)  # until the end of its asyncio task, whose context is its own
-        refused = await self._begin_notes(running) if handler.context or self.middleware.callbacks else None
+        if self.middleware.callbacks:
+            running.around = self.middleware.of(running.task)
+        refused = await self._begin_notes(running) if handler.context or running.around else None
         arguments = refused or self._arguments(running)
         if not isinstance(arguments, dict):
             release_slot(running)
@@ -175,10 +177,10 @@ class Executor:
             if limit is not None and job is not None:
                 running.deadline = self._deadlines.watch(job, limit)
             try:
-                if self.middleware.callbacks:
+                if running.around:
                     context, handler = self._context_of(running, arguments), running.handler
                     call = partial(call_on_loop, handler.body, arguments, handler.name, running.task.id)
-                    result = await self.middleware.run(context, partial(_in_middleware, running, call))
+                    result = await self.middleware.run(context, partial(_in_middleware, running, call), running.around)
                 else:
                     result = await running.handler.body(**arguments)
             finally:
@@ -209,7 +211,7 @@ class Executor:
         if limit is not None:
             running.deadline = time.monotonic() + limit
         body: asyncio.Future[Any]
-        if self.middleware.callbacks:
+        if running.around:
             middleware = self._thread_in_middleware(running, arguments, release_slot)
             body = waiter = AttemptJob(middleware, loop=asyncio.get_running_loop())
             waiter.owner = running.task
@@ -277,7 +279,7 @@ class Executor:
             return result
 
         try:
-            return ContainedCall(await self.middleware.run(self._context_of(running, arguments), body))
+            return ContainedCall(await self.middleware.run(self._context_of(running, arguments), body, running.around))
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 clear_frames(error)  # the asyncio task keeps it, if the attempt was given up

@@ -17,6 +17,7 @@ from runner.handlers.hooks import HOOKS, AttemptEnd, Callback, Event, InvalidCal
 from runner.logs import log_exception
 from runner.model.headers import read_headers
 from runner.model.outcome import HandlerOutcome, Outcome
+from runner.model.task import Claimed
 from runner.own_code import is_cancelled
 from runner.queries.rows import texts
 
@@ -65,6 +66,9 @@ def _contained(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Cont
     except BaseException as error:
         return ContainedCall(None, error)
 
+
+FENCED = "fenced"
+"""The verb for `ctx.after_settle` if the runner had lost the task: the outcome is discarded."""
 
 PARALLEL = 20
 """Maximum number of functions that run at the same time."""
@@ -132,8 +136,7 @@ class Hooks:
         return False
 
     def _call_for_ends(self, event: AttemptsEnded) -> None:
-        if (verb := event.verb) is None:
-            return
+        verb = event.verb or FENCED
         listens = self.listens(verb)
         for running, settlement in event.attempts:
             if listens or running.after_settled:
@@ -220,8 +223,17 @@ class Middleware:
         """The functions; empty if no application registered one."""
         self._values = {} if values is None else values
 
-    async def run(self, context: Context, body: Body) -> Any:
-        """Run the body of an attempt inside all functions.
+    def of(self, task: Claimed) -> Sequence[Callback]:
+        """Return the functions for an attempt, called in its context."""
+        if not self.callbacks:
+            return ()
+        return [each for each in self.callbacks if each.when is None or _is_wanted(each.when, task)]
+
+    async def run(self, context: Context, body: Body, callbacks: Sequence[Callback] | None = None) -> Any:
+        """Run the body of an attempt inside functions.
+
+        Args:
+            callbacks: those of the attempt; None for all.
 
         Returns:
             The result of the handler.
@@ -230,7 +242,7 @@ class Middleware:
             BaseException: the exception of the handler, of a function before its `yield`, or the outcome that a
                 function raised after it.
         """
-        return await self._run(self.callbacks, context, body)
+        return await self._run(self.callbacks if callbacks is None else callbacks, context, body)
 
     async def _run(self, callbacks: Sequence[Callback], context: Context, body: Body) -> Any:
         if not callbacks:
@@ -248,6 +260,15 @@ class Middleware:
             raise
         await _end(callback, generator, context, result=result)
         return result
+
+
+def _is_wanted(when: Callable[[Claimed], object], task: Claimed) -> bool:
+    try:
+        return bool(when(task))
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        place = getattr(when, "__qualname__", when), task.id, task.handler
+        log_exception(log, logging.ERROR, "%s failed before task %d (%s)", *place, error=error)
+        return False
 
 
 async def _next(generator: Any) -> None:

@@ -82,7 +82,7 @@ class ProcessAttempts:
         body: asyncio.Future[Outcome] = attempt.ending
         if isinstance(running.slots, ProcessSlots):
             running.slots.on_waiting = self._offer
-        if self._middleware.callbacks or not attempt.assign():
+        if running.around or not attempt.assign():
             body = job = AttemptJob(self._body(running, attempt, context), loop=asyncio.get_running_loop())
             job.owner = running.task
         attempt.open()
@@ -149,10 +149,10 @@ class ProcessAttempts:
             self.offer_next(worker, slots)
 
     async def _body(self, running: Running, attempt: "_Attempt", context: Callable[[], Context]) -> Outcome:
-        if not self._middleware.callbacks:
+        if not running.around:
             return await attempt.run()
         try:
-            result = await self._middleware.run(context(), attempt.result)
+            result = await self._middleware.run(context(), attempt.result, running.around)
         except BaseException as error:
             is_own = attempt.outcome is not None and error is attempt.error
             return attempt.outcome if is_own and attempt.outcome is not None else failed(running, error, self._limits)

@@ -1,0 +1,1 @@
+"""Integrations with other packages, which applications switch on with one line."""
