@@ -41,7 +41,7 @@ class Evaluation:
         self._receivers = [parse_receiver(text).name for text in settings.alert_receivers]
         self._notify = settings.notify
         self._ping = settings.alert_ping
-        self._name = database.url
+        self._name = settings.called
 
     async def run(self) -> None:
         """Evaluate the rules, unless a runner has done so within the period."""

@@ -247,3 +247,14 @@ async def test_a_notice_for_a_receiver_that_the_runner_does_not_have_is_dead(har
 
 async def _has_failed(harness: Harness, id: int) -> bool:
     return len(await harness.attempts(id)) > 0
+
+
+async def test_every_runner_with_receivers_delivers_whatever_it_selects(harness: Harness) -> None:
+    @harness.handler("other.x")
+    async def other() -> None: ...
+
+    answers = Answers()
+    with web_server(answers) as url:
+        await harness.submit(DELIVER, json.loads(NOTICE.task("hook").payload or "{}"), queue=QUEUE)
+        await harness.work(alert_receivers=[f"hook={url}"], queues=["other"], only=["other.*"])
+    assert len(answers.requests) == 1
