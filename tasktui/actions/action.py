@@ -40,6 +40,7 @@ class Targets:
         handler: returns the selected handler; None for the handler of the selected task.
         runner: returns the selected runner.
         schedule: returns the selected schedule.
+        alert: returns the name of the first alert that is not silenced, or else of the first one.
         change: returns the selected operation of the audit.
         missing: returns the message for an action on tasks while no task is selected.
     """
@@ -50,6 +51,7 @@ class Targets:
     handler: Callable[[], str | None] = _nothing
     runner: "Callable[[], RunnerRow | None]" = _nothing
     schedule: Callable[[], "ScheduleRow | None"] = _nothing
+    alert: Callable[[], str | None] = _nothing
     change: "Callable[[], ChangeGroup | None]" = _nothing
     missing: Callable[[], str] = _no_row
 
@@ -80,6 +82,7 @@ class ActionTarget(Enum):
     HANDLER = "handler"
     RUNNER = "runner"
     SCHEDULE = "schedule"
+    ALERT = "alert"
     ENTRY = "change of a task"
 
     @property

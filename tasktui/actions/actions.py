@@ -186,6 +186,9 @@ ACTIONS = {
         Action("schedules pause", "P", "Pause", ActionTarget.SCHEDULE, "Pause for", "30m", required=True),
         Action("schedules edit", "E", "Edit", ActionTarget.SCHEDULE, "New rule", "every 5m", required=True),
         Action("schedules delete", "X", "Delete", ActionTarget.SCHEDULE, in_footer=False),
+        Action(
+            "alerts silence", "Q", "Silence", ActionTarget.ALERT, "Silence for", "2h", required=True, in_footer=False
+        ),
         Action("undo ENTRY", "Z", "Undo", ActionTarget.SCHEDULE, in_footer=False),
         Action("undo", "Z", "Undo", ActionTarget.ENTRY),
         Action("undo --group", "B", "Undo group", ActionTarget.ENTRY, in_footer=False),

@@ -75,6 +75,12 @@ def breaker_words(handler: str, confirmation: Confirmation, *, close: bool) -> l
     return ["limit", "handler", handler, "--breaker", action, *wait, *_reason(confirmation.reason)]
 
 
+def silence_words(name: str, confirmation: Confirmation, *, ends: bool) -> list[object]:
+    """The command that silences an alert, or ends its silence."""
+    until = [] if ends else ["--until", confirmation.answer]
+    return ["alerts", "unsilence" if ends else "silence", name, *until, *_reason(confirmation.reason)]
+
+
 def runner_command_words(action: Action, runner_id: int, confirmation: Confirmation) -> list[object]:
     """The command that drains or resizes a runner: `concurrency=5 threads=2` becomes two options."""
     sizes = [part for word in confirmation.answer.split() for part in f"--{word}".split("=", 1)]

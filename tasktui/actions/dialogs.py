@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from runner.operations.pause import PauseKind
-from tasktui.actions import breaker, edit, new_task, question, queues, runners, schedule, undo
+from tasktui.actions import alerts, breaker, edit, new_task, question, queues, runners, schedule, undo
 from tasktui.actions.action import Action, Targets
 from tasktui.actions.question import Dialog
 from tasktui.session.session import Session
@@ -39,6 +39,7 @@ DIALOGS: Mapping[str, Ask] = {
     "schedules pause": schedule.ask_to_pause,
     "schedules edit": schedule.ask_to_edit,
     "schedules delete": schedule.ask_to_delete,
+    "alerts silence": alerts.ask_about_first,
     "undo ENTRY": schedule.ask_to_undo,
     "undo": undo.ask,
     "undo --group": undo.ask_for_group,

@@ -211,6 +211,14 @@ def _breaker(console: CommandTarget, command: Command) -> None:
     console.actions.ask_breaker(handler, "".join(wait), " ".join(words[len(wait) :]))
 
 
+def _silence(console: CommandTarget, command: Command) -> None:
+    if not command.words:
+        raise InvalidInput(why="name an alert or a rule: :silence queue-late:mail 2h")
+    name, *words = command.words
+    length = words[:1] if words and words[0][0] in "+0123456789" else []
+    console.actions.ask_silence(name, "".join(length), " ".join(words[len(length) :]))
+
+
 def _submit(console: CommandTarget, command: Command) -> None:
     if len(command.words) != 1:
         raise InvalidInput(why="name a handler: :submit mail.send")
@@ -275,6 +283,7 @@ FUNCTIONS: dict[str, Callable[[CommandTarget, Command], None]] = {
     "db": _database,
     "views": _views,
     "breaker": _breaker,
+    "silence": _silence,
     "limit": _limit,
     "incident": _incident,
     "submit": _submit,

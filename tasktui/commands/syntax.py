@@ -119,6 +119,7 @@ COMMANDS = {
         CommandSpec("resume", "QUEUE [REASON]", "end a pause of a queue, or of handler:NAME"),
         CommandSpec("limit", "QUEUE LIMITS [REASON]", "limit a queue, or handler:NAME: :limit mail concurrency=5"),
         CommandSpec("breaker", "HANDLER [TIME] [REASON]", "open the breaker of a handler, or close it if it is open"),
+        CommandSpec("silence", "ALERT [TIME] [REASON]", "send no notices of an alert or a rule, or end its silence"),
         CommandSpec(
             "incident", "[FROM] [TO]", "write a report as Markdown: :incident 3:00 4:00; by default the last hour"
         ),
@@ -200,8 +201,9 @@ def _complete_words(name: str, prefix: str, names: Mapping[str, Sequence[str]]) 
     match name:
         case "tasks":
             return complete_filter(prefix, names)
-        case "theme" | "db":
-            return first_of(prefix, ("auto", *THEMES) if name == "theme" else names.get("db", ()))
+        case "theme" | "db" | "silence":
+            choices = {"theme": ("auto", *THEMES), "silence": names.get("alert", ())}
+            return first_of(prefix, choices.get(name, names.get("db", ())))
         case "views":
             return _complete_views(prefix, names)
         case "submit" | "sort" if prefix:

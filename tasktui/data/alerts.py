@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from runner.errors import RunnerError
-from runner.model.alert import Alert, AlertRule, Severity
+from runner.model.alert import Alert, AlertRule, Severity, Silence
 from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.rules import alerts
 from runner.queries.alerts.shown import MAX_ERROR, MAX_TEXT, shown
@@ -26,6 +26,7 @@ class Attention(NamedTuple):
         key: the key that leads to the cause; empty if there is none.
         label: the view that the key opens.
         name: the beginning of the title that a narrow screen may shorten; empty for none.
+        alert: the name of the alert; empty for a line that is none.
     """
 
     role: str
@@ -34,6 +35,7 @@ class Attention(NamedTuple):
     key: str = ""
     label: str = ""
     name: str = ""
+    alert: str = ""
 
     @property
     def sentence(self) -> str:
@@ -64,10 +66,18 @@ KEYS = {AlertRule.TASKS_BLOCKED: "; R retries, U unblocks"}
 """Keys of that view that end the problem."""
 
 
-def attention(facts: AlertFacts) -> Iterator[Attention]:
-    """List the problems, causes first, then the pauses."""
-    yield from map(as_attention, alerts(facts))
-    overview = facts.overview
+def attention(facts: AlertFacts, silences: Iterable[Silence] = ()) -> Iterator[Attention]:
+    """List the problems, causes first, then the silenced ones and the pauses."""
+    overview, listed = facts.overview, list(silences)
+    silenced = []
+    for alert in alerts(facts):
+        silence = next((each for each in listed if each.covers(alert.name)), None)
+        if silence is None:
+            yield as_attention(alert)
+        else:
+            until = formatting.clock(silence.until, overview.at, facts.zone)
+            silenced.append(as_attention(alert)._replace(role="paused", text=f"silenced until {until}; {alert.text}"))
+    yield from silenced
     for queue in overview.queues:
         if queue.paused:
             yield _paused(line(queue.queue, MAX_TEXT), queue.paused, facts)
@@ -82,7 +92,7 @@ def as_attention(alert: Alert) -> Attention:
     text = alert.text + KEYS.get(alert.rule, "")
     name = shown(alert.subject)
     name = name if alert.subject and alert.title.startswith(name) else ""
-    return Attention(role, alert.title, text, *WAYS.get(alert.rule, RUNNERS), name)
+    return Attention(role, alert.title, text, *WAYS.get(alert.rule, RUNNERS), name, alert.name)
 
 
 async def read_alarm(session: Session) -> Alarm:

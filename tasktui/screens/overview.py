@@ -12,7 +12,9 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
+from runner.model.alert import Silence
 from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.records import read_silences
 from runner.queries.alerts.thresholds import Thresholds
 from runner.queries.counting import Count, WaitingCounts
 from runner.queries.counts import MINUTE, QueueCounts
@@ -22,7 +24,7 @@ from runner.queries.reports import MinuteFlow
 from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
-from tasktui.data.alerts import attention, unavailable_databases
+from tasktui.data.alerts import Attention, attention, unavailable_databases
 from tasktui.data.queue_order import sorted_queues
 from tasktui.panels import overview as panels
 from tasktui.panels import side as side_panels
@@ -59,6 +61,7 @@ SHORT_WAIT, MOST_WAITS = 10.0, 100
 TROUBLE_EVERY = 10.0
 DAY_EVERY = 60.0
 DEEP_EVERY = 30.0
+SILENCE_EVERY = 3.0
 """Seconds to cache the results of expensive queries."""
 
 COLUMNS = (
@@ -93,26 +96,30 @@ class OverviewScreen(LiveScreen):
         "the queue and the slots of the live runners that claim from it, or its limit if that is lower. IN/MIN and "
         "OUT/MIN are the tasks submitted and finished in the last full minute. DRAINED is the time until no task is "
         "ready at that rate; ‖ 06:00 is the end of a pause. WAIT is the time from the due time of tasks to their "
-        "start. Enter lists the tasks of a queue, P pauses or resumes it, M limits it, s switches the plots to a day."
+        "start. Enter lists the tasks of a queue, P pauses or resumes it, M limits it, Q silences the first alert, s "
+        "switches the plots to a day."
     )
     OPENS = "tasks"
     COMMANDS_SHOWN = ("incident",)
     BINDINGS: ClassVar[list[BindingType]] = [
-        *action_bindings(ActionTarget.QUEUE),
+        *action_bindings(ActionTarget.QUEUE, ActionTarget.ALERT),
         Binding("w", "why", "Why"),
         Binding("s", "span", "Span"),
         Binding("c", "app.capacity", "Capacity"),
     ]
 
     def __init__(self) -> None:
-        super().__init__(Targets(queue=self._queue))
+        super().__init__(Targets(queue=self._queue, alert=self._alert))
         self._last: Overview | None = None
         self._slow: Background | None = None
+        self._alerts: tuple[Attention, ...] = ()
+        self._silences: tuple[Silence, ...] = ()
         self._complete = False
         self._span = 0
         self._backlog_cache = TtlCache[Mapping[str, WaitingCounts]](DEEP_EVERY)
         self._trouble_cache = TtlCache[Diagnoses](TROUBLE_EVERY)
         self._slow_cache = TtlCache["Background"](TROUBLE_EVERY)
+        self._silence_cache = TtlCache[tuple[Silence, ...]](SILENCE_EVERY)
         self._waits_cache = TtlCache[dict[str, dict[datetime, float]]](DAY_EVERY)
         self._day_cache = TtlCache[tuple[MinuteFlow, ...]](DAY_EVERY)
 
@@ -148,6 +155,7 @@ class OverviewScreen(LiveScreen):
 
         slow = partial(self.session.read, read_background, wide=wide)
         self._slow = await self._slow_cache.get(wide, slow)
+        self._silences = await self._silence_cache.get(None, partial(self.session.read, read_silences))
         names = tuple(sorted(queue.queue for queue in sorted_queues(snapshot)[:MOST_WAITS]))
         measured = await self._waits_cache.get(names, partial(self.session.read, waits, names))
         snapshot = replace(snapshot, waits=measured)
@@ -166,7 +174,9 @@ class OverviewScreen(LiveScreen):
         if self._slow is not None:
             facts = replace(facts, results=self._slow.results, blocked=self._slow.stuck)
         others = unavailable_databases(self.console.databases.behind)
-        problems = (*others, *attention(facts))
+        problems = (*others, *attention(facts, self._silences))
+        self._alerts = tuple(each for each in problems if each.alert)
+        self.session.add_names({"alert": [each.alert for each in self._alerts if " " not in each.alert]})
         view = View(data, self._slow, problems, self.session.zone, SPANS[self._span], self.session.writable)
         self._draw(view)
 
@@ -250,6 +260,9 @@ class OverviewScreen(LiveScreen):
         from tasktui.screens.selection import why_queue  # not needed for the first data
 
         why_queue(self, self._queue())
+
+    def _alert(self) -> str | None:
+        return self._alerts[0].alert if self._alerts else None
 
     def _queue(self) -> str | None:
         cursor: str | None = self.query_one("#queues", Table).cursor

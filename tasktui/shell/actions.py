@@ -130,6 +130,19 @@ class Actions:
             action = ACTIONS["breaker"]
             self._prepare(action, breaker.ask_for_breaker(action, self._screen.session, handler, wait, reason))
 
+    def ask_silence(self, name: str, length: str, reason: str) -> None:
+        """Ask to silence an alert that a command names, or to end its silence.
+
+        Args:
+            length: duration or end, as typed; empty for the usual one.
+            reason: reason, as typed.
+        """
+        if self._may_write():
+            from tasktui.actions import alerts
+
+            action = ACTIONS["alerts silence"]
+            self._prepare(action, alerts.ask_to_silence(action, self._screen.session, name, length, reason))
+
     def ask_submit(self, handler: str) -> None:
         """Ask for a new task of a handler that a command names."""
         if self._may_write():

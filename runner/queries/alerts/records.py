@@ -37,6 +37,11 @@ class AlertRecords:
         return next((silence for silence in self.silences.values() if silence.covers(alert)), None)
 
 
+async def read_silences(tx: Transaction) -> tuple[Silence, ...]:
+    """Read the silences in force; see `alert_records`."""
+    return tuple((await alert_records(tx)).silences.values())
+
+
 async def alert_records(tx: Transaction) -> AlertRecords:
     """Read the stored alerts that fire or are silenced.
 
