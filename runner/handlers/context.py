@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from runner.errors import InvalidProgress, NoTransaction
 from runner.handlers.dependencies import BatchResult
 from runner.handlers.functions import is_named, signature_of
-from runner.model.headers import NO_HEADERS, require_headers
+from runner.model.headers import NO_HEADERS, require_headers, trace_id_of
 from runner.text.redact import hide, secrets
 
 if TYPE_CHECKING:
@@ -313,6 +313,11 @@ class Context:
             InvalidProgress: a number is negative or not finite.
         """
         self.notes.progress(done, total, unit)
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace id in the header traceparent, 32 hexadecimal digits; None without one."""
+        return trace_id_of(self.headers)
 
     def set_header(self, name: str, value: str) -> None:
         """Set a header of the task, for middleware: for this attempt, its worker process and the submits inside it.

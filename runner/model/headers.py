@@ -65,7 +65,8 @@ def read_headers(text: str | None) -> Mapping[str, str]:
     return MappingProxyType({name: value for name, value in pairs if isinstance(value, str)})
 
 
-_TRACE_ID = re.compile(r'"traceparent": ?"[0-9a-f]{2}-([0-9a-f]{32})-')
+_TRACE_ID = r"[0-9a-f]{2}-([0-9a-f]{32})-"
+_IN_VALUE, _IN_JSON = re.compile(_TRACE_ID), re.compile(rf'"traceparent": ?"{_TRACE_ID}')
 
 
 def trace_id(headers: str | None) -> str | None:
@@ -74,7 +75,13 @@ def trace_id(headers: str | None) -> str | None:
     Args:
         headers: JSON text; None without any.
     """
-    match = None if headers is None else _TRACE_ID.search(headers)
+    match = None if headers is None else _IN_JSON.search(headers)
+    return None if match is None else match[1]
+
+
+def trace_id_of(headers: Mapping[str, str]) -> str | None:
+    """Return the trace id in the header traceparent."""
+    match = _IN_VALUE.match(headers.get(TRACE_HEADERS[0], ""))
     return None if match is None else match[1]
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -10,16 +9,19 @@ from typing import Any
 import pytest
 
 from runner import AttemptEnd, Context, around_execute, on_retry
-from runner.db.types import db_later, db_now
+from runner.engine.event_log import EventLog
+from runner.engine.events import Events, TasksRescued
+from runner.engine.hosting.hooks import Hooks
 from runner.errors import InvalidTask
 from runner.handlers.hooks import LIFE_CYCLE
 from runner.handlers.registry import Handler, Options
 from runner.model.headers import MOST_HEADERS
 from runner.model.task import DependsOn, NewTask
 from runner.policy.schedule_ticks import task_of
+from runner.store.rescue import Rescued
 from tests.conftest import on_sqlite, sqlite_first
 from tests.engine import process_handlers
-from tests.engine.harness import Harness, until
+from tests.engine.harness import WAIT_SECONDS, Harness
 
 HANDLER = Handler("process.value", process_handlers.value.function, Options(executor="process"))
 
@@ -125,49 +127,26 @@ async def test_the_functions_of_an_attempt_get_its_end_after_it_is_written(
     assert caplog.text.count("broken failed after task") == 3
 
 
-@sqlite_first
-async def test_the_hooks_of_a_rescued_task_get_its_values(harness: Harness) -> None:
+async def test_the_hooks_and_the_log_line_of_a_rescued_task_get_its_values(caplog: pytest.LogCaptureFixture) -> None:
     ends: list[AttemptEnd] = []
+    events = Events()
 
     @on_retry
     async def again(end: AttemptEnd) -> None:
         ends.append(end)
 
-    @harness.handler("work")
-    async def work() -> None: ...
-
+    hooks, _ = Hooks(LIFE_CYCLE, {}, events), EventLog(events)
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     headers = json.dumps({"traceparent": f"00-{trace}-00f067aa0ba902b7-01"})
-    task = await harness.submit("work", tenant="acme", tags='["red"]', headers=headers)
-    table = harness.database.tables.task
-    await harness.change(
-        table.update().values(
-            state="running",
-            attempt=1,
-            max_attempts=7,
-            fence=1,
-            runner_id=999,
-            claimed_at=db_now(),
-            started_at=db_later(db_now(), -1),
-        )
-    )
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign,assignment]
-    logger = logging.getLogger("runner.outcome")
-    logger.addHandler(handler)
-    try:
-        async with harness.running():
-            await harness.wait_for(task)
-            await until(lambda: bool(ends))
-    finally:
-        logger.removeHandler(handler)
+    task = Rescued("rescue", "mail", "work", 1, "k", False, 7, "acme", '["red"]', headers, 999)
+    events.publish(TasksRescued({17: task}))
+    await hooks.drain(WAIT_SECONDS)
     (end,) = ends
     assert (end.id, end.verb, end.max_attempts, end.tenant, end.tags, end.runner_id) == (
-        *(task, "rescue", 7, "acme", ("red",), 999),
+        *(17, "rescue", 7, "acme", ("red",), 999),
     )
     assert end.headers["traceparent"].split("-")[1] == trace
-    assert [vars(record)["trace_id"] for record in records] == [trace]
+    assert [vars(record)["trace_id"] for record in caplog.records] == [trace]
 
 
 @sqlite_first

@@ -75,6 +75,13 @@ async def test_a_deadline_that_passed_leaves_the_runner_its_other_tasks(database
     assert (await live(database, fine) or {})["state"] == "running"
 
 
+async def test_a_rescue_returns_the_values_of_the_task(database: Database, runner: Runner, other: Runner) -> None:
+    task = await lost(runner, database, tenant="acme", tags='["red"]', headers='{"a": "1"}')
+    (rescued,) = (await database.write(rescue, Rescuer(other.id, 0.0), GRACE)).values()
+    assert (rescued.max_attempts, rescued.tenant, rescued.runner_id) == (task.max_attempts, "acme", runner.id)
+    assert (rescued.tags, rescued.headers) == ('["red"]', '{"a": "1"}')
+
+
 async def test_a_rescue_keeps_the_attempt_with_its_reason(database: Database, runner: Runner, other: Runner) -> None:
     task = await lost(runner, database)
     await other.rescue()

@@ -107,12 +107,14 @@ class RemoteError(NamedTuple):
     Args:
         name: qualified name of its class.
         traceback: its formatted traceback.
+        attributes: its attributes that are texts and numbers.
     """
 
     module: str
     name: str
     text: str
     traceback: str
+    attributes: dict[str, str | int | float | None]
 
 
 class ProcessEnd(NamedTuple):
@@ -312,7 +314,23 @@ def plain(value: Any, depth: int = 5) -> Any:
 def remote_error(error: BaseException) -> RemoteError:
     """Return an exception as text."""
     failure, kind = failure_of(error), type(error)
-    return RemoteError(str.__str__(str(kind.__module__)), kind.__qualname__, failure.message, failure.traceback)
+    names = str.__str__(str(kind.__module__)), kind.__qualname__
+    return RemoteError(*names, failure.message, failure.traceback, _attributes(error))
+
+
+ATTRIBUTES_LIMIT = 256 * 1024
+"""Maximum size of the attributes of an exception that cross, in characters."""
+
+
+def _attributes(error: BaseException) -> dict[str, str | int | float | None]:
+    values: dict[str, str | int | float | None] = {}
+    size = 0
+    for name, value in vars(error).items():
+        if type(name) is str and (value is None or type(value) in (str, int, float, bool)):
+            size += len(name) + len(str(value))
+            if size <= ATTRIBUTES_LIMIT:
+                values[name] = value
+    return values
 
 
 def error_of(error: RemoteError | None) -> BaseException | None:
@@ -327,6 +345,7 @@ def error_of(error: RemoteError | None) -> BaseException | None:
         substitute = _substitute(_loaded_class(error), error)
     if substitute is None:
         substitute = _substitute(Exception, error)
+    vars(substitute).update(error.attributes)
     substitute.__cause__ = RemoteTraceback(f"\n{error.traceback}")
     return substitute
 
