@@ -25,6 +25,7 @@ from runner.filter.fields import FIELDS, SORTS
 from runner.filter.parse import parse_filter
 from runner.handlers.hooks import HOOKS
 from runner.handlers.options import SCHEDULE_OPTIONS, SETTABLE
+from runner.model.alert import AlertRule
 from runner.model.duration import format_duration
 from runner.model.task import MOVES
 from runner.policy.retry import parse_plan
@@ -148,6 +149,11 @@ def test_every_screen_and_every_action_of_the_console_is_listed() -> None:
     assert [row[:2] for row in table("key", "## Keys", CONSOLE)] == [
         [code(action.key), action.name] for action in ACTIONS.values()
     ]
+
+
+def test_every_rule_of_alerts_is_listed_with_its_subject() -> None:
+    rows = table("rule", "## Alerts", DOCS / "monitor.md")
+    assert [row[:2] for row in rows] == [[code(rule.value), rule.subject] for rule in AlertRule]
 
 
 def test_every_database_role_is_listed() -> None:

@@ -1,5 +1,6 @@
 """repeated_failures: the live tasks that failed again and again, by handler."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,6 +11,9 @@ from runner.queries.rows import as_text
 
 MOST_ATTEMPTS = 10_000
 """Failed attempts that are read, the latest ones."""
+
+MOST_TASKS = 1_000
+"""Tasks that are looked up among those of these attempts, the latest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +36,27 @@ async def repeated_failures(tx: Transaction, since: datetime, more_than: int) ->
     """Find the live tasks that failed more often than a number of times; dead ones count elsewhere.
 
     Args:
-        tx: an open transaction; one statement is executed, along the indexes `ended` and that of the ids.
+        tx: an open transaction; one or two statements are executed, along the indexes `ended` and that of the ids.
         since: attempts that ended earlier do not count, aware.
         more_than: the number of attempts that may fail.
     """
     attempt, task = tx.tables.attempt.c, tx.tables.task.c
     latest = sa.select(attempt.task_id, attempt.handler, attempt.attempt).where(attempt.ended_at >= since)
     window = latest.order_by(attempt.ended_at.desc()).limit(MOST_ATTEMPTS).subquery()
-    joined = window.join(tx.tables.task, task.id == window.c.task_id)
-    tasks = sa.func.count(window.c.task_id.distinct())
-    numbers = (tasks, sa.func.max(window.c.task_id), sa.func.max(window.c.attempt))
-    statement = sa.select(window.c.handler, *numbers).select_from(joined).where(window.c.attempt > more_than)
-    rows = await tx.rows(statement.group_by(window.c.handler).order_by(tasks.desc(), window.c.handler))
-    return [RepeatedFailures(as_text(row[0]), *map(int, row[1:])) for row in rows]
+    often = sa.select(window.c.task_id, window.c.handler, sa.func.max(window.c.attempt))
+    often = often.where(window.c.attempt > more_than).group_by(window.c.task_id, window.c.handler)
+    failed = await tx.rows(often.order_by(window.c.task_id.desc()).limit(MOST_TASKS))
+    if not failed:
+        return []
+    # A statement of its own: a join with a window of unknown size reads all live tasks on PostgreSQL.
+    ids = sorted({row[0] for row in failed})
+    live = {row[0] for row in await tx.rows(sa.select(task.id).where(tx.dialect.one_of(task.id, ids)))}
+    by_handler: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for id, handler, number in failed:
+        if id in live:
+            by_handler[as_text(handler)].append((id, number))
+    rows = [
+        RepeatedFailures(handler, len(tasks), max(tasks)[0], max(number for _, number in tasks))
+        for handler, tasks in by_handler.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.tasks, row.handler))

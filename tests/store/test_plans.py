@@ -8,12 +8,14 @@ have left. SQLite has no statistics of empty tables, so these have one.
 import sqlite3
 from collections.abc import AsyncIterator
 from datetime import UTC, timedelta
+from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
+from runner.db.transaction import clock
 from runner.db.types import db_later, db_now
 from runner.model.outcome import Retry
 from runner.model.task import OnDuplicate, State
@@ -21,7 +23,13 @@ from runner.policy.selection import TaskSelection, listed, mask
 from runner.policy.suspicion import Ask
 from runner.queries import counting
 from runner.queries.counts import counts
+from runner.queries.deaths import dead_by_handler
+from runner.queries.health import health
+from runner.queries.lost_runners import lost_runners
+from runner.queries.repeated_failures import repeated_failures
 from runner.queries.runners import unknown_handlers
+from runner.queries.schedules import schedules
+from runner.queries.task.parents import stuck_tasks
 from runner.queries.why import facts
 from runner.queries.why.why import why
 from runner.settings import Settings
@@ -463,6 +471,47 @@ async def test_figures_for_people_hardly_grow_with_idle_queues(watched: tuple[Da
                 assert len(await database.read(unknown_handlers)) == 1
     # The only part that grows reads the newest tasks, up to 10,000, for the tasks submitted in the last minute.
     assert by_size[4_000].rows - by_size[2_000].rows <= 10 * 2_000, by_size
+
+
+@pytest.mark.slow
+async def test_the_facts_of_alerts_are_read_up_to_a_limit(watched: tuple[Database, Watch]) -> None:
+    database, looking = watched
+    found: list[dict[str, Cost]] = []
+    for rows in (4 * SOME, MANY):  # the first number is beyond every limit
+        await fill(database, rows)
+        await _fail_long_ago(database, rows)
+        at = await database.read(clock)
+        facts: dict[str, Any] = {
+            "repeated_failures": (repeated_failures, at - timedelta(days=1), 3),
+            "lost_runners": (lost_runners, at - timedelta(minutes=10)),
+            "dead_by_handler": (dead_by_handler, at - timedelta(hours=1)),
+            "stuck": (stuck_tasks,),
+            "health": (health,),
+            "schedules": (schedules,),
+        }
+        by_verb: dict[str, Cost] = {}
+        for name, call in facts.items():
+            async with looking.seeing() as by_verb[name]:
+                await database.read(*call)
+        found.append(by_verb)
+    before, after = found
+    assert all(after[name].rows <= 1.2 * before[name].rows + 100 for name in before), report(before, after)
+
+
+async def _fail_long_ago(database: Database, rows: int) -> None:
+    """Add failed attempts of earlier days, and dead tasks of them."""
+    n = sa.select(sa.literal_column("1").label("i")).cte("n", recursive=True)
+    n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < rows))
+    attempt, history = database.tables.attempt, database.tables.history
+    used = sa.select(sa.func.coalesce(sa.func.max(attempt.c.task_id), 0)).scalar_subquery() + n.c.i
+    ago = db_later(db_now(), -3 * DAY)
+    texts = {"verb": "retry", "error_type": "OSError", "message": "", "fingerprint": "f", "queue": "q", "handler": "h"}
+    values = {"task_id": used, "fence": sa.literal(1), "attempt": sa.literal(5), "ended_at": ago}
+    values |= {name: sa.literal(text) for name, text in texts.items()}
+    await change(database, sa.insert(attempt).from_select([*values], sa.select(*values.values()).select_from(n)))
+    least = sa.select(sa.func.coalesce(sa.func.min(history.c.id), 0)).scalar_subquery() - n.c.i
+    dead = {"id": least, "handler": sa.literal("h"), "state": sa.literal("dead"), "finished_at": ago}
+    await change(database, sa.insert(history).from_select([*dead], sa.select(*dead.values()).select_from(n)))
 
 
 async def test_why_reads_a_bounded_number_of_lanes(watched: tuple[Database, Watch]) -> None:
