@@ -6,7 +6,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Literal, TextIO
+from typing import Annotated, Any, Literal, Required, TextIO, TypedDict
 
 from runner.log_queue import queued
 from runner.model.current_task import CURRENT_TASK
@@ -43,17 +43,47 @@ class TaskFilter(logging.Filter):
         return True
 
 
+class JsonLine(TypedDict, total=False):
+    """One JSON line of the log of `runner work`. Records of applications may have further keys.
+
+    Args:
+        level: debug, info, warning, error, critical, or a level of the application.
+        event: a step in the life of the runner: it started, drains, exits without its tasks, or stopped.
+        task: the id of the task that the line is about, or whose handler wrote it.
+        attempt: the number of the attempt, from 1.
+        trace_id: the trace of the task.
+        error_type: the class of the exception of a failed attempt.
+        exception: the traceback of an exception.
+    """
+
+    at: Required[Annotated[str, {"format": "date-time"}]]
+    level: Required[str]
+    logger: Required[str]
+    message: Required[str]
+    event: Literal["started", "draining", "exiting", "stopped"]
+    task: int
+    handler: str
+    queue: str
+    key: str | None
+    attempt: int
+    max_attempts: int
+    trace_id: str
+    error_type: str | None
+    exception: str
+
+
 class JsonLines(logging.Formatter):
-    """A JSON object per record: at, level, logger, message, extras, and the traceback of an exception."""
+    """A JsonLine per record, with the extras of the record."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format the record as one line."""
-        line = {
+        first: JsonLine = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
+        line: dict[str, Any] = {**first}
         line |= {name: value for name, value in vars(record).items() if name not in STANDARD | {"message", "asctime"}}
         if record.exc_text:  # cut, or from another process
             line["exception"] = record.exc_text

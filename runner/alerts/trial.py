@@ -1,29 +1,16 @@
 """Trial: a notice that is sent to the receivers at once, so that a person sees if it arrives."""
 
 from datetime import UTC
-from typing import NamedTuple
 
 from runner.alerts.deliver import send
 from runner.alerts.message import TEST
 from runner.alerts.notice import AlertNotice
 from runner.alerts.receivers import Receivers
 from runner.errors import InvalidInput
-from runner.model.alert import Severity
+from runner.model.alert import Severity, TrialResult
 from runner.settings import Settings
 from runner.text.operator import now
 from runner.text.sanitize import error_text, one_line
-
-
-class TrialResult(NamedTuple):
-    """The result for one receiver.
-
-    Args:
-        receiver: name and host.
-        problem: why it did not take the notice; empty if it did.
-    """
-
-    receiver: str
-    problem: str
 
 
 def try_receivers(settings: Settings, name: str | None) -> list[TrialResult]:

@@ -3,17 +3,17 @@
 import asyncio
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
-from runner.cli.output import plain, print_json, print_line, print_table
+from runner.cli.output import print_json, print_line, print_table
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
-from runner.model.alert import Alert, AlertRule, Silence
+from runner.model.alert import Alert, AlertRule, Silence, TrialResult
 from runner.operations.results import Actor, local_actor
 from runner.operations.silence import check_alert, rule_of, silence, unsilence
 from runner.queries.alerts.reading import current_alerts
@@ -21,7 +21,8 @@ from runner.queries.alerts.records import AlertRecords, alert_records
 from runner.queries.alerts.thresholds import Thresholds
 from runner.settings import Settings
 from runner.text import formatting
-from runner.text.columns import Column, document, figure
+from runner.text.columns import Column, figure
+from runner.text.document import Flat
 from runner.text.operator import local_zone
 from runner.text.sanitize import one_line
 from runner.text.times import parse_moment
@@ -36,9 +37,48 @@ class FiringAlert:
         silence: the silence that covers it; None without one.
     """
 
-    alert: Alert
+    alert: Annotated[Alert, Flat()]
     since: datetime | None
     silence: Silence | None
+
+
+class AlertList(NamedTuple):
+    """The alerts that fire now, causes first.
+
+    Args:
+        evaluated_at: the last evaluation by a runner; None without one.
+        silences: the silences in force.
+    """
+
+    at: datetime
+    evaluated_at: datetime | None
+    alerts: list[FiringAlert]
+    silences: list[Silence]
+
+
+class SilenceChange(NamedTuple):
+    """A silence that was set or ended.
+
+    Args:
+        name: RULE:SUBJECT, or a rule for all of its alerts.
+        until: the end of the silence; None if it was ended.
+        changed: False if there was nothing to change.
+    """
+
+    verb: Literal["silence", "unsilence"]
+    name: str
+    until: datetime | None
+    changed: bool
+    dry_run: bool
+
+
+class TrialDocument(NamedTuple):
+    """The receivers, each with the result of a notice."""
+
+    receivers: list[TrialResult]
+
+
+DOCUMENTS = (AlertList, SilenceChange, TrialDocument)
 
 
 @Parameter(name="*")
@@ -81,8 +121,8 @@ async def alerts(
     runner alerts unsilence RULE[:SUBJECT]        send them again
     runner alerts test [RECEIVER]                 send a notice to the receivers now
 
-    The rules are those of the console. The exit code is 15 if an alert fires that is
-    not silenced. A silence can be undone with runner undo.
+    The rules are those of the console. The exit code is 15 if an alert fires that
+    is not silenced. A silence can be undone with runner undo.
 
     Args:
         action: list, silence, unsilence or test.
@@ -124,8 +164,7 @@ async def _list(database: Database, rules: set[AlertRule], thresholds: Threshold
     rows = [_row(alert, records) for alert in found if not rules or alert.rule in rules]
     silences = list(records.silences.values())
     if json:
-        documents = [document(COLUMNS, row) for row in rows]
-        print_json({"at": at, "evaluated_at": records.evaluated_at, "alerts": documents, "silences": plain(silences)})
+        print_json(AlertList(at, records.evaluated_at, rows, silences))
     else:
         _print(rows, silences, at)
     return Exit.FIRING if any(row.silence is None for row in rows) else Exit.OK
@@ -137,18 +176,9 @@ def _row(alert: Alert, records: AlertRecords) -> FiringAlert:
 
 
 COLUMNS: tuple[Column[FiringAlert], ...] = (
-    Column("SEVERITY", lambda row: row.alert.severity, key="severity", fixed=True),
-    Column("", lambda row: row.alert.rule, key="rule"),
-    Column("", lambda row: row.alert.subject, key="subject"),
+    Column("SEVERITY", lambda row: row.alert.severity, fixed=True),
     Column("ALERT", lambda row: row.alert.name),
-    Column("", lambda row: row.alert.title, key="title"),
-    Column("", lambda row: row.alert.text, key="text"),
     Column("PROBLEM", lambda row: row.alert.sentence),
-    Column("", lambda row: row.alert.advice, key="advice"),
-    Column("", lambda row: row.since, key="since"),
-    Column("", lambda row: row.silence and row.silence.until, key="silenced_until"),
-    Column("", lambda row: row.silence and row.silence.by, key="silenced_by"),
-    Column("", lambda row: row.silence and row.silence.why, key="silenced_why"),
 )
 
 
@@ -186,7 +216,7 @@ async def _silence(database: Database, name: str, by: Actor, options: SilenceOpt
     else:
         result = await database.write(silence, name, until, by)
     if options.json:
-        print_json(_change("silence", name, until=result.until, changed=True, dry_run=options.dry_run))
+        print_json(SilenceChange("silence", name, result.until, True, options.dry_run))
     else:
         verb = "would be silenced" if options.dry_run else "silenced"
         end = f"notices again {formatting.distance(until, at)}, or: runner alerts unsilence {one_line(name)}"
@@ -201,7 +231,7 @@ async def _unsilence(database: Database, name: str, by: Actor, options: SilenceO
     else:
         changed = await database.write(unsilence, name, by)
     if options.json:
-        print_json(_change("unsilence", name, until=None, changed=changed, dry_run=options.dry_run))
+        print_json(SilenceChange("unsilence", name, None, changed, options.dry_run))
     else:
         verb = "would send" if options.dry_run else "sends"
         sentence = f"alert {one_line(name)} {verb} its notices again"
@@ -209,16 +239,12 @@ async def _unsilence(database: Database, name: str, by: Actor, options: SilenceO
     return Exit.OK
 
 
-def _change(verb: str, name: str, *, until: datetime | None, changed: bool, dry_run: bool) -> dict[str, Any]:
-    return {"verb": verb, "name": name, "until": until, "changed": changed, "dry_run": dry_run}
-
-
 async def _test(settings: Settings, name: str | None, *, json: bool) -> int:
     from runner.alerts.trial import try_receivers
 
     results = await asyncio.to_thread(try_receivers, settings, name)
     if json:
-        print_json({"receivers": [result._asdict() for result in results]})
+        print_json(TrialDocument(results))
     else:
         for result in results:
             print_line(f"{result.receiver}: {result.problem or 'took the notice'}")

@@ -1,11 +1,11 @@
 """`runner audit`: the log of changes."""
 
 from datetime import datetime
-from typing import Any
+from typing import NamedTuple
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId, TaskId, open_database, refuse_empty
-from runner.cli.output import plain, print_json, print_line, print_table
+from runner.cli.output import print_json, print_line, print_table
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
 from runner.queries.audit import AuditRecord
@@ -14,12 +14,30 @@ from runner.queries.fate import GroupFate, fate
 from runner.text import formatting
 from runner.text.columns import Column, figure
 from runner.text.operator import local_zone
-from runner.text.redact import decode_audit, differences
+from runner.text.redact import differences
 from runner.text.sanitize import count_noun
 from runner.text.times import format_zone, parse_moment
 
 MAX_LIMIT = 1_000
 """Entries per call; `--after` continues."""
+
+
+class AuditList(NamedTuple):
+    """The changes by operators.
+
+    Args:
+        entries: the newest one first.
+        next: the value of --after for the next page; None on the last page.
+        fate: the fate of the tasks of the change group of --group; None without it.
+    """
+
+    entries: list[AuditRecord]
+    next: int | None
+    at: datetime
+    fate: GroupFate | None
+
+
+DOCUMENTS = (AuditList,)
 
 
 async def audit(  # noqa: PLR0913 - one for each option
@@ -58,23 +76,12 @@ async def audit(  # noqa: PLR0913 - one for each option
         )
         outcome = await database.read(fate, group) if group is not None else None
     if json:
-        documents = [document(entry) for entry in entries]
-        more = {"fate": _fate_document(outcome)} if outcome is not None else {}
-        print_json({"entries": documents, "next": _next(entries, limit), "at": at, **more})
+        print_json(AuditList(entries, _next(entries, limit), at, outcome))
     else:
         _print(entries, at, _next(entries, limit))
         if outcome is not None:
             _print_fate(outcome)
     return Exit.OK
-
-
-def _fate_document(outcome: GroupFate) -> dict[str, Any]:
-    return {
-        "total": outcome.total,
-        "states": {str(shown): number for shown, number in outcome.states.items()},
-        "pending": len(outcome.pending),
-        "causes": [cause._asdict() for cause in outcome.causes],
-    }
 
 
 def _print_fate(outcome: GroupFate) -> None:
@@ -83,12 +90,6 @@ def _print_fate(outcome: GroupFate) -> None:
     for cause in outcome.causes:
         how = "as before the change" if cause.repeated else "new"
         print_line(f"  {count_noun(cause.tasks, 'task')} failed, {how}: {cause.error} (runner show {cause.task_id})")
-
-
-def document(entry: AuditRecord) -> dict[str, Any]:
-    """An audit entry as a JSON object, with decoded values and masked secrets."""
-    values = {"before": decode_audit(entry.before), "after": decode_audit(entry.after)}
-    return {**plain(entry), **values}
 
 
 def _next(entries: list[AuditRecord], limit: int) -> int | None:

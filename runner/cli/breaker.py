@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import SingleChangeOptions
@@ -24,6 +24,19 @@ BREAKER_COLUMNS: tuple[Column[BreakerRow], ...] = (
     Column("OPENS AFTER", lambda row: row.definition or "not readable"),
     Column("WHY", lambda row: formatting.text(row.state.why) if row.state else ""),
 )
+
+
+class BreakerChange(NamedTuple):
+    """A breaker that an operator opened or closed.
+
+    Args:
+        changed: False if it was already open or closed.
+    """
+
+    verb: str
+    changed: bool
+    dry_run: bool
+    breaker: BreakerRow
 
 
 async def change_breaker(
@@ -49,8 +62,7 @@ async def change_breaker(
     else:
         result = await database.write(change)
     if options.json:
-        verb = f"breaker {action}"
-        print_json({"verb": verb, "changed": result.changed, "dry_run": options.dry_run} | breaker_document(result.row))
+        print_json(BreakerChange(f"breaker {action}", result.changed, options.dry_run, result.row))
     else:
         print_line(_sentence(action, result, dry_run=options.dry_run))
     return Exit.OK if result.changed else Exit.CONFLICT
@@ -65,22 +77,6 @@ def _sentence(action: str, result: BreakerResult, *, dry_run: bool) -> str:
     if result.row.state is None:
         return f"{subject} closed: its tasks start again"
     return f"{subject} opened: the next probe starts in {formatting.age(round(result.row.state.next_in))}"
-
-
-def breaker_document(row: BreakerRow) -> dict[str, object]:
-    """A breaker as a JSON object."""
-    state = row.state
-    return {
-        "handler": row.handler,
-        "open": state is not None,
-        "opened_at": state and state.opened_at,
-        "next_probe_in": state and max(0.0, state.next_in),
-        "round": state and state.round,
-        "by": state and state.by,
-        "why": state and state.why,
-        "closed_at": row.closed_at,
-        "definition": row.definition and row.definition._asdict(),
-    }
 
 
 def _open_for(state: OpenBreaker) -> str:

@@ -1,24 +1,96 @@
 """`runner capacity`: the capacity of the runners, and when each queue is drained, also by simulation."""
 
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from math import inf
-from typing import Literal
+from typing import Annotated, Literal, NamedTuple
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
-from runner.cli.output import plain, print_json, print_line, print_table
-from runner.cli.simulation import PRESENT, SimulationOptions
+from runner.cli.output import print_json, print_line, print_table
+from runner.cli.simulation import PRESENT, SimulationDocument, SimulationOptions
 from runner.cli.simulation import simulate as run_simulation
 from runner.errors import InvalidInput
-from runner.queries.capacity import CAPACITY_COLUMNS, TENANT_COLUMNS, Capacity, drained_in
+from runner.policy.capacity import CapacityRow, KeyPart
+from runner.queries.capacity import CAPACITY_COLUMNS, TENANT_COLUMNS, Capacity, TenantRow, drained_in
 from runner.queries.capacity import capacity as read_capacity
-from runner.text.columns import document
+from runner.text.document import Flat
 from runner.text.formatting import age
 from runner.text.operator import local_zone, now
 from runner.text.times import parse_moment
 
 MINUTE, LONGEST = timedelta(minutes=1), timedelta(days=7)
 """The bounds of the period of a capacity."""
+
+
+class CapacityFigures(NamedTuple):
+    """The capacity for a queue or a handler.
+
+    Args:
+        name: the queue or the handler.
+        submitted_per_minute: submitted tasks per minute.
+        attempts_per_minute: attempts per minute that these tasks and their retries need.
+        can_per_minute: attempts per minute that the runners can do; None if unknown.
+        tasks_per_day: tasks per day that the runners can do; None if unknown.
+        can_at_least: True if the runners can do more than these numbers.
+        used: the attempts that arrive, as a share of the capacity, 1 for all of it; None if unknown or without end.
+        slots: the slots of the live runners that serve it.
+        mean_duration: the mean duration of an attempt in seconds; None if unknown.
+        ready: due tasks.
+        ready_capped: True if there may be more due tasks.
+        oldest: seconds since the first of them became due.
+        work_minutes: minutes that the runners need for the due tasks alone; None if unknown or without end.
+        drained_in_minutes: minutes until the backlog is done while tasks arrive as now; None if unknown or never.
+        decided_by: the bound that decides.
+        drains: False if the backlog is never done; None if unknown.
+    """
+
+    name: str
+    submitted_per_minute: float
+    attempts_per_minute: float
+    can_per_minute: float | None
+    tasks_per_day: float | None
+    can_at_least: bool
+    used: float | None
+    slots: int
+    mean_duration: float | None
+    ready: int
+    ready_capped: bool
+    oldest: float
+    work_minutes: float | None
+    drained_in_minutes: float | None
+    decided_by: str
+    drains: bool | None
+
+
+class TenantFigures(NamedTuple):
+    """A tenant that waits at its limit.
+
+    Args:
+        limit: the queue or the handler.
+        drained_in_minutes: minutes until its backlog is done if no more of its tasks arrive; None if unknown.
+    """
+
+    tenant: Annotated[TenantRow, Flat()]
+    limit: str
+    drained_in_minutes: float | None
+
+
+class CapacityDocument(NamedTuple):
+    """The capacity of the live runners.
+
+    Args:
+        period_minutes: the period of the rates in minutes.
+    """
+
+    at: datetime
+    period_minutes: float
+    by: KeyPart
+    rows: Sequence[CapacityFigures]
+    tenants: Sequence[TenantFigures]
+
+
+DOCUMENTS = (CapacityDocument, SimulationDocument)
 
 
 async def capacity(
@@ -65,18 +137,35 @@ async def capacity(
         raise InvalidInput(why=f"--since must be between 1m and 7d, not {since}")
     async with open_database(connection.settings()) as database:
         result = await database.read(read_capacity, by, period)
-    print_json(_capacity_document(result)) if json else _print_capacity(result)
+    print_json(_document(result)) if json else _print_capacity(result)
     return Exit.OK
 
 
-def _capacity_document(result: Capacity) -> dict[str, object]:
-    rows = [document(CAPACITY_COLUMNS, row) for row in result.rows]
-    tenants = [
-        {**plain(row), "limit": limit.words, **document(TENANT_COLUMNS, row)}
-        for limit in result.tenants
-        for row in limit.rows
-    ]
-    return {"at": result.at, "period_minutes": result.minutes, "by": result.by, "rows": rows, "tenants": tenants}
+def _document(result: Capacity) -> CapacityDocument:
+    rows = tuple(_figures(row) for row in result.rows)
+    tenants = [TenantFigures(row, limit.words, row.drained_in) for limit in result.tenants for row in limit.rows]
+    return CapacityDocument(result.at, result.minutes, result.by, rows, tenants)
+
+
+def _figures(row: CapacityRow) -> CapacityFigures:
+    return CapacityFigures(
+        row.name,
+        row.demand.arrivals,
+        row.demand.attempts,
+        row.per_minute,
+        row.per_day,
+        row.bound.at_least,
+        row.utilisation,
+        row.slots,
+        row.demand.seconds,
+        row.demand.backlog,
+        row.demand.more,
+        row.demand.oldest,
+        row.behind,
+        row.drained_in,
+        row.deciding.bound.name,
+        None if row.drained_in is None else row.drained_in < inf,
+    )
 
 
 def _print_capacity(result: Capacity) -> None:

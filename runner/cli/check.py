@@ -14,7 +14,7 @@ from typing import NamedTuple
 from cyclopts import Group, Parameter
 
 from runner.cli.exit_codes import Exit
-from runner.cli.handlers import Modules, check_against, load_handlers
+from runner.cli.handlers import Modules, PayloadReport, check_against, load_handlers
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_unchecked
 from runner.cli.output import print_json, print_line, print_table, print_title
 from runner.cli.stats import paused_line, unknown_line
@@ -175,6 +175,16 @@ class ThresholdOptions:
 DEFAULT_OPTIONS = ThresholdOptions()
 
 
+class CheckDocument(NamedTuple):
+    """The settings, and the results of the checks."""
+
+    settings: list[SettingsRow]
+    checks: list[Finding]
+
+
+DOCUMENTS = (CheckDocument, PayloadReport)
+
+
 async def check(
     *,
     handlers: Modules = (),
@@ -209,7 +219,7 @@ async def check(
         if not json:
             _print(finding)
     if json:
-        print_json({"settings": settings.describe(), "checks": findings})
+        print_json(CheckDocument(settings.describe(), findings))
     else:
         _print_settings(settings)
     return next((finding.code for finding in findings if finding.verdict is CheckStatus.WRONG), Exit.OK)

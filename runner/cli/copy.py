@@ -2,7 +2,7 @@
 
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Group, Parameter
 
@@ -15,14 +15,14 @@ from runner.cli.options import (
     set_options,
     with_task_options,
 )
-from runner.cli.output import plain, print_json, print_line
+from runner.cli.output import print_json, print_line
 from runner.handlers.option_values import Clock
 from runner.handlers.options import SETTABLE
 from runner.model.task import NewTask
 from runner.operations.new_task import COPIED, SubmitOptions, copy_of, copy_task
 from runner.operations.results import local_actor
+from runner.text.document import Flat, Treatment
 from runner.text.operator import local_zone, now
-from runner.text.redact import decode
 
 COPY_OPTIONS = ("run_at", "delay", "expires", "expires_at", *COPIED)
 
@@ -47,6 +47,35 @@ class CopyOptions:
 
 
 NO_COPY_OPTIONS = CopyOptions()
+
+
+class CopyPreview(NamedTuple):
+    """A copy that a dry run shows.
+
+    Args:
+        copy_of: the id of the copied task.
+    """
+
+    copy_of: int
+    task: Annotated[NewTask, Flat(without=("payload", "headers", "tags", "unique_key", "after", "order_key"))]
+    payload: Annotated[str, Treatment.JSON]
+    headers: Annotated[str | None, Treatment.JSON]
+    tags: Annotated[str | None, Treatment.JSON]
+
+
+class CopyDocument(NamedTuple):
+    """A submitted copy.
+
+    Args:
+        id: the id of the new task.
+        copy_of: the id of the copied task.
+    """
+
+    id: int
+    copy_of: int
+
+
+DOCUMENTS = (CopyPreview, CopyDocument)
 
 
 async def copy(
@@ -79,11 +108,11 @@ async def copy(
     async with open_database(settings) as database:
         if options.dry_run:
             task = await database.read(copy_of, id, values, limits)
-            print_json({"copy_of": id} | _described(task))
+            print_json(CopyPreview(id, task, task.payload, task.headers, task.tags))
             return Exit.OK
         copied = await database.write(copy_task, id, values, local_actor(options.reason), limits)
     if options.json:
-        print_json({"id": copied, "copy_of": id})
+        print_json(CopyDocument(copied, id))
     else:
         print_line(f"Submitted task {copied}, a copy of task {id}.")
     return Exit.OK
@@ -92,9 +121,3 @@ async def copy(
 def _parse(name: str, value: Any, clock: Clock) -> Any:
     parse = SETTABLE[name].parse
     return parse(name, value, clock) if parse is not None else value
-
-
-def _described(task: NewTask) -> dict[str, Any]:
-    """The values of a task as JSON, with its secrets masked."""
-    values = {name: value for name, value in task._asdict().items() if value is not None}
-    return {name: plain(value) for name, value in (values | {"payload": decode(task.payload)}).items()}

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json as jsons
 import logging
 import platform
 import random
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Annotated, NamedTuple, Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -37,7 +36,7 @@ from runner.cli.demo_round import (
 )
 from runner.cli.exit_codes import Interruption
 from runner.cli.options import DEFAULT_CONNECTION, Connection
-from runner.cli.output import widen_pipe
+from runner.cli.output import print_json, widen_pipe
 from runner.db.database import Database
 from runner.db.migrations.apply import ensure
 from runner.engine.runner import Engine
@@ -47,6 +46,7 @@ from runner.handlers.registry import Handler
 from runner.model.duration import format_duration
 from runner.model.task import FINAL, NewTask, State
 from runner.settings import Settings
+from runner.text.document import Flat, JsonProperty
 from runner.text.sanitize import clean, count_noun, one_line
 
 WINDOW = 5.0
@@ -201,7 +201,7 @@ async def run_demo(
         findings=findings,
         advice=advise(settings, findings),
     )
-    print(to_json(report)) if as_json else print_report(report)
+    print_json(report) if as_json else print_report(report)
     return code
 
 
@@ -273,7 +273,14 @@ SAMPLES = "sample_handlers"
 """The package of the sample handlers."""
 
 
-def advise(settings: Settings, findings: Findings) -> list[tuple[str, str]]:
+class DemoAdvice(NamedTuple):
+    """A command to try next."""
+
+    command: str
+    purpose: str
+
+
+def advise(settings: Settings, findings: Findings) -> list[DemoAdvice]:
     """Choose the commands that show the results of a round.
 
     Args:
@@ -283,7 +290,7 @@ def advise(settings: Settings, findings: Findings) -> list[tuple[str, str]]:
         Each command with its purpose.
     """
     options = _database_options(settings)
-    return [(f"{command}{options}", purpose) for command, purpose in _commands(findings)]
+    return [DemoAdvice(f"{command}{options}", purpose) for command, purpose in _commands(findings)]
 
 
 def _commands(findings: Findings) -> Iterator[tuple[str, str]]:
@@ -314,6 +321,7 @@ class DemoReport:
         database: URL without a password.
         location: the database as people know it; a file by its full path.
         first: lowest task id of the round.
+        seconds: duration of the round.
         interrupted: the demo was stopped before its end.
         notes: remarks on this run.
         findings: results of the tasks.
@@ -326,13 +334,16 @@ class DemoReport:
     seconds: float
     interrupted: bool
     notes: Sequence[str]
-    findings: Findings
-    advice: Sequence[tuple[str, str]]
+    findings: Annotated[Findings, Flat()]
+    advice: Sequence[DemoAdvice]
 
-    @property
+    @JsonProperty
     def total(self) -> DemoTotal:
         """The sum over all handlers."""
         return sum_totals(self.findings.totals)
+
+
+DOCUMENTS = (DemoReport,)
 
 
 def sum_totals(totals: Iterable[DemoTotal]) -> DemoTotal:
@@ -340,17 +351,6 @@ def sum_totals(totals: Iterable[DemoTotal]) -> DemoTotal:
     columns = [asdict(total) for total in totals]
     names = [name for name in DemoTotal.__dataclass_fields__ if name != "handler"]
     return DemoTotal("all", **{name: sum(column[name] for column in columns) for name in names})
-
-
-def to_json(report: DemoReport) -> str:
-    """Encode a report as one JSON object.
-
-    The keys are the fields of Report and Findings; `total` is the sum of `totals`, and `advice` has only the commands.
-    """
-    data = asdict(report)
-    findings = data.pop("findings")
-    commands = [command for command, _ in report.advice]
-    return jsons.dumps(data | {"total": asdict(report.total)} | findings | {"advice": commands}, indent=2)
 
 
 MAX_WIDTH = 80

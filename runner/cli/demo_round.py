@@ -234,7 +234,11 @@ class DemoTotal:
 
 @dataclass(frozen=True, slots=True)
 class SlowTask:
-    """One of the slowest tasks."""
+    """One of the slowest tasks.
+
+    Args:
+        seconds: duration of its last attempt.
+    """
 
     id: int
     handler: str

@@ -4,13 +4,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
 from json import dumps
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Group, Parameter
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.operate import NO_OPTIONS, Change, ChangeOptions, Targets, change_targets
-from runner.cli.operation_output import exit_code, print_result, print_script, undo_command
+from runner.cli.operation_output import CHANGE_DOCUMENTS, exit_code, print_result, print_script, undo_command
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_targets
 from runner.cli.output import print_json, print_line
 from runner.db.database import Database
@@ -88,6 +88,22 @@ class NewValues:
 
 
 NO_VALUES = NewValues()
+
+
+class EditDocument(NamedTuple):
+    """The dry run of an edit of one task.
+
+    Args:
+        eligible: 1 if it would change.
+        changes: the values before and after, one line for each.
+    """
+
+    verb: Literal["edit"]
+    eligible: int
+    changes: list[str]
+
+
+DOCUMENTS = (*CHANGE_DOCUMENTS, EditDocument)
 
 
 async def edit(
@@ -169,7 +185,7 @@ def _show(plan: EditPreview, *, json: bool) -> int:
     before, after = (dumps(values, default=str) for values in (plan.before, plan.after))
     changes = differences(before, after, zone=local_zone())
     if json:
-        print_json({"verb": "edit", "eligible": len(plan.result.changed), "changes": changes})
+        print_json(EditDocument("edit", len(plan.result.changed), changes))
     for change in changes if not json else ():
         print_line(f"would change {change}")
     for line in plan.result.reasons():

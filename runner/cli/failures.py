@@ -1,13 +1,13 @@
 """`runner failures`: failed attempts by cause."""
 
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter, warn_of_names
-from runner.cli.output import plain, print_block, print_json, print_line, print_table, print_title
+from runner.cli.output import print_block, print_json, print_line, print_table, print_title
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator
@@ -24,6 +24,21 @@ DAY = timedelta(days=1)
 
 MAX_LIMIT = 1_000
 """Groups per call."""
+
+
+class FailureList(NamedTuple):
+    """The failure groups of the attempts that match a filter.
+
+    Args:
+        failures: the groups, the most frequent one first.
+    """
+
+    filter: str
+    failures: list[Failures]
+    at: datetime
+
+
+DOCUMENTS = (FailureList,)
 
 
 async def failures(
@@ -59,7 +74,7 @@ async def failures(
         if not groups:
             await warn_of_names(database, attempts)
     if json:
-        print_json({"filter": str(attempts), "failures": [plain(group) for group in groups], "at": at})
+        print_json(FailureList(str(attempts), groups, at))
     else:
         _print_failures(groups, at, traceback=traceback)
     return Exit.OK

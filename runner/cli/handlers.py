@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import Connection, open_database
-from runner.cli.output import plain, print_json, print_line
+from runner.cli.output import print_json, print_line
 from runner.db.database import Database
 from runner.errors import DatabaseRefused, HandlersNotFound, InvalidPayload
 from runner.filter.fields import suggestion
@@ -160,6 +160,18 @@ class PayloadCheck:
     examples: list[str] = field(default_factory=list)
 
 
+class PayloadReport(NamedTuple):
+    """The check of the live tasks against the handlers of a module.
+
+    Args:
+        complete: False if only the oldest and the newest of very many tasks were checked.
+    """
+
+    module: str
+    complete: bool
+    handlers: list[PayloadCheck]
+
+
 async def check_against(module: str, connection: Connection, *, json: bool) -> int:
     """Check the payloads of live tasks against the handlers of a module; return the exit code.
 
@@ -171,7 +183,7 @@ async def check_against(module: str, connection: Connection, *, json: bool) -> i
     async with open_database(settings) as database:
         checks, complete = await _check(database, handlers)
     if json:
-        print_json({"module": module, "complete": complete, "handlers": plain(checks)})
+        print_json(PayloadReport(module, complete, checks))
     else:
         _print(module, checks, complete=complete)
     return Exit.ERROR if any(item.failures or not item.known for item in checks) else Exit.OK

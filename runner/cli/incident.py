@@ -1,20 +1,47 @@
 """`runner incident`: the report of an incident."""
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
 
-from runner.cli.audit import document
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
-from runner.cli.output import plain, print_json
+from runner.cli.output import print_json
 from runner.cli.reports import period_of, write_report
 from runner.errors import InvalidInput
-from runner.queries.past.incident import Incident, as_markdown, as_page, timeline
+from runner.queries.audit import ChangeGroup
+from runner.queries.failures import Failures
+from runner.queries.past.incident import Happening, Incident, as_markdown, as_page, timeline
 from runner.queries.past.incident import incident as read_incident
-from runner.queries.summary import as_document
+from runner.queries.summary import SummaryDocument, as_document
 from runner.text.operator import local_zone
-from runner.text.redact import mask
+
+
+class IncidentDocument(NamedTuple):
+    """The report of an incident.
+
+    Args:
+        since: the first minute.
+        until: the end, exclusive.
+        before: the queues in the period of the same length before.
+        failures: the failure groups, the most frequent one first.
+        changes: the changes by operators, by change group; None if this login may not read the audit log.
+    """
+
+    since: datetime
+    until: datetime
+    at: datetime
+    timeline: Sequence[Happening]
+    queues: SummaryDocument
+    handlers: SummaryDocument
+    before: SummaryDocument
+    failures: Sequence[Failures]
+    changes: Sequence[ChangeGroup] | None
+
+
+DOCUMENTS = (IncidentDocument,)
 
 
 async def incident(
@@ -58,18 +85,15 @@ async def incident(
     return Exit.OK
 
 
-def _document(report: Incident) -> dict[str, Any]:
-    changes = report.changes
-    return {
-        "since": report.queues.since,
-        "until": report.queues.until,
-        "at": report.at,
-        "timeline": [{"at": item.at, "text": mask(item.text), "exact": not item.minute} for item in timeline(report)],
-        "queues": as_document(report.queues),
-        "handlers": as_document(report.handlers),
-        "before": as_document(report.before),
-        "failures": [plain(group) for group in report.failures],
-        "changes": None
-        if changes is None
-        else [document(change.entry) | {"changes": change.number} for change in changes],
-    }
+def _document(report: Incident) -> IncidentDocument:
+    return IncidentDocument(
+        report.queues.since,
+        report.queues.until,
+        report.at,
+        timeline(report),
+        as_document(report.queues),
+        as_document(report.handlers),
+        as_document(report.before),
+        report.failures,
+        report.changes,
+    )

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from cyclopts import Parameter
 
-from runner.cli.breaker import BREAKER_COLUMNS, breaker_document, change_breaker
+from runner.cli.breaker import BREAKER_COLUMNS, BreakerChange, change_breaker
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, SINGLE_CHANGE, Connection, SingleChangeOptions, open_database
 from runner.cli.output import print_json, print_line, print_table
@@ -15,19 +15,46 @@ from runner.db.database import Database
 from runner.errors import InvalidInput
 from runner.filter.fields import suggestion
 from runner.model.duration import parse_duration
-from runner.model.task import State
-from runner.operations.limit import DEFAULT, LimitEdit, LimitResult, preview_limits, set_limits
+from runner.operations.limit import DEFAULT, LimitEdit, preview_limits, set_limits
 from runner.operations.names import name_warning
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import local_actor
 from runner.operations.sql_export import limit_script
-from runner.policy.limits import LIMITS, LimitUsage
+from runner.policy.limits import LimitUsage, SharedLimits
 from runner.queries.breakers import BreakerRow, breakers
 from runner.queries.limits import limit_usages
 from runner.text import formatting
 from runner.text.columns import Column, figure, thousands
 
 Value = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
+
+
+class LimitList(NamedTuple):
+    """The limits and the breakers.
+
+    Args:
+        limits: the queues and handlers with limits.
+    """
+
+    limits: Sequence[LimitUsage]
+    breakers: Sequence[BreakerRow]
+
+
+class LimitReport(NamedTuple):
+    """The limits of a queue or a handler, before and after a change.
+
+    Args:
+        target: such as "queue mail".
+    """
+
+    verb: Literal["limit"]
+    target: str
+    before: SharedLimits
+    after: SharedLimits
+    dry_run: bool
+
+
+DOCUMENTS = (LimitList, LimitReport, BreakerChange)
 
 
 async def limit(  # noqa: PLR0913 - one argument per option
@@ -97,7 +124,7 @@ async def _change(database: Database, target: PauseTarget, edit: LimitEdit, opti
     apply = partial(preview_limits, target=target, edit=edit) if options.dry_run else None
     result = await (database.read(apply) if apply else database.write(set_limits, target, edit, by))
     if options.json:
-        print_json(_document(target, result) | {"dry_run": options.dry_run})
+        print_json(LimitReport("limit", str(target), result.before, result.after, options.dry_run))
     else:
         print_line(f"{target}: {'would have ' if options.dry_run else ''}{result.after} (before: {result.before})")
     return Exit.OK
@@ -108,10 +135,6 @@ async def _list(database: Database, target: PauseTarget | None, *, json: bool) -
     if target is not None and (warning := await database.read(name_warning, target)):
         print_stderr(f"runner: {warning}")
     return Exit.OK
-
-
-def _document(target: PauseTarget, result: LimitResult) -> dict[str, object]:
-    return {"verb": "limit", "target": str(target), "before": result.before.columns, "after": result.after.columns}
 
 
 def _target(kind: str | None, name: str | None) -> PauseTarget:
@@ -135,8 +158,7 @@ def _show(
     usages = [usage for usage in usages if target is None or (usage.kind, usage.name) == tuple(target)]
     shown = [row for row in breaker_rows if target is None or target == (PauseKind.HANDLER, row.handler)]
     if json:
-        breaker_documents = [breaker_document(row) for row in shown]
-        print_json({"limits": [limit_document(usage) for usage in usages], "breakers": breaker_documents})
+        print_json(LimitList(usages, shown))
         return
     if usages:
         print_table(COLUMNS, usages)
@@ -146,21 +168,6 @@ def _show(
         print_table(BREAKER_COLUMNS, shown)
     if not usages and not shown:
         print_line(f"{target or 'No queue and no handler'} has {'no' if target else 'a'} limit or breaker.")
-
-
-def limit_document(usage: LimitUsage) -> dict[str, object]:
-    """The limits of a queue or a handler, and their use, as a JSON object."""
-    return {
-        "kind": usage.kind,
-        "name": usage.name,
-        **usage.limits.columns,
-        State.RUNNING: usage.total,
-        "tenants": {tenant: number for tenant, number in usage.running.items() if tenant},
-        "runners": usage.holders,
-        "full": [limit.name for limit in LIMITS if limit.full(usage, None)],
-        "by": usage.by,
-        "why": usage.why,
-    }
 
 
 def _holders(holders: Mapping[str, int]) -> str:

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from runner.cli.exit_codes import Exit
-from runner.cli.output import plain, print_json, print_line
+from runner.cli.output import print_json, print_line
 from runner.db.database import Database
 from runner.errors import InvalidInput
 from runner.queries.task.attempts import LogRow, is_finished, log_line, log_of
@@ -17,6 +18,13 @@ LAST_LINES = 1.5
 """Seconds after the end of a task in which its runner writes the last lines, which it does every second."""
 
 
+class LogDocument(NamedTuple):
+    """The last log lines of a task."""
+
+    task: int
+    lines: Sequence[LogRow]
+
+
 async def show_log(database: Database, id: int, attempt: int | None, limit: int, *, follow: bool, json: bool) -> int:
     """Print the last lines, and with `follow` further ones until the task has finished. Returns the exit code."""
     if limit < 1:
@@ -26,7 +34,7 @@ async def show_log(database: Database, id: int, attempt: int | None, limit: int,
     finished = await database.read(is_finished, id)
     rows = await database.read(log_of, id, attempt=attempt, limit=limit)
     if json:
-        print_json({"task": id, "lines": plain(rows)})
+        print_json(LogDocument(id, rows))
         return Exit.OK
     if not rows and not follow:
         print_line(f"Task {id} has no log lines. Handlers write them with ctx.logger.")

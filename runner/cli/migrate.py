@@ -1,5 +1,7 @@
 """`runner migrate`: create or upgrade the tables."""
 
+from typing import NamedTuple
+
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_unchecked
 from runner.cli.output import print_json, print_line
@@ -11,6 +13,23 @@ from runner.db.migrations.roles import roles as write_roles
 from runner.db.migrations.sequences import late_sequences, repair_sequences
 from runner.db.server_encoding import ANY, encoding_of, escaping_note
 from runner.errors import InvalidInput, SequenceLate
+
+
+class MigrateDocument(NamedTuple):
+    """The state of the tables.
+
+    Args:
+        schema: the number of their schema.
+        applied: the names of the migrations that were applied.
+        sequences: the sequences of ids that were repaired, as sentences.
+    """
+
+    schema: str
+    applied: list[str]
+    sequences: list[str]
+
+
+DOCUMENTS = (MigrateDocument,)
 
 
 async def migrate(
@@ -52,7 +71,7 @@ async def migrate(
     if check and late:
         raise SequenceLate(why="; ".join(sequence.text for sequence in late))
     if json:
-        print_json({"schema": number, "applied": revisions, "sequences": [sequence.text for sequence in late]})
+        print_json(MigrateDocument(number, revisions, [sequence.text for sequence in late]))
     else:
         summary = f"applied {', '.join(revisions)}" if revisions else "nothing to do"
         print_line(f"{settings.url} is at schema {number}: {summary}.")

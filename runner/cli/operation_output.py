@@ -2,12 +2,13 @@
 
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, NamedTuple
 
 from runner.cli.exit_codes import Exit, print_stderr
-from runner.cli.output import NO_MATCH, plain, print_json, print_line, print_table
-from runner.cli.tasks import task_columns, task_document
+from runner.cli.output import NO_MATCH, print_json, print_line, print_table
+from runner.cli.tasks import task_columns
 from runner.db.database import Database
 from runner.errors import CountChanged, InvalidInput, NoSqlEquivalent, NotConfirmed, StoreError
 from runner.filter.parse import Filter
@@ -19,10 +20,13 @@ from runner.operations.results import Result, Target, local_actor
 from runner.operations.sql_export import MOST_SCRIPTED, script
 from runner.operations.targets import LAST, MANY, MISSING, RequiredConfirmation, required_confirmation
 from runner.queries.audit import audit
+from runner.queries.counting import Count
 from runner.queries.fate import GroupFate
+from runner.queries.task_list.row import TaskRow
 from runner.settings import Settings
 from runner.text import formatting
 from runner.text.columns import Column, figure, thousands
+from runner.text.document import Flat
 from runner.text.operator import now
 
 GROUPS: tuple[Column[tuple[tuple[Shown, str], int]], ...] = (
@@ -37,25 +41,71 @@ def eligible_count(preview: Preview) -> str:
     return f"{preview.eligible}{'+' if preview.total.more else ''}"
 
 
-def document(preview: Preview) -> dict[str, Any]:
-    """A preview as a JSON object."""
-    return {
-        "verb": formatting.verb(preview.verb),
-        "total": preview.total,
-        "eligible": preview.eligible,
-        "groups": [
-            {"shown": shown, "queue": queue, "tasks": count} for (shown, queue), count in preview.groups.items()
-        ],
-        "skipped": [{"why": why, "tasks": count} for why, count in preview.skipped.items()],
-        "last": preview.last,
-        "samples": [task_document(task) for task in preview.samples],
-    }
+class PreviewGroup(NamedTuple):
+    """The tasks of a preview with one displayed state in one queue."""
+
+    shown: Shown
+    queue: str
+    tasks: int
+
+
+class SkippedGroup(NamedTuple):
+    """The tasks, or changes, to which an operation does not apply for one reason."""
+
+    why: str
+    number: int
+
+
+class PreviewDocument(NamedTuple):
+    """The preview of an operation.
+
+    Args:
+        total: the tasks that match.
+        eligible: the tasks that would change; --yes repeats this number.
+        last: the tasks whose last attempt it would be.
+        samples: some of the tasks that would change.
+    """
+
+    verb: str
+    total: Count
+    eligible: int
+    groups: list[PreviewGroup]
+    skipped: list[SkippedGroup]
+    last: int
+    samples: list[TaskRow]
+
+
+class ResultDocument(NamedTuple):
+    """The result of an operation.
+
+    Args:
+        change_group: the id for `runner undo --group`; None for a single change, and if nothing changed.
+    """
+
+    verb: str
+    result: Annotated[Result, Flat()]
+    change_group: str | None
+
+
+CHANGE_DOCUMENTS = (PreviewDocument, ResultDocument)
+"""The documents of an operation on tasks."""
+
+
+def skipped_groups(numbers: Mapping[str, int]) -> list[SkippedGroup]:
+    """The reasons of a preview, with the number of tasks or changes of each."""
+    return [SkippedGroup(*item) for item in numbers.items()]
+
+
+def _document(preview: Preview) -> PreviewDocument:
+    groups = [PreviewGroup(shown, queue, count) for (shown, queue), count in preview.groups.items()]
+    numbers = (groups, skipped_groups(preview.skipped), preview.last)
+    return PreviewDocument(formatting.verb(preview.verb), preview.total, preview.eligible, *numbers, preview.samples)
 
 
 def print_preview(preview: Preview, *, json: bool) -> None:
     """Print a preview."""
     if json:
-        print_json(document(preview))
+        print_json(_document(preview))
         return
     if not preview.total.number and not preview.total.more:
         print_line(NO_MATCH)
@@ -122,9 +172,6 @@ def check_count(count: str, yes: str) -> None:
         raise CountChanged(found=count, confirmed=yes)
 
 
-# Characters that a terminal might interpret or hide, and lone surrogates. JSON has escapes for them.
-
-
 MAX_LINES = 50
 """Skipped tasks listed at most."""
 
@@ -157,7 +204,7 @@ def print_result(verb: str, result: Result, *, json: bool, change_group: str | N
         The exit code: full, partial or no success.
     """
     if json:
-        print_json({"verb": verb, **plain(result), "change_group": change_group if result.changed else None})
+        print_json(ResultDocument(verb, result, change_group if result.changed else None))
     else:
         print_line(f"{verb}: {result}{f'; undo with: {undo}' if undo else ''}")
     lines = result.reasons()

@@ -1,24 +1,20 @@
 """Output of commands: one JSON document, or tables that fit the terminal."""
 
 import json
-import math
 import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from runner.text.columns import Column, cells
-from runner.text.redact import redact
+from runner.text.document import plain
 from runner.text.sanitize import clean
 
 T = TypeVar("T")
@@ -31,13 +27,13 @@ PIPE_WIDTH = 1_000_000
 
 
 def print_table(columns: Iterable[Column[T]], rows: Iterable[T]) -> None:
-    """Print a table of the columns with a title, with sanitized cells.
+    """Print a table of sanitized cells.
 
     On a terminal the table is at most as wide as the terminal. In a pipe or a file the cells are whole, unless COLUMNS
     is set.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    columns = [column for column in columns if column.title]
+    columns = list(columns)
     for column in columns:
         # Rich narrows the columns that are not fixed first; their cells are then truncated.
         table.add_column(Text(column.title), justify="right" if column.right else "left", no_wrap=column.fixed)
@@ -86,37 +82,17 @@ _UNSAFE = re.compile(
 )
 
 
-def print_json(document: Any, *, reveal: bool = False) -> None:
-    """Print one JSON document with times in UTC, durations in seconds, and no characters that affect a terminal.
+def print_json(document: object, *, reveal: bool = False) -> None:
+    """Print a read model as one JSON document, without characters that affect a terminal.
 
     Args:
-        document: JSON values, mappings, sequences, data classes, named tuples, times and enumerations.
+        document: an instance of a class in DOCUMENTS of the command.
         reveal: include secrets instead of masking them.
     """
     # A terminal without UTF-8 would get other characters than those of the document.
     escapes = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
-    text = json.dumps(redact(plain(document), reveal=reveal), ensure_ascii=escapes, indent=2)
+    text = json.dumps(plain(document, reveal=reveal), ensure_ascii=escapes, indent=2)
     print(_UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text))
-
-
-def plain(value: Any) -> Any:
-    """Convert a read model to JSON values; field names become keys."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
-    elif hasattr(value, "_asdict"):
-        value = value._asdict()
-    match value:
-        case Mapping():
-            return {str(name): plain(item) for name, item in value.items()}
-        case list() | tuple() | set() | frozenset():
-            return [plain(item) for item in value]
-        case datetime():
-            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-        case timedelta():
-            return value.total_seconds()
-        case float() if not math.isfinite(value):
-            return None
-    return str(value) if isinstance(value, Path) else value
 
 
 def console(*, errors: bool = False) -> Console:

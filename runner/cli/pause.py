@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple
 
 from cyclopts import Parameter
 
@@ -23,6 +23,26 @@ from runner.text.operator import local_zone
 from runner.text.times import parse_moment
 
 Handler = Annotated[str | None, Parameter(name="--handler")]
+
+
+class PauseChange(NamedTuple):
+    """A pause of a queue or a handler.
+
+    Args:
+        target: such as "queue mail".
+        until: its end; None for none.
+        replaced: True if it was paused before.
+    """
+
+    verb: Literal["pause"]
+    target: str
+    until: datetime | None
+    why: str | None
+    replaced: bool
+    dry_run: bool
+
+
+DOCUMENTS = (PauseChange,)
 
 
 async def pause(
@@ -58,8 +78,7 @@ async def pause(
         else:
             pause_row = await database.write(apply_pause, target, by, end)
     if options.json:
-        result = {"until": pause_row.until, "why": pause_row.why, "replaced": pause_row.again}
-        print_json({"verb": "pause", "target": str(target)} | result | {"dry_run": options.dry_run})
+        print_json(PauseChange("pause", str(target), *pause_row, options.dry_run))
     else:
         print_line(_sentence(target, pause_row, at, dry_run=options.dry_run))
     if warning:

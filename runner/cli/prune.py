@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
@@ -21,10 +21,43 @@ from runner.queries.counting import Count, capped
 from runner.queries.task_list.search import find
 from runner.store.partitions import extend, forecast
 from runner.store.retention import count_minutes, enforce, retention_of
+from runner.text.document import Flat
 from runner.text.sanitize import one_line
 
 CAP = 10_000
 """A dry run counts up to this many tasks per state."""
+
+
+class PruneResult(NamedTuple):
+    """The deleted tasks, or in a dry run the tasks to delete.
+
+    Args:
+        partitions: whole partitions of the history.
+        statistics: number of rows of the minute statistics.
+        stuck: the reason for each task that was not deleted, because its row is locked or the database refuses it.
+        refused: the reason for each partition that was not dropped, by its ids.
+    """
+
+    tasks: Mapping[State, Count]
+    partitions: Sequence[Range]
+    statistics: Count
+    stuck: Mapping[int, str] = {}
+    refused: Mapping[str, str] = {}
+
+
+class PruneDocument(NamedTuple):
+    """The result of `runner prune`.
+
+    Args:
+        retention: the time that finished tasks are kept, by state.
+    """
+
+    dry_run: bool
+    retention: Mapping[State, timedelta]
+    result: Annotated[PruneResult, Flat()]
+
+
+DOCUMENTS = (PruneDocument,)
 
 
 async def prune(
@@ -65,7 +98,7 @@ async def prune(
             database.read(_count, retention, statistics) if dry_run else _delete(database, retention, statistics)
         )
     if json:
-        print_json({"dry_run": dry_run, "retention": retention} | result._asdict())
+        print_json(PruneDocument(dry_run, retention, result))
         return Exit.PARTIAL if result.stuck or result.refused else Exit.OK
     verb = "would be deleted" if dry_run else "deleted"
     for state, age in retention.items():
@@ -83,23 +116,6 @@ _PARTITION_RESULTS = {
     False: "was dropped; the counts above include its tasks, by the server's estimate",
     True: "would be dropped",
 }
-
-
-class PruneResult(NamedTuple):
-    """The deleted tasks, or in a dry run the tasks to delete.
-
-    Args:
-        partitions: whole partitions of the history.
-        statistics: number of rows of the minute statistics.
-        stuck: the reason for each task that was not deleted, because its row is locked or the database refuses it.
-        refused: the reason for each partition that was not dropped, by its ids.
-    """
-
-    tasks: Mapping[State, Count]
-    partitions: Sequence[Range]
-    statistics: Count
-    stuck: Mapping[int, str] = {}
-    refused: Mapping[str, str] = {}
 
 
 async def _delete(

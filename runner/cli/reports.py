@@ -13,10 +13,12 @@ from runner.errors import InvalidInput
 from runner.filter.saved import write_new
 from runner.queries.past.report import as_page
 from runner.queries.past.report import report as read_report
-from runner.queries.summary import SUMMARY_COLUMNS, GroupBy, Summary, as_csv, as_document
+from runner.queries.summary import SUMMARY_COLUMNS, GroupBy, Summary, SummaryDocument, as_csv, as_document
 from runner.queries.summary import summary as read_summary
 from runner.text.operator import local_zone, now
 from runner.text.times import format_moment, parse_end, parse_moment
+
+DOCUMENTS = (SummaryDocument,)
 
 
 async def reports(

@@ -1,6 +1,7 @@
 """`runner resume`: end the pause of a queue or a handler."""
 
 from functools import partial
+from typing import Literal, NamedTuple
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, SINGLE_CHANGE, Connection, SingleChangeOptions, open_database
@@ -10,6 +11,23 @@ from runner.operations.names import name_warning
 from runner.operations.pause import pause_of
 from runner.operations.results import local_actor
 from runner.operations.resume import resume as apply_resume
+
+
+class ResumeChange(NamedTuple):
+    """The end of the pause of a queue or a handler.
+
+    Args:
+        target: such as "queue mail".
+        changed: False if it was not paused.
+    """
+
+    verb: Literal["resume"]
+    target: str
+    changed: bool
+    dry_run: bool
+
+
+DOCUMENTS = (ResumeChange,)
 
 
 async def resume(
@@ -39,7 +57,7 @@ async def resume(
             changed = await database.write(apply_resume, target, local_actor(options.reason))
         warning = "" if changed else await database.read(name_warning, target)
     if options.json:
-        print_json({"verb": "resume", "target": str(target), "changed": changed, "dry_run": options.dry_run})
+        print_json(ResumeChange("resume", str(target), changed, options.dry_run))
     elif changed:
         print_line(f"{target} {'would resume' if options.dry_run else 'resumed'}")
     else:

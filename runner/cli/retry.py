@@ -3,10 +3,13 @@
 from functools import partial
 
 from runner.cli.operate import NO_OPTIONS, Change, ChangeOptions, Targets, change_named
+from runner.cli.operation_output import CHANGE_DOCUMENTS
 from runner.cli.options import DEFAULT_CONNECTION, Connection, read_targets
 from runner.model.duration import parse_spread
 from runner.operations.bulk import check_canary
 from runner.operations.retry import retry_now
+
+DOCUMENTS = CHANGE_DOCUMENTS
 
 
 async def retry(

@@ -1,17 +1,27 @@
 """`runner rewind`: let a task continue from an earlier checkpoint."""
 
 from functools import partial
+from typing import NamedTuple
 
 from runner.cli.exit_codes import Exit, print_stderr
-from runner.cli.operation_output import exit_code, print_result
+from runner.cli.operation_output import ResultDocument, exit_code, print_result
 from runner.cli.options import DEFAULT_CONNECTION, Connection, TaskId, open_database
-from runner.cli.output import plain, print_json, print_line
+from runner.cli.output import print_json, print_line
 from runner.db.transaction import clock
 from runner.operations.results import Result, Target, local_actor
 from runner.operations.rewind import rewind as apply_rewind
 from runner.operations.sql_export import dry_run as roll_back
-from runner.queries.task.attempts import checkpoint_lines, checkpoints_of, is_finished
-from runner.text.redact import decode
+from runner.queries.task.attempts import CheckpointRow, checkpoint_lines, checkpoints_of, is_finished
+
+
+class CheckpointList(NamedTuple):
+    """The checkpoints of a task, the oldest one first."""
+
+    task: int
+    checkpoints: list[CheckpointRow]
+
+
+DOCUMENTS = (CheckpointList, ResultDocument)
 
 
 async def rewind(
@@ -48,7 +58,7 @@ async def rewind(
         rows = await database.read(checkpoints_of, id)
         at = await database.read(clock)
     if json:
-        print_json({"task": id, "checkpoints": [plain(row) | {"state": decode(row.state)} for row in rows]})
+        print_json(CheckpointList(id, rows))
     elif not rows:
         print_line(f"Task {id} has no checkpoints. Handlers store them with ctx.checkpoint.")
     for line in [] if json else checkpoint_lines(rows, at):
@@ -59,7 +69,7 @@ async def rewind(
 def _show(result: Result, number: int, *, json: bool) -> int:
     """Print the result of a dry run."""
     if json:
-        print_json({"verb": "rewind", **plain(result), "dry_run": True})
+        print_result("rewind", result, json=True)
     elif result.changed:
         print_line(f"would continue from checkpoint {number}")
     for line in result.reasons():

@@ -1,7 +1,7 @@
 """`runner runners`: the registered runners, and commands for them."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import (
@@ -12,7 +12,7 @@ from runner.cli.options import (
     SingleChangeOptions,
     open_database,
 )
-from runner.cli.output import plain, print_json, print_line, print_table
+from runner.cli.output import print_json, print_line, print_table
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
@@ -27,6 +27,32 @@ from runner.queries.why.remedies import blocked_runner
 from runner.text import formatting
 from runner.text.columns import Column, figure
 from runner.text.stuck_row import stuck_step, stuck_text
+
+
+class RunnerList(NamedTuple):
+    """The registered runners, at the database's time."""
+
+    at: datetime
+    runners: list[RunnerRow]
+
+
+class CommandResult(NamedTuple):
+    """A runner command, stored or only shown.
+
+    Args:
+        runner: the id of the runner.
+        command: the command as it is stored.
+        alive: False if the runner may be lost.
+    """
+
+    verb: str
+    runner: int
+    command: str
+    alive: bool
+    dry_run: bool
+
+
+DOCUMENTS = (RunnerList, CommandResult)
 
 
 async def runners(
@@ -82,7 +108,7 @@ async def _list(database: Database, *, json: bool) -> int:
     rows = await database.read(read_runners)
     at = await database.read(clock)
     if json:
-        print_json({"at": at, "runners": [{**plain(runner), "alive": runner.alive} for runner in rows]})
+        print_json(RunnerList(at, rows))
     elif rows:
         print_table(_columns(at), rows)
         for cause in [blocked_runner(runner) for runner in rows if runner.blocked_for]:
@@ -128,8 +154,7 @@ async def _send(
     if not options.dry_run:
         await database.write(send_command, runner_id, str(command), by)
     if options.json:
-        request = {"verb": verb, "runner": runner_id, "command": str(command)}
-        print_json(request | {"alive": row.alive, "dry_run": options.dry_run})
+        print_json(CommandResult(verb, runner_id, str(command), row.alive, options.dry_run))
     else:
         print_line(_sentence(row, command, options.dry_run))
     if not row.alive:

@@ -1,18 +1,20 @@
 """The output of `runner schedules`: the list, one schedule with its runs, and previews of ticks."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, tzinfo
-from typing import Any
+from datetime import datetime, timedelta, tzinfo
+from typing import Annotated, NamedTuple
 from zoneinfo import ZoneInfo
 
-from runner.cli.output import plain, print_line, print_pairs, print_table, print_title
-from runner.model.schedule import SPEC_COLUMNS, TickOutcome, overlap_effect
+from runner.cli.output import print_line, print_pairs, print_table, print_title
+from runner.model.schedule import ScheduleSpec, TickOutcome, overlap_effect
 from runner.model.task import Shown
 from runner.policy.schedule import describe
+from runner.queries.registries import Pause
 from runner.queries.schedules import ScheduleRow, ScheduleRun
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
-from runner.text.columns import Column, document, figure
+from runner.text.columns import Column, figure
+from runner.text.document import Flat
 from runner.text.formatting import duration
 from runner.text.redact import mask
 from runner.text.sanitize import count_noun
@@ -127,14 +129,11 @@ def print_schedule(row: ScheduleRow, at: datetime, zone: tzinfo) -> None:
 def run_columns(zone: tzinfo) -> tuple[Column[ScheduleRun], ...]:
     """The columns of a run, with times of the table in a zone."""
     return (
-        Column("TICK", lambda run: run.tick, lambda tick: format_moment(tick, zone), "tick", fixed=True),
-        Column("", lambda run: run.outcome, key="outcome"),
-        Column("TASK", lambda run: run.task_id, formatting.text, "task", right=True),
-        Column("", lambda run: run.task and run.task.shown.value, key="state"),
+        Column("TICK", lambda run: run.tick, lambda tick: format_moment(tick, zone), fixed=True),
+        Column("TASK", lambda run: run.task_id, formatting.text, right=True),
         Column("STATE", _state, fixed=True),
-        Column("", lambda run: run.runner_id, key="runner"),
-        Column("LATE", lambda run: run.late, duration, "late", right=True),
-        Column("TOOK", _took, duration, "took", right=True),
+        Column("LATE", lambda run: run.late, duration, right=True),
+        Column("TOOK", _took, duration, right=True),
         Column("ATTEMPT", lambda run: run.task, _attempts, right=True),
         Column("HOST", lambda run: run.task and run.task.host, formatting.text),
     )
@@ -154,20 +153,69 @@ def print_preview(ticks: Sequence[datetime], timezone: str, at: datetime, count:
         print_line(f"  {format_moment(tick, ZoneInfo(timezone))}  {formatting.distance(tick, at)}")
 
 
-def schedule_document(row: ScheduleRow) -> dict[str, Any]:
-    """A schedule as JSON values."""
-    spec = {name: getattr(row.spec, name) for name in SPEC_COLUMNS}
-    return (
-        {"id": row.id}
-        | spec
-        | {
-            "next": list(row.upcoming),
-            "last_tick": row.last_tick,
-            "paused": plain(row.pause) if row.pause else None,
-            "module": row.module,
-            "edited": list(row.edited),
-            "error": row.error,
-            "version": row.version,
-            "runs": [document(run_columns(UTC), run) for run in row.runs],
-        }
-    )
+class RunDocument(NamedTuple):
+    """One tick of a schedule.
+
+    Args:
+        outcome: see TickOutcome.
+        task: the id of its task; None if there is none.
+        state: the displayed state of the task; None without a task, or if it was pruned.
+        runner: the runner of a broadcast; None for other schedules.
+        late: the lateness of its start; None if it has not started, or if that is unknown.
+        took: seconds that the last attempt took.
+    """
+
+    tick: datetime
+    outcome: str
+    task: int | None
+    state: Shown | None
+    runner: int | None
+    late: timedelta | None
+    took: float | None
+
+
+class ScheduleDocument(NamedTuple):
+    """A schedule.
+
+    Args:
+        next: its next ticks; empty while it is paused or its definition is not valid.
+        paused: the pause in force; None if it is not paused.
+        module: the module whose code defines it; None for a schedule of an operator.
+        edited: the values that differ from the code, because an operator edited them.
+        error: why its ticks cannot be computed; None if they can.
+        version: the version that an operation must present.
+        runs: its last runs, the latest first.
+    """
+
+    id: str
+    spec: Annotated[ScheduleSpec, Flat()]
+    next: tuple[datetime, ...]
+    last_tick: datetime | None
+    paused: Pause | None
+    module: str | None
+    edited: tuple[str, ...]
+    error: str | None
+    version: int
+    runs: list[RunDocument]
+
+
+def _run_document(run: ScheduleRun, state: Shown | None) -> RunDocument:
+    return RunDocument(run.tick, run.outcome, run.task_id, state, run.runner_id, run.late, _took(run))
+
+
+def schedule_document(row: ScheduleRow) -> ScheduleDocument:
+    """A schedule for programs."""
+    runs = [
+        RunDocument(
+            run.tick,
+            run.outcome,
+            run.task_id,
+            run.task.shown if run.task else None,
+            run.runner_id,
+            run.late,
+            _took(run),
+        )
+        for run in row.runs
+    ]
+    values = (row.upcoming, row.last_tick, row.pause, row.module, row.edited, row.error, row.version)
+    return ScheduleDocument(row.id, row.spec, *values, runs)

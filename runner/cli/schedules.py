@@ -1,9 +1,9 @@
 """`runner schedules list|show|preview|add|edit|pause|resume|run|free|delete`: periodic tasks."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from cyclopts import Group, Parameter
 
@@ -11,7 +11,13 @@ from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.handlers import Modules, load_handlers
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, set_options, with_task_options
 from runner.cli.output import print_json, print_line
-from runner.cli.schedule_output import print_preview, print_schedule, print_schedules, schedule_document
+from runner.cli.schedule_output import (
+    ScheduleDocument,
+    print_preview,
+    print_schedule,
+    print_schedules,
+    schedule_document,
+)
 from runner.client.schedules import new_spec, spec_changes
 from runner.db.database import Database
 from runner.db.transaction import clock
@@ -116,6 +122,36 @@ class Request:
 NO_REQUEST = Request()
 
 
+class ScheduleList(NamedTuple):
+    """All schedules, the next one first."""
+
+    schedules: list[ScheduleDocument]
+
+
+class SchedulePreview(NamedTuple):
+    """The next ticks of a rule."""
+
+    rule: str
+    timezone: str
+    next: Sequence[datetime]
+
+
+class ScheduleChange(NamedTuple):
+    """The result of an action.
+
+    Args:
+        id: the schedule.
+        schedule: the schedule after it; None if it was deleted.
+    """
+
+    verb: Action
+    id: str
+    schedule: ScheduleDocument | None
+
+
+DOCUMENTS = (ScheduleList, ScheduleDocument, SchedulePreview, ScheduleChange)
+
+
 async def schedules(
     action: Action = "list",
     id: str | None = None,
@@ -169,7 +205,7 @@ async def schedules(
             sentence = await _change(database, settings, action, id or "", options, request, by)
         rows = await database.read(read_schedules, [id or ""])
     if request.json:
-        print_json({"verb": action, "id": id, "schedule": schedule_document(rows[0]) if rows else None})
+        print_json(ScheduleChange(action, id or "", schedule_document(rows[0]) if rows else None))
     else:
         print_line(sentence)
         if rows and action in ("add", "edit", "resume"):
@@ -272,7 +308,7 @@ async def _print(database: Database, id: str | None, *, as_json: bool) -> int:
         return Exit.OK
     starts = await database.read(recent_starts, DAY)
     if as_json:
-        print_json({"schedules": [schedule_document(row) for row in rows]})
+        print_json(ScheduleList([schedule_document(row) for row in rows]))
     else:
         print_schedules(rows, starts, at)
     return Exit.OK
@@ -283,7 +319,7 @@ def _preview(options: ScheduleOptions, *, as_json: bool) -> int:
     now = datetime.now(UTC)
     ticks = upcoming(parse_rule(spec.rule, spec.timezone), now, 10)
     if as_json:
-        print_json({"rule": spec.rule, "timezone": spec.timezone, "next": ticks})
+        print_json(SchedulePreview(spec.rule, spec.timezone, ticks))
     else:
         print_preview(ticks, spec.timezone, now)
     return Exit.OK

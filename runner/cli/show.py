@@ -1,24 +1,23 @@
 """`runner show`: everything about one task, its log, or its stack."""
 
 import json as jsons
+from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from typing import Any
+from typing import Annotated
 
 from runner.cli.exit_codes import Exit
 from runner.cli.handlers import Modules, load_handlers
-from runner.cli.log import show_log
+from runner.cli.log import LogDocument, show_log
 from runner.cli.options import DEFAULT_CONNECTION, Connection, TaskId, open_database
 from runner.cli.output import (
-    plain,
     print_block,
     print_json,
     print_line,
     print_pairs,
     print_title,
 )
-from runner.cli.stack import show_stack
+from runner.cli.stack import StackDocument, show_stack
 from runner.cli.stats import paused_line
-from runner.cli.tasks import task_document
 from runner.db.database import Database
 from runner.errors import InvalidInput
 from runner.operations.audit_log import reveal as record_reveal
@@ -26,11 +25,12 @@ from runner.operations.results import local_actor
 from runner.queries.task.attempts import checkpoint_lines, log_line
 from runner.queries.task.detail import TaskDetail, task_fields
 from runner.queries.task.detail import task_detail as read_detail
-from runner.queries.task.timeline import timeline
+from runner.queries.task.timeline import Event, timeline
 from runner.settings import Settings
 from runner.text import formatting
+from runner.text.document import Flat
 from runner.text.operator import local_zone
-from runner.text.redact import decode, decode_audit, mask
+from runner.text.redact import decode, mask
 from runner.text.sanitize import one_line
 from runner.text.times import format_moment
 
@@ -38,6 +38,21 @@ MOST_LINES = 1_000
 """Log lines to print."""
 
 JSON_TEXTS = ("payload", "result", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDocument:
+    """Everything about one task.
+
+    Args:
+        timeline: its attempts and the operations on it, in order.
+    """
+
+    detail: Annotated[TaskDetail, Flat()]
+    timeline: tuple[Event, ...]
+
+
+DOCUMENTS = (TaskDocument, LogDocument, StackDocument)
 
 
 async def show(  # noqa: PLR0913 - the options of the command
@@ -93,7 +108,7 @@ async def show(  # noqa: PLR0913 - the options of the command
         detail = await _read(database, settings, id)
         if reveal:
             await database.write(record_reveal, id, local_actor(None))
-    print_json(_document(detail, reveal), reveal=reveal) if json else _print(detail, reveal)
+    print_json(TaskDocument(detail, timeline(detail, reveal=reveal)), reveal=reveal) if json else _print(detail, reveal)
     return Exit.OK
 
 
@@ -112,18 +127,6 @@ async def _read(database: Database, settings: Settings, id: int) -> TaskDetail:
         return detail
     handler = load_handlers(settings).get(detail.task.handler)
     return await database.read(read_detail, id, handler.defaults.retry or settings.retry) if handler else detail
-
-
-def _document(detail: TaskDetail, reveal: bool) -> dict[str, Any]:
-    document = plain(detail)
-    document |= {name: decode(getattr(detail, name), reveal=reveal) for name in JSON_TEXTS}
-    document |= document.pop("options")
-    document["timeline"] = plain(timeline(detail, reveal=reveal))
-    document["audit"] = [
-        plain(entry) | {name: decode_audit(getattr(entry, name), reveal=reveal) for name in ("before", "after")}
-        for entry in detail.audit
-    ]
-    return {**task_document(detail.task), **{name: value for name, value in document.items() if name != "task"}}
 
 
 def _print(detail: TaskDetail, reveal: bool) -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from datetime import datetime
+from typing import NamedTuple, TypeAlias
 
 from cyclopts import Group, Parameter
 
@@ -16,12 +17,38 @@ from runner.policy.claim_order import parse_order
 from runner.policy.simulation import Configuration, QueueResult, Simulation
 from runner.queries.simulation import Present, changed, present, read_changes
 from runner.settings import Settings
-from runner.text.columns import Column, document, figure, thousands
+from runner.text.columns import Column, figure, thousands
 from runner.text.formatting import age
 from runner.text.sanitize import count_noun
 
-BesideResult: TypeAlias = tuple[str, QueueResult, QueueResult]
-"""A queue, its result today, and that with the other configuration."""
+
+class BesideResult(NamedTuple):
+    """The results of a queue.
+
+    Args:
+        today: with the present configuration.
+        then: with the other one.
+    """
+
+    queue: str
+    today: QueueResult
+    then: QueueResult
+
+
+class SimulationDocument(NamedTuple):
+    """The last hours with another configuration.
+
+    Args:
+        minutes: the replayed period.
+        claim_order: that of the other configuration.
+        batch: the number of tasks that the simulation treats as one.
+    """
+
+    at: datetime
+    minutes: int
+    claim_order: str
+    batch: int
+    queues: list[BesideResult]
 
 
 def _drained(result: QueueResult) -> str:
@@ -29,14 +56,14 @@ def _drained(result: QueueResult) -> str:
 
 
 SIMULATION_COLUMNS: tuple[Column[BesideResult], ...] = (
-    Column("QUEUE", lambda row: row[0], key="queue"),
-    figure("TASKS", lambda row: row[2].tasks, thousands),
-    figure("DRAINED", lambda row: row[1], _drained, "today"),
-    figure("THEN", lambda row: row[2], _drained, "then"),
-    figure("LONGEST", lambda row: row[1].longest, age),
-    figure("THEN", lambda row: row[2].longest, age),
-    figure("LEFT", lambda row: row[1].remaining, thousands),
-    figure("THEN", lambda row: row[2].remaining, thousands),
+    Column("QUEUE", lambda row: row.queue),
+    figure("TASKS", lambda row: row.then.tasks, thousands),
+    figure("DRAINED", lambda row: row.today, _drained),
+    figure("THEN", lambda row: row.then, _drained),
+    figure("LONGEST", lambda row: row.today.longest, age),
+    figure("THEN", lambda row: row.then.longest, age),
+    figure("LEFT", lambda row: row.today.remaining, thousands),
+    figure("THEN", lambda row: row.then.remaining, thousands),
 )
 
 
@@ -99,7 +126,8 @@ async def simulate(options: SimulationOptions, settings: Settings, *, json: bool
     after = Simulation(today.workload, other, options.seed)
     results = before.run(), after.run()
     if json:
-        print_json(_simulation_document(today, other, after.batch, results))
+        queues = [BesideResult(queue, results[0][queue], results[1][queue]) for queue in sorted(results[1])]
+        print_json(SimulationDocument(today.at, today.workload.minutes, str(other.order), after.batch, queues))
     else:
         _print_simulation(today, other, after.batch, results)
     return Exit.OK
@@ -107,14 +135,6 @@ async def simulate(options: SimulationOptions, settings: Settings, *, json: bool
 
 Results: TypeAlias = tuple[Mapping[str, QueueResult], Mapping[str, QueueResult]]
 """The results by queue today, and with the other configuration."""
-
-
-def _simulation_document(today: Present, other: Configuration, batch: int, results: Results) -> dict[str, object]:
-    queues = [
-        document(SIMULATION_COLUMNS, (queue, results[0][queue], results[1][queue])) for queue in sorted(results[1])
-    ]
-    minutes = today.workload.minutes
-    return {"at": today.at, "minutes": minutes, "claim_order": str(other.order), "batch": batch, "queues": queues}
 
 
 def _print_simulation(today: Present, other: Configuration, batch: int, results: Results) -> None:
@@ -130,7 +150,7 @@ def _print_simulation(today: Present, other: Configuration, batch: int, results:
         print_line("No tasks are due, and none arrived in these hours.")
         return
     queues = sorted(results[1], key=lambda name: (-results[1][name].longest, name))
-    print_table(SIMULATION_COLUMNS, [(queue, results[0][queue], results[1][queue]) for queue in queues])
+    print_table(SIMULATION_COLUMNS, [BesideResult(name, results[0][name], results[1][name]) for name in queues])
 
 
 def _setup(configuration: Configuration) -> str:

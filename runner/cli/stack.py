@@ -2,9 +2,10 @@
 
 import asyncio
 import time
+from typing import NamedTuple
 
 from runner.cli.exit_codes import Exit, print_stderr
-from runner.cli.output import plain, print_json, print_line
+from runner.cli.output import print_json, print_line
 from runner.db.database import Database
 from runner.operations.results import local_actor
 from runner.operations.runner_command import send_command
@@ -23,6 +24,19 @@ LONGEST_WAIT = 12.0
 """Seconds for the reply: a runner receives the request with its next heartbeat, after 3 s by default."""
 
 
+class StackDocument(NamedTuple):
+    """The place where the handler of a task is.
+
+    Args:
+        runner: the id of its runner.
+        stack: its lines; empty if the runner did not reply in time.
+    """
+
+    task: int
+    runner: int
+    stack: list[LogRow]
+
+
 async def show_stack(database: Database, id: int, reason: str | None, *, json: bool) -> int:
     """Ask the runner of a task for its stack, and print it. Returns the exit code."""
     runner = (await database.read(task_detail, id)).runner
@@ -34,7 +48,7 @@ async def show_stack(database: Database, id: int, reason: str | None, *, json: b
     await database.write(send_command, runner.id, str(RunnerCommand(stacks=(id,))), local_actor(reason))
     rows = await _reply(database, id, (last[-1].fence, last[-1].number) if last else (0, 0))
     if json:
-        print_json({"task": id, "runner": runner.id, "stack": plain(rows)})
+        print_json(StackDocument(id, runner.id, rows))
     for row in [] if json else rows:
         print_line(log_line(row, local_zone()))
     if not rows:

@@ -8,7 +8,7 @@ from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import print_json, print_line, print_table, print_title
 from runner.db.transaction import Transaction, clock
-from runner.policy.limits import LIMITS, LimitUsage
+from runner.policy.limits import LimitUsage
 from runner.queries.counting import lane_heads
 from runner.queries.counts import MOST_QUEUES, QueueCounts, counts
 from runner.queries.limits import limit_usages
@@ -63,6 +63,9 @@ class Stats(NamedTuple):
     unknown_handlers: list[HandlerWithoutRunner]
 
 
+DOCUMENTS = (Stats,)
+
+
 async def stats(*, json: bool = False, connection: Connection = DEFAULT_CONNECTION) -> int:
     """Summarize the queues: states, ages, rates, and tasks that no live runner takes.
 
@@ -98,8 +101,7 @@ def paused_line(subject: str, pause: Pause, at: datetime) -> str:
 def limit_line(usage: LimitUsage) -> str:
     """A sentence about limits: how far they are used, since when, by whom and why."""
     author = f" Set {usage.since} ago by {usage.by}{f': {usage.why}' if usage.why else ''}." if usage.since else ""
-    full = [limit.name for limit in LIMITS if limit.full(usage, None)]
-    use = f"{usage.total:,} running{f', no room ({full[0]})' if full else ''}"
+    use = f"{usage.total:,} running{f', no room ({usage.full[0]})' if usage.full else ''}"
     return f"{usage.words.capitalize()} is limited: {usage.limits}; {use}.{author}"
 
 

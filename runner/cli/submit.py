@@ -3,14 +3,14 @@
 import asyncio
 import json as jsons
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Group, Parameter
 
-from runner.cli.drafts import Drafts, Intake, open_input, parse_option, read_lines
+from runner.cli.drafts import BadLine, Drafts, Intake, open_input, parse_option, read_lines
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.handlers import HandlerRegistry, Modules, load_handlers
 from runner.cli.options import (
@@ -28,8 +28,9 @@ from runner.client.commit import submit_alone
 from runner.client.results import kept, wait_for_end
 from runner.errors import InvalidInput, NoResult, ResultNotKept
 from runner.handlers.options import SETTABLE
-from runner.model.task import NewTask, OnFailure, SubmitResult
+from runner.model.task import NewTask, OnFailure, State, SubmitResult
 from runner.settings import Settings
+from runner.text.document import Treatment
 from runner.text.operator import local_zone, now, operator
 from runner.text.sanitize import count_noun
 
@@ -63,6 +64,55 @@ class TaskOptions:
 
 
 NO_OPTIONS = TaskOptions()
+
+
+class SubmitDocument(NamedTuple):
+    """A submitted task.
+
+    Args:
+        duplicate: True if a task with its unique key existed.
+        replaced: True if the values of that task were replaced.
+    """
+
+    id: int
+    duplicate: bool
+    replaced: bool
+
+
+class LinesDocument(NamedTuple):
+    """The tasks of a file.
+
+    Args:
+        submitted: the number of submitted tasks.
+        duplicates: the number of tasks whose unique key existed.
+        first_id: the id of the first submitted task; None without any.
+        bad: the lines that were not submitted.
+    """
+
+    submitted: int
+    duplicates: int
+    first_id: int | None
+    last_id: int | None
+    bad: Sequence[BadLine]
+
+
+class EndDocument(NamedTuple):
+    """The end of a task that was waited for.
+
+    Args:
+        attempts: the number of its attempts.
+        result: the result of its handler.
+        error: its last error, if it failed.
+    """
+
+    id: int
+    state: State
+    attempts: int
+    result: Annotated[str | None, Treatment.JSON]
+    error: str | None
+
+
+DOCUMENTS = (SubmitDocument, LinesDocument, EndDocument)
 
 
 class RegistryOptions(NamedTuple):
@@ -141,7 +191,7 @@ def _report(settings: Settings, result: SubmitResult, wait: WaitOptions, json: b
         print_stderr(_sentence(task_id, result))
         return wait_for_task(settings, task_id, wait, json=json)
     if json:
-        print_json({"id": task_id, "duplicate": bool(result.duplicates), "replaced": bool(result.replaced)})
+        print_json(SubmitDocument(task_id, bool(result.duplicates), bool(result.replaced)))
     else:
         print_line(_sentence(task_id, result))
     return Exit.OK
@@ -182,8 +232,7 @@ def _submit_lines(
             raise
     first, last = intake.ids or (None, None)
     if json:
-        counts = {"submitted": intake.submitted, "duplicates": intake.duplicates}
-        print_json({**counts, "first_id": first, "last_id": last, "bad": intake.bad})
+        print_json(LinesDocument(intake.submitted, intake.duplicates, first, last, intake.bad))
     else:
         span = "" if first is None else f" ({first})" if first == last else f" ({first} to {last})"
         duplicates = f"; {count_noun(intake.duplicates, 'duplicate')}" if intake.duplicates else ""
@@ -244,15 +293,7 @@ def wait_for_task(settings: Settings, id: int, wait: WaitOptions, *, json: bool)
         result, failure = None, error
     value = jsons.loads(result) if result else None
     if json:
-        print_json(
-            {
-                "id": id,
-                "state": ending.state,
-                "attempts": ending.attempt,
-                "result": value,
-                "error": failure and ending.error,
-            }
-        )
+        print_json(EndDocument(id, State(ending.state), ending.attempt, result, ending.error if failure else None))
     elif value is not None:
         print_block(jsons.dumps(value, indent=2, ensure_ascii=False), indent="")
     if failure is not None:

@@ -8,17 +8,18 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter, warn_of_names
-from runner.cli.output import NO_MATCH, plain, print_json, print_line, print_table
+from runner.cli.output import NO_MATCH, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.filter.fields import NEWEST, Sort, SortField, sort_by
 from runner.filter.parse import Filter
-from runner.queries.past.as_of import CANDIDATES, MISSING, UNAUDITED, read_moment, tasks_as_of
+from runner.queries.past.as_of import CANDIDATES, MISSING, UNAUDITED, PastPage, read_moment, tasks_as_of
 from runner.queries.past.reconstruction import PastTask
 from runner.queries.task_list.cursor import parse_cursor, written
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage, page, page_script
 from runner.text import formatting
 from runner.text.columns import Column, figure
+from runner.text.document import Flat
 from runner.text.operator import local_zone
 from runner.text.sanitize import count_noun
 from runner.text.times import format_moment
@@ -95,9 +96,9 @@ async def tasks(
     """
     if not 1 <= limit <= MAX_LIMIT:
         raise InvalidInput(why=f"--limit must be between 1 and {MAX_LIMIT}, not {limit}; page with --after")
+    sort = order.parsed()
     if sql and after is not None:
         raise InvalidInput(why="--sql prints the first page only; omit --after")
-    sort = order.parsed()
     if at is not None:
         if sql or sort != NEWEST:
             raise InvalidInput(why="--at lists the newest tasks first; omit --sort, --asc and --sql")
@@ -115,15 +116,26 @@ async def tasks(
     return Exit.OK
 
 
-def task_document(task: TaskRow) -> dict[str, object]:
-    """A listed task as a JSON object: `state` is the stored state, `shown` the displayed one."""
-    return {"id": task.id, "state": task.state, **plain(task)}
+@dataclass(frozen=True, slots=True)
+class TaskList:
+    """The tasks that match a filter.
+
+    Args:
+        filter: the filter, with saved ones inserted.
+        next: the value of --after for the next page; None on the last page.
+    """
+
+    filter: str
+    sort: str
+    page: Annotated[TaskPage, Flat(without=("next",))]
+    next: str | None
 
 
-def _document(tasks_page: TaskPage, task_filter: Filter, sort: Sort) -> dict[str, object]:
-    details = {name: getattr(tasks_page, name) for name in ("capped", "indexed", "sorted", "at")}
-    tasks = [task_document(task) for task in tasks_page.tasks]
-    return {"filter": str(task_filter), "sort": str(sort), "tasks": tasks, "next": _next(tasks_page, sort), **details}
+DOCUMENTS = (TaskList, PastPage)
+
+
+def _document(tasks_page: TaskPage, task_filter: Filter, sort: Sort) -> TaskList:
+    return TaskList(str(task_filter), str(sort), tasks_page, _next(tasks_page, sort))
 
 
 def _next(tasks_page: TaskPage, sort: Sort) -> str | None:
@@ -168,8 +180,7 @@ async def _list_as_of(
         if not past.tasks and past.next is None:
             await warn_of_names(database, task_filter)
     if json:
-        tasks = [past_document(task) for task in past.tasks]
-        print_json({"at": moment, "tasks": tasks, "next": past.next, "capped": past.capped, "audited": past.audited})
+        print_json(past)
         return Exit.OK
     if past.tasks:
         states = {task.task.id: past_word(task) for task in past.tasks}
@@ -181,12 +192,6 @@ async def _list_as_of(
     print_line(f"{count_noun(len(past.tasks), 'task')} at {format_moment(moment, zone)}{bound}{more}", style="dim")
     print_line(MISSING if past.audited else f"{MISSING} {UNAUDITED}", style="dim")
     return Exit.OK
-
-
-def past_document(past: PastTask) -> dict[str, object]:
-    """A task of a past time as a JSON object, without the values that are unknown for then."""
-    document = task_document(past.task) | {"shown": past.word}
-    return {name: value for name, value in document.items() if name not in ("version", "rescues", "interruptions")}
 
 
 def past_word(past: PastTask) -> str:

@@ -3,8 +3,11 @@
 from functools import partial
 
 from runner.cli.operate import NO_OPTIONS, Change, ChangeOptions, Targets, change_named
+from runner.cli.operation_output import CHANGE_DOCUMENTS
 from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId
 from runner.operations.unblock import unblock as apply_unblock
+
+DOCUMENTS = CHANGE_DOCUMENTS
 
 
 async def unblock(

@@ -2,11 +2,21 @@
 
 import sys
 from functools import partial
-from typing import Any
+from typing import Literal, NamedTuple
 
 from runner.cli.audit import target
 from runner.cli.exit_codes import Exit, print_stderr
-from runner.cli.operation_output import ProgressLine, ask, check_count, demand_for, print_result, require_reason
+from runner.cli.operation_output import (
+    ProgressLine,
+    ResultDocument,
+    SkippedGroup,
+    ask,
+    check_count,
+    demand_for,
+    print_result,
+    require_reason,
+    skipped_groups,
+)
 from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId, open_database
 from runner.cli.output import print_json, print_line
 from runner.db.database import Database
@@ -19,6 +29,7 @@ from runner.operations.undo.undo import UndoPreview, preview_undo, undo_all
 from runner.operations.undo.undo import undo as apply_undo
 from runner.queries.audit import AuditRecord, audit_record, undoable
 from runner.queries.audit import audit as read_audit
+from runner.queries.counting import Count
 from runner.settings import Settings
 from runner.text import formatting
 from runner.text.operator import local_zone, operator
@@ -27,6 +38,42 @@ from runner.text.sanitize import count_noun
 
 MAX_RECENT = 1_000
 """Entries searched for this operator's last change."""
+
+
+MOST_CHANGES = 100
+"""Changes that a preview lists for programs."""
+
+
+class ChangeDocument(NamedTuple):
+    """A change to undo.
+
+    Args:
+        id: the id of its audit entry.
+        task_id: the changed task; None if the change was not to a task.
+    """
+
+    id: int
+    verb: str
+    task_id: int | None
+
+
+class UndoDocument(NamedTuple):
+    """The preview of an undo.
+
+    Args:
+        total: the changes.
+        eligible: the changes that would be undone.
+        changes: the latest of them.
+    """
+
+    verb: Literal["undo"]
+    total: Count
+    eligible: int
+    skipped: list[SkippedGroup]
+    changes: list[ChangeDocument]
+
+
+DOCUMENTS = (UndoDocument, ResultDocument)
 
 
 async def undo(
@@ -171,14 +218,7 @@ def _print_preview(preview: UndoPreview, *, json: bool) -> None:
         print_line(f"{count:,} skipped: {why}")
 
 
-def _document(preview: UndoPreview) -> dict[str, Any]:
-    return {
-        "verb": "undo",
-        "total": len(preview.changes),
-        "more": preview.more,
-        "eligible": len(preview.able),
-        "skipped": [{"why": why, "changes": count} for why, count in preview.skipped.items()],
-        "changes": [
-            {"id": change.id, "verb": change.verb, "task_id": change.task_id} for change in preview.changes[:100]
-        ],
-    }
+def _document(preview: UndoPreview) -> UndoDocument:
+    changes = [ChangeDocument(change.id, change.verb, change.task_id) for change in preview.changes[:MOST_CHANGES]]
+    total, eligible = Count(len(preview.changes), preview.more), len(preview.able)
+    return UndoDocument("undo", total, eligible, skipped_groups(preview.skipped), changes)

@@ -1,6 +1,6 @@
 """`runner views`: saved filters."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from cyclopts import Parameter
 
@@ -9,11 +9,37 @@ from runner.cli.options import read_filter
 from runner.cli.output import print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.filter import saved
-from runner.text.columns import Column, document
+from runner.text.columns import Column
 
-VIEW_COLUMNS: tuple[Column[tuple[str, str]], ...] = (
-    Column("VIEW", lambda view: view[0], key="name", fixed=True),
-    Column("FILTER", lambda view: view[1], lambda text: text or "all tasks", "filter"),
+
+class SavedFilter(NamedTuple):
+    """A saved filter.
+
+    Args:
+        filter: its terms; empty for all tasks.
+    """
+
+    name: str
+    filter: str
+
+
+class SavedFilters(NamedTuple):
+    """The saved filters."""
+
+    views: list[SavedFilter]
+
+
+class DeletedFilter(NamedTuple):
+    """The name of a deleted filter."""
+
+    deleted: str
+
+
+DOCUMENTS = (SavedFilters, SavedFilter, DeletedFilter)
+
+VIEW_COLUMNS: tuple[Column[SavedFilter], ...] = (
+    Column("VIEW", lambda view: view.name, fixed=True),
+    Column("FILTER", lambda view: view.filter, lambda text: text or "all tasks"),
 )
 
 
@@ -47,7 +73,7 @@ def views(
     if action == "save":
         return _save(name, words, as_json=json)
     saved.delete(saved.default_path(), name)
-    print_line(f"deleted {name}")
+    print_json(DeletedFilter(name)) if json else print_line(f"deleted {name}")
     return Exit.OK
 
 
@@ -55,10 +81,11 @@ def _show(name: str | None, *, as_json: bool) -> int:
     filters = saved.load(saved.default_path())
     if name is not None:
         filters = {name: saved.get(filters, name)}
+    rows = [SavedFilter(*item) for item in filters.items()]
     if as_json:
-        print_json({"views": [document(VIEW_COLUMNS, view) for view in filters.items()]})
-    elif filters:
-        print_table(VIEW_COLUMNS, filters.items())
+        print_json(SavedFilters(rows))
+    elif rows:
+        print_table(VIEW_COLUMNS, rows)
     else:
         print_line("No filters are saved.", style="dim")
     return Exit.OK
@@ -68,7 +95,7 @@ def _save(name: str, words: tuple[str, ...], *, as_json: bool) -> int:
     filter_text = str(read_filter(words))
     saved.save(saved.default_path(), name, filter_text)
     if as_json:
-        print_json({"name": name, "filter": filter_text})
+        print_json(SavedFilter(name, filter_text))
     else:
         print_line(f"saved {name}: {filter_text or 'all tasks'}")
     return Exit.OK

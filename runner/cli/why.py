@@ -1,14 +1,13 @@
 """`runner why`: the reasons why a task, or many tasks, are not running."""
 
 import textwrap
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_targets, warn_of_names
-from runner.cli.output import NO_MATCH, console, plain, print_json, print_line, print_table
-from runner.cli.tasks import task_document
+from runner.cli.output import NO_MATCH, console, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
@@ -38,6 +37,9 @@ COLUMNS: tuple[Column[CauseGroup], ...] = (
     figure("EXAMPLE", lambda group: group.example),
     Column("CHANGE", lambda group: group.command or f"runner why {group.example}"),
 )
+
+
+DOCUMENTS = (Why, WhyMany)
 
 
 async def why(
@@ -79,43 +81,14 @@ async def why(
                 )
             else:
                 explanation = await database.read(read_why, targets[0], zone)
-            print_json(_causes(explanation)) if json else _print_why(explanation)
+            print_json(explanation) if json else _print_why(explanation)
             return Exit.OK
         task_filter = targets if isinstance(targets, Filter) else Filter((Term("id", Operator.IN, tuple(targets)),))
         answer = await database.read(why_many, task_filter, zone, limit)
         if not answer.causes:
             await warn_of_names(database, task_filter)
-    print_json(_many_document(answer)) if json else _print_many(answer)
+    print_json(answer) if json else _print_many(answer)
     return Exit.OK
-
-
-def _causes(explanation: Why) -> dict[str, Any]:
-    details = plain(explanation)
-    remedies = [{"text": remedy.text, **plain(remedy)} for remedy in explanation.remedies]
-    causes = [
-        {"kind": cause.kind, "text": cause.text, "advice": cause.advice, "view": cause.view and cause.view.command}
-        for cause in explanation.causes
-    ]
-    document = {
-        "task": task_document(explanation.task),
-        "at": details["at"],
-        "verdict": explanation.verdict,
-        "causes": causes,
-    }
-    return document | {"would_start_if": remedies}
-
-
-def _many_document(answer: WhyMany) -> dict[str, Any]:
-    groups = [plain(group) | {"view": group.view.command} for group in answer.causes]
-    best = answer.best and {"command": answer.best.command, "frees": answer.best.freed}
-    return {
-        "filter": answer.filter,
-        "at": answer.at,
-        "examined": answer.examined.number,
-        "complete": not answer.examined.more,
-        "causes": groups,
-        "frees_most": best,
-    }
 
 
 def _print_many(answer: WhyMany) -> None:
@@ -128,8 +101,8 @@ def _print_many(answer: WhyMany) -> None:
     if rest:
         tasks = sum(group.tasks for group in rest)
         print_line(f"and {len(rest)} more causes of {count_noun(tasks, 'task')}; --json lists them", style="dim")
-    if answer.best is not None:
-        print_line(f"-> {answer.best.command} frees {answer.best.freed:,}", style="bold")
+    if answer.frees_most is not None:
+        print_line(f"-> {answer.frees_most.command} frees {answer.frees_most.freed:,}", style="bold")
 
 
 def _print_why(explanation: Why) -> None:

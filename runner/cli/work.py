@@ -14,7 +14,7 @@ from runner.cli.options import DEFAULT_CONNECTION, Connection, refuse_empty
 from runner.engine.main import run_process
 from runner.engine.main import work as run
 from runner.errors import InvalidInput
-from runner.logs import set_up
+from runner.logs import JsonLine, set_up
 from runner.settings import DESCRIPTIONS
 
 log = logging.getLogger("runner")
@@ -73,6 +73,10 @@ class RunnerOptions:
 
 
 NO_OPTIONS = RunnerOptions()
+
+
+DOCUMENTS = (JsonLine,)
+"""With --log-format json, the command writes one such line per record."""
 
 
 def work(

@@ -137,7 +137,7 @@ def _report(runner: Engine, code: int) -> None:
         return
     for running in in_flight.started():
         runner.events.publish(InterruptIgnored(running))
-    log.error("drain timeout exceeded: exiting with unfinished tasks")
+    log.error("drain timeout exceeded: exiting with unfinished tasks", extra={"event": "exiting"})
 
 
 @contextmanager
@@ -185,7 +185,7 @@ def _stop(runner: Engine, number: signal.Signals) -> None:
         log_immediate_exit(runner.worker.in_flight)
         exit_now(INTERRUPTED_TWICE)
     again = "press ctrl-c again" if number == signal.SIGINT else "send a second signal"
-    log.info("%s: draining; %s to exit immediately", number.name, again)
+    log.info("%s: draining; %s to exit immediately", number.name, again, extra={"event": "draining"})
     runner.stop()
 
 
@@ -195,7 +195,8 @@ def log_immediate_exit(in_flight: InFlight) -> None:
     names = ", ".join(f"task {running.task.id} ({running.task.handler})" for running in started[:MOST_NAMED])
     more = f" and {len(started) - MOST_NAMED:,} more" if len(started) > MOST_NAMED else ""
     running = f"; running: {names}{more}" if started else ""
-    log.warning("exiting immediately: %s will be rescued%s", count_noun(len(in_flight), "task"), running)
+    tasks = count_noun(len(in_flight), "task")
+    log.warning("exiting immediately: %s will be rescued%s", tasks, running, extra={"event": "exiting"})
 
 
 def tune_interpreter(settings: Settings) -> None:

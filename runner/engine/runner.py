@@ -347,7 +347,8 @@ class Engine:
         self.claimer.register(self.lease.id, self.lease.identity.host, int(self.settings.payload_limit))
         await self._read_runners()
         handlers = count_noun(len(self.handlers), "handler")
-        log.info("runner %d started on %s with %s", self.lease.id, self.database.url, handlers)
+        where = (self.lease.id, self.database.url, handlers)
+        log.info("runner %d started on %s with %s", *where, extra={"event": "started"})
 
     async def _read_runners(self) -> None:
         """Read the other runners, if the poll mode or the slice depends on them."""
@@ -420,7 +421,7 @@ class Engine:
             await self.lease.deregister()
         except StoreError as error:
             log.warning("could not deregister, the lease will expire: %s", error)
-        log.info("stopped: %s", outcome_counts(self.metrics.verbs))
+        log.info("stopped: %s", outcome_counts(self.metrics.verbs), extra={"event": "stopped"})
         return True
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class AlertRule(StrEnum):
@@ -126,3 +127,15 @@ class AlertRecord:
     since: datetime
     resolved_at: datetime | None = None
     noticed: bool = False
+
+
+class TrialResult(NamedTuple):
+    """The result of a trial for one receiver.
+
+    Args:
+        receiver: name and host.
+        problem: why it did not take the notice; empty if it did.
+    """
+
+    receiver: str
+    problem: str

@@ -36,7 +36,11 @@ def bin_ms(seconds: float) -> int:
 
 @dataclass(slots=True)
 class Bin:
-    """The times of one bin: their number, and their sum in seconds."""
+    """The times of one bin.
+
+    Args:
+        seconds: their sum in seconds.
+    """
 
     number: int
     seconds: float
@@ -47,7 +51,11 @@ class Bin:
 
 @dataclass(slots=True)
 class Histogram:
-    """The numbers and sums of times, by the upper bound of the bin in milliseconds."""
+    """The numbers and sums of times.
+
+    Args:
+        bins: by the upper bound of the bin in milliseconds.
+    """
 
     bins: dict[int, Bin] = field(default_factory=dict)
 

@@ -23,6 +23,7 @@ from runner.policy.breaker import OpenBreaker
 from runner.policy.claim_conditions import ClaimCondition
 from runner.policy.claim_facts import ClaimFacts, CommonCause, Explanation, RemedyStep
 from runner.policy.rate import MOST, Rate, checked
+from runner.text.document import JsonProperty
 from runner.text.formatting import age, sentence_of
 from runner.text.sanitize import count_noun, one_line
 
@@ -108,10 +109,15 @@ class LimitUsage:
     why: str | None = None
     breaker: OpenBreaker | None = None
 
-    @property
+    @JsonProperty
     def total(self) -> int:
         """The number of running tasks."""
         return sum(self.running.values())
+
+    @JsonProperty
+    def full(self) -> tuple[str, ...]:
+        """The names of the limits that let no task start now."""
+        return tuple(limit.name for limit in LIMITS if limit.full(self, None))
 
     @property
     def words(self) -> str:

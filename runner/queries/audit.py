@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -11,6 +11,7 @@ from runner.db.schema.task import Condition
 from runner.db.transaction import Transaction
 from runner.queries.counting import Count, capped
 from runner.queries.rows import as_text, moment, readable, text
+from runner.text.document import Flat, JsonProperty, Treatment
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ class AuditRecord:
     host: str
     verb: str
     reason: str | None
-    before: str | None
-    after: str | None
+    before: Annotated[str | None, Treatment.AUDIT]
+    after: Annotated[str | None, Treatment.AUDIT]
     change_group: str | None = None
     login: str | None = None
 
@@ -153,8 +154,13 @@ class ChangeGroup(NamedTuple):
         number: the changes in the group; 1 for a single change.
     """
 
-    entry: AuditRecord
-    number: Count
+    entry: Annotated[AuditRecord, Flat()]
+    number: Annotated[Count, Treatment.HIDDEN]
+
+    @JsonProperty
+    def changes(self) -> Count:
+        """The changes in the group; 1 for a single change."""
+        return self.number
 
 
 async def change_groups(

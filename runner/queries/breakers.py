@@ -12,6 +12,7 @@ from runner.db.transaction import Transaction, clock
 from runner.policy.breaker import BreakerDefinition, OpenBreaker
 from runner.queries.registries import MOST, open_breaker, probe_in
 from runner.queries.rows import as_text, moment, readable
+from runner.text.document import JsonProperty
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,11 @@ class BreakerRow:
     state: OpenBreaker | None
     at: datetime
     closed_at: datetime | None = None
+
+    @JsonProperty
+    def open(self) -> bool:
+        """True while it is open."""
+        return self.state is not None
 
 
 async def breakers(tx: Transaction, handler: str | None = None, *, only_open: bool = False) -> list[BreakerRow]:

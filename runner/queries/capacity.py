@@ -285,7 +285,7 @@ TENANT_COLUMNS: tuple[Column[TenantRow], ...] = (
     figure("RUNNING", lambda row: f"{row.running:,} of {row.most:,}"),
     figure("READY", lambda row: row.backlog),
     figure("OLDEST", lambda row: row.oldest, age),
-    figure("DRAINED IN", lambda row: row.drained_in, _drained, "drained_in_minutes"),
+    figure("DRAINED IN", lambda row: row.drained_in, _drained),
 )
 
 
@@ -316,30 +316,16 @@ def _drained_in(row: CapacityRow) -> str:
 NO_ATTEMPT = "unknown: no attempt ended"
 
 CAPACITY_COLUMNS: tuple[Column[CapacityRow], ...] = (
-    Column("NAME", lambda row: row.name, key="name"),
-    figure("IN/MIN", lambda row: row.demand.arrivals, rate, "submitted_per_minute"),
-    Column("", lambda row: row.demand.attempts, key="attempts_per_minute"),
-    Column("", lambda row: row.per_minute, key="can_per_minute"),
+    Column("NAME", lambda row: row.name),
+    figure("IN/MIN", lambda row: row.demand.arrivals, rate),
     figure("CAN/MIN", lambda row: f"{_more(row)}{rate(row.per_minute)}"),
-    Column("", lambda row: row.per_day, key="tasks_per_day"),
     figure("PER DAY", lambda row: f"{_more(row) if row.per_day is not None else ''}{volume(row.per_day)}"),
-    Column("", lambda row: row.bound.at_least, key="can_at_least"),
-    Column("", lambda row: row.utilisation, key="used"),
     figure("USED", _used),
-    Column("", lambda row: row.slots, key="slots"),
-    Column("", lambda row: row.demand.seconds, key="mean_duration"),
-    Column("", lambda row: row.demand.backlog, key="ready"),
-    Column("", lambda row: row.demand.more, key="ready_capped"),
     figure("READY", lambda row: f"{row.demand.backlog:,}{'+' if row.demand.more else ''}"),
-    Column("", lambda row: row.demand.oldest, key="oldest"),
     figure("OLDEST", lambda row: age(row.demand.oldest) if row.demand.backlog else "-"),
-    Column("", lambda row: row.behind, key="work_minutes"),
     figure("WORK", _work),
-    Column("", lambda row: row.drained_in, key="drained_in_minutes"),
     Column("DRAINED IN", _drained_in, fixed=True),
-    Column("", lambda row: row.deciding.bound.name, key="decided_by"),
     Column("DECIDED BY", lambda row: row.deciding.bound.name if row.deciding.per_minute is not None else NO_ATTEMPT),
-    Column("", lambda row: None if row.drained_in is None else row.drained_in < inf, key="drains"),
 )
 
 

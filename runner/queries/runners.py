@@ -23,6 +23,7 @@ from runner.queries.current_stuck import current_stuck
 from runner.queries.registries import registry_entries
 from runner.queries.rows import as_int, as_text, moment, number, readable, text, texts
 from runner.store.heartbeat import MOST_SUSPECTS, LoopBlock
+from runner.text.document import JsonProperty
 from runner.text.formatting import age
 from runner.text.hosts import admits
 from runner.text.operator import host_names
@@ -101,7 +102,7 @@ class RunnerRow:
     block: LoopBlock | None = None
     stuck: StuckReport = NOTHING_STUCK
 
-    @property
+    @JsonProperty
     def alive(self) -> bool:
         """True until its lease expires."""
         return self.lease >= 0

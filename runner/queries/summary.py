@@ -288,25 +288,83 @@ DIGITS = 6
 """Decimal places."""
 
 
-def as_document(summary: Summary) -> dict[str, object]:
-    """A report for JSON: shares from 0 to 1, durations in seconds."""
-    times = {"since": summary.since, "until": summary.until, "at": summary.at}
+class SummaryFigures(NamedTuple):
+    """The figures of one line of a summary, for programs.
+
+    Args:
+        name: the name of the handler or queue; empty for the others.
+        submitted: the tasks submitted in the period, claimed or not.
+        first_try: the tasks that succeeded on the first attempt.
+        second_try: the tasks that succeeded on the second attempt.
+        retried: failed attempts that were followed by another one.
+        died: tasks that became dead.
+        cancelled: tasks that were cancelled while running.
+        rescued: tasks that were rescued from lost runners.
+        success: the share of succeeded tasks among succeeded and dead ones, 0 to 1; None if there are none.
+        first: the share that succeeded on the first attempt, 0 to 1.
+        second: the share that succeeded on the second attempt, 0 to 1.
+        p50: the median duration of attempts in seconds; None if unknown.
+        p95: the 95th percentile in seconds; None if unknown.
+        wait50: the median wait of attempts from the due time to the start in seconds; None if unknown.
+        wait95: the 95th percentile of the wait in seconds; None if unknown.
+    """
+
+    name: str
+    submitted: int
+    succeeded: int
+    first_try: int
+    second_try: int
+    retried: int
+    died: int
+    cancelled: int
+    rescued: int
+    success: float | None
+    first: float | None
+    second: float | None
+    p50: float | None
+    p95: float | None
+    wait50: float | None
+    wait95: float | None
+
+
+class SummaryDocument(NamedTuple):
+    """The results of a period by handler or queue, for programs.
+
+    Args:
+        since: the first minute.
+        until: the end, exclusive.
+        at: the database's time.
+        lines: one line per handler or queue, most ended tasks first.
+        others: the sum of the unlisted ones; None if all are listed.
+    """
+
+    since: datetime
+    until: datetime
+    at: datetime
+    by: GroupBy
+    total: SummaryFigures
+    lines: Sequence[SummaryFigures]
+    others: SummaryFigures | None
+
+
+def as_document(summary: Summary) -> SummaryDocument:
+    """A report for programs."""
     others = _figures(summary.others) if summary.others else None
     lines = [*map(_figures, summary.lines)]
-    return {**times, "by": summary.by, "total": _figures(summary.total), "lines": lines, "others": others}
+    return SummaryDocument(summary.since, summary.until, summary.at, summary.by, _figures(summary.total), lines, others)
 
 
 def as_csv(summary: Summary) -> str:
     """A report as CSV, without the total line; the line of the others has an empty name."""
-    return csv_text([*_figures(summary.total)], [[*_figures(line).values()] for line in summary.rows])
+    return csv_text(SummaryFigures._fields, [_figures(line) for line in summary.rows])
 
 
-def _figures(line: SummaryLine) -> dict[str, object]:
+def _figures(line: SummaryLine) -> SummaryFigures:
     counts = {field.name: getattr(line.flow, field.name) for field in fields(Flow)}
-    rates = {"success": line.flow.success_rate, "first": line.first_try_rate, "second": line.second_try_rate}
-    numbers = {**rates, "p50": line.p50, "p95": line.p95, "wait50": line.wait50, "wait95": line.wait95}
-    rounded = {name: None if number is None else round(number, DIGITS) for name, number in numbers.items()}
-    return {"name": line.name, **counts, "submitted": line.submitted.number, **rounded}
+    rates = (line.flow.success_rate, line.first_try_rate, line.second_try_rate)
+    numbers = (*rates, line.p50, line.p95, line.wait50, line.wait95)
+    rounded = [None if number is None else round(number, DIGITS) for number in numbers]
+    return SummaryFigures(line.name, *(counts | {"submitted": line.submitted.number}).values(), *rounded)
 
 
 SUMMARY_COLUMNS: tuple[Column[SummaryLine], ...] = (

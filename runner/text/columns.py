@@ -1,4 +1,4 @@
-"""The columns of a read model, from which its table and its JSON object derive."""
+"""The columns of a table of read models."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -13,10 +13,9 @@ class Column(NamedTuple, Generic[T]):
     """A column of a read model.
 
     Args:
-        title: its heading; empty if only the JSON object has it.
+        title: its heading.
         value: reads it from a row.
         text: the cell of a value.
-        key: its key in the JSON object; empty if only tables have it.
         right: align right, for numbers and ages.
         fixed: never truncate, even on a narrow terminal.
     """
@@ -24,7 +23,6 @@ class Column(NamedTuple, Generic[T]):
     title: str
     value: Callable[[T], Any]
     text: Callable[[Any], str] = str
-    key: str = ""
     right: bool = False
     fixed: bool = False
 
@@ -33,16 +31,11 @@ class Column(NamedTuple, Generic[T]):
         return self.text(self.value(row))
 
 
-def figure(title: str, value: Callable[[T], Any], text: Callable[[Any], str] = str, key: str = "") -> Column[T]:
+def figure(title: str, value: Callable[[T], Any], text: Callable[[Any], str] = str) -> Column[T]:
     """A column of numbers or ages."""
-    return Column(title, value, text, key, right=True, fixed=True)
+    return Column(title, value, text, right=True, fixed=True)
 
 
 def cells(columns: Iterable[Column[T]], row: T) -> list[str]:
-    """The cells of a row, one for each heading."""
-    return [column.cell(row) for column in columns if column.title]
-
-
-def document(columns: Iterable[Column[T]], row: T) -> dict[str, Any]:
-    """The JSON object of a row."""
-    return {column.key: column.value(row) for column in columns if column.key}
+    """The cells of a row."""
+    return [column.cell(row) for column in columns]

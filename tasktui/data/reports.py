@@ -16,6 +16,7 @@ from runner.queries.reports import Flow, MinuteFlow, per_minute, per_step, times
 from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
 from runner.queries.summary import summary as read_summary
 from runner.text import formatting
+from runner.text.document import plain
 from tasktui.render import plot
 from tasktui.render.render import Cell, RenderedRow, handler_cell, line
 from tasktui.render.rows import BLANK, Row
@@ -286,16 +287,12 @@ def export(summary: Summary, name: str) -> Path:
     path = expand_home(name)
     match path.suffix.lower():
         case ".json":
-            text = json.dumps(as_document(summary), indent=2, default=_plain) + "\n"
+            text = json.dumps(plain(as_document(summary)), indent=2) + "\n"
         case ".csv":
             text = as_csv(summary)
         case _:
             raise InvalidInput(why=f"the file name must end with .csv or .json, not {path.suffix or name!r}")
     return write_new(name, text)
-
-
-def _plain(value: object) -> str:
-    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def report_line(row: SummaryLine, summary: Summary, volume: Row = BLANK) -> RenderedRow:

@@ -32,7 +32,7 @@ DRAINED = 10
 """Cells of the time until a queue is drained."""
 
 
-TITLES = ("QUEUE", *(column.title for column in CAPACITY_COLUMNS[1:] if column.title))
+TITLES = ("QUEUE", *(column.title for column in CAPACITY_COLUMNS[1:]))
 
 
 WIDE = 92

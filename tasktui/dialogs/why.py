@@ -133,7 +133,7 @@ def many_lines(answer: WhyMany, width: int, selected: RelatedView | None = None)
         yield content((f"{indent}→ {line(_advice(group))}", "muted"), (_freed(group), "strong"))
     if len(answer.causes) > MOST_CAUSES:
         yield content((f"and {len(answer.causes) - MOST_CAUSES} more causes", "faint"))
-    if (best := answer.best) is not None:
+    if (best := answer.frees_most) is not None:
         yield content("")
         yield content(("What helps most", "bold strong"))
         shown_key = shortcut(best.command, 0)

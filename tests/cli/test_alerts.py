@@ -34,7 +34,7 @@ def test_an_alert_is_named_with_its_figures_and_its_next_step(cli: Call, store: 
     (alert,) = document["alerts"]
     assert alert["rule"] == "tasks-dead"
     assert (alert["title"], alert["text"]) == ("2 tasks died in the last 1h", "a.b 2 (threshold 0)")
-    assert (alert["since"], alert["silenced_until"]) == (None, None)
+    assert (alert["since"], alert["silence"]) == (None, None)
 
 
 def test_a_failing_handler_beside_healthy_ones_has_an_alert_of_its_own(cli: Call, store: Store) -> None:
@@ -63,7 +63,7 @@ def test_a_silence_marks_its_alert_and_ends(cli: Call, store: Store) -> None:
     assert result.code == Exit.OK
     assert "SILENCED" in result.out
     (alert,) = cli("alerts", "--json").document["alerts"]
-    assert alert["silenced_why"] == "known"
+    assert alert["silence"]["why"] == "known"
     assert "silence" in cli("audit").out
     assert cli("alerts", "unsilence", "tasks-dead").out == "alert tasks-dead sends its notices again\n"
     assert cli("alerts", "unsilence", "tasks-dead").out == "alert tasks-dead was not silenced\n"

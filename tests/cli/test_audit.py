@@ -98,7 +98,7 @@ def test_why_prints_commands_that_show_and_remove_a_cause(cli: Call, store: Stor
     cli("pause", "mail", "--reason", "restore of db-2")
     cli("pause", "other", "--reason", "not this one")
     result = cli("why", id, "--json").document
-    views = [cause["view"] for cause in result["causes"] if cause["kind"] == "paused"]
+    views = [cause["view"]["command"] for cause in result["causes"] if cause["kind"] == "paused"]
     assert views == ["runner audit --of 'queue mail'"]
     assert views[0] in cli("why", id).out
     (entry,) = cli(*shlex.split(views[0])[1:], "--json").document["entries"]
@@ -210,7 +210,7 @@ def test_a_change_group_is_undone_with_the_confirmed_count(cli: Call, store: Sto
     assert (fate["total"]["number"], fate["states"], fate["causes"]) == (3, {"cancelled": 3}, [])
     cli("retry", ids[0])
     preview = cli("undo", "--group", group, "--dry-run", "--json").document
-    assert (preview["total"], preview["eligible"], preview["skipped"][0]["changes"]) == (3, 2, 1)
+    assert (preview["total"]["number"], preview["eligible"], preview["skipped"][0]["number"]) == (3, 2, 1)
     result = cli("undo", "--group", group)
     assert result.code == Exit.BAD_INPUT
     assert "2 would be undone" in result.out

@@ -382,7 +382,7 @@ def test_why_of_a_filter_counts_tasks_by_cause(cli: Call, store: Store) -> None:
     assert re.match(rf" +3 +queue mail is paused +{ids[0]} +runner resume mail", lines[2])
     assert cli("why", "queue:mail", "--limit", 2).out.startswith("The first 2 tasks by due time are not running")
     document = cli("why", *ids, "--json").document
-    assert (document["examined"], document["complete"]) == (4, True)
+    assert document["examined"] == {"number": 4, "more": False}
     assert document["frees_most"] is None  # no runner has a handler
     assert [(cause["kind"], cause["tasks"]) for cause in document["causes"]] == [("paused", 3), ("due", 1)]
     assert cli("why", "queue:nothing").out.startswith("No tasks match.")
@@ -516,7 +516,7 @@ def test_tasks_and_causes_of_a_past_time(cli: Call, store: Store) -> None:
     assert "retrying" not in listed
     assert "Tasks that retention has deleted since are missing." in listed
     (task,) = cli("tasks", "--at", at, "--json").document["tasks"]
-    assert (task["id"], task["shown"], task["attempt"], "version" in task) == (id, "waiting", 0, False)
+    assert (task["id"], task["word"], task["attempt"], "version" in task) == (id, "waiting", 0, False)
     assert f"Task {id} a.b was waiting at" in cli("why", id, "--at", at).out
     assert cli("why", "queue:mail", "--at", at).code == Exit.BAD_INPUT
     future = cli("tasks", "--at", "2099-01-01")

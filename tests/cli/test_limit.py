@@ -27,13 +27,13 @@ def test_a_limit_is_set_listed_and_removed(cli: Call, store: Store) -> None:
     done = cli("limit", "queue", "mail", "--concurrency", 5, "--rate", "100/min", "--reason", "five connections")
     assert (done.code, done.out) == (Exit.OK, "queue mail: at most 5 running, 100/min started (before: no limit)\n")
     (listed,) = cli("limit", "--json").document["limits"]
-    assert (listed["name"], listed["max_running"], listed["full"]) == ("mail", 5, [])
+    assert (listed["name"], listed["limits"]["running"], listed["full"]) == ("mail", 5, [])
     table = cli("limit", "queue", "mail").out
     assert "queue mail" in table
     assert "five con" in table
     assert "Queue mail is limited: at most 5 running, 100/min started; 0 running" in " ".join(cli("stats").out.split())
     removed = cli("limit", "queue", "mail", "--concurrency", "none", "--json").document
-    assert (removed["before"]["max_running"], removed["after"]["max_running"]) == (5, None)
+    assert (removed["before"]["running"], removed["after"]["running"]) == (5, None)
     assert cli("limit", "handler", "mail.send").out == "handler mail.send has no limit or breaker.\n"
 
 
@@ -68,7 +68,7 @@ def test_a_breaker_is_opened_listed_and_closed(cli: Call, store: Store) -> None:
     assert "open for" in table
     assert "10 failures in" in table
     (row,) = cli("limit", "handler", "sms", "--json").document["breakers"]
-    assert (row["handler"], row["open"], row["why"]) == ("sms", True, "the provider is down")
+    assert (row["handler"], row["open"], row["state"]["why"]) == ("sms", True, "the provider is down")
     closed = cli("limit", "handler", "sms", "--breaker", "close")
     assert (closed.code, closed.out) == (Exit.OK, "breaker of sms closed: its tasks start again\n")
     assert "--for applies to" in cli("limit", "handler", "sms", "--breaker", "close", "--for", "1m").err
@@ -83,5 +83,5 @@ def test_pasted_sql_of_a_limit_and_a_breaker_has_their_effect(cli: Call, store: 
     execute(cli("limit", "queue", "mail", "--concurrency", 3, "--sql").out)
     execute(cli("limit", "handler", "sms", "--breaker", "open", "--sql").out)
     (limit,) = [each for each in cli("limit", "--json").document["limits"] if each["kind"] == "queue"]
-    assert limit["max_running"] == 3
+    assert limit["limits"]["running"] == 3
     assert cli("limit", "handler", "sms", "--json").document["breakers"][0]["open"]

@@ -180,7 +180,7 @@ def test_a_preview_counts_skipped_tasks_by_reason(cli: Call, store: Store) -> No
     result = cli("delay", "handler:a.b", "--by", "1m", "--dry-run", "--json").document
     assert (result["total"]["number"], result["eligible"]) == (3, 2)
     assert [group["tasks"] for group in result["groups"]] == [2, 1]
-    assert [skipped["tasks"] for skipped in result["skipped"]] == [1]
+    assert [skipped["number"] for skipped in result["skipped"]] == [1]
     assert State.CANCELLED in result["skipped"][0]["why"]
     assert [sample["id"] for sample in result["samples"]] == [third, first]
 

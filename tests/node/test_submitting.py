@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from runner import Context
 from tests.engine.conftest import harness
 from tests.engine.harness import Harness
 from tests.node.run import run
@@ -31,6 +32,8 @@ for (const [columns, values] of [
   ["handler, payload", ["work", null]],
   ["handler", [""]],
   ["handler", ["no\\u0000pe"]],
+  ["handler, headers", ["work", "{"]],
+  ["handler, headers", ["work", [1]]],
 ]) {
   const marks = values.map((_, place) => `$${place + 1}`).join(", ");
   try {
@@ -42,7 +45,10 @@ for (const [columns, values] of [
 }
 const later = new Date(Date.UTC(2100, 0, 2, 3, 4, 5, 678));
 const odd = { text: "\\u00e9 \\ud83d\\ude00 '\\"\\\\", deep: [[{}]], none: null };
-await client.query("INSERT INTO task(handler, payload, run_at) VALUES ($1, $2, $3)", ["odd", odd, later]);
+await client.query(
+  "INSERT INTO task(handler, payload, run_at, headers) VALUES ($1, $2, $3, $4)",
+  ["odd", odd, later, { request_id: "\\u00e9" }],
+);
 await client.end();
 """
 
@@ -73,8 +79,9 @@ def test_the_documented_program_stores_both_and_wakes_runners(
     with shop:
         done = run(documented, tmp_path, TASKTUI_URL=migrated_url)
         assert done.returncode == 0, done.stderr
-        rows = shop.execute("SELECT id, handler, payload, key FROM task").fetchall()
-        assert rows == [(int(done.stdout), "shop.charge", {"order": 18, "cents": 500}, "order-18")]
+        rows = shop.execute("SELECT id, handler, payload, key, headers FROM task").fetchall()
+        payload, headers = {"order": 18, "cents": 500}, {"request_id": "r-18"}
+        assert rows == [(int(done.stdout), "shop.charge", payload, "order-18", headers)]
         assert shop.execute("SELECT id FROM customer_order").fetchall() == [(18,)]
         assert [notice.channel for notice in shop.notifies(timeout=90, stop_after=1)] == ["task"]
 
@@ -109,14 +116,16 @@ def test_a_killed_program_leaves_neither(
 
 async def test_what_node_sends_wrong_is_refused_and_the_rest_arrives(tmp_path: Path, harness: Harness) -> None:
     payloads: list[Any] = []
+    headers: list[dict[str, str]] = []
 
     @harness.handler("odd")
-    async def odd(text: str, deep: list[Any], none: None) -> None:
+    async def odd(ctx: Context, text: str, deep: list[Any], none: None) -> None:
         payloads.append((text, deep, none))
+        headers.append(dict(ctx.headers))
 
     done = run(WRONG, tmp_path, TASKTUI_URL=harness.url)
     assert (done.returncode, re.findall("taken.*", done.stdout)) == (0, []), done.stderr + done.stdout
-    assert done.stdout.count("refused") == 8
+    assert done.stdout.count("refused") == 10
     await harness.work()
     assert payloads == []
     task = harness.database.tables.task
@@ -124,4 +133,5 @@ async def test_what_node_sends_wrong_is_refused_and_the_rest_arrives(tmp_path: P
     assert row.run_at.isoformat() == "2100-01-02T03:04:05.678000+00:00"
     await harness.change(task.update().values(run_at=row.submitted_at))
     await harness.work()
+    assert headers == [{"request_id": "é"}]
     assert payloads == [("é 😀 '\"\\", [[{}]], None)]

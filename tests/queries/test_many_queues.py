@@ -76,7 +76,7 @@ async def test_a_summary_adds_up_the_queues_that_it_does_not_list(crowded: Datab
     assert sum(submitted) == whole.total.submitted.number
     # The listed attempts took nine seconds, the others one.
     assert [cut.lines[0].p95, cut.others.p95, cut.total.p95] == pytest.approx([9.0, 1.0, 9.0])
-    assert [line["name"] for line in as_document(cut)["lines"]][:2] == ["queue-59", "queue-58"]  # type: ignore[attr-defined]
+    assert [line.name for line in as_document(cut).lines][:2] == ["queue-59", "queue-58"]
     assert as_csv(cut).splitlines()[-1].startswith(",")
 
 

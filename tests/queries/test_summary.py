@@ -101,8 +101,5 @@ async def test_a_spreadsheet_gets_no_formulas(worked: Database) -> None:
 
 async def test_a_document_has_the_total_and_every_line(worked: Database) -> None:
     document = as_document(await worked.read(summary, NOON, LATER))
-    assert document["since"] == NOON
-    total, lines = document["total"], document["lines"]
-    assert isinstance(total, dict)
-    assert isinstance(lines, list)
-    assert (total["name"], total["died"], len(lines)) == ("all", 3, 2)
+    assert document.since == NOON
+    assert (document.total.name, document.total.died, len(document.lines)) == ("all", 3, 2)

@@ -114,14 +114,14 @@ async def test_the_change_that_frees_most_has_no_other_cause_beside_it(troubled:
     paused_mail = next(group for group in answer.causes if group.phrase == "queue mail is paused")
     # A runner has no handler for the fourth task.
     assert (paused_mail.tasks, paused_mail.freed, paused_mail.command) == (4, 3, "runner resume mail")
-    assert answer.best is paused_mail
+    assert answer.frees_most is paused_mail
     assert answer.verdict == "4 tasks are not running because:"
     due = next(group for group in (await explain(troubled, "state:scheduled")).causes if group.kind == "due")
     assert due.command == "runner retry state:scheduled"
     dead = next(group for group in (await explain(troubled, "queue:plain")).causes)
     assert (dead.tasks, dead.freed, dead.command) == (4, 3, "runner retry 'handler:fetch state:dead'")
     none = await explain(troubled, "state:dead")
-    assert (none.examined, none.causes, none.best) == (Count(), (), None)
+    assert (none.examined, none.causes, none.frees_most) == (Count(), (), None)
 
 
 async def test_tasks_beyond_the_free_slots_wait_for_others(database: Database) -> None:

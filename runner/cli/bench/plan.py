@@ -94,7 +94,13 @@ class Measurement:
 
 
 class BenchSummary(NamedTuple):
-    """A figure over all repetitions."""
+    """A figure over all repetitions.
+
+    Args:
+        median: in the unit of the figure, as its lowest and highest value.
+        lowest: in the unit of the figure.
+        highest: in the unit of the figure.
+    """
 
     part: str
     figure: str

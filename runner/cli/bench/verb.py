@@ -4,9 +4,9 @@ import asyncio
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -20,6 +20,7 @@ from runner.cli.options import DEFAULT_CONNECTION, Connection
 from runner.cli.output import print_json, print_line, print_table, print_title
 from runner.settings import Settings
 from runner.text.columns import Column, figure
+from runner.text.document import Flat
 from runner.text.sanitize import clean
 
 MIN_INTERVAL = 0.25
@@ -98,6 +99,36 @@ MOST_RUNNERS = 16
 AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
+class FigureDocument(NamedTuple):
+    """A figure over all repetitions, with its unit in words."""
+
+    summary: Annotated[BenchSummary, Flat()]
+    unit: str
+
+
+class BenchDocument(NamedTuple):
+    """The results of a bench.
+
+    Args:
+        database: the location of the sandbox.
+        machine: the description of the machine, by topic.
+        notes: warnings for the reader.
+        exactly_once: False if a task did not finish exactly once.
+        measurements: in the order of execution.
+    """
+
+    database: str
+    plan: BenchPlan
+    machine: Mapping[str, str]
+    notes: Sequence[str]
+    figures: list[FigureDocument]
+    exactly_once: bool
+    measurements: Sequence[Measurement]
+
+
+DOCUMENTS = (BenchDocument,)
+
+
 async def bench(
     *,
     tasks: AtLeastOne = 20_000,
@@ -159,17 +190,11 @@ async def interruptible_bench(settings: Settings, plan: BenchPlan, parts: Mappin
             return interruption.exit_code
 
 
-def document(report: BenchReport) -> dict[str, Any]:
-    """A report as a JSON object."""
-    return {
-        "database": report.database,
-        "plan": report.plan,
-        "machine": report.machine,
-        "notes": report.notes,
-        "figures": [{**summary._asdict(), "unit": report.units[summary.figure].words} for summary in report.summaries],
-        "exactly_once": not report.broken,
-        "measurements": report.measurements,
-    }
+def document(report: BenchReport) -> BenchDocument:
+    """A report for programs."""
+    figures = [FigureDocument(summary, report.units[summary.figure].words) for summary in report.summaries]
+    described = (report.database, report.plan, report.machine, report.notes)
+    return BenchDocument(*described, figures, not report.broken, report.measurements)
 
 
 def _show(text: str) -> None:

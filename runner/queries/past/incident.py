@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
@@ -22,6 +22,7 @@ from runner.queries.rows import as_int, as_text, moment, readable, text
 from runner.queries.summary import GroupBy, Summary, summary
 from runner.text import formatting
 from runner.text.blocks import BlockTable, Code, Items, MarkdownBlock, Paragraph, Sample, Section, Words, markdown
+from runner.text.document import JsonProperty, Treatment
 from runner.text.page import page
 from runner.text.redact import differences, mask
 from runner.text.sanitize import count_noun, one_line
@@ -50,7 +51,12 @@ class Happening(NamedTuple):
 
     at: datetime
     text: str
-    minute: bool = False
+    minute: Annotated[bool, Treatment.HIDDEN] = False
+
+    @JsonProperty
+    def exact(self) -> bool:
+        """False if only the minute is known, and the time is the end of it."""
+        return not self.minute
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from runner.db.types import LATEST
 from runner.model.outcome import RUNNER_LOST
@@ -20,6 +20,7 @@ from runner.model.task import MOVES, Shown, State
 from runner.queries.audit import AuditRecord
 from runner.queries.rows import as_int, as_text, moment, number, read_time, text, values_of
 from runner.queries.task_list.row import TaskRow, task_row
+from runner.text.document import Flat
 
 EDITABLE = ("priority", "max_attempts", "key", "hosts", "expires_at")
 
@@ -49,7 +50,7 @@ class PastTask:
         parents: the ids of the parents that it waited for; None for one named by its key.
     """
 
-    task: TaskRow
+    task: Annotated[TaskRow, Flat(without=("version", "rescues", "interruptions"))]
     word: str
     parents: tuple[int | None, ...] = ()
 

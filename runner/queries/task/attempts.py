@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
+from typing import Annotated
 
 import sqlalchemy as sa
 
@@ -10,6 +11,7 @@ from runner.db.transaction import Transaction
 from runner.errors import TaskNotFound
 from runner.queries.rows import as_int, as_text, moment, number, readable, text
 from runner.text import formatting
+from runner.text.document import Treatment
 from runner.text.redact import mask
 from runner.text.sanitize import one_line
 from runner.text.times import format_age, format_moment
@@ -164,7 +166,7 @@ class CheckpointRow:
     number: int
     attempt: int
     at: datetime | None
-    state: str
+    state: Annotated[str, Treatment.JSON]
 
 
 @dataclass(frozen=True, slots=True)

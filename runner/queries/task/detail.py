@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, tzinfo
+from typing import Annotated
 
 import sqlalchemy as sa
 
@@ -39,6 +40,7 @@ from runner.queries.task.dependency_tree import DependencyTree, dependency_tree
 from runner.queries.task_list.row import TaskRow, displayed_state, one_task, same_key_tasks, task_row
 from runner.store.unique import is_key_held
 from runner.text import formatting
+from runner.text.document import Flat, Treatment
 from runner.text.sanitize import count_noun
 from runner.text.stuck_row import MISSED, stuck_fact
 
@@ -137,14 +139,14 @@ class TaskDetail:
         stuck: the verbs of live runners that could not change its row, with the reasons.
     """
 
-    task: TaskRow
+    task: Annotated[TaskRow, Flat()]
     error: str | None
-    payload: str
-    result: str | None
+    payload: Annotated[str, Treatment.JSON]
+    result: Annotated[str | None, Treatment.JSON]
     retry: str | None
     timeout: float | None
     tags: tuple[str, ...]
-    headers: str | None
+    headers: Annotated[str | None, Treatment.JSON]
     submitted_by: str | None
     deadline_at: datetime | None
     attempts: tuple[Attempt, ...]

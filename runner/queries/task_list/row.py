@@ -12,6 +12,7 @@ from runner.db.transaction import Transaction
 from runner.model.task import Shown, State
 from runner.queries.rows import as_int, as_text, moment, number, readable, text
 from runner.queries.task_list.sources import live_states
+from runner.text.document import JsonProperty
 from runner.text.sanitize import count_noun
 
 SHORT = 500
@@ -77,7 +78,7 @@ class TaskRow:
             return f"waits for {count_noun(self.blocked_by, 'task')}" if self.blocked_by else None
         return self.error
 
-    @property
+    @JsonProperty
     def state(self) -> State:
         """The stored state."""
         return STORED[self.shown]

@@ -36,6 +36,7 @@ from runner.queries.why.blockers import blockers
 from runner.queries.why.facts import MET, CandidateRunner, Facts, as_candidates, claimants_of, order_of, running_tasks
 from runner.queries.why.remedies import Cause, RelatedView
 from runner.queries.why.why import no_dependency, waits_for
+from runner.text.document import JsonProperty
 
 EXAMINED = 10_000
 """The default number of tasks to examine."""
@@ -94,8 +95,8 @@ class WhyMany:
             return "1 task is not running because:"
         return f"{'The first ' * more}{number:,} tasks{' by due time' * more} are not running because:"
 
-    @property
-    def best(self) -> CauseGroup | None:
+    @JsonProperty
+    def frees_most(self) -> CauseGroup | None:
         """The group whose command frees most tasks; None if no command frees any."""
         best = max(self.causes, key=lambda group: group.freed, default=None)
         return best if best and best.freed else None

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from shlex import quote
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from runner.model.stuck_row import StuckRow
 from runner.model.task import State
@@ -14,6 +14,7 @@ from runner.policy.limits import WithinLimits
 from runner.queries.counting import Count
 from runner.queries.runners import PIPES, RunnerRow, SlotKind
 from runner.queries.why.facts import CandidateRunner, Facts
+from runner.text.document import JsonProperty, Treatment
 from runner.text.formatting import age
 from runner.text.operator import host_names
 from runner.text.sanitize import count_noun, one_line
@@ -34,7 +35,7 @@ class RelatedView(NamedTuple):
     kind: Literal["tasks", "task", "runners", "audit"]
     about: str = ""
 
-    @property
+    @JsonProperty
     def command(self) -> str:
         """The shell command that shows it."""
         match self.kind:
@@ -63,7 +64,7 @@ class Cause:
     text: str
     advice: str = ""
     view: RelatedView | None = None
-    common: CommonCause | None = None
+    common: Annotated[CommonCause | None, Treatment.HIDDEN] = None
 
     @property
     def sentences(self) -> str:
@@ -147,7 +148,7 @@ class Remedy:
 
     changes: tuple[RemedyStep, ...]
 
-    @property
+    @JsonProperty
     def text(self) -> str:
         """The condition, as the continuation of "if"."""
         return " and ".join(change.text for change in self.changes)

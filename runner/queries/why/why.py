@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from shlex import quote
+from typing import Annotated
 
 import sqlalchemy as sa
 
@@ -46,6 +47,7 @@ from runner.queries.why.remedies import (
     remedies,
     stuck_cause,
 )
+from runner.text.document import JsonProperty, Treatment
 from runner.text.formatting import age, sentence_of, since, when
 from runner.text.sanitize import one_line
 from runner.text.stuck_row import lock_advice, lock_text
@@ -67,8 +69,13 @@ class Why:
     at: datetime
     verdict: str
     causes: tuple[Cause, ...]
-    remedies: tuple[Remedy, ...] = ()
+    remedies: Annotated[tuple[Remedy, ...], Treatment.HIDDEN] = ()
     word: str = ""
+
+    @JsonProperty
+    def would_start_if(self) -> tuple[Remedy, ...]:
+        """Alternative changes, each of which lets the task start now."""
+        return self.remedies
 
 
 async def why(tx: Transaction, id: int, zone: tzinfo) -> Why:

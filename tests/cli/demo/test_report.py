@@ -3,8 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from runner.cli.demo import DemoReport, advise, print_report, sum_totals, to_json
+from runner.cli.demo import DemoAdvice, DemoReport, advise, print_report, sum_totals
 from runner.cli.demo_round import DeadTask, DemoTotal, FailureReason, Findings, SlowTask
+from runner.cli.output import print_json
 from runner.settings import Settings
 from runner.urls import parse_url
 
@@ -26,7 +27,7 @@ REPORT = DemoReport(
     interrupted=False,
     notes=["A note."],
     findings=FINDINGS,
-    advice=[("tasktui", "see everything")],
+    advice=[DemoAdvice("tasktui", "see everything")],
 )
 
 
@@ -84,8 +85,10 @@ def test_a_round_without_failures_has_no_tables_of_them(capsys: pytest.CaptureFi
     assert "reason" not in output
 
 
-def test_json_holds_the_whole_report() -> None:
-    data = json.loads(to_json(REPORT))
+def test_json_holds_the_whole_report(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json(REPORT)
+    text = capsys.readouterr().out
+    data = json.loads(text)
     assert data["total"] == {
         "handler": "all",
         "tasks": 1_740,
@@ -100,8 +103,8 @@ def test_json_holds_the_whole_report() -> None:
     assert data["slowest"] == [{"id": 123_456, "handler": "source.count", "key": HOSTILE, "seconds": 1.5}]
     assert data["reasons"] == [{"handler": "source.parse", "reason": HOSTILE, "attempts": 12, "tasks": 4}]
     assert len(data["dead"]) == 30
-    assert data["advice"] == ["tasktui"]
-    assert "\x1b" not in to_json(REPORT)
+    assert data["advice"] == [{"command": "tasktui", "purpose": "see everything"}]
+    assert "\x1b" not in text
 
 
 def test_nothing_adds_up_to_nothing() -> None:
