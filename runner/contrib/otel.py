@@ -148,7 +148,7 @@ class _Traces:
     def begins(self, task: Claimed) -> bool:
         """Begin the span of an attempt in its context; return True if it is sampled."""
         if (unsampled := self._unsampled(task.headers)) is not None:
-            current.attach(trace.set_span_in_context(unsampled, NOTHING))  # the context ends with the attempt
+            current.attach(current.Context({SPAN_KEY: unsampled}))  # the context ends with the attempt
             return False
         attempt = (
             self._guard.call(partial(_AttemptSpans, self._tracer, self._guard, task)) if self._guard.is_open else None
@@ -280,10 +280,13 @@ class _AttemptSpans:
 
 NOTHING = current.Context()
 
+(SPAN_KEY,) = trace.set_span_in_context(trace.INVALID_SPAN, NOTHING)
+"""The key of the current span in a context."""
+
 UNSAMPLED = SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags.get_default())
 """The position of an attempt without a span: its worker process starts no traces of its own."""
 
-_UNSAMPLED = re.compile(r'"traceparent": ?"00-([0-9a-f]{32})-([0-9a-f]{16})-00"')
+_UNSAMPLED = re.compile(r'"traceparent": ?"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f][02468ace])"')
 
 
 class _Unsampled(NonRecordingSpan):
@@ -294,8 +297,8 @@ class _Unsampled(NonRecordingSpan):
 
     def get_span_context(self) -> SpanContext:
         """Read the position, which most attempts never need."""
-        trace_id, span_id = (int(text, 16) for text in self._match.groups())
-        return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags.get_default())
+        trace_id, span_id, flags = (int(text, 16) for text in self._match.groups())
+        return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
 
 
 def _follows_parents(provider: trace.TracerProvider) -> bool:

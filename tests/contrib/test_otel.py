@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import propagate
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler
 from opentelemetry.semconv._incubating.attributes import messaging_attributes
 from opentelemetry.trace import SpanKind
 
@@ -275,6 +276,35 @@ async def test_an_unsampled_attempt_makes_no_span_and_its_handler_none_either(ha
     await harness.submit("work")
     await harness.work()
     assert (traces.spans, seen) == ([], [{}])
+
+
+@on_sqlite
+@pytest.mark.parametrize(("flags", "others"), [("00", {}), ("02", {}), ("00", {"baggage": "user=7"})])
+@pytest.mark.parametrize("sampler", [ParentBased(ALWAYS_ON), ALWAYS_ON], ids=["parent-based", "own"])
+async def test_the_sampler_decides_about_the_attempt_of_an_unsampled_submit(
+    harness: Harness, flags: str, others: dict[str, str], sampler: Sampler
+) -> None:
+    traces, seen = Traces(sampler), list[dict[str, str]]()
+
+    @harness.handler("work")
+    async def work() -> None:
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier)
+        seen.append(carrier)
+        with traces.tracer.start_as_current_span("work"):
+            pass
+
+    headers = {"traceparent": f"{PARENT.removesuffix('01')}{flags}", **others}
+    await harness.submit("work", headers=json.dumps(headers))
+    await harness.work()
+    names = {span.name for span in traces.spans}
+    if sampler is ALWAYS_ON:
+        assert names == {"work", "wait default", "process work", "settle work"}
+    else:
+        assert names == set()
+        (carrier,) = seen
+        version, trace_id, _, carried = carrier.pop("traceparent").split("-")
+        assert (f"{version}-{trace_id}", int(carried, 16) & 1, carrier) == (PARENT[:35], 0, others)
 
 
 class Broken(SpanProcessor):
