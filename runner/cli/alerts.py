@@ -178,7 +178,6 @@ def _row(alert: Alert, records: AlertRecords) -> FiringAlert:
 COLUMNS: tuple[Column[FiringAlert], ...] = (
     Column("SEVERITY", lambda row: row.alert.severity, fixed=True),
     Column("ALERT", lambda row: row.alert.name),
-    Column("PROBLEM", lambda row: row.alert.sentence),
 )
 
 
@@ -189,7 +188,9 @@ def _print(rows: list[FiringAlert], silences: list[Silence], at: datetime) -> No
         has_silence = any(row.silence for row in rows)
         print_table([COLUMNS[0], since, *([silenced] if has_silence else []), *COLUMNS[1:]], rows)
         for row in rows:
-            print_line(f"{row.alert.name}: {row.alert.advice}", style="dim")
+            print_line("")
+            print_line(row.alert.sentence, style="bold" if row.silence is None else "")
+            print_line(f"  {row.alert.advice}")
     else:
         print_line("No alert fires.")
     for silence_ in silences:

@@ -28,8 +28,8 @@ def test_an_alert_is_named_with_its_figures_and_its_next_step(cli: Call, store: 
     die(store, 2)
     result = cli("alerts")
     assert result.code == Exit.FIRING
-    assert re.search(r"critical +- +tasks-dead +2 tasks died in the", result.out)
-    assert "tasks-dead: The causes: runner failures since:1h" in result.out
+    assert re.search(r"critical +- +tasks-dead$", result.out, re.MULTILINE)
+    assert "2 tasks died in the last 1h: a.b 2 (threshold 0)\n  The causes: runner failures since:1h." in result.out
     document = cli("alerts", "--json").document
     (alert,) = document["alerts"]
     assert alert["rule"] == "tasks-dead"

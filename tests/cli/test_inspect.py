@@ -71,11 +71,11 @@ def test_no_text_of_the_database_reaches_the_terminal_unsanitized(cli: Call, sto
         "stall": block,
     }
     store.use(lambda database: add_runner(database, **values))
-    looks = [("tasks",), ("show", id), ("show", id, "--reveal"), ("stats",), ("runners",), ("check",)]
+    looks = [("tasks",), ("show", id), ("show", id, "--reveal"), ("stats",), ("runners",), ("check",), ("alerts",)]
     looks += [("retry", f"id:{id}", "--dry-run"), ("terminate", "99"), ("tasks", "--json"), ("show", id, "--json")]
     looks += [("why", id), ("why", id, "--json"), ("reports",), ("reports", "--csv"), ("reports", "--json")]
     looks += [("failures",), ("failures", "--traceback"), ("failures", "--json"), ("audit",), ("audit", "--json")]
-    looks += [("stats", "--json"), ("retry", f"id:{id}", "--dry-run", "--json")]
+    looks += [("alerts", "--json"), ("stats", "--json"), ("retry", f"id:{id}", "--dry-run", "--json")]
     for look in looks:
         result = cli(*look)
         assert not FORBIDDEN.search(result.out + result.err), look
