@@ -17,7 +17,7 @@ from runner.operations.edit_values import edit_objection
 from runner.operations.targets import is_last, objection
 from runner.operations.unique_keys import ANOTHER, key_conflicts
 from runner.queries.counting import Count
-from runner.queries.rows import as_int, as_text, moment, number, readable, text
+from runner.queries.rows import from_row, readable
 from runner.queries.task_list.row import STORED, TaskRow, displayed_state, task_rows
 from runner.queries.task_list.search import find
 
@@ -130,22 +130,5 @@ async def _outlines(tx: Transaction, ids: Sequence[int]) -> list[Outline]:
         columns: list[Any] = readable(tx, [table.c[name] for name in Outline._fields if name in table.c])
         columns.append(displayed_state(tx.tables, table).label("shown"))
         rows = await tx.execute(sa.select(*columns).where(tx.dialect.one_of(table.c.id, ids)))
-        outlines += [_outline(row) for row in rows.mappings()]
+        outlines += [from_row(Outline, row) for row in rows.mappings()]
     return outlines
-
-
-def _outline(row: sa.RowMapping) -> Outline:
-    return Outline(
-        id=row["id"],
-        shown=Shown(row["shown"]),
-        queue=as_text(row["queue"]),
-        attempt=as_int(row["attempt"]),
-        max_attempts=None if row["max_attempts"] is None else as_int(row["max_attempts"]),
-        cancel_requested=row.get("cancel_requested") in (1, True),
-        priority=as_int(row["priority"]),
-        run_at=moment(row["run_at"]),
-        retry=text(row["retry"]),
-        timeout=number(row["timeout"]),
-        expires_at=moment(row["expires_at"]),
-        hosts=as_text(row["hosts"]),
-    )

@@ -20,7 +20,7 @@ from runner.model.task import LIVE, MOVES, State
 from runner.operations.results import LOCK_LIMIT, Conflict, Result, Skipped, Stuck, Target
 from runner.operations.written_rows import write_rows
 from runner.policy.claim_conditions import used_up
-from runner.queries.rows import as_int, as_text, moment, number, readable, text
+from runner.queries.rows import from_row, moment, readable
 from runner.text.stuck_row import holder_text, lock_advice
 
 REQUEUED = tuple(state for state in MOVES["requeue"].sources if state)
@@ -240,42 +240,12 @@ async def read_tasks(tx: Transaction, ids: Sequence[int], *, locked: bool) -> di
                 limited = statement.where(tx.dialect.lock_limit(LOCK_LIMIT)).order_by(table.c.id)
                 statement = limited.with_for_update(skip_locked=True)
             rows = await tx.execute(statement)
-            tasks |= {row["id"]: _locked_task(row) for row in rows.mappings()}
+            tasks |= {row["id"]: from_row(LockedTask, row) for row in rows.mappings()}
     return tasks
 
 
 def _columns(table: sa.Table) -> list[Any]:
     return [table.c[name] for name in LockedTask._fields if name in table.c]
-
-
-def _locked_task(row: sa.RowMapping) -> LockedTask:
-    return LockedTask(
-        id=row["id"],
-        state=State(row["state"]),
-        version=as_int(row["version"]),
-        fence=as_int(row["fence"]),
-        handler=as_text(row["handler"]),
-        attempt=as_int(row["attempt"]),
-        max_attempts=None if row["max_attempts"] is None else as_int(row["max_attempts"]),
-        cancel_requested=row.get("cancel_requested") in (1, True),
-        run_at=moment(row["run_at"]),
-        priority=as_int(row["priority"]),
-        retry=text(row["retry"]),
-        timeout=number(row["timeout"]),
-        payload=as_text(row["payload"]),
-        key=text(row["key"]),
-        unique_key=text(row["unique_key"]),
-        error=text(row["error"]),
-        rescues=as_int(row["rescues"]),
-        interruptions=as_int(row["interruptions"]),
-        blocked_by=as_int(row.get("blocked_by")),
-        expires_at=moment(row["expires_at"]),
-        finished_at=moment(row.get("finished_at")),
-        claimed_at=moment(row["claimed_at"]),
-        runner_id=None if row["runner_id"] is None else as_int(row["runner_id"]),
-        duration=number(row.get("duration")),
-        hosts=as_text(row["hosts"]),
-    )
 
 
 async def change(tx: Transaction, ids: Sequence[int], **values: Any) -> None:

@@ -3,14 +3,14 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import sqlalchemy as sa
 
 from runner.db.schema.task import Condition
 from runner.db.transaction import Transaction
 from runner.queries.counting import Count, capped
-from runner.queries.rows import as_text, moment, readable, text
+from runner.queries.rows import from_row, readable
 from runner.text.document import Flat, JsonProperty, Treatment
 
 
@@ -102,14 +102,14 @@ async def entries(
         oldest = sa.select(table.id).where(*indexed).order_by(table.id.desc()).offset(SCAN_LIMIT - 1).limit(1)
         conditions.append(table.id >= sa.func.coalesce(oldest.scalar_subquery(), 0))
     statement = sa.select(*readable(tx, table)).where(*conditions).order_by(table.id.desc()).limit(limit)
-    return [as_record(row) for row in (await tx.execute(statement)).mappings().all()]
+    return [from_row(AuditRecord, row) for row in (await tx.execute(statement)).mappings().all()]
 
 
 async def audit_record(tx: Transaction, entry: int) -> AuditRecord | None:
     """Read one entry; None if there is none with this id."""
     table = tx.tables.audit
     row = (await tx.execute(sa.select(*readable(tx, table.c)).where(table.c.id == entry))).mappings().one_or_none()
-    return as_record(row) if row else None
+    return from_row(AuditRecord, row) if row else None
 
 
 def undoable(entries: Sequence[AuditRecord]) -> AuditRecord | None:
@@ -121,25 +121,6 @@ def undoable(entries: Sequence[AuditRecord]) -> AuditRecord | None:
     undone = {entry.undo_of for entry in entries}
     changes = (entry for entry in entries if entry.undo_of is None and entry.verb != REVEAL)
     return next((entry for entry in changes if entry.id not in undone), None)
-
-
-def as_record(row: Mapping[Any, Any]) -> AuditRecord:
-    """An entry from a row of `readable` columns."""
-    return AuditRecord(
-        id=row["id"],
-        task_id=row["task_id"],
-        target=text(row["target"]),
-        undo_of=row["undo_of"],
-        at=moment(row["at"]),
-        operator=as_text(row["operator"]),
-        host=as_text(row["host"]),
-        verb=as_text(row["verb"]),
-        reason=text(row["reason"]),
-        before=text(row["before"]),
-        after=text(row["after"]),
-        change_group=text(row["change_group"]),
-        login=text(row["login"]),
-    )
 
 
 CAP = 10_000

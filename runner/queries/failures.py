@@ -13,7 +13,7 @@ from runner.db.types import db_later, db_now, minute_number
 from runner.filter.parse import Filter
 from runner.model.task import MOVES, State
 from runner.queries.counting import Count
-from runner.queries.rows import as_text, moment, readable, text
+from runner.queries.rows import as_text, from_row, moment, readable
 from runner.queries.task_list.compile import conditions
 from runner.queries.task_list.row import TaskRow, displayed_state, task_rows
 from runner.queries.task_list.sources import attempts
@@ -141,19 +141,13 @@ def _with_examples(tx: Transaction, grouped: sa.Subquery, recent: sa.CTE, oldest
 
 
 def _failures(row: Any) -> Failures:
-    return Failures(
-        fingerprint=as_text(row["fingerprint"]),
+    return from_row(
+        Failures,
+        row,
         count=Count(row["count"], bool(row["more"])),
         dead=int(row["deaths"]),
-        tasks=row["tasks"],
         recent=int(row["recent"]),
-        first=moment(row["first"]),
         last=moment(row["ended_at"]),
-        handler=as_text(row["handler"]),
-        error_type=as_text(row["error_type"]),
-        message=as_text(row["message"]),
-        traceback=text(row["traceback"]),
-        task_id=row["task_id"],
     )
 
 

@@ -14,7 +14,7 @@ from runner.db.types import EARLIEST, seconds_until
 from runner.policy.breaker import OpenBreaker
 from runner.policy.claim_policy import LIMITED, PAUSED
 from runner.policy.limits import UNLIMITED, SharedLimits
-from runner.queries.rows import as_text, moment, number, read_time, readable, text, values_of
+from runner.queries.rows import as_text, from_row, moment, number, read_time, readable, text, values_of
 from runner.text.formatting import since
 
 if TYPE_CHECKING:
@@ -180,12 +180,12 @@ async def registries_as_of(
     result = {name: (_as_of(entry.pause, at), entry.limits) for name, entry in present.items()}
     if not audited:
         return result
-    from runner.queries.audit import as_record  # The first data of a program need no audit.
+    from runner.queries.audit import AuditRecord  # The first data of a program need no audit.
 
     table = tx.tables.audit.c
     changes = table.task_id.is_(None) & table.verb.in_(("pause", "resume", "limit"))
     statement = sa.select(*readable(tx, table)).where(changes).order_by(table.id.desc()).limit(MOST_CHANGES)
-    records = [as_record(row) for row in (await tx.execute(statement)).mappings()]
+    records = [from_row(AuditRecord, row) for row in (await tx.execute(statement)).mappings()]
     for limiting in (False, True):
         for name, values in _values_as_of(records, kind, at, limiting=limiting).items():
             pause, limits = result.get(name, (None, UNLIMITED))
@@ -199,13 +199,13 @@ def _values_as_of(
     """The values after the last change up to a moment, or before the first one after it, by name."""
     values: dict[str, Mapping[str, Any]] = {}
     names: set[str] = set()
-    for record in records:  # latest first
-        of_kind, _, name = (record.target or "").partition(" ")
-        if of_kind != kind or (record.verb == "limit") != limiting or record.at is None or name in names:
+    for entry in records:  # latest first
+        of_kind, _, name = (entry.target or "").partition(" ")
+        if of_kind != kind or (entry.verb == "limit") != limiting or entry.at is None or name in names:
             continue
-        if record.at <= at:
+        if entry.at <= at:
             names.add(name)
-        values[name] = values_of(record.after if record.at <= at else record.before)
+        values[name] = values_of(entry.after if entry.at <= at else entry.before)
     return values
 
 

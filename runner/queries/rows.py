@@ -5,16 +5,20 @@ None, zero or a replacement character.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any, TypeVar, get_type_hints
 
 import sqlalchemy as sa
 
 from runner.db.dialects import Dialect
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, instant_from_text
+from runner.model.task import Shown, State
+
+T = TypeVar("T")
 
 
 def readable(source: Transaction | Dialect, columns: Iterable[Any]) -> list[sa.ColumnElement[Any]]:
@@ -69,6 +73,13 @@ def number(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
+def _span(value: Any) -> timedelta | None:
+    try:
+        return None if (seconds := number(value)) is None else timedelta(seconds=seconds)
+    except (OverflowError, ValueError):
+        return None
+
+
 def texts(value: Any) -> tuple[str, ...]:
     """The texts in a JSON array; none for any other value."""
     try:
@@ -76,6 +87,40 @@ def texts(value: Any) -> tuple[str, ...]:
     except (ValueError, RecursionError):
         return ()
     return tuple(item for item in items if isinstance(item, str)) if isinstance(items, list) else ()
+
+
+READERS: Mapping[Any, Callable[[Any], Any]] = {
+    int: as_int,
+    int | None: lambda value: None if value is None else as_int(value),
+    float | None: number,
+    bool: lambda value: value in (1, True),
+    str: as_text,
+    str | None: text,
+    tuple[str, ...]: texts,
+    datetime | None: moment,
+    timedelta | None: _span,
+    State: State,
+    Shown: Shown,
+}
+"""The functions that read a value, by the type of its field."""
+
+
+def from_row(kind: Callable[..., T], row: Mapping[Any, Any], **others: Any) -> T:
+    """A read model from a row of `readable` columns: each field from the column of its name, as its type demands.
+
+    A column that only one of two tables has, such as `finished_at`, reads as NULL from the other one.
+
+    Args:
+        kind: a dataclass or a named tuple.
+        others: values of the fields that are not columns.
+    """
+    values = {name: read(row.get(name)) for name, read in _readers(kind).items() if name not in others}
+    return kind(**values, **others)
+
+
+@cache
+def _readers(kind: Callable[..., Any]) -> Mapping[str, Callable[[Any], Any]]:
+    return {name: READERS[hint] for name, hint in get_type_hints(kind).items() if hint in READERS}
 
 
 def values_of(recorded: str | None) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from runner.policy.selection import stored_buckets
 from runner.queries.counting import lane_heads
 from runner.queries.current_stuck import current_stuck
 from runner.queries.registries import registry_entries
-from runner.queries.rows import as_int, as_text, moment, number, readable, text, texts
+from runner.queries.rows import as_int, as_text, from_row, number, readable, text, texts
 from runner.store.heartbeat import MOST_SUSPECTS, LoopBlock
 from runner.text.document import JsonProperty
 from runner.text.formatting import age
@@ -258,30 +258,13 @@ async def _runners(tx: Transaction, statement: sa.Select[Any]) -> list[RunnerRow
 
 
 def _runner(row: sa.RowMapping) -> RunnerRow:
-    return RunnerRow(
-        id=row["id"],
-        host=as_text(row["host"]),
-        pid=as_int(row["pid"]),
-        version=as_text(row["version"]),
-        started_at=moment(row["started_at"]),
+    return from_row(
+        RunnerRow,
+        row,
         heartbeat_age=-(row["heartbeat"] or 0.0),
         lease=row["lease"] or 0.0,
-        handlers=texts(row["handlers"]),
-        queues=texts(row["queues"]),
-        threaded=texts(row["threaded"]),
-        capacity=as_int(row["capacity"]),
-        threads=as_int(row["threads"]),
-        in_processes=texts(row["in_processes"]),
-        processes=as_int(row["processes"]),
-        running=as_int(row["running"]),
-        running_tasks=row["running_tasks"],
-        command=text(row["command"]),
         abandoned=as_int(row["abandoned_threads"]),
         replaced=as_int(row["replaced_threads"]),
-        claim_order=as_text(row["claim_order"]),
-        polling=as_text(row["polling"]),
-        slice=text(row["slice"]),
-        buckets=text(row["buckets"]),
         cpu=share(row["cpu"]),
         memory=row["memory"] if isinstance(row["memory"], int) and row["memory"] >= 0 else None,
         block=_block(text(row["stall"])),

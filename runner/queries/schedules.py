@@ -17,7 +17,7 @@ from runner.model.task import Shown
 from runner.policy.schedule import parse_rule
 from runner.policy.schedule_ticks import delayed, next_ticks
 from runner.queries.registries import Pause
-from runner.queries.rows import as_int, as_text, moment, number, readable, text
+from runner.queries.rows import as_text, from_row, moment, number, readable, text
 from runner.queries.task_list.row import TaskRow, task_rows
 
 LAST_RUNS = 12
@@ -139,34 +139,21 @@ async def schedules(
 
 
 def _schedule(row: Mapping[Any, Any], runs: Sequence[ScheduleRun], now: datetime) -> ScheduleRow:
-    spec = ScheduleSpec(
-        handler=as_text(row["handler"]),
-        rule=as_text(row["rule"]),
-        timezone=as_text(row["timezone"]),
-        payload=as_text(row["payload"]),
-        options=as_text(row["options"]),
-        misfire=as_text(row["misfire"]),
-        overlap=as_text(row["overlap"]),
-        jitter=number(row["jitter"]) or 0.0,
-        broadcast=row["broadcast"] in (1, True),
-    )
+    spec = from_row(ScheduleSpec, row, jitter=number(row["jitter"]) or 0.0)
     pause = None
     until = moment(row["paused_until"])
     if row["paused_at"] is not None and (until is None or until > now):
         pause = Pause(moment(row["paused_at"]), until, text(row["paused_by"]), text(row["paused_why"]))
     next_at = None if pause is not None else moment(row["next_at"])
-    return ScheduleRow(
-        id=as_text(row["id"]),
+    return from_row(
+        ScheduleRow,
+        row,
         spec=spec,
         next_at=next_at,
         upcoming=() if pause or row["error"] else _upcoming(spec, next_at, runs, now),
-        last_tick=moment(row["last_tick"]),
         pause=pause,
         requested_at=moment(row["run_requested_at"]),
-        module=text(row["module"]),
         edited=_edited(spec, text(row["declared"])),
-        error=text(row["error"]),
-        version=as_int(row["version"]),
         runs=tuple(runs),
     )
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
 from runner.operations.edit_values import FIELDS, Changes, check_values
-from runner.queries.rows import as_text, moment, readable, text
+from runner.queries.rows import as_text, from_row, readable
 
 COLUMNS = ("id", "task_id", "target", "verb", "at", "before", "after")
 
@@ -61,7 +61,10 @@ async def changes_of(tx: Transaction, entries: Iterable[int]) -> list[UndoableCh
     audit = tx.tables.audit
     statement = sa.select(*readable(tx, [audit.c[name] for name in COLUMNS]))
     rows = await tx.execute(statement.where(tx.dialect.one_of(audit.c.id, list(entries))).order_by(audit.c.id.desc()))
-    changes = [_change(row) for row in rows.mappings()]
+    changes = [
+        from_row(UndoableChange, row, before=_values(row["before"]), after=_values(row["after"]))
+        for row in rows.mappings()
+    ]
     undone = await _undone(tx, [change.task_id for change in changes if change.task_id is not None])
     return [change._replace(undone_by=undone.get(change.id)) for change in changes]
 
@@ -87,18 +90,6 @@ async def _undone(tx: Transaction, tasks: Sequence[int]) -> dict[int, int]:
     is_undo = tx.dialect.one_of(audit.c.task_id, tasks) & audit.c.undo_of.is_not(None)
     rows = await tx.rows(sa.select(audit.c.undo_of, audit.c.id).where(is_undo))
     return {row.undo_of: row.id for row in rows}
-
-
-def _change(row: sa.RowMapping) -> UndoableChange:
-    return UndoableChange(
-        id=row["id"],
-        task_id=row["task_id"],
-        target=text(row["target"]),
-        verb=as_text(row["verb"]),
-        at=moment(row["at"]),
-        before=_values(row["before"]),
-        after=_values(row["after"]),
-    )
 
 
 def _values(value: Any) -> Mapping[str, Any]:

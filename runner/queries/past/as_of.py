@@ -19,13 +19,13 @@ from runner.errors import InvalidInput, InvalidMoment, TaskNotFound
 from runner.filter.parse import Filter
 from runner.model.task import FINAL, Shown, State
 from runner.policy.limits import UNLIMITED, SharedLimits
-from runner.queries.audit import as_record, entries
+from runner.queries.audit import AuditRecord, entries
 from runner.queries.counting import Count
 from runner.queries.health import reads_audit
 from runner.queries.past.reconstruction import Evidence, PastTask, past_task
 from runner.queries.registries import Pause, registries_as_of
 from runner.queries.reports import Flow, flows_between
-from runner.queries.rows import as_text, moment, readable
+from runner.queries.rows import as_text, from_row, moment, readable
 from runner.queries.task_list.compile import matcher
 from runner.queries.task_list.row import SHORT, TaskRow
 from runner.queries.task_list.search import last_id
@@ -316,7 +316,7 @@ async def _read_evidence(tx: Transaction, ids: Sequence[int], *, audited: bool) 
     if audited:
         statement = sa.select(*readable(tx, audit.c)).order_by(audit.c.id)
         for row in await _of(tx, statement, audit.c.task_id, ids):
-            changes[row["task_id"]].append(as_record(row))
+            changes[row["task_id"]].append(from_row(AuditRecord, row))
     return {id: Evidence(row, attempts[id], changes[id], dependencies[id]) for id, row in rows.items()}
 
 

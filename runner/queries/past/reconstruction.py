@@ -18,8 +18,8 @@ from runner.db.types import LATEST
 from runner.model.outcome import RUNNER_LOST
 from runner.model.task import MOVES, Shown, State
 from runner.queries.audit import AuditRecord
-from runner.queries.rows import as_int, as_text, moment, number, read_time, text, values_of
-from runner.queries.task_list.row import TaskRow, task_row
+from runner.queries.rows import as_int, as_text, from_row, moment, number, read_time, text, values_of
+from runner.queries.task_list.row import TaskRow
 from runner.text.document import Flat
 
 EDITABLE = ("priority", "max_attempts", "key", "hosts", "expires_at")
@@ -130,7 +130,7 @@ def past_task(evidence: Evidence, at: datetime, states: Sequence[str] = ()) -> P
         "rescues": 0,
     }
     parents = history.open_parents(at) if phase.state is State.BLOCKED else ()
-    return PastTask(task_row({**values, "blocked_by": len(parents)}), word, parents)  # type: ignore[arg-type]
+    return PastTask(from_row(TaskRow, values | {"blocked_by": len(parents)}), word, parents)
 
 
 def _shown(phase: _Phase, run_at: datetime | None, at: datetime, unrecorded: bool) -> tuple[str, Shown]:

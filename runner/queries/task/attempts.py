@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
 from runner.errors import TaskNotFound
-from runner.queries.rows import as_int, as_text, moment, number, readable, text
+from runner.queries.rows import as_int, as_text, from_row, moment, number, readable, text
 from runner.text import formatting
 from runner.text.document import Treatment
 from runner.text.redact import mask
@@ -61,7 +61,7 @@ async def attempts_of(tx: Transaction, id: int) -> list[Attempt]:
     attempt = tx.tables.attempt
     statement = sa.select(*readable(tx, attempt.c)).where(attempt.c.task_id == id).order_by(attempt.c.fence.desc())
     rows = (await tx.execute(statement.limit(MOST_ATTEMPTS))).mappings().all()
-    return [_attempt(row) for row in reversed(rows)]
+    return [from_row(Attempt, row) for row in reversed(rows)]
 
 
 async def last_rule(tx: Transaction, id: int, attempt: int) -> str:
@@ -70,31 +70,6 @@ async def last_rule(tx: Transaction, id: int, attempt: int) -> str:
     statement = sa.select(column.attempt, column.rule).where(column.task_id == id).order_by(column.fence.desc())
     row = next(iter(await tx.rows(statement.limit(1))), None)
     return as_text(row.rule) if row is not None and row.rule and row.attempt == attempt else ""
-
-
-def _attempt(row: sa.RowMapping) -> Attempt:
-    return Attempt(
-        attempt=as_int(row["attempt"]),
-        fence=row["fence"],
-        started_at=moment(row["started_at"]),
-        ended_at=moment(row["ended_at"]),
-        runner_id=row["runner_id"],
-        host=text(row["host"]),
-        verb=as_text(row["verb"]),
-        error_type=as_text(row["error_type"]),
-        message=as_text(row["message"]),
-        traceback=text(row["traceback"]),
-        fingerprint=as_text(row["fingerprint"]),
-        delay=_span(number(row["delay"])),
-        rule=text(row["rule"]),
-    )
-
-
-def _span(seconds: float | None) -> timedelta | None:
-    try:
-        return None if seconds is None else timedelta(seconds=seconds)
-    except (OverflowError, ValueError):
-        return None
 
 
 MOST_LINES = 10_000

@@ -21,7 +21,7 @@ from runner.queries.audit import AuditRecord, audit
 from runner.queries.breakers import breakers
 from runner.queries.health import reads_audit
 from runner.queries.registries import Pause, pauses
-from runner.queries.rows import as_int, as_text, moment, number, readable, text, texts
+from runner.queries.rows import as_int, as_text, from_row, moment, readable, text
 from runner.queries.runners import RunnerRow, runner_of
 from runner.queries.stuck_rows import stuck_of
 from runner.queries.task.attempts import (
@@ -37,7 +37,7 @@ from runner.queries.task.attempts import (
     progress_of,
 )
 from runner.queries.task.dependency_tree import DependencyTree, dependency_tree
-from runner.queries.task_list.row import TaskRow, displayed_state, one_task, same_key_tasks, task_row
+from runner.queries.task_list.row import TaskRow, displayed_state, one_task, same_key_tasks
 from runner.store.unique import is_key_held
 from runner.text import formatting
 from runner.text.document import Flat, Treatment
@@ -198,32 +198,24 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         TaskNotFound: neither the live table nor the history has a task with this id.
     """
     row = await _row(tx, id)
-    task, now = task_row(row), await clock(tx)
+    task, now = from_row(TaskRow, row), await clock(tx)
     retry = text(row["retry"])
     handler_retry = None if retry is not None else default_retry or await _stored_retry(tx, task.handler)
     all_pauses = await pauses(tx)
     reads_log = await reads_audit(tx)
     waits = task.state is State.WAITING
     opened = await breakers(tx, task.handler, only_open=True) if waits else []
-    return TaskDetail(
+    return from_row(
+        TaskDetail,
+        row,
         task=task,
-        error=text(row["error"]),
-        payload=as_text(row["payload"]),
-        result=text(row.get("result")),
         retry=retry,
         handler_retry=handler_retry,
-        timeout=number(row["timeout"]),
-        tags=texts(row["tags"]),
-        headers=text(row["headers"]),
-        submitted_by=text(row["submitted_by"]),
-        deadline_at=moment(row.get("deadline_at")),
-        started_at=moment(row.get("started_at")),
         attempts=tuple(await attempts_of(tx, id)),
         audit=tuple(reversed(await audit(tx, task_id=id, limit=MOST_ATTEMPTS))) if reads_log else (),
         next_runs=forecast(task, retry or handler_retry, now),
         runner=await runner_of(tx, task.runner_id) if task.state is State.RUNNING else None,
         at=now,
-        bucket=as_int(row["bucket"]),
         unique=await unique_key(tx, id, task.handler, key) if (key := text(row["unique_key"])) is not None else None,
         queue_pause=all_pauses.queues.get(task.queue),
         handler_pause=all_pauses.handlers.get(task.handler),

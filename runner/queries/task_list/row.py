@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from runner.db.schema import Tables, is_state
 from runner.db.transaction import Transaction
 from runner.model.task import Shown, State
-from runner.queries.rows import as_int, as_text, moment, number, readable, text
+from runner.queries.rows import as_text, from_row, readable
 from runner.queries.task_list.sources import live_states
 from runner.text.document import JsonProperty
 from runner.text.sanitize import count_noun
@@ -106,7 +106,9 @@ async def task_rows(tx: Transaction, ids: Sequence[int]) -> list[TaskRow]:
         The existing tasks, in the order of `ids`.
     """
     tasks = {
-        row["id"]: task_row(row) for table in (tx.tables.task, tx.tables.history) for row in await _read(tx, table, ids)
+        row["id"]: from_row(TaskRow, row)
+        for table in (tx.tables.task, tx.tables.history)
+        for row in await _read(tx, table, ids)
     }
     return [tasks[id] for id in ids if id in tasks]
 
@@ -162,37 +164,6 @@ def displayed_state(tables: Tables, table: sa.Table) -> sa.ColumnElement[str]:
     order = (Shown.LOST, Shown.RUNNING, Shown.BLOCKED, Shown.READY, Shown.RETRYING)
     cases = [(states[shown], sa.literal_column(f"'{shown.value}'", sa.Text)) for shown in order]
     return sa.case(*cases, else_=sa.literal_column(f"'{Shown.SCHEDULED.value}'", sa.Text))
-
-
-def task_row(row: sa.RowMapping) -> TaskRow:
-    """A list row from a row of `readable` columns."""
-    return TaskRow(
-        id=row["id"],
-        shown=Shown(row["shown"]),
-        version=as_int(row["version"]),
-        queue=as_text(row["queue"]),
-        handler=as_text(row["handler"]),
-        key=text(row["key"]),
-        tenant=text(row["tenant"]),
-        priority=as_int(row["priority"]),
-        attempt=as_int(row["attempt"]),
-        max_attempts=None if row["max_attempts"] is None else as_int(row["max_attempts"]),
-        rescues=as_int(row["rescues"]),
-        run_at=moment(row["run_at"]),
-        submitted_at=moment(row["submitted_at"]),
-        claimed_at=moment(row["claimed_at"]),
-        finished_at=moment(row.get("finished_at")),
-        duration=number(row.get("duration")),
-        runner_id=row["runner_id"],
-        host=text(row["host"]),
-        cancel_requested=row.get("cancel_requested") in (1, True),
-        error=text(row["error"]),
-        blocked_by=as_int(row.get("blocked_by")),
-        interruptions=as_int(row["interruptions"]),
-        expires_at=moment(row["expires_at"]),
-        hosts=as_text(row["hosts"]),
-        hosts_until=moment(row["hosts_until"]),
-    )
 
 
 MOST_SAME_KEY = 5

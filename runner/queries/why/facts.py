@@ -23,12 +23,12 @@ from runner.queries.audit import AuditRecord, audit
 from runner.queries.counting import Count
 from runner.queries.limits import limit_usages
 from runner.queries.registries import Pauses, RegistryEntry, entry, pauses
-from runner.queries.rows import as_int, as_text, moment, readable
+from runner.queries.rows import as_int, as_text, from_row, moment, readable
 from runner.queries.runners import RunnerRow, SlotKind, runner_of, runners
 from runner.queries.stuck_rows import stuck_on, with_sessions
 from runner.queries.task.attempts import last_rule
 from runner.queries.task.parents import Parent, parents
-from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_row, task_rows
+from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_rows
 from runner.queries.why.ahead import ahead, arrivals, pace, suspects_ahead
 from runner.store.claim.survey import MANY, survey
 from runner.text.hosts import admits
@@ -154,7 +154,7 @@ async def read_facts(tx: Transaction, id: int, cap: int = CAP) -> Facts:
     """
     row = await _row(tx, id)
     facts = Facts(
-        task_row(row),
+        from_row(TaskRow, row),
         await clock(tx),
         frozenset(name.removeprefix(MET) for name, met in row.items() if name.startswith(MET) and not met),
         bool(row["later"]),
