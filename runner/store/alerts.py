@@ -22,9 +22,6 @@ SLACK = 0.25
 ABSENT = 3
 """Periods without an alert after which it is over, so that one that comes and goes sends one notice."""
 
-REMIND = 86_400.0
-"""Seconds after which an alert that still fires sends its notice again."""
-
 KEPT = 30 * 86_400.0
 """Seconds for which a resolved alert keeps its row."""
 
@@ -33,7 +30,7 @@ class AlertChanges(NamedTuple):
     """The alerts whose notices this evaluation sends.
 
     Args:
-        fired: those that began, whose silence has ended, or that fire for another day.
+        fired: those that began, or whose silence has ended.
         resolved: those that are over, and sent a notice when they began.
     """
 
@@ -108,7 +105,7 @@ async def _fired(tx: Transaction, names: Sequence[str]) -> list[AlertRecord]:
     audible = [name for name in names if name.partition(":")[0] not in covered]
     if not audible:
         return []
-    is_new = alert.c.notified_at.is_(None) | (alert.c.notified_at < db_later(db_now(), -REMIND))
+    is_new = alert.c.notified_at.is_(None)
     conditions = (tx.dialect.one_of(alert.c.name, audible), alert.c.since.is_not(None), alert.c.resolved_at.is_(None))
     silent = alert.c.silenced_until.is_not(None) & in_force
     change = sa.update(alert).where(*conditions, is_new, ~silent).values(notified_at=db_now())

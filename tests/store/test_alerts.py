@@ -66,12 +66,6 @@ async def test_an_alert_that_begins_again_sends_its_notice_again(database: Datab
     assert again.fired[0].since >= first.fired[0].since
 
 
-async def test_an_alert_that_fires_for_another_day_sends_its_notice_again(database: Database) -> None:
-    await evaluate(database, LATE)
-    await age(database, "notified_at", seconds=86_500)
-    assert names(await evaluate(database, LATE)) == ([LATE.name], [])
-
-
 @pytest.mark.parametrize("name", [LATE.name, "queue-late"])
 async def test_a_silenced_alert_sends_its_notice_when_the_silence_ends(database: Database, name: str) -> None:
     await evaluate(database, DEAD)  # else its queue would be unknown
