@@ -19,12 +19,14 @@ class CliCommand(NamedTuple):
     Args:
         group: the heading in the help.
         place: the module of runner.cli with a function of this name; empty for the module of the same name.
+        reads: the actions that change nothing, the default one first, of a command with others.
     """
 
     name: str
     group: str
     help: str
     place: str = ""
+    reads: tuple[str, ...] = ()
 
     @property
     def module(self) -> str:
@@ -44,19 +46,25 @@ CLI_COMMANDS = (
     CliCommand("work", RUN, "Run tasks until stopped."),
     CliCommand("metrics", RUN, "Print the metrics of the database for Prometheus, or serve them."),
     CliCommand("submit", RUN, "Submit a task, or a file of tasks."),
+    CliCommand("mcp", RUN, "Offer the commands to an assistant, over the Model Context Protocol."),
     CliCommand("tasks", INSPECT, "List the tasks that match a filter."),
     CliCommand("show", INSPECT, "Show everything about one task, its log or its stack."),
     CliCommand("why", INSPECT, "Explain why tasks are not running."),
     CliCommand("stats", INSPECT, "Summarize the queues: states, ages, rates."),
-    CliCommand("runners", INSPECT, "List, drain or resize runners."),
-    CliCommand("schedules", INSPECT, "List, preview, add, edit, pause, run, free or delete schedules."),
+    CliCommand("runners", INSPECT, "List, drain or resize runners.", reads=("list",)),
+    CliCommand(
+        "schedules",
+        INSPECT,
+        "List, preview, add, edit, pause, run, free or delete schedules.",
+        reads=("list", "show", "preview"),
+    ),
     CliCommand("reports", INSPECT, "Report success, attempts, durations and volume over a period."),
     CliCommand("capacity", INSPECT, "Report when each queue is drained, or simulate other settings."),
     CliCommand("incident", INSPECT, "Report an incident as Markdown, ready to paste."),
-    CliCommand("alerts", INSPECT, "List the alerts that fire, or silence them."),
+    CliCommand("alerts", INSPECT, "List the alerts that fire, or silence them.", reads=("list",)),
     CliCommand("failures", INSPECT, "Group failed attempts by cause."),
     CliCommand("audit", INSPECT, "List the changes: who, when and why."),
-    CliCommand("views", INSPECT, "List, show, save or delete saved filters."),
+    CliCommand("views", INSPECT, "List, show, save or delete saved filters.", reads=("show",)),
     CliCommand("retry", OPERATE, "Run tasks again now."),
     CliCommand("terminate", OPERATE, "Terminate tasks: waiting ones now, running ones by request."),
     CliCommand("delay", OPERATE, "Postpone tasks."),

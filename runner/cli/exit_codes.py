@@ -14,6 +14,7 @@ from typing import Self, TextIO
 
 from cyclopts import CycloptsError, UnusedCliTokensError
 
+from runner.cli.capture import CAPTURE
 from runner.errors import RunnerError
 from runner.filter.fields import FIELDS
 from runner.resource_limits import reached_limit
@@ -174,6 +175,9 @@ def _negation_hint(message: str) -> str:
 
 def print_stderr(text: str) -> None:
     """Print to standard error, sanitized and redacted, unless the stream is gone or its reader reads nothing."""
+    if (capture := CAPTURE.get()) is not None:
+        capture.messages.append(clean(mask(text), _LONGEST_MESSAGE, newlines=True))
+        return
     try:
         if accepts(sys.stderr):
             print(clean(mask(text), _LONGEST_MESSAGE, newlines=True), file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
+from runner.cli.capture import CAPTURE
 from runner.cli.exit_codes import print_stderr
 from runner.db.connect import LOCK_OBSERVERS, driver_threads_ended
 from runner.db.database import Database
@@ -97,7 +98,8 @@ async def open_unchecked(settings: Settings, *, must_exist: bool = False) -> Asy
     """
     if must_exist:
         settings.url.require_file()
-    database = Database.of(settings)
+    capture = CAPTURE.get()
+    database = Database.of(settings, read_only=capture is not None and capture.read_only)
     notice = LockNotice(str(database.url))
     LOCK_OBSERVERS.append(notice)
     try:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from runner.cli.capture import CAPTURE
 from runner.text.columns import Column, cells
 from runner.text.document import plain
 from runner.text.sanitize import clean
@@ -89,6 +90,9 @@ def print_json(document: object, *, reveal: bool = False) -> None:
         document: an instance of a class in DOCUMENTS of the command.
         reveal: include secrets instead of masking them.
     """
+    if (capture := CAPTURE.get()) is not None:
+        capture.documents.append(plain(document, reveal=reveal))
+        return
     # A terminal without UTF-8 would get other characters than those of the document.
     escapes = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     text = json.dumps(plain(document, reveal=reveal), ensure_ascii=escapes, indent=2)

@@ -4,6 +4,7 @@ import getpass
 import os
 import socket
 from collections.abc import Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -13,12 +14,17 @@ from runner.model.text_limits import FAILED_HOST
 LOCAL_TIME = Path("/etc/localtime")
 
 
+ASSISTANT: ContextVar[str] = ContextVar("assistant", default="")
+"""The name of the assistant that acts for the operator; empty without one."""
+
+
 def operator() -> str:
-    """The name of the user who runs this process."""
+    """The name of the user who runs this process, and of the assistant that acts for them."""
     try:
-        return getpass.getuser()
+        user = getpass.getuser()
     except (OSError, KeyError):  # a process of a user without a name
-        return "unknown"
+        user = "unknown"
+    return f"{user} via {assistant}" if (assistant := ASSISTANT.get()) else user
 
 
 def host() -> str:
