@@ -16,7 +16,7 @@ from runner.handlers.dependencies import Parent, ParentHandler, declared
 from runner.handlers.functions import signature_of
 from runner.handlers.options import CALL_OPTIONS, read_options
 from runner.handlers.outcome_rules import OnError, OnNone
-from runner.handlers.registry import REGISTRY, ExecutorKind, Handler, Options, parse_memory
+from runner.handlers.registry import REGISTRY, Handler, Options, parse_memory
 from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
 from runner.model.task import NewTask, OnFailure
@@ -209,7 +209,7 @@ def handler(  # noqa: D417, PLR0913 - one argument per task option
     limit_per_tenant: int | None = None,
     limit_per_runner: int | None = None,
     rate: str | None = None,
-    executor: ExecutorKind | None = None,
+    executor: str | None = None,
     memory_limit: str | int | None = None,
     breaker: str | Breaker | None = None,
 ) -> _Decorator:
@@ -231,7 +231,7 @@ def handler(  # noqa: D417, PLR0913 - one argument per task option
         limit, limit_per_tenant: maximum number of its tasks that run at once over all runners; operators can change it.
         limit_per_runner: maximum number of its tasks in one runner, which leaves the other slots to other handlers.
         rate: maximum rate of starts over all runners, such as 5/s or 100/min; an operator can change it.
-        executor: "process" for a process of its own; None for the event loop or a thread, by the kind of function.
+        executor: "process", or a name of the setting executors; None for the event loop or a thread, by the function.
         memory_limit: maximum private memory of its process: text ("512m") or bytes; Linux only.
         breaker: number of failures after which its tasks wait, such as 10/min, or a Breaker; None for never.
 

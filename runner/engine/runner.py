@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.db.connector import Connector
 from runner.db.database import Database
@@ -45,6 +45,7 @@ from runner.errors import DatabaseRefused, DatabaseUnavailable, LockNotReleased,
 from runner.handlers.registry import Handler, process_slots
 from runner.log_faults import contain_log_handlers
 from runner.policy.claim_order import parse_order
+from runner.policy.executor_spec import ExecutorSpec, external_executors
 from runner.policy.polling import parse_poll_mode, parse_scans
 from runner.policy.retry import BackOff
 from runner.policy.selection import load_slices, parse_slice, select_handlers, selection_of
@@ -56,6 +57,9 @@ from runner.store.heartbeat import HeartbeatReply
 from runner.text.formatting import outcome_counts
 from runner.text.sanitize import count_noun
 from runner.text.stuck_row import lock_text
+
+if TYPE_CHECKING:
+    from runner.engine.external.connections import ExternalExecutors
 
 log = logging.getLogger("runner")
 
@@ -116,11 +120,15 @@ class Engine:
         self.schema_watch = SchemaWatch(self.database)
         self.scheduler = Scheduler(self.database, handlers, settings, events)
         processes = process_slots(settings.processes, handlers)
-        in_flight = InFlight(settings.concurrency, settings.threads, settings.prefetch, processes)
+        executors = external_executors(settings.executors, handlers)
+        in_flight = InFlight(settings.concurrency, settings.threads, settings.prefetch, processes, executors)
         own_identity = identity(handlers, settings, in_flight)._replace(schedules=self.scheduler.fingerprints)
         lease, interval = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
         self.lease = Lease(self.database, lease, own_identity, interval)
-        self.worker = Worker(settings, self.database, self.lease, in_flight, self.resources, stuck, events)
+        self.external = _connect_to(executors, in_flight, self.lease, events) if executors else None
+        self.worker = Worker(
+            settings, self.database, self.lease, in_flight, self.resources, stuck, events, self.external
+        )
         events.subscribe(LimitReached, self._bear_limit)
         events.subscribe(AttemptsEnded, self._end_limit)
         self.rescue_loop = RescueLoop(self.database, self.lease, lease, events, stuck)
@@ -146,15 +154,8 @@ class Engine:
         self.commands = CommandReceiver(self.lease, self.worker, self.stop)
         self._maintenance = Maintenance(self.database, settings, self._stop.is_set, stuck)
         self._expiry = Expiry(self.database, events, self._stop.is_set, stuck)
-        self.completion = Completion(
-            self._pending,
-            self.worker,
-            self.claimer,
-            self.dependency_resolver,
-            self.resources,
-            self._expiry,
-            self.stop,
-        )
+        parts = self.worker, self.claimer, self.dependency_resolver, self.resources, self._expiry
+        self.completion = Completion(self._pending, *parts, self.stop)
 
     async def _pending(self) -> Pending:
         who, selection = self.claimer.claimant, selection_of(self.settings.slice, self.settings.buckets)
@@ -233,6 +234,7 @@ class Engine:
             "the settle buffer": self.worker.buffer.run,
             "the dependency resolver": self.dependency_resolver.run,
             "the notifier": partial(notifications, self.database, self.settings, wake),
+            **({"the external executors": self.external.run} if self.external is not None else {}),
         }
         self._ending = False
         # Not a TaskGroup, which would wrap the error of the block in an ExceptionGroup.
@@ -370,6 +372,8 @@ class Engine:
         await self.metrics.write_times(self.database, self.lease.id)
         await self.commands.execute()
         await self.lease.enter_rest()
+        if self.external is not None:
+            await self.external.store()
         if self.lease.declared_lost and not self.stopping:
             await self._register()
         if not self.stopping:
@@ -435,3 +439,11 @@ def _own_parts(
     from runner.alerts.built_in import with_alerts
 
     return with_alerts(settings, selected, resources)
+
+
+def _connect_to(
+    specs: Mapping[str, ExecutorSpec], in_flight: InFlight, lease: Lease, events: Events
+) -> "ExternalExecutors":
+    from runner.engine.external.connections import ExternalExecutors  # most runners have none
+
+    return ExternalExecutors(specs, in_flight, lease, events)

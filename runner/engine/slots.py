@@ -3,7 +3,7 @@
 import time
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
@@ -236,6 +236,44 @@ class Slots:
         self.look_ahead.ends += 1
 
 
+SHORT = 0.1
+"""Seconds of a mean run time below which each slot of an external executor receives its next task early."""
+
+
+class ExternalSlots(Slots):
+    """The slots of an external executor: none while its cluster is not available.
+
+    The way to a worker and back takes milliseconds. So a worker has the next short task while it runs one.
+    """
+
+    mean = inf
+    """The mean run time of recent tasks in seconds."""
+
+    @property
+    def ahead(self) -> int:
+        """The tasks that workers receive early; a task must not wait behind a long one."""
+        return self.size if self.mean < SHORT else 0
+
+    def note_run(self, seconds: float) -> None:
+        """Record the run time of a task."""
+        self.mean = seconds if self.mean == inf else 0.9 * self.mean + 0.1 * seconds
+
+    def room(self) -> int:
+        """Return the number of tasks to claim; none without slots."""
+        return super().room() + self.ahead if self.size else 0
+
+    def to_claim(self, batch: int) -> int:
+        """Return the number of tasks to claim now; none without slots."""
+        return min(batch, max(0, super().to_claim(batch)) + self.ahead, max(0, self.room())) if self.size else 0
+
+    def next(self) -> Running | None:
+        """Return the next task and occupy a slot for it, or a place behind one; None without either or a task."""
+        if self.in_use >= self.size + self.ahead or not self.waiting:
+            return None
+        self.in_use += 1
+        return self.waiting.popleft()
+
+
 @dataclass(eq=False)
 class ProcessSlots(Slots):
     """The slots for process handlers, and the waiting tasks that processes have received before a slot is free."""
@@ -282,16 +320,22 @@ class InFlight:
         thread_slots: number of slots for plain functions, in threads.
         ahead: maximum number of prefetched tasks per pool.
         process_slots: number of slots for process handlers; 0 if the runner has none.
+        external: the names of the external executors, which have no slots until they are connected.
     """
 
-    def __init__(self, async_slots: int, thread_slots: int, ahead: int, process_slots: int = 0) -> None:
+    def __init__(
+        self, async_slots: int, thread_slots: int, ahead: int, process_slots: int = 0, external: Iterable[str] = ()
+    ) -> None:
         self.on_loop = Slots("async", async_slots, look_ahead=LookAhead(most=ahead))
         self.in_threads = Slots("threads", thread_slots, look_ahead=LookAhead(most=ahead))
         self.in_processes = ProcessSlots("processes", process_slots, look_ahead=LookAhead(most=ahead))
+        self.external = {name: ExternalSlots(name, 0, look_ahead=LookAhead(most=ahead)) for name in external}
+        """The slots of each external executor, by its name."""
         self.pools: tuple[Slots, ...] = (
             self.on_loop,
             self.in_threads,
             *((self.in_processes,) if process_slots else ()),
+            *self.external.values(),
         )
         self.tasks: dict[int, Running] = {}
         self.claims: set[Claim] = set()
@@ -306,6 +350,8 @@ class InFlight:
         """Return the pool of a handler."""
         if handler.in_process:
             return self.in_processes
+        if handler.external is not None:
+            return self.external[handler.external]
         return self.on_loop if handler.is_async else self.in_threads
 
     def add(

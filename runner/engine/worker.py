@@ -49,6 +49,8 @@ from runner.store.settle import Settled, Settlement
 from runner.text.sanitize import count_noun, one_line
 
 if TYPE_CHECKING:
+    from runner.engine.external.attempts import ExternalAttempts
+    from runner.engine.external.connections import ExternalExecutors
     from runner.engine.processes.attempt import ProcessAttempts
 
 log = logging.getLogger("runner")
@@ -85,6 +87,7 @@ class Worker:
         in_flight: the claimed tasks, and the slots.
         resources: the resources, the middleware and the hooks.
         events: receives the claimed tasks, and their ends.
+        external: the external executors; None if no handler uses one.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Worker:
         resources: RunnerResources,
         stuck: StuckRows,
         events: Events,
+        external: "ExternalExecutors | None" = None,
     ) -> None:
         self._settings, self._lease, self.in_flight = settings, lease, in_flight
         self._hooks, self._middleware = resources.hooks, resources.middleware
@@ -119,6 +123,7 @@ class Worker:
             resources.middleware,
             self.notes.begin,
             self._open_processes,
+            open_external=None if external is None else partial(self._open_external, external),
             ask_server=lambda running: hung_server(running, database),
         )
         self.meter = ResourceMeter(self.executor.process_ids)
@@ -328,6 +333,20 @@ class Worker:
             self.executor.hung_server,
         )
 
+    def _open_external(self, executors: "ExternalExecutors") -> "ExternalAttempts":
+        from runner.engine.external.attempts import ExternalAttempts  # most runners have no external executors
+
+        executors.attempts = ExternalAttempts(
+            self._settings,
+            executors.find,
+            executors.next_number,
+            self._parent_results,
+            self._middleware,
+            self.executor.limit,
+            self.executor.hung_server,
+        )
+        return executors.attempts
+
     def _finish_in_tx(self, running: Running, outcome: Outcome, took: float) -> None:
         """Remove a task that its handler completed in its own transaction; a later failure changes nothing."""
         task = running.task
@@ -354,7 +373,7 @@ class Worker:
         options = running.handler.defaults
         effect = _effect(options.breaker, outcome, running) if options.breaker else ""
         plan = options.retry or self._retry
-        running.slots.look_ahead.busy += (duration or 0.0) / running.slots.size
+        running.slots.look_ahead.busy += (duration or 0.0) / max(1, running.slots.size)
         noted = running.notes is not None
         headers = task.headers if running.has_new_headers else None
         values = outcome, duration, plan, effect, task.address, noted, headers

@@ -77,6 +77,13 @@ class PackageMissing(ConfigurationError):
     """The package {package} is not installed, and {use} needs it. Run: pip install 'tasktui[{extra}]'{instead}."""
 
 
+class UnknownExecutor(ConfigurationError):
+    """
+    Handler {handler} has executor={executor!r}, which is not in the setting executors. Known are {known}. Add it there,
+    such as {executor}=dask:tcp://scheduler:8786.
+    """
+
+
 class WouldBlock(ConfigurationError):
     """{call}() would block the running event loop. Use this instead: await {instead}(...)."""
 
@@ -373,8 +380,8 @@ class NoTransaction(StoreError):
 
 class TransactionInProcess(StoreError):
     """
-    Task {id} runs in a process of its own, where ctx.transaction() is not available. Open a transaction of your own,
-    or remove executor="process" from the handler.
+    Task {id} runs outside of its runner, where ctx.transaction() is not available. Open a transaction of your own, or
+    remove executor="{executor}" from the handler.
     """
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from math import inf
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol
 
 from runner.errors import (
     DuplicateHandler,
@@ -33,7 +33,10 @@ log = logging.getLogger("runner")
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 
-ExecutorKind: TypeAlias = Literal["async", "thread", "process"]
+OWN_EXECUTORS = ("async", "thread", "process")
+"""The executors of a runner itself; any other name is that of an external one."""
+
+EXECUTOR_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 """Where the function of a handler runs: on the event loop, in a thread, or in a process."""
 
 LEAST_MEMORY = 64 << 20
@@ -89,7 +92,8 @@ class Options:
         call_options: options from which each call derives values, such as its unique key and bucket.
         limits: its limits over all runners, by column of the registry of handlers.
         limit_per_runner: maximum number of its tasks in one runner; None for its slots.
-        executor: where the function runs; None for the event loop (async functions) or a thread (plain functions).
+        executor: where the function runs: one of OWN_EXECUTORS or the name of an external one; None for the event loop
+            (async functions) or a thread (plain functions).
         memory_limit: maximum number of bytes of private memory of its process; None for no limit.
         breaker: when the handler stops because its tasks fail; None for never.
     """
@@ -107,7 +111,7 @@ class Options:
     call_options: CallOptions = NO_CALL_OPTIONS
     limits: Mapping[str, Any] = field(default_factory=dict)
     limit_per_runner: int | None = None
-    executor: ExecutorKind | None = None
+    executor: str | None = None
     memory_limit: int | None = None
     breaker: BreakerRule | None = None
 
@@ -140,6 +144,8 @@ class Handler:
         _check_executor(name, self.is_async, self.defaults)
         self.in_process = self.defaults.executor == "process"
         """True if it runs in a worker process."""
+        self.external = None if self.defaults.executor in (None, *OWN_EXECUTORS) else self.defaults.executor
+        """The external executor that runs it; None for the runner itself."""
         self.context = context_parameter(function)
         RESOURCES.users.add(self)
         self.result_type = Returned(function)
@@ -202,10 +208,11 @@ class Handler:
         if self.on_none is not None and not self.result_type.excludes_none:
             why = "on_none needs a declared result: annotate the return value of the function with a type without None"
             raise InvalidHandler(name=self.name, why=why)
-        if self.in_process and (self.function.__module__ == "__main__" or "<locals>" in self.function.__qualname__):
-            why = 'executor="process" needs a function that a new process can import: define it in a module, not in '
+        apart = self.in_process or self.external is not None
+        if apart and (self.function.__module__ == "__main__" or "<locals>" in self.function.__qualname__):
             where = "the program that starts" if self.function.__module__ == "__main__" else "a function"
-            raise InvalidHandler(name=self.name, why=f"{why}{where}")
+            why = "needs a function that another process can import: define it in a module, not in"
+            raise InvalidHandler(name=self.name, why=f'executor="{self.defaults.executor}" {why} {where}')
 
     def require_resources(self) -> None:
         """Check that each injected parameter has a resource.
@@ -252,14 +259,14 @@ def _check_executor(name: str, is_async: bool, options: Options) -> None:
     """Reject an executor that the function cannot use."""
     executor, limit = options.executor, options.memory_limit
     why = None
-    if executor not in (None, "async", "thread", "process"):
-        why = f'executor is {executor!r}: use "async", "thread" or "process"'
+    if executor is not None and not (isinstance(executor, str) and EXECUTOR_NAME.fullmatch(executor)):
+        why = f'executor is {executor!r}: use "async", "thread", "process" or a name of the setting executors'
     elif executor == "async" and not is_async:
         why = 'executor="async" needs an async function: define it with async def'
     elif executor == "thread" and is_async:
         why = 'executor="thread" needs a plain function: define it without async'
     elif limit is not None and executor != "process":
-        why = 'memory_limit needs executor="process": threads and coroutines share the memory of the runner'
+        why = 'memory_limit needs executor="process": other executors share the memory of one process'
     elif limit is not None and limit < LEAST_MEMORY:
         why = f"memory_limit is {limit:,} bytes: Python and this package need {LEAST_MEMORY:,} (64m)"
     if why is not None:

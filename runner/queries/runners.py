@@ -2,11 +2,12 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
@@ -22,7 +23,7 @@ from runner.queries.counting import lane_heads
 from runner.queries.current_stuck import current_stuck
 from runner.queries.registries import registry_entries
 from runner.queries.rows import as_int, as_text, from_row, number, readable, text, texts
-from runner.store.heartbeat import MOST_SUSPECTS, LoopBlock
+from runner.store.heartbeat import MOST_SUSPECTS, ExecutorSlots, LoopBlock
 from runner.text.document import JsonProperty
 from runner.text.formatting import age
 from runner.text.hosts import admits
@@ -41,8 +42,11 @@ PIPES = ("pipe_write", "pipe_wait", "anon_pipe_write", "n_tty_write", "unix_stre
 
 NOTHING_STUCK = StuckReport()
 
-SlotKind: TypeAlias = Literal["slots", "threads", "processes"]
-"""The slots of a runner: for coroutines, for plain functions and for process handlers."""
+OWN_SLOTS = ("slots", "threads", "processes")
+"""The kinds of slots that a runner process has itself."""
+
+SlotKind: TypeAlias = str
+"""The slots of a runner: `slots` for coroutines, `threads`, `processes`, or the name of an external executor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class RunnerRow:
         memory: their resident memory in bytes; None if unknown.
         block: the reason why it sends no heartbeat although it is alive; None if it sends them.
         stuck: the rows of tasks that it could not change.
+        executors: the slots and the handlers of its external executors, by name.
     """
 
     id: int
@@ -101,6 +106,7 @@ class RunnerRow:
     memory: int | None = None
     block: LoopBlock | None = None
     stuck: StuckReport = NOTHING_STUCK
+    executors: Mapping[str, ExecutorSlots] = field(default_factory=dict)
 
     @JsonProperty
     def alive(self) -> bool:
@@ -182,14 +188,18 @@ class RunnerRow:
         """The slots in which it runs the tasks of a handler."""
         if handler in self.in_processes:
             return "processes"
+        for name, executor in self.executors.items():
+            if handler in executor["handlers"]:
+                return name
         return "threads" if handler in self.threaded else "slots"
 
     @property
     def sizes(self) -> dict[SlotKind, int]:
         """The number of its slots of each kind."""
-        slots = max(0, self.capacity - self.threads - self.processes)
+        external = {name: executor["slots"] for name, executor in self.executors.items()}
+        slots = max(0, self.capacity - self.threads - self.processes - sum(external.values()))
         threads = max(0, self.threads - self.abandoned + self.replaced)
-        return {"threads": threads, "processes": self.processes, "slots": slots}
+        return {"threads": threads, "processes": self.processes, **external, "slots": slots}
 
     def takes(self, queue: str, handler: str) -> bool:
         """True if it claims tasks of this queue and handler."""
@@ -257,12 +267,25 @@ async def _runners(tx: Transaction, statement: sa.Select[Any]) -> list[RunnerRow
     return [replace(runner, stuck=runner.stuck.among(current)) if runner.stuck.rows else runner for runner in found]
 
 
+def _executors(value: object) -> dict[str, ExecutorSlots]:
+    """Read the external executors of a row; another program may have written anything."""
+    found: dict[str, ExecutorSlots] = {}
+    with suppress(ValueError, AttributeError):
+        for name, each in json.loads(as_text(value)).items():
+            if isinstance(each, dict):
+                found[name] = ExecutorSlots(
+                    slots=as_int(each.get("slots")), handlers=texts(json.dumps(each.get("handlers")))
+                )
+    return found
+
+
 def _runner(row: sa.RowMapping) -> RunnerRow:
     return from_row(
         RunnerRow,
         row,
         heartbeat_age=-(row["heartbeat"] or 0.0),
         lease=row["lease"] or 0.0,
+        executors=_executors(row["executors"]),
         abandoned=as_int(row["abandoned_threads"]),
         replaced=as_int(row["replaced_threads"]),
         cpu=share(row["cpu"]),

@@ -167,6 +167,11 @@ class Settings(BaseSettings):
         default=None,
         description='maximum number of handlers with executor="process" at the same time; none is one per processor',
     )
+    executors: Names = Field(
+        default=(),
+        description="external executors for handlers with executor=NAME, such as gpu=dask:tcp://scheduler:8786, "
+        "or cpu=package.module:function, which returns a concurrent.futures.Executor",
+    )
     tasks_per_process: Count = Field(
         default=1_000, description="number of tasks after which a worker process ends and a new one takes its place"
     )

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import sqlalchemy as sa
 
@@ -86,6 +86,13 @@ def _prepared(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
     return Prepared(look, driver), Prepared(update.returning(runner.c.id), driver)
 
 
+class ExecutorSlots(TypedDict):
+    """The slots of an external executor, and the handlers that it runs."""
+
+    slots: int
+    handlers: Sequence[str]
+
+
 class Identity(NamedTuple):
     """Host, process and capabilities of a runner.
 
@@ -97,6 +104,7 @@ class Identity(NamedTuple):
         threaded: handlers that run in threads.
         processes: number of process slots.
         in_processes: handlers that run in processes.
+        executors: its external executors: by name, their slots and handlers.
         schedules: fingerprints of the definitions of its schedules by id.
         limits: limits of its handlers over all runners by handler; the values are those of their registry rows.
         breakers: definitions of the breakers of its handlers, by handler.
@@ -117,6 +125,7 @@ class Identity(NamedTuple):
     threaded: Sequence[str] = ()
     processes: int = 0
     in_processes: Sequence[str] = ()
+    executors: Mapping[str, ExecutorSlots] = {}
     schedules: Mapping[str, str] = {}
     limits: Mapping[str, Mapping[str, Any]] = {}
     breakers: Mapping[str, Mapping[str, Any]] = {}
@@ -182,6 +191,7 @@ async def register(
         capacity=identity.capacity,
         threads=identity.threads,
         in_processes=json.dumps(sorted(identity.in_processes)),
+        executors=_executors_text(identity.executors),
         processes=identity.processes,
         claim_order=identity.claim_order,
         polling=identity.polling,
@@ -396,6 +406,23 @@ async def acknowledge(
         "command": sa.case((same, sa.null() if rest is None else rest), else_=runner.c.command),
     }
     await tx.execute(sa.update(runner).where(runner.c.id == runner_id).values(values))
+
+
+async def resize_executors(
+    tx: Transaction, runner_id: int, capacity: int, executors: Mapping[str, ExecutorSlots]
+) -> None:
+    """Store the slots of the external executors of a runner.
+
+    Args:
+        capacity: new maximum number of tasks that run at the same time.
+    """
+    runner = tx.tables.runner
+    values = {"capacity": capacity, "executors": _executors_text(executors)}
+    await tx.execute(sa.update(runner).where(runner.c.id == runner_id).values(values))
+
+
+def _executors_text(executors: Mapping[str, ExecutorSlots]) -> str:
+    return json.dumps(dict(executors), sort_keys=True)
 
 
 async def leave(tx: Transaction, runner_id: int, gap: float = 0.0) -> None:

@@ -350,7 +350,7 @@ async def has_rows(harness: Harness, statement: Any) -> bool:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"executor": "fork"}, 'use "async", "thread" or "process"'),
+        ({"executor": "a fork"}, 'use "async", "thread", "process" or a name of the setting executors'),
         ({"executor": "async"}, "define it with async def"),
         ({"memory_limit": 10**9}, 'memory_limit needs executor="process"'),
         ({"executor": "process", "memory_limit": 10**6}, "Python and this package need"),
@@ -366,7 +366,7 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], reason: st
 def test_a_function_that_no_process_can_import_is_refused() -> None:
     def work() -> None: ...
 
-    with pytest.raises(InvalidHandler, match="a new process can import"):
+    with pytest.raises(InvalidHandler, match="another process can import"):
         Handler("work", work, Options(executor="process")).require()
     with pytest.raises(InvalidHandler, match="512 potatoes"):
         handler("work", executor="process", memory_limit="512 potatoes")

@@ -17,7 +17,7 @@ from runner.engine import runner as process
 from runner.engine.claiming import suspect_claims
 from runner.engine.runner import Engine
 from runner.engine.slots import InFlight, Running
-from runner.handlers.registry import ExecutorKind, Handler, Options
+from runner.handlers.registry import Handler, Options
 from runner.model.task import Claimed, State
 from runner.policy.limits import read_limits
 from runner.policy.polling import LookAhead, Pace
@@ -533,7 +533,7 @@ async def test_a_rescue_without_a_result_does_not_allow_claims_of_suspects(
 
 
 @pytest.mark.parametrize("executor", ["async", "thread", "process"])
-def test_the_waiting_tasks_of_a_handler_are_found_in_each_pool(executor: ExecutorKind) -> None:
+def test_the_waiting_tasks_of_a_handler_are_found_in_each_pool(executor: str) -> None:
     async def work() -> None: ...
 
     def plain() -> None: ...

@@ -217,6 +217,8 @@ def runner() -> list[sa.Column[Any]]:
             for name in ("capacity", "threads", "abandoned_threads", "replaced_threads", "processes", "running")
         ),
         sa.Column("in_processes", JsonText, nullable=False, server_default="[]"),
+        # Its external executors: by name, their slots and handlers.
+        sa.Column("executors", JsonText, nullable=False, server_default="{}"),
         sa.Column("claim_order", sa.Text, nullable=False, server_default="strict"),
         sa.Column("polling", sa.Text, nullable=False, server_default=""),
         sa.Column("slice", sa.Text),

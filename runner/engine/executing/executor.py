@@ -45,6 +45,7 @@ from runner.resource_limits import SPARE_THREADS, reached_limit, require_threads
 from runner.text.sanitize import count_noun
 
 if TYPE_CHECKING:
+    from runner.engine.external.attempts import ExternalAttempts
     from runner.engine.processes.attempt import ProcessAttempts
 
 log = logging.getLogger("runner.task")
@@ -69,6 +70,7 @@ class Executor:
         middleware: runs around each handler.
         notes: begins the notes of an attempt: checkpoints, progress and logs; None without a database.
         open_processes: makes the worker processes when the first task needs one; None runs process handlers here.
+        open_external: makes the attempts in external executors when the first task needs one; None runs them here.
         ask_server: returns the outage of a server that hangs while a task waits for it; None without a database.
     """
 
@@ -83,6 +85,7 @@ class Executor:
         notes: "Callable[[Running], KeptNotes] | None" = None,
         open_processes: "Callable[[], ProcessAttempts] | None" = None,
         *,
+        open_external: "Callable[[], ExternalAttempts] | None" = None,
         ask_server: Callable[[Running], Awaitable[StoreError | None]] | None = None,
     ) -> None:
         self._threads = threads
@@ -95,6 +98,8 @@ class Executor:
         self._notes, self._ask_server = notes, ask_server
         self._deadlines, self._open_processes = Deadlines(), open_processes
         self._processes: ProcessAttempts | None = None
+        self._open_external = open_external
+        self._external: ExternalAttempts | None = None
         self.stuck = 0
         """Threads that still run the function of an abandoned task."""
         self.replaced = 0
@@ -117,6 +122,9 @@ class Executor:
             outcome = arguments
         elif handler.in_process and self._open_processes is not None:
             outcome = await self._in_process(running, self._open_processes, release_slot)
+        elif handler.external is not None and self._open_external is not None:
+            self._external = self._external or self._open_external()
+            outcome = await self._external.execute(running, lambda: self._context(running), release_slot)
         elif handler.is_async:
             outcome = await self._on_loop(running, arguments, release_slot)
         else:
@@ -142,7 +150,7 @@ class Executor:
         task, handler = running.task, running.handler
         if task.payload is None:
             return Dead(failure=Failure("PayloadTooLarge", TOO_LARGE.format(size=task.oversize)))
-        if handler.in_process and self._open_processes is not None:
+        if (handler.in_process and self._open_processes) or (handler.external and self._open_external):
             return {}
         try:
             arguments = handler.signature.decode(task.payload)
@@ -362,8 +370,8 @@ class Executor:
         notes = running.notes or MemoryNotes()
         extra = {"task": task.id, "handler": task.handler, "attempt": task.attempt}
         open_tx: Callable[[], OwnTransaction] | None = None
-        if running.handler.in_process:
-            open_tx = partial(_refuse_transaction, task.id)
+        if running.handler.in_process or running.handler.external is not None:
+            open_tx = partial(_refuse_transaction, task.id, running.handler.defaults.executor)
         elif self._open_tx is not None:
             open_tx = partial(self._open_tx, running)
         ids = (task.id, task.key, task.attempt, task.max_attempts, task.fence, deadline)
@@ -426,8 +434,8 @@ def _threads(number: int) -> ThreadPoolExecutor:
     return TaskThreads(number, thread_name_prefix="runner-task")
 
 
-def _refuse_transaction(task_id: int) -> NoReturn:
-    raise TransactionInProcess(id=task_id)
+def _refuse_transaction(task_id: int, executor: str | None) -> NoReturn:
+    raise TransactionInProcess(id=task_id, executor=executor)
 
 
 async def _asked_to_end(body: "asyncio.Future[Any]", limit: float | None, asked: Callable[[], bool]) -> bool:

@@ -12,9 +12,7 @@ from runner.policy.claim_order import parse_order
 from runner.policy.polling import describe_polling, parse_poll_mode
 from runner.policy.selection import described_selection
 from runner.settings import Settings
-from runner.store.heartbeat import (
-    Identity,
-)
+from runner.store.heartbeat import ExecutorSlots, Identity
 
 
 def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InFlight) -> Identity:
@@ -24,7 +22,8 @@ def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InF
         InvalidSettings: a policy or a selection in the settings is not valid.
     """
     in_processes = sorted(name for name, handler in handlers.items() if handler.in_process)
-    threaded = [name for name, handler in handlers.items() if not handler.is_async and not handler.in_process]
+    outside = {name for name, handler in handlers.items() if handler.in_process or handler.external is not None}
+    threaded = [name for name, handler in handlers.items() if not handler.is_async and name not in outside]
     names, queue_names, threads = sorted(handlers), sorted(settings.queues), in_flight.in_threads.size
     slices, buckets = described_selection(settings.slice, settings.buckets)
     limits = {name: handler.defaults.limits for name, handler in handlers.items() if handler.defaults.limits}
@@ -34,6 +33,10 @@ def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InF
         threaded=sorted(threaded),
         processes=in_flight.in_processes.size,
         in_processes=in_processes,
+        executors={
+            name: ExecutorSlots(slots=slots.size, handlers=sorted(_handlers_of(name, handlers)))
+            for name, slots in in_flight.external.items()
+        },
         limits=limits,
         breakers=breakers,
         signatures=stored_signatures(handlers, settings.retry, settings.max_attempts),
@@ -42,6 +45,10 @@ def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InF
         slice=slices,
         buckets=buckets,
     )
+
+
+def _handlers_of(executor: str, handlers: Mapping[str, Handler]) -> list[str]:
+    return [name for name, handler in handlers.items() if handler.external == executor]
 
 
 def release() -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from math import inf
@@ -23,6 +23,7 @@ from runner.model.stuck_row import BlockingSession
 from runner.settings import Settings
 from runner.store.heartbeat import (
     UNKNOWN_USAGE,
+    ExecutorSlots,
     HeartbeatReply,
     Identity,
     LoopBlock,
@@ -34,6 +35,7 @@ from runner.store.heartbeat import (
     leave,
     register,
     renew,
+    resize_executors,
     suspects,
 )
 from runner.store.rescue import Rescuer
@@ -241,6 +243,13 @@ class Lease:
         """Store that a command was executed except for the rest, with the new capacity."""
         self.identity = self.identity._replace(capacity=capacity, threads=threads, processes=processes)
         await self._database.write(acknowledge, self.id, command, rest, capacity, threads, processes)
+
+    async def resize_executors(self, capacity: int, sizes: Mapping[str, int]) -> None:
+        """Store the slots of the external executors, with the new capacity."""
+        before = self.identity.executors
+        executors = {name: ExecutorSlots(slots=size, handlers=before[name]["handlers"]) for name, size in sizes.items()}
+        self.identity = self.identity._replace(capacity=capacity, executors=executors)
+        await self._database.write(resize_executors, self.id, capacity, executors)
 
     async def deregister(self) -> None:
         """Deregister. No tasks may be in flight."""

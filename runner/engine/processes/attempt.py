@@ -7,32 +7,29 @@ alone.
 
 import asyncio
 import contextlib
-import contextvars
 import json
-import pickle
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from runner.engine.executing.attempt_outcome import (
     AttemptLimits,
-    failed,
     handed_back,
     interrupted,
-    result_outcome,
     timed_out,
 )
 from runner.engine.executing.deadlines import Deadlines
 from runner.engine.executing.jobs import AttemptJob, end
 from runner.engine.hosting.hooks import Middleware
-from runner.engine.processes.messages import ProcessCall, ProcessEnd, ProcessNotStarted, error_of
+from runner.engine.processes.inbox import AttemptInbox
+from runner.engine.processes.messages import ProcessCall, ProcessNotStarted
+from runner.engine.processes.middleware import run_in_middleware
 from runner.engine.processes.pool import END_TIMEOUT, ProcessPool, WorkerProcess
 from runner.engine.slots import ProcessSlots, Running, Slots
-from runner.errors import DatabaseUnavailable, StoreError
+from runner.errors import StoreError
 from runner.handlers.context import Context
 from runner.handlers.dependencies import ParentResults
-from runner.model.outcome import Cancelled, Dead, Done, Failure, Outcome, Retry
+from runner.model.outcome import Cancelled, Dead, Outcome, Retry
 from runner.resource_limits import reached_limit
 from runner.settings import Settings
 
@@ -79,11 +76,14 @@ class ProcessAttempts:
         """Run a task's handler; `context` is for the middleware. When it returns, the process is idle or dead."""
         attempt = running.offer if isinstance(running.offer, _Attempt) else _Attempt(self, running)
         running.offer, stopped, running.job = None, False, running.job or asyncio.current_task()
-        body: asyncio.Future[Outcome] = attempt.ending
+        body: asyncio.Future[Outcome] = attempt.inbox.ending
         if isinstance(running.slots, ProcessSlots):
             running.slots.on_waiting = self._offer
         if running.around or not attempt.assign():
-            body = job = AttemptJob(self._body(running, attempt, context), loop=asyncio.get_running_loop())
+            body = job = AttemptJob(
+                run_in_middleware(self._middleware, running, context, attempt.run, self._limits),
+                loop=asyncio.get_running_loop(),
+            )
             job.owner = running.task
         attempt.open()
         if running.cancel_requested and running.job is not None:  # the process has started it before its slot was free
@@ -96,15 +96,15 @@ class ProcessAttempts:
             if not body.done():
                 attempt.kill()
         if body.done():
-            outcome = outcome if stopped and attempt.crashed else body.result()
+            outcome = outcome if stopped and attempt.inbox.crashed else body.result()
         else:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([body], timeout=END_TIMEOUT if running.process is not None else 0)
             body.cancel()  # of a middleware that goes on, or of a task that never started
         await attempt.leave()
-        if attempt.outage is None or not isinstance(outcome, (Retry, Dead)):
+        if attempt.inbox.outage is None or not isinstance(outcome, (Retry, Dead)):
             return outcome
-        return handed_back(running, TimeoutError(), attempt.outage, self._limits.interruptions)
+        return handed_back(running, TimeoutError(), attempt.inbox.outage, self._limits.interruptions)
 
     async def _stopped(
         self, running: Running, attempt: "_Attempt", body: "asyncio.Future[Outcome]"
@@ -116,7 +116,7 @@ class ProcessAttempts:
             await attempt.stop(body)
             return outcome, True
         if late and attempt.has_begun:
-            attempt.outage = await self._hung_server(running) or attempt.outage
+            attempt.inbox.outage = await self._hung_server(running) or attempt.inbox.outage
             return timed_out(running, attempt.limit, self._rules), False
         attempt.kill()
         return attempt.not_started(f"its process did not start within {START_TIMEOUT:.0f} s"), False
@@ -148,48 +148,24 @@ class ProcessAttempts:
         for worker in self.pool.busy:
             self.offer_next(worker, slots)
 
-    async def _body(self, running: Running, attempt: "_Attempt", context: Callable[[], Context]) -> Outcome:
-        if not running.around:
-            return await attempt.run()
-        try:
-            result = await self._middleware.run(context(), attempt.result, running.around)
-        except BaseException as error:
-            is_own = attempt.outcome is not None and error is attempt.error
-            return attempt.outcome if is_own and attempt.outcome is not None else failed(running, error, self._limits)
-        if isinstance(attempt.outcome, Done) and result is attempt.value:
-            return attempt.outcome
-        return result_outcome(running, result, self._limits)
-
 
 class _Attempt:
     """One attempt in a worker process."""
 
     def __init__(self, attempts: ProcessAttempts, running: Running) -> None:
         self._attempts, self._running = attempts, running
-        self.ending: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        """Receives the outcome."""
+        self.inbox = AttemptInbox(running, attempts.parents, self._reply)
         self.limit = attempts.limit_of(running)
         """Seconds allowed for the handler: the import of its module does not count."""
         self._kill_after = None if self.limit is None else self.limit + GRACE
         self.call: ProcessCall
-        self.has_begun = self.crashed = False
-        """True if the handler has started, and if its process ended before it."""
-        self.outcome: Outcome | None = None
-        self.error: BaseException | None = None
-        """The exception that the middleware receives."""
-        self.value: Any = None
-        """The result as plain JSON, for the middleware."""
-        self.outage: StoreError | None = None
-        """The outage in a call of the Context for which the handler waited until its timeout."""
+        self.has_begun = False
         self._worker: WorkerProcess | None = None
         self._offered: list[Running] = []
         self._open = self._finished = self._late = False
         """True from its slot on, after a decision about its end, and after its deadline."""
         self._watched: float | None = None
         """The timeout of which the deadline is watched."""
-        self._inbox: deque[tuple[str, list[Any]]] = deque()
-        """The messages that wait for the slot, or for the reply to an earlier one."""
-        self._request: asyncio.Task[None] | None = None
         self._new_process: asyncio.Task[Outcome] | None = None
 
     @property
@@ -233,7 +209,7 @@ class _Attempt:
         self._open = True
         if self.has_begun:
             self._watch(self._kill_after)
-        self._read()
+        self.inbox.open()
 
     async def run(self) -> Outcome:
         """Run the handler, in a new worker if none is idle."""
@@ -242,18 +218,7 @@ class _Attempt:
                 self._start(await self._attempts.pool.start())
             except (OSError, RuntimeError, MemoryError) as error:
                 return self.not_started(f"its process could not start: {reached_limit(error) or error}")
-        return await self.ending
-
-    async def result(self) -> Any:
-        """Run the handler and return its result, or raise its exception, for the middleware."""
-        self._running.context = contextvars.copy_context()  # inside the middleware
-        outcome = await self.run()
-        if isinstance(outcome, Done):
-            self.value = None if outcome.result is None else json.loads(outcome.result)
-            return self.value
-        substitute = outcome if isinstance(outcome, BaseException) else asyncio.CancelledError()
-        self.error = self._running.error or substitute
-        raise self.error
+        return await self.inbox.ending
 
     async def asked_to_end(self, body: "asyncio.Future[Outcome]") -> bool:
         """Wait for the end of the handler; return True if its deadline passes, or the runner asks it to end, before.
@@ -303,8 +268,8 @@ class _Attempt:
 
     def not_started(self, reason: str) -> Outcome:
         """Return the outcome of an attempt whose process could not start."""
-        self._end(ProcessNotStarted(reason))
-        return self.ending.result()
+        self.inbox.end(ProcessNotStarted(reason))
+        return self.inbox.ending.result()
 
     def began(self, worker: WorkerProcess) -> None:
         """Record that the handler is loaded and starts."""
@@ -315,8 +280,7 @@ class _Attempt:
 
     def receive(self, kind: str, values: list[Any]) -> None:
         """Take a message of the handler."""
-        self._inbox.append((kind, values))
-        self._read()
+        self.inbox.receive(kind, values)
 
     def fail(self, error: Exception) -> None:
         """End the attempt: its process crashed or could not start it."""
@@ -335,51 +299,11 @@ class _Attempt:
         if limit is not None and job is not None:
             self._attempts.deadlines.watch(job, limit)
 
-    def _read(self) -> None:
-        """Execute the messages that have arrived, in their order."""
-        while self._inbox and self._open and self._request is None:
-            kind, values = self._inbox.popleft()
-            self._execute(kind, values)
-
-    def _execute(self, kind: str, values: list[Any]) -> None:
-        notes = self._running.notes
-        match kind:
-            case "end" | "fail":
-                self._end(values[0])
-            case "line" | "progress" if notes is not None:
-                getattr(notes, kind)(*values)
-            case "keep" if notes is not None:
-                notes.keep(json.loads(values[0]))
-            case "save" | "parents":
-                self._request = asyncio.ensure_future(self._reply(kind, *values))
-
-    def _end(self, end: ProcessEnd | Exception) -> None:
-        if isinstance(end, Exception):
-            self._running.error, self.crashed = end, True
-            self.outcome = Retry(failure=Failure(type(end).__name__, str(end.args[0]), "".join(end.args[1:])))
-        else:
-            self._running.error = error_of(end.error)
-            self.outcome = end.outcome
-        if not self.ending.done():
-            self.ending.set_result(self.outcome)
-
-    async def _reply(self, kind: str, number: int, *values: str) -> None:
-        value: Any = None
-        error: BaseException | None = None
+    def _reply(self, number: int, value: Any, error: BaseException | None) -> None:
+        if self._worker is None:
+            return
         try:
-            if kind == "parents" and self._attempts.parents is not None:
-                value = await self._attempts.parents(self._running).read()
-            elif self._running.notes is not None:
-                await self._running.notes.save(json.loads(values[0]))
-            pickle.dumps(value)
-        except Exception as failure:
-            value, error = None, failure
-            if isinstance(failure, DatabaseUnavailable) and any(kind == "end" for kind, _ in self._inbox):
-                self.outage = failure
-        if self._worker is not None:
-            try:
-                self._worker.send("reply", number, value, error)
-            except Exception:  # the error cannot be pickled
-                self._worker.send("reply", number, None, RuntimeError(f"{type(error).__name__}: {error}"))
-        self._request = None
-        self._read()
+            self._worker.send("reply", number, value, error)
+        except Exception as failure:  # the value or the error cannot be pickled
+            reason = error or failure
+            self._worker.send("reply", number, None, RuntimeError(f"{type(reason).__name__}: {reason}"))

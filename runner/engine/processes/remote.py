@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol
 
 from runner.engine.executing.attempt_outcome import checkpoint_text
 from runner.engine.processes.messages import Channel, ProcessCall, plain
@@ -18,6 +18,13 @@ PROGRESS_EVERY = 0.2
 """Seconds between two messages with the progress."""
 
 
+class Sender(Protocol):
+    """The way of messages to the runner."""
+
+    def send(self, *message: Any) -> None:
+        """Send one message; any thread may do so."""
+
+
 class Requests:
     """Requests to the runner that have a reply.
 
@@ -27,7 +34,7 @@ class Requests:
     """
 
     def __init__(
-        self, channel: Channel, loop: asyncio.AbstractEventLoop, on_outage: Callable[[DatabaseUnavailable], None]
+        self, channel: Sender, loop: asyncio.AbstractEventLoop, on_outage: Callable[[DatabaseUnavailable], None]
     ) -> None:
         self.channel, self.loop, self._on_outage = channel, loop, on_outage
         self._replies: dict[int, Future[Any]] = {}

@@ -1,6 +1,6 @@
 """The rules of runners: none alive, blocked, failing, lost, and the rows that they cannot change."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from runner.model.alert import Alert, AlertRule, Severity
@@ -66,12 +66,13 @@ def pools(overview: Overview) -> Iterator[tuple[str, int, Counter[str]]]:
 
     The kinds do not help each other out: the threads of a runner may be full while its async slots are free.
     """
-    slots, busy = Counter[str](), {name: Counter[str]() for name in POOLS.values()}
+    slots, busy = Counter[str](), defaultdict(Counter[str], {name: Counter[str]() for name in POOLS.values()})
     for runner in overview.alive:
         for kind, number in runner.sizes.items():
-            slots[POOLS[kind]] += number
+            slots[POOLS.get(kind, kind)] += number
         for handler, number in overview.slots.get(runner.id, {}).items():
-            busy[POOLS[runner.pool_of(handler)]][handler] += number
+            kind = runner.pool_of(handler)
+            busy[POOLS.get(kind, kind)][handler] += number
     for name, tasks in busy.items():
         yield name, slots[name], tasks
 

@@ -16,7 +16,7 @@ from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.polling import Tiers, parse_poll_mode
 from runner.queries.counting import Count
 from runner.queries.registries import RegistryEntry
-from runner.queries.runners import RunnerRow
+from runner.queries.runners import OWN_SLOTS, RunnerRow
 from runner.queries.why.facts import Facts
 from runner.queries.why.remedies import (
     MOST_NAMED,
@@ -159,13 +159,24 @@ def _full(facts: Facts) -> Iterator[Cause]:
     size = sum(candidate.size for candidate in facts.candidates)
     kind = facts.candidates[0].pool
     runners = [candidate.runner for candidate in facts.candidates]
+    if not size and kind not in OWN_SLOTS:
+        yield _no_executor(kind, runners)
+        return
+    kind = kind if kind in OWN_SLOTS else f"slots of executor {kind}"
     tasks = listed(f"{number:,} {one_line(name)}" for name, number in running.most_common())
     lost = sum(runner.abandoned - runner.replaced for runner in runners) if kind == "threads" else 0
     note = f"; {count_noun(lost, 'slot')} lost to abandoned threads, see `runner check`" if lost else ""
     text = f"{claimants(runners)} such tasks, but no {kind} are free: {tasks or 'none'} in {size:,} {kind}{note}."
-    advice = resize(runners[0].id, kind, 2 * size) if len(runners) == 1 else ""
+    advice = resize(runners[0].id, facts.candidates[0].pool, 2 * size) if len(runners) == 1 else ""
     common = CommonCause(f"no {kind} are free: {tasks} in {size:,} {kind}", advice)
     yield Cause("full", text, advice or "start another runner, or resize these", tasks_of(runners), common)
+
+
+def _no_executor(name: str, runners: list[RunnerRow]) -> Cause:
+    text = f"{claimants(runners)} such tasks, but executor {one_line(name)} is not connected, or has no workers."
+    advice = "start its workers; the log of the runner names the error of its last try to connect"
+    common = CommonCause(f"executor {one_line(name)} is not connected, or has no workers")
+    return Cause("executor", text, advice, at_runner(runners[0]), common)
 
 
 def _between_scans(facts: Facts) -> Iterator[Cause]:

@@ -32,6 +32,7 @@ from runner.queries.past.reconstruction import UNRECORDED as WAITING_OR_RUNNING
 from runner.queries.past.reconstruction import PastTask
 from runner.queries.registries import RegistryEntry, registries_as_of
 from runner.queries.rows import moment
+from runner.queries.runners import OWN_SLOTS
 from runner.queries.schedules import TaskSchedule, schedule_of
 from runner.queries.task.parents import Parent
 from runner.queries.task_list.row import TaskRow
@@ -212,7 +213,9 @@ def _running(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
         limit = f"; its deadline is {when(facts.deadline_at, facts.at, zone)}" if facts.deadline_at else ""
         attempt = f"attempt {task.attempt}{f' of {task.max_attempts}' if task.max_attempts else ''}"
         duration = since(task.claimed_at, facts.at)
-        process = " in a process of its own" if task.handler in runner.in_processes else ""
+        pool = runner.pool_of(task.handler)
+        process = " in a process of its own" if pool == "processes" else ""
+        process = process if pool in OWN_SLOTS else f" in executor {one_line(pool)}"
         text = f"It has been running on {describe(runner)}{process} for {duration}, {attempt}{limit}."
         if _ended(facts) is not None:
             text = f"It ran on {describe(runner)}{process}, {attempt}, started {duration} ago."
@@ -239,6 +242,9 @@ def _termination(facts: Facts) -> Cause:
         return Cause("terminate", f"{text}; its runner learns about it with its next heartbeat.")
     if task.handler in runner.in_processes:
         return Cause("terminate", f"{text}, and its runner knows: the process of the handler ends within a second.")
+    if runner.pool_of(task.handler) not in OWN_SLOTS:
+        asked = "a coroutine is cancelled at its next await, and a function can look at ctx.cancelled"
+        return Cause("terminate", f"{text}, and its executor knows: {asked}.")
     if task.handler not in runner.threaded:
         return Cause("terminate", f"{text}, and its runner knows: the handler is cancelled at its next await.")
     limit = "at its deadline" if facts.deadline_at else "when its runner stops"

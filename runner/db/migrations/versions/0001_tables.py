@@ -465,6 +465,7 @@ def _task_runner(op: Operations) -> None:
         sa.Column("processes", sa.Integer, nullable=False, server_default="0"),
         sa.Column("running", sa.Integer, nullable=False, server_default="0"),
         sa.Column("in_processes", JsonText, nullable=False, server_default="[]"),
+        sa.Column("executors", JsonText, nullable=False, server_default="{}"),
         sa.Column("claim_order", sa.Text, nullable=False, server_default="strict"),
         sa.Column("polling", sa.Text, nullable=False, server_default=""),
         sa.Column("slice", sa.Text),

@@ -1,0 +1,238 @@
+"""External attempts: run the handler of a task in a worker of an external executor."""
+
+import asyncio
+import contextlib
+import json
+import pickle
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from runner.engine.executing.attempt_outcome import AttemptLimits, handed_back, interrupted, timed_out
+from runner.engine.executing.jobs import AttemptJob
+from runner.engine.external.call import CallLimits, ExternalCall
+from runner.engine.external.executor import ExecutorLost, ExternalExecutor, StartedCall, WorkerLost
+from runner.engine.hosting.hooks import Middleware
+from runner.engine.processes.inbox import AttemptInbox
+from runner.engine.processes.messages import ProcessCall, ProcessNotStarted, read_message
+from runner.engine.processes.middleware import run_in_middleware
+from runner.engine.slots import ExternalSlots, Running
+from runner.errors import StoreError
+from runner.handlers.context import Context
+from runner.handlers.dependencies import ParentResults
+from runner.handlers.registry import REGISTRY
+from runner.model.outcome import Cancelled, Failure, Outage, Outcome
+from runner.settings import Settings
+
+GRACE = 0.5
+"""Seconds for a handler to clean up after its timeout, or when its runner stops."""
+
+TERMINATE_GRACE = 5.0
+"""Seconds for a handler to end after a terminate request, which travels through the engine."""
+
+
+class ExternalAttempts:
+    """Runs attempts in the workers of external executors.
+
+    Args:
+        find: returns the executor of a name; None without a connection.
+        next_number: returns a number for a call that no other call has.
+        parents: returns the reader of `ctx.batch.results()`.
+        middleware: runs around each handler, in the process of the runner.
+        limit_of: returns the seconds allowed for an attempt; None for no limit.
+        hung_server: returns the outage of a server that hangs while a task waits for it; None if it answers.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        find: Callable[[str], ExternalExecutor | None],
+        next_number: Callable[[], int],
+        parents: Callable[[Running], ParentResults] | None,
+        middleware: Middleware,
+        limit_of: Callable[[Running], float | None],
+        hung_server: Callable[[Running], Awaitable[StoreError | None]],
+    ) -> None:
+        self.limits, self._call_limits = AttemptLimits.of(settings), CallLimits.of(settings)
+        self.parents, self.limit_of = parents, limit_of
+        self._find, self._next_number = find, next_number
+        self._middleware, self._hung_server = middleware, hung_server
+        self._attempts: dict[str, set[ExternalAttempt]] = {}
+
+    async def execute(
+        self, running: Running, context: Callable[[], Context], release_slot: Callable[[Running], None]
+    ) -> Outcome:
+        """Run a task's handler; `context` is for the middleware.
+
+        Args:
+            release_slot: called when the engine has ended the call, which can be after the outcome.
+        """
+        attempt = ExternalAttempt(self, running, release_slot)
+        body = job = AttemptJob(
+            run_in_middleware(self._middleware, running, context, attempt.run, self.limits),
+            loop=asyncio.get_running_loop(),
+        )
+        job.owner = running.task
+        if await attempt.ended(body):
+            ended: Outcome = body.result()
+            return ended
+        outcome = await self._end(running, attempt, body)
+        if body.done() and not attempt.crashed:  # the result of a handler that was asked to end decides
+            outcome = body.result()
+        body.cancel()
+        return outcome
+
+    async def _end(self, running: Running, attempt: "ExternalAttempt", body: "asyncio.Future[Outcome]") -> Outcome:
+        """Return the outcome of an attempt that has to end."""
+        if running.cancel_requested or running.interrupted:
+            outcome = Cancelled() if running.cancel_requested else interrupted(running, self.limits.interruptions)
+            await attempt.stop(body)
+            return outcome
+        outage = await self._hung_server(running)
+        attempt.kill()
+        if outage is not None:
+            return handed_back(running, TimeoutError(), outage, self.limits.interruptions)
+        return timed_out(running, attempt.limit, self.limits.rules)
+
+    def begin(self, attempt: "ExternalAttempt") -> ExternalExecutor | None:
+        """Return the executor of an attempt that begins."""
+        name = attempt.executor_name
+        self._attempts.setdefault(name, set()).add(attempt)
+        return self._find(name)
+
+    def forget(self, attempt: "ExternalAttempt") -> None:
+        """Forget an attempt whose call has ended."""
+        self._attempts[attempt.executor_name].discard(attempt)
+
+    def lose(self, name: str, why: str) -> None:
+        """Hand back the attempts of an executor whose cluster is gone."""
+        for attempt in list(self._attempts.get(name, ())):
+            attempt.end(ExecutorLost(why))
+
+    def call(self, running: Running, limit: float | None) -> tuple[int, bytes]:
+        """Return the number of a call, and its bytes."""
+        notes, number = running.notes, self._next_number()
+        state = None if notes is None or notes.state is None else json.dumps(notes.state)
+        module, most = running.handler.function.__module__, self.limits.interruptions
+        call = ProcessCall(number, None, running.task, module, state, limit, most, None)
+        return number, ExternalCall.of(call, self._call_limits, REGISTRY.prepare).dumps()
+
+
+class ExternalAttempt:
+    """One attempt in a worker of an external executor."""
+
+    def __init__(self, attempts: ExternalAttempts, running: Running, release_slot: Callable[[Running], None]) -> None:
+        self._attempts, self._running, self._release_slot = attempts, running, release_slot
+        self._loop = asyncio.get_running_loop()
+        self._inbox = AttemptInbox(running, attempts.parents, self._reply)
+        self.executor_name = running.handler.external or ""
+        self.limit = attempts.limit_of(running)
+        """Seconds allowed for the handler: its wait in the engine does not count."""
+        self._call: StartedCall | None = None
+        self._has_begun: asyncio.Future[float] = self._loop.create_future()
+        """Receives the start of the handler in monotonic seconds."""
+        self._occupies = True
+
+    async def run(self) -> Outcome:
+        """Start the handler and wait for its end."""
+        executor = self._attempts.begin(self)
+        self._inbox.open()
+        if executor is None:
+            self.end(ExecutorLost("it is not connected"))
+        else:
+            number, data = self._attempts.call(self._running, self.limit)
+            try:
+                self._call = executor.start(number, data, self._receive_later, self._end_later)
+            except Exception as error:
+                self.end(ExecutorLost(f"{type(error).__name__}: {error}"))
+        return await self._inbox.ending
+
+    async def ended(self, body: "asyncio.Future[Outcome]") -> bool:
+        """Wait for the end of the handler; False if its deadline passes, or the runner asks it to end, before.
+
+        Nothing else can end it, so any other cancellation of its asyncio task is ignored.
+        """
+        running, deadline = self._running, None
+        while not body.done():
+            if deadline is None and self.limit is not None and self._has_begun.done():
+                deadline = running.deadline = self._has_begun.result() + self.limit + GRACE
+            waits: list[asyncio.Future[Any]] = [body] if self._has_begun.done() else [body, self._has_begun]
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                done, _ = await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                if running.cancel_requested or running.interrupted:
+                    return False
+            else:
+                if not done:
+                    return False
+        return True
+
+    @property
+    def crashed(self) -> bool:
+        """True if its worker ended before the handler."""
+        return self._inbox.crashed
+
+    async def stop(self, body: "asyncio.Future[Outcome]") -> None:
+        """Ask the handler to end, wait a little, and give it up."""
+        if self._call is not None:
+            self._call.send(pickle.dumps(("stop", self._running.cancel_requested)))
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([body], timeout=TERMINATE_GRACE if self._running.cancel_requested else GRACE)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the call if the engine can."""
+        if self._call is not None and self._occupies:
+            self._call.kill()
+
+    def end(self, end: bytes | BaseException) -> None:
+        """End the attempt with the last message of its worker, or with the error of its engine."""
+        if not self._occupies:
+            return
+        self._occupies = False
+        self._attempts.forget(self)
+        if isinstance(end, bytes):
+            self._receive(end)
+        elif isinstance(end, ExecutorLost):
+            text = f"executor {self.executor_name} is lost: {end}"
+            outage = Outage(Failure("ExecutorLost", text), self._attempts.limits.interruptions)
+            if not self._inbox.ending.done():
+                self._inbox.ending.set_result(outage)
+        else:
+            error = end if isinstance(end, WorkerLost) else WorkerLost(f"{type(end).__name__}: {end}")
+            self._inbox.receive("fail", [error])
+        if self._has_begun.done() and isinstance(self._running.slots, ExternalSlots):
+            self._running.slots.note_run(time.monotonic() - self._has_begun.result())
+        self._release_slot(self._running)
+
+    def _receive(self, data: bytes) -> None:
+        try:
+            kind, *values = read_message(data)
+        except Exception as error:
+            kind, values = "fail", [WorkerLost(f"it sent a message that is not readable: {error}")]
+        if kind == "started":
+            if not self._has_begun.done():
+                self._has_begun.set_result(time.monotonic())
+        elif kind == "fail" and isinstance(values[0], str):
+            self._inbox.receive("fail", [ProcessNotStarted(values[0])])
+        else:
+            self._inbox.receive(kind, values)
+
+    def _receive_later(self, data: bytes) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop of the runner is closed
+            self._loop.call_soon_threadsafe(self._receive, data)
+
+    def _end_later(self, end: bytes | BaseException) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.end, end)
+
+    def _reply(self, number: int, value: Any, error: BaseException | None) -> None:
+        if self._call is None:
+            return
+        try:
+            data = pickle.dumps(("reply", number, value, error))
+        except Exception as failure:  # the value or the error cannot be pickled
+            reason = error or failure
+            data = pickle.dumps(("reply", number, None, RuntimeError(f"{type(reason).__name__}: {reason}")))
+        self._call.send(data)

@@ -1,0 +1,54 @@
+"""ExternalExecutor: an engine outside of the runner whose workers execute calls."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+Receive = Callable[[bytes], object]
+"""Receives a message of a call; any thread may call it."""
+
+
+class WorkerLost(Exception):
+    """The worker of an external executor ended before its task."""
+
+
+class ExecutorLost(Exception):
+    """The cluster of an external executor is not available."""
+
+
+class StartedCall(Protocol):
+    """A call that an engine has received."""
+
+    def send(self, data: bytes) -> None:
+        """Send a message to the handler, if the engine has a way for it."""
+
+    def kill(self) -> None:
+        """End the call if the engine can. Its function may go on: the result is ignored."""
+
+
+class ExternalExecutor(Protocol):
+    """One engine. Its methods are called on the event loop of the runner, and return without a wait."""
+
+    def open(self, resize: Callable[[int], object], lost: Callable[[str], object]) -> None:
+        """Connect, in a thread.
+
+        Args:
+            resize: receives the number of slots when it changes; any thread may call it.
+            lost: receives the reason when the cluster goes; any thread may call it. No call of it will end.
+
+        Raises:
+            Exception: the cluster is not available.
+        """
+
+    def start(
+        self, number: int, data: bytes, receive: Receive, end: Callable[[bytes | BaseException], object]
+    ) -> StartedCall:
+        """Start a call.
+
+        Args:
+            number: its number, which no other call has.
+            receive: receives its messages.
+            end: receives its last message, or the error of the engine; any thread may call it.
+        """
+
+    def close(self) -> None:
+        """Disconnect, in a thread. A handler that still runs goes on."""

@@ -1,0 +1,94 @@
+"""AttemptInbox: the messages of a handler outside of its runner, executed in their order."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from runner.engine.processes.messages import ProcessEnd, error_of
+from runner.engine.slots import Running
+from runner.errors import DatabaseUnavailable, StoreError
+from runner.handlers.dependencies import ParentResults
+from runner.model.outcome import Failure, Outcome, Retry
+
+
+class AttemptInbox:
+    """The messages of one handler: its notes, its requests, and its end.
+
+    Args:
+        parents: returns the reader of `ctx.batch.results()`; None without a database.
+        reply: sends the handler the number of a request, its value, and its error.
+    """
+
+    def __init__(
+        self,
+        running: Running,
+        parents: Callable[[Running], ParentResults] | None,
+        reply: Callable[[int, Any, BaseException | None], object],
+    ) -> None:
+        self._running, self._parents, self._send_reply = running, parents, reply
+        self.ending: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        """Receives the outcome."""
+        self.outcome: Outcome | None = None
+        self.crashed = False
+        """True if its process ended before the handler."""
+        self.outage: StoreError | None = None
+        """The outage in a call of the Context for which the handler waited until its timeout."""
+        self._messages: deque[tuple[str, list[Any]]] = deque()
+        self._is_open = False
+        self._request: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Execute the messages from now on: the attempt has a slot."""
+        self._is_open = True
+        self._read()
+
+    def receive(self, kind: str, values: list[Any]) -> None:
+        """Take a message; it waits for the slot, and for the reply to an earlier one."""
+        self._messages.append((kind, values))
+        self._read()
+
+    def end(self, end: ProcessEnd | Exception) -> None:
+        """End the attempt: its handler has ended, or its process crashed or could not start it."""
+        if isinstance(end, Exception):
+            self._running.error, self.crashed = end, True
+            self.outcome = Retry(failure=Failure(type(end).__name__, str(end.args[0]), "".join(end.args[1:])))
+        else:
+            self._running.error = error_of(end.error)
+            self.outcome = end.outcome
+        if not self.ending.done():
+            self.ending.set_result(self.outcome)
+
+    def _read(self) -> None:
+        while self._messages and self._is_open and self._request is None:
+            kind, values = self._messages.popleft()
+            self._execute(kind, values)
+
+    def _execute(self, kind: str, values: list[Any]) -> None:
+        notes = self._running.notes
+        match kind:
+            case "end" | "fail":
+                self.end(values[0])
+            case "line" | "progress" if notes is not None:
+                getattr(notes, kind)(*values)
+            case "keep" if notes is not None:
+                notes.keep(json.loads(values[0]))
+            case "save" | "parents":
+                self._request = asyncio.ensure_future(self._reply(kind, *values))
+
+    async def _reply(self, kind: str, number: int, *values: str) -> None:
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            if kind == "parents" and self._parents is not None:
+                value = await self._parents(self._running).read()
+            elif self._running.notes is not None:
+                await self._running.notes.save(json.loads(values[0]))
+        except Exception as failure:
+            error = failure
+            if isinstance(failure, DatabaseUnavailable) and any(kind == "end" for kind, _ in self._messages):
+                self.outage = failure
+        self._send_reply(number, value, error)
+        self._request = None
+        self._read()
