@@ -1,10 +1,12 @@
 """`runner mcp`: offers the commands to assistants, over the Model Context Protocol."""
 
 import asyncio
+import signal
+import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from runner.cli.exit_codes import Exit
+from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, Connection
 from runner.cli.tools import AssistantTool, assistant_tools, call_tool
 from runner.errors import PackageMissing
@@ -49,6 +51,9 @@ async def mcp(*, allow_operations: bool = False, connection: Connection = DEFAUL
         raise PackageMissing(package="mcp", use="runner mcp", extra="mcp", instead="") from None
 
     set_up(settings.log_format, settings.log_level)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the thread that reads standard input cannot be cancelled
+    if sys.stdin.isatty():
+        print_stderr("runner: an assistant starts this command and talks to it over standard input; ctrl-c ends it")
     server = _server(assistant_tools(operations=allow_operations), connection)
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())

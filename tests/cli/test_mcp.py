@@ -2,7 +2,9 @@
 
 import getpass
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import copy_context
@@ -184,7 +186,21 @@ def test_the_end_of_standard_input_ends_the_server(migrated_url: str) -> None:
 
 
 @pytest.mark.one_database
+def test_an_interrupt_ends_the_server_while_it_waits(migrated_url: str) -> None:
+    environment = {**os.environ, "TASKTUI_URL": migrated_url}
+    pipe = subprocess.PIPE
+    with subprocess.Popen([PROGRAM, "mcp"], env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write('{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+        server.stdin.flush()
+        assert server.stdout.readline().startswith("{")
+        server.send_signal(signal.SIGINT)
+        assert server.wait(90) == -signal.SIGINT
+
+
+@pytest.mark.one_database
 def test_without_its_package_the_command_names_the_extra(cli: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "mcp.server.stdio", None)
+    monkeypatch.setitem(sys.modules, "mcp.server.stdio", None)
     result = cli("mcp")
     assert (result.code, "pip install 'tasktui[mcp]'" in result.err) == (Exit.CONFIGURATION, True)

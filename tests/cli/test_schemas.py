@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from datetime import datetime
 from importlib import import_module
 from inspect import getsource
@@ -22,6 +23,7 @@ from tests.cli.conftest import Call, Store, running
 from tests.cli.json_schema import schema_of_command
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_live
+from tests.test_readme import DOCS
 
 pytestmark = pytest.mark.both_databases
 
@@ -134,6 +136,12 @@ def test_every_command_that_prints_json_has_a_schema() -> None:
         or hasattr(module, "DOCUMENTS")
     ]
     assert sorted(path.stem for path in SCHEMAS.glob("*.json")) == sorted(printing)
+
+
+@pytest.mark.one_database
+def test_the_page_links_to_every_schema() -> None:
+    links = re.findall(r"\(\.\./runner/cli/schemas/(\w+)\.json\)", (DOCS / "json.md").read_text())
+    assert sorted(links) == sorted(path.stem for path in SCHEMAS.glob("*.json"))
 
 
 @pytest.mark.one_database

@@ -17,6 +17,8 @@ import pytest
 import sqlalchemy as sa
 from psycopg import sql
 
+from runner.cli.options import DEFAULT_CONNECTION
+from runner.cli.tools import assistant_tools, call_tool
 from runner.db.database import Database
 from runner.db.migrations.revisions import check, version_table
 from runner.db.migrations.roles import ROLES, missing_grant, missing_guards, role, roles, watched_tables
@@ -635,6 +637,19 @@ def test_commands_work_with_the_login_of_their_role(seen_by: dict[str, str], tmp
     ):
         done = program(*command, cwd=tmp_path, env=_environment(tmp_path, seen_by[who]))
         assert done.returncode == 0, (who, done.stderr)
+
+
+def test_the_tools_of_an_assistant_work_with_the_login_of_a_reader(
+    seen_by: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKTUI_URL", seen_by["reader"])
+    tools = assistant_tools(operations=True)
+    values: dict[str, dict[str, object]] = {"show": {"id": LATER}, "why": {"tasks": [LATER]}}
+    for name in assistant_tools(operations=False):
+        result = call_tool(tools[name], values.get(name, {}), DEFAULT_CONNECTION, "probe")
+        assert result.document is not None, (name, result.messages)
+    refused = call_tool(tools["pause"], {"queue": "mail", "reason": "trial"}, DEFAULT_CONNECTION, "probe")
+    assert (refused.document, "permission denied" in refused.messages[0]) == (None, True), refused.messages
 
 
 def _environment(home: Path, url: str) -> dict[str, str]:
