@@ -65,7 +65,8 @@ async def record_alerts(tx: Transaction, alerts: Sequence[Alert], at: datetime, 
     """
     kept = alerts[:MOST_ALERTS]
     if kept:
-        await tx.execute(_upsert(tx), [_values(alert, at) for alert in kept])
+        rows = {alert.name: _values(alert, at) for alert in kept}
+        await tx.execute(_upsert(tx), [rows[name] for name in sorted(rows)])  # one order: no deadlock
     fired = await _fired(tx, [alert.name for alert in kept]) if kept else []
     resolved = await _resolved(tx, [alert.name for alert in kept], at, every)
     alert = tx.tables.alert.c
