@@ -131,7 +131,6 @@ class AuditScreen(LiveScreen):
         self._table.show(
             tuple(rows), lambda id: operation_line(rows[id], snapshot.at, self.session.zone, undone=id in undone)
         )
-        self._table.styles.height = max(4, min(len(rows) + 1, self.size.height * 3 // 5))
         number: list[Part] = [(f"the latest {MOST}" if len(rows) == MOST else f"{len(rows)}, latest first", "muted")]
         self.query_one("#title", Canvas).draw([rule([heading("OPERATIONS")], self.size.width, number)])
         self._move_to_target(snapshot)
