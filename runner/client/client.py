@@ -1,6 +1,9 @@
 """The client of this process: opened by the first submit and shared by all threads.
 
 Every submit passes through the functions of @around_submit.
+
+The two forms of a call, `submit` and `submit_async`, share all but the wait. One body for both would be a generator
+with a driver: each submit would pass more functions, and the signatures, which are most of the second form, would stay.
 """
 
 import asyncio

@@ -2,7 +2,8 @@
 
 Both ends are processes of the same runner. Nothing from the database is unpickled: payloads, results and checkpoints
 are JSON text. Nor does a runner load objects that a handler has made: exceptions cross as text, and a message with any
-class beside a few of our own is refused.
+class beside a few of our own is refused. `multiprocessing.connection` would not replace the frames: it waits in
+`recv_bytes` for the rest of a message, which a stopped worker never sends, and the event loop of the runner with it.
 """
 
 import contextlib
