@@ -1,20 +1,17 @@
-"""Inline: run a handler now, and store a task only if it fails; split many rows into tasks; find unfinished tasks."""
+"""Inline calls: run a handler now, and store a task only if it fails."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from runner.client.client import get_client
-from runner.errors import InvalidInline, InvalidInput
+from runner.errors import InvalidInline
 from runner.handlers.context import AttemptLogger, Context, MemoryNotes
 from runner.handlers.outcome_rules import OutcomeRules
 from runner.handlers.registry import Handler
 from runner.model.outcome import Dead, Delay, HandlerOutcome, Outcome, Retry, Snooze
 
 log = logging.getLogger("runner.task")
-
-T = TypeVar("T")
 
 
 def inline_arguments(handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,16 +70,3 @@ def delay_after(handler: Handler, outcome: Exception) -> Delay | None:
         raise outcome
     log.warning("%s failed inline, storing a task: %s: %s", handler.name, type(outcome).__name__, outcome)
     return verdict.delay if isinstance(verdict, (Retry, Snooze)) else None
-
-
-def chunks(rows: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Split rows into lists of a size; the last one may be shorter.
-
-    Raises:
-        InvalidInput: the size is not positive.
-    """
-    if size < 1:
-        raise InvalidInput(why=f"the size of a chunk is {size}; it must be at least 1")
-    iterator = iter(rows)
-    while chunk := list(islice(iterator, size)):
-        yield chunk

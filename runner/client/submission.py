@@ -1,16 +1,17 @@
 """Submission: a handler with task options, and the ways to submit it."""
 
 from asyncio import run, to_thread
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.commit import Template
-from runner.client.inline import chunks, delay_after, inline_arguments, require_result
+from runner.client.inline import delay_after, inline_arguments, require_result
 from runner.client.results import DuplicateHandle, TaskHandle, handles
-from runner.errors import InvalidTask
+from runner.errors import InvalidInput, InvalidTask
 from runner.handlers.call_options import NO_CALL_OPTIONS, CallOptions
 from runner.handlers.registry import Handler
 from runner.model.duration import parse_duration
@@ -249,3 +250,16 @@ def task_handle(result: SubmitResult) -> TaskHandle[R]:
 def task_handles(result: SubmitResult) -> list[TaskHandle[R]]:
     """Return the handles of the tasks of a submit, in order."""
     return handles(result.ids, result.duplicates)
+
+
+def chunks(rows: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Split rows into lists of a size; the last one may be shorter.
+
+    Raises:
+        InvalidInput: the size is not positive.
+    """
+    if size < 1:
+        raise InvalidInput(why=f"the size of a chunk is {size}; it must be at least 1")
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, size)):
+        yield chunk

@@ -76,23 +76,23 @@ class ForcedEnd:
             end = min(end or time.monotonic() + wait, time.monotonic() + wait)
 
     def _end(self) -> None:
-        _try_for(REPORT_LIMIT, lambda: self._report(self.code))
+        _try_in_thread(lambda: self._report(self.code))
         exit_now(self.code)
 
 
 def exit_now(code: int) -> NoReturn:
     """End the process without waiting for threads and coroutines, nor for readers of the log that stand still."""
     log_queue.drain()
-    _try_for(REPORT_LIMIT, logging.shutdown)
+    _try_in_thread(logging.shutdown)
     os._exit(code)
 
 
-def _try_for(seconds: float, function: Callable[[], object]) -> None:
-    """Call a function in a thread, and wait for its end at most some seconds.
+def _try_in_thread(function: Callable[[], object]) -> None:
+    """Call a function in a thread, and wait for its end at most REPORT_LIMIT seconds.
 
     The log handlers of an application may wait for a reader, or for a lock of a thread that waits for one.
     """
     thread = threading.Thread(target=function, daemon=True)
     with suppress(RuntimeError):  # the system allows no further thread
         thread.start()
-        thread.join(seconds)
+        thread.join(REPORT_LIMIT)

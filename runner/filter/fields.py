@@ -252,7 +252,6 @@ class Sort:
 
 
 NEWEST = Sort(SortField.ID, descending=True)
-OLDEST = Sort(SortField.ID, descending=False)
 
 
 def sort_by(name: str, *, descending: bool | None = None) -> Sort:

@@ -158,8 +158,12 @@ def _schedule(row: Mapping[Any, Any], runs: Sequence[ScheduleRun], now: datetime
     )
 
 
+UPCOMING = 10
+"""The ticks of a schedule that are computed in advance."""
+
+
 def _upcoming(
-    spec: ScheduleSpec, next_at: datetime | None, runs: Sequence[ScheduleRun], now: datetime, count: int = 10
+    spec: ScheduleSpec, next_at: datetime | None, runs: Sequence[ScheduleRun], now: datetime
 ) -> tuple[datetime, ...]:
     try:
         rule = parse_rule(spec.rule, spec.timezone)
@@ -167,7 +171,7 @@ def _upcoming(
         return ()
     if rule.delay is not None and next_at is None:
         return () if runs and runs[0].task is not None and not runs[0].task.state.final else (now,)
-    return tuple(next_ticks(rule, next_at, now, count))
+    return tuple(next_ticks(rule, next_at, now, UPCOMING))
 
 
 def _edited(spec: ScheduleSpec, declared: str | None) -> tuple[str, ...]:

@@ -103,12 +103,12 @@ class LockAttempt:
 
 
 @asynccontextmanager
-async def attempt_change(tx: Transaction, timeout: str = LOCK_TIMEOUT) -> AsyncIterator[LockAttempt]:
-    """Roll the block back if a lock is not available within the timeout, and report it."""
+async def attempt_change(tx: Transaction) -> AsyncIterator[LockAttempt]:
+    """Roll the block back if a lock is not available within LOCK_TIMEOUT, and report it."""
     attempt = LockAttempt()
     try:
         async with tx.connection.begin_nested():
-            await tx.execute(sa.select(sa.func.set_config("lock_timeout", timeout, True)))
+            await tx.execute(sa.select(sa.func.set_config("lock_timeout", LOCK_TIMEOUT, True)))
             yield attempt
     except sa.exc.DBAPIError as error:
         state = getattr(error.orig, "sqlstate", None) or ""

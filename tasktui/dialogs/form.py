@@ -101,7 +101,7 @@ class FormScreen(ModalScreen[Dialog | None]):
         if not isinstance(field, TextLine) or not self._entries[field.id or ""].is_json:
             return
         try:
-            field.value = on_one_line(edit_text(self.app, indented(field.value), ".json"))
+            field.value = on_one_line(edit_text(self.app, indented(field.value)))
         except RunnerError as error:
             self._show(str(error), "bold dead")
         field.focus()
@@ -234,7 +234,7 @@ class EditScreen(ModalScreen[Result | None]):
             self.report("The payload is read-only", bad=True)
             return
         try:
-            field.value = on_one_line(edit_text(self.app, indented(field.value), ".json"))
+            field.value = on_one_line(edit_text(self.app, indented(field.value)))
         except RunnerError as error:
             self.report(str(error), bad=True)
         field.focus()

@@ -235,7 +235,7 @@ def throughput(view: View, width: int, height: int) -> list[Row]:
     return [rule([heading("THROUGHPUT")], width, legend), *rows, time_axis(view.time, room)]
 
 
-def failed_attempts(view: View, width: int, height: int, label: str = "FAILED ATTEMPTS") -> list[Row]:
+def failed_attempts(view: View, width: int, height: int) -> list[Row]:
     """Failed attempts per minute, with marks of deploys, pauses and open breakers; red above the usual rate."""
     minutes, now = view.minutes("failed"), view.last("failed")
     bad, usual = is_unusual(now, minutes)
@@ -243,7 +243,7 @@ def failed_attempts(view: View, width: int, height: int, label: str = "FAILED AT
     data = view.data
     paused = {queue.queue: queue.paused for queue in data.queues if queue.paused}
     events = marks(data.deploys, paused, data.breakers)
-    return [rule([heading(label)], width, legend), *failed_plot(minutes, view.time, events, width, height)]
+    return [rule([heading("FAILED ATTEMPTS")], width, legend), *failed_plot(minutes, view.time, events, width, height)]
 
 
 def is_unusual(now: float, minutes: Sequence[float]) -> tuple[bool, float]:

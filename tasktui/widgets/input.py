@@ -140,12 +140,11 @@ def editor_command(environment: Mapping[str, str]) -> list[str]:
         raise InvalidInput(why=f"EDITOR is not a command line: {error}") from error
 
 
-def edit_text(app: App[object], text: str, suffix: str) -> str:
+def edit_text(app: App[object], text: str) -> str:
     """Edit a text while the console is suspended.
 
     Args:
         app: the console; its terminal belongs to the editor until the editor ends.
-        suffix: the end of the file's name, by which editors choose colours.
 
     Returns:
         The edited text; the file is deleted.
@@ -157,7 +156,7 @@ def edit_text(app: App[object], text: str, suffix: str) -> str:
 
     command = editor_command(os.environ)
     with tempfile.TemporaryDirectory(prefix="tasktui-") as folder:  # mode 0700
-        path = Path(folder) / f"payload{suffix}"
+        path = Path(folder) / "payload.json"  # editors choose colours by the end of the name
         path.write_text(text, encoding="utf-8")
         try:
             with app.suspend():

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.errors import InvalidFilter
-from runner.filter.fields import FIELDS, OLDEST, Field
+from runner.filter.fields import FIELDS, NEWEST, Field
 from runner.filter.parse import Filter
 from runner.model.task import State
 from runner.operations.edit import edit_all
@@ -225,9 +225,9 @@ def test_a_page_states_whether_an_index_serves(text: str, served: bool) -> None:
 
 
 async def test_the_oldest_can_come_first(zoo: Database) -> None:
-    listing = await zoo.read(page, Filter(), sort=OLDEST, limit=4)
+    listing = await zoo.read(page, Filter(), sort=NEWEST.reverse, limit=4)
     assert [task.id for task in listing.tasks] == [1, 2, 3, 4]
-    rest = await zoo.read(page, Filter(), listing.next, sort=OLDEST)
+    rest = await zoo.read(page, Filter(), listing.next, sort=NEWEST.reverse)
     assert [task.id for task in rest.tasks] == [5, 6, 7, 8, 9]
     assert rest.next is None
 

@@ -40,9 +40,9 @@ def full_name(table: sa.Table, part: str = "") -> str:
     return str(preparer.format_table(sa.table(name, schema=table.schema)))
 
 
-def name_literal(table: sa.Table, part: str = "") -> str:
+def name_literal(table: sa.Table) -> str:
     """Return the name of a table as a SQL literal, as a cast to regclass needs it."""
-    return "'" + full_name(table, part).replace("'", "''") + "'"
+    return "'" + full_name(table).replace("'", "''") + "'"
 
 
 def creation(history: sa.Table) -> list[str]:
