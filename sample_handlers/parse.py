@@ -1,4 +1,4 @@
-"""source.parse: parse Python source and count its functions, classes and imports."""
+"""source.parse: counts of functions, classes and imports in Python source."""
 
 import ast
 import threading

@@ -1,4 +1,4 @@
-"""TaskHandle and results: the return value of a submit, and waiting for the results of many tasks in one query."""
+"""TaskHandle, the return value of a submit, and the wait for results."""
 
 import asyncio
 import contextlib

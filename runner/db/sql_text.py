@@ -1,4 +1,4 @@
-"""SQL text of recorded statements, for psql and sqlite3; it changes nothing unless a condition holds."""
+"""SQL text of recorded statements, for psql or sqlite3, which changes nothing unless a condition holds."""
 
 import re
 from collections.abc import Mapping, Sequence

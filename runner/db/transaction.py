@@ -1,4 +1,4 @@
-"""Transaction: the first parameter of every verb of the store; and the deadlines of its statements."""
+"""Transaction, the first parameter of every verb of the store, with the deadlines of its statements."""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,4 @@
-"""The admin: read-only lists of live and finished tasks, with links to the tasks of the same handler and key."""
+"""The admin: read-only lists of tasks, with links to those of the same handler or key."""
 
 import json
 from typing import Any, ClassVar

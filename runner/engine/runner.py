@@ -1,4 +1,4 @@
-"""Engine: the parts of a runner that claim, execute and settle tasks, with its start and shutdown."""
+"""Engine: the parts of a runner, with its start and shutdown."""
 
 import asyncio
 import contextlib

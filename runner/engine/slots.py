@@ -1,4 +1,4 @@
-"""Slots and tasks in flight: the claimed tasks of a runner, and room for more."""
+"""Slots of a runner, with its tasks in flight."""
 
 import time
 from bisect import insort

@@ -1,4 +1,4 @@
-"""Context: the task that a handler executes, and the notes that the handler writes: checkpoints, progress and log."""
+"""Context: the task that a handler executes, with the notes that the handler writes."""
 
 import asyncio
 import inspect

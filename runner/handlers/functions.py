@@ -1,4 +1,4 @@
-"""Functions of an application, such as handlers and those of their options: parameters, annotations and calls."""
+"""Functions of an application: their parameters, annotations and calls."""
 
 import inspect
 import logging

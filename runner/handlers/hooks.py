@@ -1,4 +1,4 @@
-"""Hooks and middleware: functions that an application registers to run around submits, attempts and runners."""
+"""Hooks: functions of an application that run around submits, attempts and runners."""
 
 import inspect
 import logging

@@ -1,4 +1,4 @@
-"""Values of task options: how they are read from JSON, from the command line and from Python, and their checks."""
+"""Values of task options: their forms in JSON, Python and commands, with their checks."""
 
 import json
 import math

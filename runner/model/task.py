@@ -1,4 +1,4 @@
-"""Tasks: their states, the moves between states, and the records for submitting and claiming them."""
+"""Tasks: their states, the moves between states, and their records."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

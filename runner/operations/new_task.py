@@ -1,4 +1,4 @@
-"""submit_task and copy_task: new tasks by operators, in the audit and with an undo."""
+"""New tasks by operators, submitted or copied, in the audit with an undo."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple

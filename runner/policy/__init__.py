@@ -1,4 +1,4 @@
-"""Decisions without I/O: rows and the time are arguments, and the result is data.
+"""Decisions without I/O: functions of rows and of the time that return data.
 
 The conditions and the order of a claim give SQL expressions, because the database evaluates them. They execute nothing.
 """

@@ -1,4 +1,4 @@
-"""Histograms of times: counts and sums that add up over runners and minutes, instead of every time.
+"""Histograms of times, which add up over runners and minutes.
 
 The bins are log-linear, as in HdrHistogram: one millisecond wide up to 40 ms, and from there a twentieth of the lower
 power of two. A percentile is the mean of the times in its bin. It therefore never lies outside the real minimum and

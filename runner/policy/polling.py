@@ -1,4 +1,4 @@
-"""polling: when to query and how much to claim; the poll modes, and the parser of the setting `poll_mode`.
+"""Poll modes: the times of scans and the number of tasks to claim, as the setting `poll_mode` names them.
 
 fixed-rate                  a scan every period
 fixed-delay                 a scan a period after the last one ended

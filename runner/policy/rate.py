@@ -1,4 +1,4 @@
-"""rate: how many tasks start per second, minute or hour, as a token bucket; the time is an argument.
+"""Rates: limits of starts per second, minute or hour, as a token bucket.
 
 The limit of a queue or a handler that uses it is StartRate in runner.policy.limits.
 """

@@ -1,4 +1,4 @@
-"""capacity: reads the work, the slots and the limits from which runner.policy.capacity computes, and words its rows."""
+"""Rows of capacity, from the work, the slots and the limits of a moment."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""registries: the pauses, limits and breakers of queues and handlers, with since when, how far used, and by whom."""
+"""Pauses, limits and breakers, by queue or handler."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

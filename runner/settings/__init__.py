@@ -1,4 +1,4 @@
-"""Settings, and `load`, which merges arguments, environment, configuration file and defaults."""
+"""Settings, merged from arguments, environment, configuration file and defaults."""
 
 from runner.settings.loading import load
 from runner.settings.settings import DESCRIPTIONS, Row, Settings

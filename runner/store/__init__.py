@@ -1,1 +1,1 @@
-"""The store: one module per verb; every verb takes an open transaction first."""
+"""The store: one module per verb, each with an open transaction as its first parameter."""

@@ -1,4 +1,4 @@
-"""Breaker: open and close the breaker of a handler by the ends of its attempts; see runner.policy.breaker."""
+"""The opening and closing of a handler's breaker by the ends of its attempts."""
 
 import json
 import random

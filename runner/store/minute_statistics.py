@@ -1,4 +1,4 @@
-"""Minute statistics for reports and plots: counts of outcomes and submits, written in the transaction of the outcome.
+"""Minute statistics: counts of outcomes and submits, written in their transactions.
 
 Each runner has its own rows. A settle therefore waits for no other runner, and the counts stay exact when a process
 dies.

@@ -1,4 +1,4 @@
-"""Format values for table cells, on the command line and in the console; short enough for eighty columns."""
+"""Texts of values for table cells, short enough for eighty columns."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Redaction: find secrets by field name and by form, and mask them before display."""
+"""Redaction: secrets, found by field name or by form, masked for display."""
 
 import json
 import re

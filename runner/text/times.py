@@ -1,4 +1,4 @@
-"""Durations and moments, as people write and read them.
+"""Texts of durations and moments.
 
 A duration is a length of time, zero or more. A moment can have a direction: `+15m`, `-5m`.
 """

@@ -1,4 +1,4 @@
-"""Editing: the form of one task and its saving, and the form for new values of many tasks."""
+"""Editing: the forms for one task and for many."""
 
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The preview of an edit: the meaning of each text, and the runs of the task before and after on one ruler."""
+"""The preview of an edit: the meaning of each text, with the runs before and after."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

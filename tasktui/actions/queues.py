@@ -1,4 +1,4 @@
-"""Pausing and limiting queues and handlers, and commands for runners: their confirmations."""
+"""Confirmations of pauses, limits and runner commands."""
 
 from collections.abc import Coroutine
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""HealthScreen and CapacityScreen: dialogs with the health of the database, and with the capacity of the runners."""
+"""HealthScreen: a dialog with the health of the database."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple

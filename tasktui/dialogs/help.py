@@ -1,4 +1,4 @@
-"""HelpScreen, the command palette and the command line: the keys, actions and commands that apply to a screen."""
+"""HelpScreen: the keys, actions and commands that apply to a screen."""
 
 from collections import defaultdict
 from collections.abc import Sequence

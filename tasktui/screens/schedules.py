@@ -1,4 +1,4 @@
-"""SchedulesScreen: the schedules with their last and next runs, and the runs of the one under the cursor."""
+"""SchedulesScreen: the schedules, with the runs of the one under the cursor."""
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta, tzinfo

@@ -1,4 +1,4 @@
-"""TaskScreen and PreviewPane: everything about one task, and a short form below the task list or beside it."""
+"""TaskScreen and PreviewPane: one task, on a screen of its own or beside the list."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress

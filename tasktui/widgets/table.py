@@ -1,4 +1,7 @@
-"""Table: rows by key. Cursor and marks belong to keys, not to positions, and only visible rows are drawn."""
+"""Table: rows by key, of which only the visible ones are drawn.
+
+The cursor and the marks belong to keys, not to positions.
+"""
 
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence

@@ -1,1 +1,1 @@
-"""The bench: submit, run and settle rates of this machine, database and settings."""
+"""The bench: throughput of this machine with its database and settings."""

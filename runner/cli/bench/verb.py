@@ -1,4 +1,4 @@
-"""`runner bench`: runs the parts of a plan in a sandbox, and prints throughput and latency on this machine."""
+"""`runner bench`: throughput and latency of this machine, measured in a sandbox."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Columns of the tables beside the tasks: records about tasks, and the registries of queues, handlers and runners."""
+"""Columns of every table except those of tasks."""
 
 from typing import Any, get_args
 

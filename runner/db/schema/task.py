@@ -1,4 +1,4 @@
-"""Columns of a task, shared by live and finished tasks and specific to each, and its states as SQL literals."""
+"""Columns of tasks, live and finished, with the SQL literals of their states."""
 
 from collections.abc import Iterable
 from typing import Any, TypeAlias, get_args

@@ -1,4 +1,4 @@
-"""Notes of attempts, collected while a handler runs and written in batches: checkpoints, progress and log lines."""
+"""Notes of attempts, collected while a handler runs and written in batches."""
 
 import asyncio
 import json

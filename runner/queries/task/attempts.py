@@ -1,4 +1,4 @@
-"""The attempts of a task: why they failed, and their progress, checkpoints and log lines."""
+"""The attempts of a task, with their progress, checkpoints and log lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

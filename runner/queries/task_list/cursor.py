@@ -1,4 +1,4 @@
-"""The cursor of a paged list, and its sort key as columns, as an order, and as conditions between rows."""
+"""The cursor of a paged list, with its sort key in SQL."""
 
 import json
 import zlib

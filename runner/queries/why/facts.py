@@ -1,4 +1,4 @@
-"""facts: the data that decides whether and when a task runs; `why` derives the causes from it."""
+"""Facts: the data from which `why` derives the causes."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Causes and remedies: a reason for a task's state, and the changes that would let a task start now."""
+"""Remedies: the changes that would let a task start now, with the reason for its state."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

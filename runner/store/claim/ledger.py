@@ -1,4 +1,4 @@
-"""limits: hold the limits of queues and handlers during a claim, and count the running tasks under them."""
+"""The ledger of a claim: the running tasks under the limits of queues and handlers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""resolve and sweep: unblock or cancel the dependents of finished tasks, and find the ones that stayed blocked."""
+"""Resolution: dependents of finished tasks become unblocked or cancelled, now or by the sweep."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
