@@ -56,6 +56,9 @@ EVENT = "sentry_event"
 
 OUTCOMES = (Retry, Dead, Snooze)
 
+CALLERS = ("runner.engine.executing.executor", "runner.handlers.functions")
+"""The modules that call handlers."""
+
 RULES_LIMIT = 60.0
 """Seconds for which the rules of schedules are kept."""
 
@@ -243,10 +246,12 @@ def _event_of(error: BaseException) -> tuple[Any, dict[str, Any]]:
 
 
 def _handler_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The frames from the first one outside of the runner; all frames if there is none."""
-    first = trace
-    while first is not None and str(first.tb_frame.f_globals.get("__name__")).startswith("runner."):
-        first = first.tb_next
+    """The frames after those of the runner and of middleware; all frames if there are none."""
+    first = each = trace
+    while each is not None:
+        is_caller = each.tb_frame.f_globals.get("__name__") in CALLERS
+        each = each.tb_next
+        first = each if is_caller else first
     return first or trace
 
 

@@ -1,6 +1,7 @@
 """Sentry receives each failure once, with the scope of its own attempt, and spans and check-ins."""
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ import pytest
 import sentry_sdk
 from sentry_sdk.transport import Transport
 
-from runner import Dead, connect, disconnect, handler, schedules
+from runner import Context, Dead, around_execute, connect, disconnect, handler, schedules
 from runner.contrib import sentry
 from runner.contrib.sentry import Failures, RunnerIntegration, monitor_config
 from runner.engine.events import Events, TasksRescued
@@ -72,6 +73,12 @@ async def test_the_event_of_a_dead_task_has_the_scope_of_its_attempt_and_the_sta
     harness: Harness, start: Callable[..., Kept], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, together, all_async = start(), threading.Barrier(TASKS), asyncio.Barrier(TASKS)
+
+    @around_execute
+    def other(ctx: Context) -> Iterator[None]:
+        with contextlib.nullcontext():
+            yield
+
     monkeypatch.setenv("SENTRY_WORKER", "1")
 
     def fail(number: int) -> None:
