@@ -201,7 +201,10 @@ class _AttemptSpans:
     def __init__(self, tracer: trace.Tracer, guard: _Guard, task: Claimed) -> None:
         self._tracer, self._guard = tracer, guard
         self._queue, self._handler = task.queue, task.handler
-        headers: dict[str, str] = json.loads(task.headers) if task.headers else {}
+        stored: dict[str, Any] = json.loads(task.headers) if task.headers else {}
+        headers = {
+            name: value for name, value in stored.items() if isinstance(value, str)
+        }  # plain SQL may store others
         outside, links = propagate.extract(headers, NOTHING) if headers else NOTHING, list[Link]()
         first = _read(headers.get(FIRST))
         if first is not None:
@@ -303,8 +306,10 @@ class _Unsampled(NonRecordingSpan):
 
 def _follows_parents(provider: trace.TracerProvider) -> bool:
     """True if the sampler of a provider drops each span whose remote parent is not sampled."""
-    from opentelemetry.sdk.trace.sampling import Decision, ParentBased
-
+    try:
+        from opentelemetry.sdk.trace.sampling import Decision, ParentBased
+    except ModuleNotFoundError:  # the API alone makes no spans
+        return False
     sampler = getattr(provider, "sampler", None)
     if not isinstance(sampler, ParentBased):
         return False

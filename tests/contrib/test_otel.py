@@ -307,6 +307,21 @@ async def test_the_sampler_decides_about_the_attempt_of_an_unsampled_submit(
         assert (f"{version}-{trace_id}", int(carried, 16) & 1, carrier) == (PARENT[:35], 0, others)
 
 
+@on_sqlite
+async def test_headers_that_are_not_readable_cost_no_span(
+    harness: Harness, traces: Traces, caplog: pytest.LogCaptureFixture
+) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    for headers in ('{"traceparent": 5, "first-attempt": {}}', '{"traceparent": "no", "first-attempt": "no"}'):
+        table, task = harness.database.tables.task, await harness.submit("work")
+        await harness.change(table.update().where(table.c.id == task).values(headers=headers))
+    await harness.work()
+    assert len(traces.named("process work")) == 2
+    assert "no spans" not in caplog.text
+
+
 class Broken(SpanProcessor):
     """Raises or blocks at each span."""
 
