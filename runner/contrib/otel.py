@@ -6,9 +6,8 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from functools import partial
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from runner import (
     AttemptEnd,
@@ -32,6 +31,7 @@ except ModuleNotFoundError as error:
 
 log = logging.getLogger("runner.traces")
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 TRACEPARENT = "traceparent"
@@ -80,16 +80,15 @@ class _Guard:
     def __init__(self) -> None:
         self._resume_at = 0.0
 
-    @property
-    def is_open(self) -> bool:
-        """False during a pause."""
-        return time.monotonic() >= self._resume_at
+    def begin(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Return the result of a call that begins a span; None if it failed, and during a pause."""
+        return self.call(function, *args, **kwargs) if time.monotonic() >= self._resume_at else None
 
-    def call(self, function: Callable[[], T]) -> T | None:
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Return the result of a call; None if it failed."""
         began = time.monotonic()
         try:
-            return function()
+            return function(*args, **kwargs)
         except Exception as error:
             self._pause(f"the tracer raised {error!r}")
             return None
@@ -98,7 +97,7 @@ class _Guard:
                 self._pause(f"a call of the tracer took {took:.1f} s; a BatchSpanProcessor does not block")
 
     def _pause(self, fact: str) -> None:
-        if self.is_open:
+        if time.monotonic() >= self._resume_at:
             log.warning("no spans for %.0f s: %s", PAUSE, fact)
         self._resume_at = time.monotonic() + PAUSE
 
@@ -115,7 +114,7 @@ class _Traces:
 
     def around_submit(self, tasks: list[NewTask]) -> Generator[Sequence[NewTask] | None, SubmitResult, None]:
         """Run a submit in its span, and give the position of the span to the tasks."""
-        begun = self._guard.call(partial(self._begin_submit, tasks)) if self._guard.is_open else None
+        begun = self._guard.begin(self._begin_submit, tasks)
         if begun is None:
             yield None
             return
@@ -147,12 +146,10 @@ class _Traces:
 
     def begins(self, task: Claimed) -> bool:
         """Begin the span of an attempt in its context; return True if it is sampled."""
-        if (unsampled := self._unsampled(task.headers)) is not None:
+        if task.headers is not None and (unsampled := self._unsampled(task.headers)) is not None:
             current.attach(current.Context({SPAN_KEY: unsampled}))  # the context ends with the attempt
             return False
-        attempt = (
-            self._guard.call(partial(_AttemptSpans, self._tracer, self._guard, task)) if self._guard.is_open else None
-        )
+        attempt = self._guard.begin(_AttemptSpans, self._tracer, self._guard, task)
         if attempt is None:
             return False
         current.attach(attempt.inside)
@@ -160,10 +157,10 @@ class _Traces:
             self._attempt.set(attempt)
         return attempt.is_recording
 
-    def _unsampled(self, headers: str | None) -> "_Unsampled | None":
+    def _unsampled(self, headers: str) -> "_Unsampled | None":
         """The parent of an attempt if it is not sampled and the sampler follows it. Most attempts end here."""
-        match = None if headers is None else _UNSAMPLED.search(headers)
-        if match is None or headers is None or '"baggage"' in headers or '"schedule"' in headers:
+        match = _UNSAMPLED.search(headers)
+        if match is None or '"baggage"' in headers or '"schedule"' in headers:
             return None
         if self._follows_parents is None:
             self._follows_parents = _follows_parents(self._provider or trace.get_tracer_provider())
@@ -173,7 +170,7 @@ class _Traces:
         """Run a sampled attempt in its span."""
         attempt = self._attempt.get()
         if attempt is not None:
-            self._guard.call(partial(attempt.enter, ctx))
+            self._guard.call(attempt.enter, ctx)
             if ctx.batch is not None:
                 await attempt.link_parents(ctx, ctx.batch.headers_async)
         try:
@@ -198,34 +195,46 @@ class _Traces:
 class _AttemptSpans:
     """The spans of one attempt: its wait, itself and its settle."""
 
+    _is_retry = False
+    _outside = current.Context()
+    """The context of the submit."""
+
     def __init__(self, tracer: trace.Tracer, guard: _Guard, task: Claimed) -> None:
         self._tracer, self._guard = tracer, guard
         self._queue, self._handler = task.queue, task.handler
-        stored: dict[str, Any] = json.loads(task.headers) if task.headers else {}
-        headers = {
-            name: value for name, value in stored.items() if isinstance(value, str)
-        }  # plain SQL may store others
-        outside, links = propagate.extract(headers, NOTHING) if headers else NOTHING, list[Link]()
-        first = _read(headers.get(FIRST))
-        if first is not None:
-            links.append(Link(first, {"tasktui.link": "first attempt"}))
-        elif "schedule" in headers:
-            position = trace.get_current_span(outside).get_span_context()
-            links += [Link(position, {"tasktui.link": "schedule"})] if position.is_valid else []
-            outside = trace.set_span_in_context(trace.INVALID_SPAN, outside)
-        attributes = _attributes("process", task.queue) | {
+        links = None if task.headers is None else self._follow(task.headers)
+        attributes: dict[str, str | int] = {
+            "messaging.system": "tasktui",
+            "messaging.operation.name": "process",
+            "messaging.operation.type": OPERATIONS["process"],
+            "messaging.destination.name": task.queue,
             "messaging.message.id": str(task.id),
             "tasktui.handler": task.handler,
             "tasktui.attempt": task.attempt,
         }
-        self._outside, self._is_retry = outside, first is not None
         self._began_at = self._ended_at = time.time_ns()
-        name, kind = _name("process", task.handler), SpanKind.CONSUMER
+        name, outside, kind = _name("process", task.handler), self._outside, SpanKind.CONSUMER
         self._span = tracer.start_span(name, outside, kind, attributes, links, start_time=self._began_at)
         self.inside = trace.set_span_in_context(self._span, outside)
         """The context inside the span."""
         self.is_recording = self._span.is_recording()
         """True if the span is sampled."""
+
+    def _follow(self, text: str) -> list[Link]:
+        """Continue the trace of the submit, and return the links to the first attempt or to the schedule."""
+        stored: dict[str, Any] = json.loads(text)
+        texts = ((name, value) for name, value in stored.items() if isinstance(value, str))
+        headers = dict(texts)  # plain SQL may store other values
+        self._outside = propagate.extract(headers, NOTHING)
+        first = _read(headers.get(FIRST))
+        self._is_retry = first is not None
+        if first is not None:
+            return [Link(first, {"tasktui.link": "first attempt"})]
+        if "schedule" not in headers:
+            return []
+        position = trace.get_current_span(self._outside).get_span_context()
+        self._outside = trace.set_span_in_context(trace.INVALID_SPAN, self._outside)
+        return [Link(position, {"tasktui.link": "schedule"})] if position.is_valid else []
 
     def enter(self, ctx: Context) -> None:
         """Make the span of the wait, and give the position of the span to later attempts."""
@@ -259,14 +268,14 @@ class _AttemptSpans:
         for headers in parents:
             position = _read(headers.get(FIRST) or headers.get(TRACEPARENT))
             if position is not None:
-                self._guard.call(partial(self._span.add_link, position, {"tasktui.link": "parent"}))
+                self._guard.call(self._span.add_link, position, {"tasktui.link": "parent"})
 
     def leave(self) -> None:
         """Note the end of the handler; its outcome follows."""
         self._ended_at = time.time_ns()
 
     def _settled(self, end: AttemptEnd) -> None:
-        self._guard.call(partial(self._end, end))
+        self._guard.call(self._end, end)
 
     def _end(self, end: AttemptEnd) -> None:
         self._span.set_attribute("tasktui.outcome", end.verb)
