@@ -20,6 +20,10 @@ FAULTS: Counter[str] = Counter()
 _REPORTING = threading.local()
 
 
+_NO_HANDLERS = logging.Logger("runner")
+_NO_HANDLERS.addHandler(logging.NullHandler())
+
+
 class ContainedLogger(logging.Logger):
     """A logger whose handlers and filters cannot stop its caller, and of which none costs another one its record."""
 
@@ -43,8 +47,10 @@ class ContainedLogger(logging.Logger):
                     except OwnCodeFault as fault:
                         _report(f"{type(handler).__module__}.{type(handler).__qualname__}", record, fault)
             logger = logger.parent if logger.propagate else None
-        if not found:
-            super().callHandlers(record)
+        try:  # an error tracker replaces this method of all loggers
+            call_own(logging.Logger.callHandlers, _NO_HANDLERS if found else self, record)
+        except OwnCodeFault as fault:
+            _report("logging.Logger.callHandlers", record, fault)
 
 
 def contain_log_handlers() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import sentry_sdk
+from sentry_sdk.integrations.logging import unignore_logger
 from sentry_sdk.transport import Transport
 
 from runner import Context, Dead, around_execute, connect, disconnect, handler, schedules
@@ -46,19 +47,22 @@ class Kept(Transport):
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Kept]]:
-    def start(failures: Failures = "last") -> Kept:
+    def start(failures: Failures | None = "last") -> Kept:
         kept = Kept()
+        integrations = [] if failures is None else [RunnerIntegration(failures)]
         sentry_sdk.init(
             "http://key@127.0.0.1:9/1",
-            integrations=[RunnerIntegration(failures)],
+            integrations=integrations,
             transport=kept,
             traces_sample_rate=1.0,
             shutdown_timeout=0,
         )
-        RunnerIntegration.setup_once()  # another test has removed the functions
+        if failures is not None:
+            RunnerIntegration.setup_once()  # another test has removed the functions
         return kept
 
     yield start
+    unignore_logger("runner.outcome")
     sentry_sdk.get_client().close()
     sentry_sdk.get_global_scope().set_client(None)
 
@@ -148,6 +152,22 @@ async def test_an_option_selects_the_reported_failures(
     (dead,) = [event for event in kept.of("event") if event["transaction"] == "given.up"]
     assert (dead["message"], dead["level"]) == ("given.up: no such shop", "error")
     assert "hunter2" not in json.dumps(kept.items, default=str)
+
+
+@on_sqlite
+async def test_without_the_integration_the_log_line_of_a_death_is_reported(
+    harness: Harness, start: Callable[..., Kept]
+) -> None:
+    kept = start(None)
+
+    @harness.handler("work", max_attempts=1)
+    async def work() -> None:
+        raise ValueError("bad")
+
+    await harness.submit("work")
+    await harness.work()
+    (event,) = kept.of("event")
+    assert (event["logger"], event["exception"]["values"][-1]["value"]) == ("runner.outcome", "bad")
 
 
 @on_sqlite
