@@ -92,6 +92,7 @@ def texts(value: Any) -> tuple[str, ...]:
 READERS: Mapping[Any, Callable[[Any], Any]] = {
     int: as_int,
     int | None: lambda value: None if value is None else as_int(value),
+    float: lambda value: number(value) or 0.0,
     float | None: number,
     bool: lambda value: value in (1, True),
     str: as_text,

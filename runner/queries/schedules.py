@@ -139,7 +139,7 @@ async def schedules(
 
 
 def _schedule(row: Mapping[Any, Any], runs: Sequence[ScheduleRun], now: datetime) -> ScheduleRow:
-    spec = from_row(ScheduleSpec, row, jitter=number(row["jitter"]) or 0.0)
+    spec = from_row(ScheduleSpec, row)
     pause = None
     until = moment(row["paused_until"])
     if row["paused_at"] is not None and (until is None or until > now):

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
 from runner.errors import TaskNotFound
-from runner.queries.rows import as_int, as_text, from_row, moment, number, readable, text
+from runner.queries.rows import as_text, from_row, readable
 from runner.text import formatting
 from runner.text.document import Treatment
 from runner.text.redact import mask
@@ -180,11 +180,7 @@ async def progress_of(tx: Transaction, id: int) -> TaskProgress | None:
     """Read the progress of a task; None without one."""
     table = tx.tables.progress
     row = (await tx.execute(sa.select(*readable(tx, table.c)).where(table.c.task_id == id))).mappings().one_or_none()
-    if row is None:
-        return None
-    return TaskProgress(
-        number(row["done"]) or 0.0, number(row["total"]), text(row["unit"]), number(row["rate"]), moment(row["at"])
-    )
+    return None if row is None else from_row(TaskProgress, row)
 
 
 async def checkpoints_of(tx: Transaction, id: int) -> list[CheckpointRow]:
@@ -192,10 +188,7 @@ async def checkpoints_of(tx: Transaction, id: int) -> list[CheckpointRow]:
     table = tx.tables.checkpoint
     statement = sa.select(*readable(tx, table.c)).where(table.c.task_id == id).order_by(table.c.number)
     rows = (await tx.execute(statement)).mappings().all()
-    return [
-        CheckpointRow(as_int(row["number"]), as_int(row["attempt"]), moment(row["at"]), as_text(row["state"]))
-        for row in rows
-    ]
+    return [from_row(CheckpointRow, row) for row in rows]
 
 
 async def log_of(
@@ -214,18 +207,7 @@ async def log_of(
     conditions = [table.c.task_id == id, later, *([table.c.attempt == attempt] if attempt is not None else [])]
     order = (table.c.fence.desc(), table.c.number.desc())
     statement = sa.select(*readable(tx, table.c)).where(*conditions).order_by(*order).limit(limit)
-    return [_log_row(row) for row in reversed((await tx.execute(statement)).mappings().all())]
-
-
-def _log_row(row: sa.RowMapping) -> LogRow:
-    return LogRow(
-        fence=as_int(row["fence"]),
-        number=as_int(row["number"]),
-        attempt=as_int(row["attempt"]),
-        at=moment(row["at"]),
-        level=as_text(row["level"]),
-        line=as_text(row["line"]),
-    )
+    return [from_row(LogRow, row) for row in reversed((await tx.execute(statement)).mappings().all())]
 
 
 async def is_finished(tx: Transaction, id: int) -> bool:
