@@ -1,23 +1,24 @@
 """Capture: the documents and messages of a command that another program runs in its own process."""
 
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any
 
 
-@dataclass(slots=True)
 class Capture:
     """The output of one command.
 
     Args:
         read_only: its connections refuse changes.
+
+    Attributes:
         documents: its JSON documents.
         messages: its lines on standard error.
     """
 
-    read_only: bool
-    documents: list[Any] = field(default_factory=list)
-    messages: list[str] = field(default_factory=list)
+    def __init__(self, *, read_only: bool) -> None:
+        self.read_only = read_only
+        self.documents: list[Any] = []
+        self.messages: list[str] = []
 
 
 CAPTURE: ContextVar[Capture | None] = ContextVar("capture", default=None)
