@@ -192,6 +192,7 @@ async def read_overview(tx: Transaction, last: Overview | None = None) -> Overvi
         last: the previous overview, whose older minutes are reused; None to read all.
     """
     at = await clock(tx)
+    await tx.keep_to_indexes()
     stored = last if last is not None and not is_stale(last, at) else None
     since = at - (HOUR if stored is None else UNSETTLED)
     heads = await lane_heads(tx)

@@ -26,6 +26,7 @@ from runner.queries.counts import counts
 from runner.queries.deaths import dead_by_handler
 from runner.queries.health import health
 from runner.queries.lost_runners import lost_runners
+from runner.queries.overview import read_overview
 from runner.queries.repeated_failures import repeated_failures
 from runner.queries.runners import unknown_handlers
 from runner.queries.schedules import schedules
@@ -488,6 +489,7 @@ async def test_the_facts_of_alerts_are_read_up_to_a_limit(watched: tuple[Databas
             "stuck": (stuck_tasks,),
             "health": (health,),
             "schedules": (schedules,),
+            "overview": (read_overview,),
         }
         by_verb: dict[str, Cost] = {}
         for name, call in facts.items():
