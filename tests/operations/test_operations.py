@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.transaction import clock
+from runner.db.types import db_later, db_now
 from runner.errors import DatabaseRefused, InvalidEdit, InvalidRetryPlan, PayloadTooLarge
 from runner.filter.parse import Filter
 from runner.model.outcome import Done, Failure, Retry
@@ -44,6 +45,7 @@ from runner.store.heartbeat import Identity, heartbeat, register
 from runner.store.settle import Settlement, settle
 from runner.store.submit import submit, submit_many
 from tests.store.rows import add_live, add_past, add_runner, ahead, filtered, history_row, stored
+from tests.store.table import change
 
 ANA = Actor("ana", "desk-1", "relay is back")
 BEN = Actor("ben", "desk-2")
@@ -531,10 +533,8 @@ class TestPause:
         assert (mail.paused.by, mail.paused.why, mail.paused.until) == ("ana", "relay is back", until)
 
     async def test_an_expired_pause_is_not_kept_by_the_next(self, database: Database) -> None:
-        until = await database.read(clock) + timedelta(milliseconds=50)
-        await database.write(pause, self.QUEUE, ANA, until)
-        while await database.read(clock) <= until:
-            pass
+        await database.write(pause, self.QUEUE, ANA, await database.read(clock) + timedelta(hours=1))
+        await change(database, sa.update(database.tables.queue).values(paused_until=db_later(db_now(), -1.0)))
         assert await database.write(pause, self.QUEUE, BEN) == Paused(None, None, again=False)
 
     async def test_an_invalid_pause_is_rejected(self, database: Database) -> None:
