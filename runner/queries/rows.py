@@ -115,13 +115,14 @@ def from_row(kind: Callable[..., T], row: Mapping[Any, Any], **others: Any) -> T
         kind: a dataclass or a named tuple.
         others: values of the fields that are not columns.
     """
-    values = {name: read(row.get(name)) for name, read in _readers(kind).items() if name not in others}
+    columns = dict(zip(row.keys(), row.values(), strict=True))  # each look-up in a row of SQLAlchemy is slow
+    values = {name: read(columns.get(name)) for name, read in _readers(kind) if name not in others}
     return kind(**values, **others)
 
 
 @cache
-def _readers(kind: Callable[..., Any]) -> Mapping[str, Callable[[Any], Any]]:
-    return {name: READERS[hint] for name, hint in get_type_hints(kind).items() if hint in READERS}
+def _readers(kind: Callable[..., Any]) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+    return tuple((name, READERS[hint]) for name, hint in get_type_hints(kind).items() if hint in READERS)
 
 
 def values_of(recorded: str | None) -> Mapping[str, Any]:
