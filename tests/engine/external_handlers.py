@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
 
-from runner import Context, Dead, handler, injected, resource
+from runner import Context, Dead, around_process, handler, injected, resource
 
 
 def processes() -> Executor:
@@ -26,6 +26,21 @@ class Greeting(str):
 @resource
 def greeting() -> Iterator[Greeting]:
     yield Greeting(f"from {os.getpid()}")
+
+
+SEEN: list[int] = []
+
+
+@around_process
+def note(ctx: Context) -> Iterator[None]:
+    """Note the attempts that this process runs. The tests' own process runs none of them."""
+    SEEN.append(ctx.id)
+    yield
+
+
+@handler("far.seen", executor="far")
+def seen(ctx: Context) -> bool:
+    return ctx.id in SEEN
 
 
 @handler("far.add", executor="far")

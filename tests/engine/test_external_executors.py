@@ -77,9 +77,11 @@ async def begun(harness: Harness, id: int) -> bool:
 
 async def test_functions_and_coroutines_run_in_other_processes_with_their_resources(far: Harness) -> None:
     added = await far.submit("far.add", {"a": 1, "b": 2})
+    seen = await far.submit("far.seen")
     greeted = [await far.submit("far.greet", {"name": "hello"}) for _ in range(4)]
     async with far.running(executors=[POOL]):
-        await far.wait_for(added, *greeted)
+        await far.wait_for(added, seen, *greeted)
+    assert await result(far, seen) is True, "the functions of @around_process run in the worker"
     total, pid = await result(far, added)
     assert total == 3
     assert pid != os.getpid()

@@ -18,10 +18,12 @@ from runner.engine.executing.attempt_outcome import AttemptLimits, failure_of
 from runner.engine.executing.executor import Executor
 from runner.engine.executing.jobs import AttemptJob
 from runner.engine.external.call import ExternalCall
+from runner.engine.hosting.hooks import Middleware
 from runner.engine.hosting.resources import OpenResources
 from runner.engine.processes.messages import ProcessEnd, plain_outcome, remote_error
 from runner.engine.processes.remote import RemoteNotes, RemoteParentResults, Requests
 from runner.engine.slots import Running, Slots
+from runner.handlers.hooks import LIFE_CYCLE
 from runner.handlers.outcome_rules import OutcomeRule, OutcomeRules
 from runner.handlers.registry import REGISTRY, Handler
 from runner.model.outcome import ON_ERROR, ON_NONE, Outcome
@@ -136,9 +138,12 @@ class CallSite:
                 None,
                 lambda running: RemoteParentResults(self._by_attempt[running].requests),
                 self._resources.values,
+                Middleware(),
                 notes=lambda running: self._by_attempt[running].notes,
             )
-        return self._executors[key]
+        executor = self._executors[key]
+        executor.middleware.callbacks = LIFE_CYCLE.of("around_process")  # a module may have registered more
+        return executor
 
 
 async def _settle(executor: Executor, running: Running, outcomes: list[Outcome]) -> None:
