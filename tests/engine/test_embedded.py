@@ -39,10 +39,11 @@ class Handlers:
 @pytest.fixture
 def handlers() -> Iterator[Handlers]:
     before = set(REGISTRY)
+    resources = set(RESOURCES)
     yield Handlers()
     for name in set(REGISTRY) - before:
         REGISTRY._handlers.pop(name)
-    for name in list(RESOURCES):
+    for name in set(RESOURCES) - resources:
         RESOURCES.remove(name)
 
 

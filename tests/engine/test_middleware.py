@@ -33,9 +33,10 @@ TENANT: contextvars.ContextVar[str] = contextvars.ContextVar("TENANT")
 
 @pytest.fixture(autouse=True)
 def _registrations() -> Iterator[None]:
+    resources = set(RESOURCES)
     yield
     LIFE_CYCLE.clear()
-    for name in list(RESOURCES):
+    for name in set(RESOURCES) - resources:
         RESOURCES.remove(name)
 
 

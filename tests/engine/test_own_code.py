@@ -38,9 +38,10 @@ raising = pytest.mark.parametrize(
 def fault() -> Iterator[type[Fault]]:
     Fault.calls = 0
     FAULTS.clear()
+    resources = set(RESOURCES)
     yield Fault
     Fault.where = ""
-    for name in list(RESOURCES):
+    for name in set(RESOURCES) - resources:
         RESOURCES.remove(name)
     LIFE_CYCLE.clear()
 

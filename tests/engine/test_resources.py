@@ -26,8 +26,9 @@ class Pool:
 
 @pytest.fixture(autouse=True)
 def _registrations() -> Iterator[None]:
+    resources = set(RESOURCES)
     yield
-    for name in list(RESOURCES):
+    for name in set(RESOURCES) - resources:
         RESOURCES.remove(name)
     LIFE_CYCLE.clear()
 
