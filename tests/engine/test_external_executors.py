@@ -32,15 +32,15 @@ POOL = f"far={external_handlers.__name__}:processes"
 FOLDER = Path(__file__).parents[2]
 
 
-def with_handlers(harness: Harness) -> Harness:
-    harness.handlers = {name: REGISTRY[name] for name in REGISTRY if name.startswith("far.")}
-    return harness
+NAMES = [name for name in REGISTRY if REGISTRY[name].function.__module__ == external_handlers.__name__]
+HANDLERS = {name: REGISTRY._handlers.pop(name) for name in NAMES}
 
 
 @pytest.fixture
 def far(harness: Harness) -> Harness:
     """A harness whose handlers run in an external executor."""
-    return with_handlers(harness)
+    harness.handlers |= HANDLERS
+    return harness
 
 
 @contextmanager
@@ -213,7 +213,7 @@ def test_a_setting_that_is_not_valid_is_refused(text: str, why: str) -> None:
 
 
 def test_a_runner_refuses_an_executor_that_it_does_not_have_at_its_start() -> None:
-    handlers = {"far.add": REGISTRY["far.add"]}
+    handlers = {"far.add": HANDLERS["far.add"]}
     with pytest.raises(UnknownExecutor, match=r"not in the setting executors\. Known are async, thread, process"):
         Engine(Settings(), handlers)
     with pytest.raises(InvalidSettings, match=r"far \(tests\.engine\.nowhere:pool\): ModuleNotFoundError"):

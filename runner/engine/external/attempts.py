@@ -27,6 +27,9 @@ from runner.settings import Settings
 GRACE = 0.5
 """Seconds for a handler to clean up after its timeout, or when its runner stops."""
 
+LATE_MESSAGES = 5.0
+"""Seconds for messages that the end of their call has overtaken."""
+
 TERMINATE_GRACE = 5.0
 """Seconds for a handler to end after a terminate request, which travels through the engine."""
 
@@ -132,6 +135,8 @@ class ExternalAttempt:
         self._has_begun: asyncio.Future[float] = self._loop.create_future()
         """Receives the start of the handler in monotonic seconds."""
         self._occupies = True
+        self._received, self._last = 0, b""
+        """The number of its messages, and its end if that has overtaken one of them."""
 
     async def run(self) -> Outcome:
         """Start the handler and wait for its end."""
@@ -190,7 +195,13 @@ class ExternalAttempt:
         """End the attempt with the last message of its worker, or with the error of its engine."""
         if not self._occupies:
             return
+        if isinstance(end, bytes) and end != self._last and not self._has_all(end):
+            self._last = end
+            self._loop.call_later(LATE_MESSAGES, self.end, end)
+            return
         self._occupies = False
+        if self._call is not None:
+            self._call.close()
         self._attempts.forget(self)
         if isinstance(end, bytes):
             self._receive(end)
@@ -218,6 +229,16 @@ class ExternalAttempt:
             self._inbox.receive("fail", [ProcessNotStarted(values[0])])
         else:
             self._inbox.receive(kind, values)
+        self._received += 1
+        if self._last and self._occupies and self._has_all(self._last):
+            self.end(self._last)
+
+    def _has_all(self, end: bytes) -> bool:
+        """True if all messages before the end have arrived."""
+        with contextlib.suppress(Exception):  # an unreadable end, which `_receive` names
+            kind, _, *sent = read_message(end)
+            return kind != "end" or bool(self._received >= sent[0])
+        return True
 
     def _receive_later(self, data: bytes) -> None:
         with contextlib.suppress(RuntimeError):  # the loop of the runner is closed

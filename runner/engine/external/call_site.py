@@ -39,11 +39,15 @@ class RunnerChannel:
     """The way from one call to its runner."""
 
     def __init__(self, send: Send) -> None:
-        self._send = send
+        self._send, self._sending = send, threading.Lock()
+        self.sent = 0
+        """The number of messages that were sent. The end of the call may overtake them, and names this number."""
 
     def send(self, *message: Any) -> None:
-        """Send one message."""
-        self._send(pickle.dumps(message))
+        """Send one message; any thread may do so."""
+        with self._sending:
+            self._send(pickle.dumps(message))
+            self.sent += 1
 
 
 class OpenCall:
@@ -124,7 +128,7 @@ class CallSite:
             notes.send_progress()
         error = None if running.error is None else remote_error(running.error)
         end = ProcessEnd(plain_outcome(outcomes[0]), error, True)
-        return pickle.dumps(("end", end))
+        return pickle.dumps(("end", end, channel.sent))
 
     def _executor_of(self, external: ExternalCall) -> Executor:
         """Return the Executor for the limits of a runner; calls of one runner share it."""

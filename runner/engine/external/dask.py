@@ -26,6 +26,9 @@ CONNECT_TIMEOUT = 10.0
 LOOK_EVERY = 1.0
 """Seconds between two looks at the connection."""
 
+FETCHES = 4
+"""Threads that fetch results. One that a lost worker has waits for up to LOOK_EVERY."""
+
 DISCONNECTED = ("newly-created", "connecting", "closing", "closed")
 """The states of a client without its scheduler."""
 
@@ -43,11 +46,15 @@ class DaskExecutor:
         self._address, self._topic = address, f"tasktui-{secrets.token_hex(8)}"
         self._client: Any = None
         self._calls: dict[int, DaskCall] = {}
+        """The calls that have not ended."""
+        self._open: dict[int, DaskCall] = {}
+        """Those, and calls whose messages still arrive."""
         self._threads: dict[str, int] = {}
         """The number of threads of each worker, by its address."""
         self._guard = threading.Lock()
         self._closing = threading.Event()
         self._sends: ThreadPoolExecutor | None = None
+        self._fetches: ThreadPoolExecutor | None = None
         self._resize: Callable[[int], object] = lambda _: None
         self._lost: Callable[[str], object] = lambda _: None
 
@@ -59,6 +66,7 @@ class DaskExecutor:
         )
         self._client = client
         self._sends = ThreadPoolExecutor(1, thread_name_prefix="runner-dask")
+        self._fetches = ThreadPoolExecutor(FETCHES, thread_name_prefix="runner-dask")
         client.subscribe_topic(self._topic, self._take_message)
         client.subscribe_topic("all", self._take_event)
         self._look(client)
@@ -74,7 +82,7 @@ class DaskExecutor:
             worker = max(self._threads, key=lambda address: self._threads[address] - used[address], default=None)
             if worker is None:
                 raise ExecutorLost("it has no workers")
-            call = self._calls[number] = DaskCall(self, number, worker, receive, end)
+            call = self._calls[number] = self._open[number] = DaskCall(self, number, worker, receive, end)
         call.future = future = client.submit(
             run_call, number, data, self._topic, key=f"tasktui-{number}", pure=False, workers=[worker]
         )
@@ -85,6 +93,10 @@ class DaskExecutor:
         """Send a message to a call."""
         if (client := self._client) is not None and self._sends is not None:
             self._sends.submit(_deliver_at, client, number, worker, data)
+
+    def forget(self, number: int) -> None:
+        """Receive no more messages of a call."""
+        self._open.pop(number, None)
 
     def cancel(self, call: "DaskCall") -> None:
         """Cancel a call, in a thread: the client waits for the scheduler, and must not in its own thread."""
@@ -98,15 +110,16 @@ class DaskExecutor:
         with self._guard:
             self._calls.clear()
             self._threads.clear()
-        if self._sends is not None:
-            self._sends.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._sends, self._fetches):
+            if pool is not None:
+                pool.shutdown(wait=False, cancel_futures=True)
         if client is not None:
             with contextlib.suppress(Exception):  # its scheduler may be gone
                 client.close(timeout=1)
 
     def _take_message(self, event: tuple[float, Any]) -> None:
         number, data = event[1]
-        if (call := self._calls.get(number)) is not None:
+        if (call := self._open.get(number)) is not None:
             call.has_begun = True
             call.receive(data)
 
@@ -116,18 +129,34 @@ class DaskExecutor:
             self._lose_worker(str(message.get("worker")))
 
     def _take_result(self, number: int, future: Any) -> None:
-        with self._guard:
-            call = self._calls.pop(number, None)
+        if future.status == "finished" and self._fetches is not None:
+            self._fetches.submit(self._fetch, number, future)
+            return
+        call = self._pop(number)
         if call is None:
             return
-        if future.status == "finished":
-            call.end(future.result())
-        elif future.status == "error":
+        if future.status == "error":
             call.end(future.exception())
         elif call.is_killed:
             call.end(WorkerLost("its call was cancelled before it started"))
         else:
             self._lose("the scheduler has cancelled its calls, or is gone")
+
+    def _fetch(self, number: int, future: Any) -> None:
+        """Fetch a result from its worker. If that is lost now, Dask waits for it, and `_lose_worker` ends the call."""
+        while number in self._calls:
+            try:
+                result: bytes | BaseException = future.result(timeout=LOOK_EVERY)
+            except TimeoutError:
+                continue
+            except Exception as error:
+                result = error
+            if (call := self._pop(number)) is not None:
+                call.end(result)
+
+    def _pop(self, number: int) -> "DaskCall | None":
+        with self._guard:
+            return self._calls.pop(number, None)
 
     def _lose_worker(self, worker: str) -> None:
         with self._guard:
@@ -179,6 +208,10 @@ class DaskCall:
     def send(self, data: bytes) -> None:
         """Send a message to the handler."""
         self._executor.send(self.number, self.worker, data)
+
+    def close(self) -> None:
+        """Receive no more messages of the call."""
+        self._executor.forget(self.number)
 
     def kill(self) -> None:
         """Cancel the call if it has not started: Dask cannot end a thread."""

@@ -21,6 +21,9 @@ class StartedCall(Protocol):
     def send(self, data: bytes) -> None:
         """Send a message to the handler, if the engine has a way for it."""
 
+    def close(self) -> None:
+        """Receive no more messages of the call."""
+
     def kill(self) -> None:
         """End the call if the engine can. Its function may go on: the result is ignored."""
 

@@ -76,7 +76,6 @@ class FuturesExecutor:
             executor.shutdown(wait=False)
 
     def _end(self, number: int, future: "Future[bytes]") -> None:
-        self._messages.forget(number)
         end = self._ends.pop(number, None)
         error = None if future.cancelled() else future.exception()
         if isinstance(error, BrokenExecutor):
@@ -108,6 +107,10 @@ class FuturesCall:
     def send(self, data: bytes) -> None:
         """Send a message to the handler, if its worker is connected."""
         self._messages.send(self._number, data)
+
+    def close(self) -> None:
+        """Receive no more messages of the call."""
+        self._messages.forget(self._number)
 
     def kill(self) -> None:
         """Cancel the call if it has not started."""
