@@ -25,7 +25,7 @@ class Model:
 
 
 @resource
-async def model() -> AsyncIterator[Model]:
+async def process_model() -> AsyncIterator[Model]:
     RESOURCES.append(os.getpid())
     yield Model()
 
