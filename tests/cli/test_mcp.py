@@ -25,8 +25,6 @@ from runner.model.outcome import Dead, Failure
 from runner.model.task import NewTask, State
 from tests.cli.conftest import PROGRAM, Call, Store
 
-pytestmark = pytest.mark.both_databases
-
 READING = [command.name for command in CLI_COMMANDS if command.group == INSPECT or command.name == "check"]
 
 ARGUMENTS: dict[str, dict[str, Any]] = {"show": {"id": 1}, "why": {"tasks": [1]}}
@@ -60,6 +58,7 @@ def dead(store: Store) -> Store:
     return store
 
 
+@pytest.mark.both_databases
 async def test_every_reading_command_is_a_tool_and_answers(dead: Store) -> None:
     async with assistant(dead.url) as session:
         tools = (await session.list_tools()).tools
