@@ -83,11 +83,14 @@ class Operator:
         await self.press("enter")
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait for a condition."""
+        """Wait for a condition that still holds after the layout and the paint of what the same read changed."""
         try:
             async with asyncio.timeout(WAIT_SECONDS):
-                while not condition():
-                    await self.pilot.pause(0.03)
+                held = 0
+                while held < 3:
+                    held = held + 1 if condition() else 0
+                    if held < 3:
+                        await self.pilot.pause(0 if held else 0.03)
         except TimeoutError:
             raise AssertionError(f"timeout; the screen:\n{self.text}\nnotices:\n{self.notices}") from None
 
