@@ -54,13 +54,19 @@ async def mcp(*, allow_operations: bool = False, connection: Connection = DEFAUL
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the thread that reads standard input cannot be cancelled
     if sys.stdin.isatty():
         print_stderr("runner: an assistant starts this command and talks to it over standard input; ctrl-c ends it")
-    server = _server(assistant_tools(operations=allow_operations), connection)
+    server = assistant_server(assistant_tools(operations=allow_operations), connection)
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
     return Exit.OK
 
 
-def _server(tools: dict[str, AssistantTool], connection: Connection) -> "Server[Any]":
+def assistant_server(tools: dict[str, AssistantTool], connection: Connection) -> "Server[Any]":
+    """Return the server that offers the tools, before it has a transport.
+
+    Args:
+        tools: by name, from `assistant_tools`.
+        connection: the database.
+    """
     from jsonschema import Draft202012Validator
     from mcp.server import Server
     from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations

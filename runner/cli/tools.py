@@ -60,13 +60,16 @@ class AssistantTool:
     changes: bool
 
     @cached_property
+    def _named(self) -> dict[str, Argument]:
+        arguments = build(self.command.name)[self.command.name].assemble_argument_collection(parse_docstring=True)
+        return {_name(argument): argument for argument in arguments if argument.names != ("*",)}
+
+    @cached_property
     def arguments(self) -> dict[str, Argument]:
         """The arguments of the command by their names in the tool, in order."""
-        arguments = build(self.command.name)[self.command.name].assemble_argument_collection(parse_docstring=True)
-        named = {_name(argument): argument for argument in arguments if argument.names != ("*",)}
         hidden = WITHHELD | (frozenset() if self.changes else OF_CHANGES)
         hidden |= {"until"} if self.command.reads and not self.changes else set()
-        return {name: argument for name, argument in named.items() if name not in hidden}
+        return {name: argument for name, argument in self._named.items() if name not in hidden}
 
     @property
     def description(self) -> str:
@@ -102,13 +105,19 @@ class AssistantTool:
         action = values.get("action", self.command.reads[0] if self.command.reads else "")
         return not self.changes or action in self.command.reads or bool(values.get("dry_run"))
 
-    def words(self, values: Mapping[str, Any]) -> list[str]:
-        """The words of a call on the command line, after the name of the command.
+    def words(self, values: Mapping[str, Any], connection: Connection) -> list[str]:
+        """The words of a call on the command line.
+
+        Args:
+            values: the arguments by name.
+            connection: the database, for a command that reads one.
 
         Raises:
             InvalidInput: an argument asks for standard input, or an argument before the given ones is missing.
         """
-        options, positions = list[str](), list[str]()
+        database = {"url": connection.url, "profile": connection.profile, "config": connection.config}
+        options = [f"--{name}={value}" for name, value in database.items() if value is not None and name in self._named]
+        positions = list[str]()
         for name, argument in self.arguments.items():
             value = values.get(name)
             if argument.index is None:
@@ -117,7 +126,7 @@ class AssistantTool:
                 positions += _position(name, value)
             elif any((self.arguments[other].index or 0) > argument.index for other in values):
                 positions.append(_default(name, argument))
-        return [*options, "--json", "--", *positions]
+        return [self.command.name, *options, "--json", "--", *positions]
 
 
 def _name(argument: Argument) -> str:
@@ -194,7 +203,7 @@ def call_tool(tool: AssistantTool, values: Mapping[str, Any], connection: Connec
     def command() -> int:
         if not reads and "reason" in tool.arguments and not values.get("reason"):
             raise InvalidInput(why="an operation by an assistant needs a reason, which the audit log keeps")
-        return run([tool.command.name, *_connection(connection), *tool.words(values)])
+        return run(tool.words(values, connection))
 
     def captured() -> int:
         CAPTURE.set(capture)
@@ -209,11 +218,6 @@ def call_tool(tool: AssistantTool, values: Mapping[str, Any], connection: Connec
         why = f"the result has {size:,} bytes, more than {MOST_BYTES:,}: narrow the filter, or set a smaller limit"
         return ToolResult(None, (why,))
     return ToolResult(document, tuple(capture.messages))
-
-
-def _connection(connection: Connection) -> list[str]:
-    values = {"url": connection.url, "profile": connection.profile, "config": connection.config}
-    return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
 
 def _cut(value: Any) -> Any:

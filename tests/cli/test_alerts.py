@@ -84,7 +84,7 @@ def test_a_dry_run_silences_nothing(cli: Call, store: Store) -> None:
 
 def test_a_silence_of_a_rule_that_finds_nothing_is_listed(cli: Call, store: Store) -> None:
     cli("alerts", "silence", "no-runner", "--until", "2h", "--reason", "night")
-    assert re.search(r"no-runner is silenced until \S+ by \S+: night", cli("alerts").out)
+    assert re.search(r"no-runner is silenced until .+ by \S+: night", cli("alerts").out)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`runner mcp`, by the client of the package mcp, over the standard streams of a real process."""
+"""`runner mcp`, by the client of the package mcp: its tools in this process, its streams in a process of its own."""
 
 import getpass
 import os
@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import ClientSession
-from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
 from mcp_types import CallToolResult, Implementation, TextContent
 
 from runner.cli.app import CLI_COMMANDS, INSPECT, OPERATE, run
 from runner.cli.capture import CAPTURE, Capture
 from runner.cli.exit_codes import Exit, exit_code_of
-from runner.cli.options import DEFAULT_CONNECTION
+from runner.cli.mcp import assistant_server
+from runner.cli.options import DEFAULT_CONNECTION, Connection
 from runner.cli.tools import MOST_BYTES, assistant_tools, call_tool
 from runner.model.outcome import Dead, Failure
 from runner.model.task import NewTask, State
@@ -33,16 +34,11 @@ SECRET = "hunter2secret"
 
 
 @asynccontextmanager
-async def assistant(url: str, *options: str) -> AsyncIterator[ClientSession]:
-    """A client with its own server."""
-    environment = {**os.environ, "TASKTUI_URL": url}
-    server = StdioServerParameters(command=str(PROGRAM), args=["mcp", *options], env=environment)
-    async with (
-        stdio_client(server) as (incoming, outgoing),
-        ClientSession(incoming, outgoing, client_info=Implementation(name="probe\x1b[31m", version="1")) as session,
-    ):
-        await session.initialize()
-        yield session
+async def assistant(url: str, *, operations: bool = False) -> AsyncIterator[Client]:
+    """A client with a server in this process."""
+    server = assistant_server(assistant_tools(operations=operations), Connection(url=url))
+    async with Client(server, client_info=Implementation(name="probe\x1b[31m", version="1")) as client:
+        yield client
 
 
 def text_of(result: CallToolResult) -> str:
@@ -74,6 +70,16 @@ async def test_every_reading_command_is_a_tool_and_answers(dead: Store) -> None:
         assert [task["id"] for task in failed["tasks"]] == [1]
 
 
+@pytest.mark.one_database
+async def test_a_process_with_the_option_offers_operations_over_its_standard_streams(dead: Store) -> None:
+    environment = {**os.environ, "TASKTUI_URL": dead.url}
+    server = StdioServerParameters(command=str(PROGRAM), args=["mcp", "--allow-operations"], env=environment)
+    async with Client(server) as client:
+        assert {"tasks", "retry"} <= {tool.name for tool in (await client.list_tools()).tools}
+        failed = (await client.call_tool("tasks", {"filter": ["state:dead"]})).structured_content
+        assert [task["id"] for task in failed["tasks"]] == [1]
+
+
 async def test_without_the_option_nothing_can_change(dead: Store) -> None:
     async with assistant(dead.url) as session:
         for name, values in (
@@ -97,7 +103,7 @@ async def test_without_the_option_nothing_can_change(dead: Store) -> None:
 
 
 async def test_an_operation_needs_the_option_and_a_reason_and_is_audited(dead: Store) -> None:
-    async with assistant(dead.url, "--allow-operations") as session:
+    async with assistant(dead.url, operations=True) as session:
         tools = (await session.list_tools()).tools
         operations = {command.name for command in CLI_COMMANDS if command.group == OPERATE}
         assert {tool.name for tool in tools} == operations | set(READING)
