@@ -1,6 +1,6 @@
 """The report of a period arrives as a mail, with its page attached."""
 
-from runner.alerts.report_mail import mail_report
+from runner.alerts import mail_report
 from runner.model.outcome import Dead
 from runner.model.task import State
 from tests.alerts.servers import Mailbox, mail_server
