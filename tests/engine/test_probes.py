@@ -184,6 +184,19 @@ def systemd(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
         yield notified
 
 
+async def test_systemd_receives_the_stop_of_a_runner_that_ends_between_two_signs(
+    harness: Harness, systemd: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WATCHDOG_USEC")
+    monkeypatch.setattr("runner.engine.hosting.service_manager.INTERVAL", 3 * WAIT_SECONDS)
+    runner = harness.runner()
+    with serve_probes(runner):
+        async with at_work(runner):
+            pass
+    systemd.setblocking(False)
+    assert systemd.recv(100) == b"STOPPING=1"
+
+
 async def test_systemd_receives_each_state_once_and_the_watchdog_while_the_runner_is_live(
     harness: Harness, systemd: socket.socket
 ) -> None:

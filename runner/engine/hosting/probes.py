@@ -84,6 +84,7 @@ def serve_probes(runner: Engine) -> Iterator[ProbeServer]:
             yield server
     finally:
         server.stop()
+        send_signs()  # a short drain ends between two ticks
         manager.close()
 
 
