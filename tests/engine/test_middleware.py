@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -28,6 +29,7 @@ from tests.conftest import on_sqlite
 from tests.engine.harness import WAIT_SECONDS, Harness, until
 
 pytestmark = on_sqlite
+FRAME = re.compile(r", line \d+, in (\w+)")
 TENANT: contextvars.ContextVar[str] = contextvars.ContextVar("TENANT")
 
 
@@ -253,6 +255,44 @@ async def test_calls_of_hooks_that_are_too_slow_are_dropped_and_logged(
         await harness.wait_for(*tasks)
         await until(lambda: "2 of its calls were dropped" in caplog.text)
     assert "slow is too slow: 1 of its calls were dropped" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_the_traceback_of_a_failure_begins_with_the_handler(
+    harness: Harness, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @around_execute
+    def outer(ctx: Context) -> Iterator[None]:
+        yield
+
+    @around_execute
+    async def inner(ctx: Context) -> AsyncIterator[None]:
+        if ctx.handler == "unprepared":
+            raise OSError("no connection")
+        yield
+
+    if kind == "async":
+
+        @harness.handler("work", max_attempts=1)
+        async def coroutine() -> None:
+            raise ValueError("bad")
+
+    else:
+
+        @harness.handler("work", max_attempts=1)
+        def plain() -> None:
+            raise ValueError("bad")
+
+    harness.handlers["unprepared"] = harness.handlers["work"]
+    failed, unprepared = await harness.submit("work"), await harness.submit("unprepared")
+    async with harness.running():
+        await harness.wait_for(failed, unprepared)
+    name = "coroutine" if kind == "async" else "plain"
+    ((by_handler,), (by_middleware,)) = await harness.attempts(failed), await harness.attempts(unprepared)
+    assert FRAME.findall(by_handler.traceback) == [name]
+    assert FRAME.findall(by_middleware.traceback)[-1] == "inner"
+    logged = next(record.exc_text for record in caplog.records if "ValueError: bad" in record.message)
+    assert FRAME.findall(logged or "") == [name]
 
 
 async def test_middleware_that_yields_twice_is_logged_and_the_task_succeeds(

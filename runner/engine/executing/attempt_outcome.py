@@ -53,17 +53,27 @@ _UNKNOWN_TYPE = re.compile(r"Unable to serialize unknown type: <class '([^']+)'>
 PACKAGE = str(Path(__file__).parents[2]) + os.sep
 """The folder of this package, whose frames precede those of a handler."""
 
+CALLERS = ("runner.engine.executing.executor", "runner.handlers.functions")
+"""The modules that call handlers. Frames of middleware precede theirs."""
+
 
 DONE = Done()
 """The outcome of most attempts: a success without a result."""
 
 
 def handler_frames(error: BaseException) -> TracebackType | None:
-    """Return the traceback from the handler's own frame on; None if no handler raised the error."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):
+    """Return the traceback from the handler's own frame on; None if the runner itself raised the error.
+
+    An error of a middleware begins with the frame of the middleware.
+    """
+    first = frames = error.__traceback__
+    while frames is not None:
+        is_caller = frames.tb_frame.f_globals.get("__name__") in CALLERS
         frames = frames.tb_next
-    return frames
+        first = frames if is_caller else first
+    while first is not None and first.tb_frame.f_code.co_filename.startswith(PACKAGE):
+        first = first.tb_next
+    return first
 
 
 def done(result: Any, limit: int) -> Done:
