@@ -52,6 +52,21 @@ def send(receiver: Receiver, notice: AlertNotice) -> None:
         notify(receiver, message)
 
 
+def check(receiver: Receiver) -> None:
+    """Check that notices can be sent to a receiver; connects to nothing.
+
+    Raises:
+        Dead: its address is not complete, or not known.
+        PackageMissing: apprise is not installed, and the receiver needs it.
+    """
+    if receiver.is_mail:
+        MailAddress.of(receiver)
+    elif not receiver.is_web:
+        from runner.alerts.apprise import service_of
+
+        service_of(receiver)
+
+
 def _mail(receiver: Receiver, message: Message) -> None:
     """Send a mail. All mails of one alert form a thread, which its first mail begins."""
     to = MailAddress.of(receiver)

@@ -17,6 +17,7 @@ from runner.alerts.mail import MailRefused
 from runner.alerts.notice import DELIVER, QUEUE, AlertNotice
 from runner.alerts.ping import ping
 from runner.alerts.webhook import WebhookFailed
+from runner.errors import InvalidSettings
 from runner.model.outcome import Dead, Retry
 from runner.model.task import State
 from runner.settings.receivers import parse_receiver
@@ -258,3 +259,19 @@ async def test_every_runner_with_receivers_delivers_whatever_it_selects(harness:
         await harness.submit(DELIVER, json.loads(NOTICE.task("hook").payload or "{}"), queue=QUEUE)
         await harness.work(alert_receivers=[f"hook={url}"], queues=["other"], only=["other.*"])
     assert len(answers.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("receiver", "why"),
+    [
+        ("ops=smtp://127.0.0.1?to=ops@example.com", "receiver ops needs from=ADDRESS"),
+        ("ops=smtp://127.0.0.1?from=a@example.com&to=b@example.com&tls=no", "receiver ops has tls=no"),
+        ("chat=nonsense://secret", "apprise does not accept the address of receiver chat"),
+    ],
+)
+async def test_a_runner_with_a_receiver_that_cannot_work_does_not_start(
+    harness: Harness, receiver: str, why: str
+) -> None:
+    with pytest.raises(InvalidSettings, match=f"alert_receivers.*{why}") as raised:
+        harness.runner(alert_receivers=[receiver])
+    assert "secret" not in str(raised.value)
