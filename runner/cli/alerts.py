@@ -1,8 +1,10 @@
 """`runner alerts`: the problems that the rules find now, their silences, and a trial of the receivers."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Literal, NamedTuple
 
 from cyclopts import Parameter
@@ -16,6 +18,7 @@ from runner.errors import InvalidInput
 from runner.model.alert import Alert, AlertRule, Silence, TrialResult
 from runner.operations.results import Actor, local_actor
 from runner.operations.silence import check_alert, rule_of, silence, unsilence
+from runner.operations.sql_export import silence_script
 from runner.queries.alerts.reading import current_alerts
 from runner.queries.alerts.records import AlertRecords, alert_records
 from runner.queries.alerts.thresholds import Thresholds
@@ -91,6 +94,7 @@ class SilenceOptions:
         until: silence: its end: 2h, 14:30.
         reason: The reason; recorded with the change.
         dry_run: Show the change without making it.
+        sql: Only print equivalent SQL for psql or sqlite3.
         json: Print one JSON document.
     """
 
@@ -98,6 +102,7 @@ class SilenceOptions:
     until: str | None = None
     reason: str | None = None
     dry_run: bool = False
+    sql: bool = False
     json: bool = False
 
 
@@ -151,6 +156,8 @@ def _check_words(action: str, name: str | None, options: SilenceOptions) -> set[
         raise InvalidInput(why=f"name the alert: runner alerts {action} RULE, or RULE:SUBJECT")
     if action != "list" and options.rule:
         raise InvalidInput(why="--rule belongs to alerts list")
+    if options.sql and action not in ("silence", "unsilence"):
+        raise InvalidInput(why="--sql belongs to alerts silence and alerts unsilence")
     if (options.until is not None) != (action == "silence"):
         why = "a silence has an end: --until 2h" if action == "silence" else "--until belongs to alerts silence"
         raise InvalidInput(why=why)
@@ -211,6 +218,8 @@ def _sentence(silence_: Silence, at: datetime) -> str:
 async def _silence(database: Database, name: str, by: Actor, options: SilenceOptions) -> int:
     at = await database.read(clock)
     until = parse_moment(options.until or "", at, local_zone())
+    if options.sql:
+        return await _print_script(database, name, partial(silence, name=name, until=until, by=by))
     if options.dry_run:
         await database.read(check_alert, name)
         result = Silence(name, until, by.operator, by.reason)
@@ -225,7 +234,14 @@ async def _silence(database: Database, name: str, by: Actor, options: SilenceOpt
     return Exit.OK
 
 
+async def _print_script(database: Database, name: str, operation: Callable[..., Awaitable[object]]) -> int:
+    print(await database.write(silence_script, name, operation), end="")
+    return Exit.OK
+
+
 async def _unsilence(database: Database, name: str, by: Actor, options: SilenceOptions) -> int:
+    if options.sql:
+        return await _print_script(database, name, partial(unsilence, name=name, by=by))
     if options.dry_run:
         rule_of(name)
         changed = name in (await database.read(alert_records)).silences

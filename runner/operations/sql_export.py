@@ -20,6 +20,7 @@ from runner.operations.limit import LimitEdit, read_entry, set_limits
 from runner.operations.pause import PauseTarget, pause_of, registry_of
 from runner.operations.results import Actor, Result, Target
 from runner.operations.runner_command import send_command
+from runner.operations.silence import target_of_alert
 from runner.operations.targets import LockedTask, read_tasks
 from runner.operations.undo import undo
 from runner.policy.claim_policy import PAUSED
@@ -258,6 +259,30 @@ async def breaker_script(tx: Transaction, handler: str, operation: Callable[[Tra
     same = sa.select(registry.c.name).where(registry.c.name == handler, *unchanged)
     what = f"the breaker of {handler}"
     return pasteable(transaction(tx, Guard(same, f"{what}, if it has not changed", f"{what} has changed"), statements))
+
+
+async def silence_script(tx: Transaction, name: str, operation: Callable[[Transaction], Awaitable[object]]) -> str:
+    """Write the SQL that silences an alert or ends its silence; it does nothing if the silence has changed by then.
+
+    Args:
+        tx: a writing transaction; all changes in it are rolled back.
+        name: the name of the silence.
+        operation: sets or ends it.
+
+    Raises:
+        NoSqlEquivalent: the alert is not silenced, or the SQL cannot be pasted safely.
+    """
+    alert = tx.tables.alert
+    until = await tx.scalar(sa.select(alert.c.silenced_until).where(alert.c.name == name))
+    _, statements = await dry_run(tx, operation)
+    if not statements:
+        raise NoSqlEquivalent(why=f"{target_of_alert(name)} is not silenced")
+    same = sa.select(alert.c.name).where(alert.c.name == name, alert.c.silenced_until == until)
+    if until is None:
+        same = sa.select(ONE).where(~sa.exists().where(alert.c.name == name, alert.c.silenced_until.is_not(None)))
+    target = target_of_alert(name)
+    guard = Guard(same, f"{target}, if its silence has not changed", f"the silence of {target} has changed since")
+    return pasteable(transaction(tx, guard, statements))
 
 
 async def command_script(tx: Transaction, runner_id: int, command: str, by: Actor) -> str:

@@ -82,6 +82,12 @@ def test_a_dry_run_silences_nothing(cli: Call, store: Store) -> None:
     assert cli("alerts", "--json").document["silences"] == []
 
 
+def test_the_sql_of_a_silence_is_printed_and_silences_nothing(cli: Call, store: Store) -> None:
+    printed = cli("alerts", "silence", "no-runner", "--until", "2h", "--sql").out
+    assert printed.startswith("-- alert no-runner, if its silence has not changed\n")
+    assert cli("alerts", "--json").document["silences"] == []
+
+
 def test_a_silence_of_a_rule_that_finds_nothing_is_listed(cli: Call, store: Store) -> None:
     cli("alerts", "silence", "no-runner", "--until", "2h", "--reason", "night")
     assert re.search(r"no-runner is silenced until .+ by \S+: night", cli("alerts").out)
@@ -98,6 +104,7 @@ def test_a_silence_of_a_rule_that_finds_nothing_is_listed(cli: Call, store: Stor
         (("silence", "tasks-dead"), "a silence has an end: --until 2h"),
         (("silence", "tasks-dead", "--until", "2h", "--rule", "queue-late"), "--rule belongs to alerts list"),
         (("silence",), "name the alert"),
+        (("list", "--sql"), "--sql belongs to alerts silence and alerts unsilence"),
         (("tasks-dead",), "tasks-dead"),
         (("list", "tasks-dead"), "runner alerts silence tasks-dead"),
         (("list", "--rule", "x"), "no rule has the name 'x'"),

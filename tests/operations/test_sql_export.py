@@ -1,7 +1,7 @@
 """The SQL of an operation, pasted into psql or sqlite3, does the same as the operation, guard and audit included."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,12 @@ from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target
 from runner.operations.resume import resume
 from runner.operations.retry import retry_now
-from runner.operations.sql_export import command_script, pause_script, script, undo_script
+from runner.operations.silence import silence, unsilence
+from runner.operations.sql_export import command_script, pause_script, script, silence_script, undo_script
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.operations.undo.undo import undo
+from runner.queries.alerts.records import alert_records
 from runner.queries.audit import audit
 from runner.queries.registries import pauses
 from runner.queries.runners import runners
@@ -273,3 +275,25 @@ async def test_an_operation_without_effect_has_no_script(database: Database) -> 
         await database.write(*STEERING["resume"])
     with pytest.raises(NoSqlEquivalent, match="runner 1 does not exist"):
         await database.write(*STEERING["command"])
+
+
+async def test_pasted_sql_of_a_silence_changes_it_once_and_only_if_unchanged(database: Database, shell: Shell) -> None:
+    name, until = "queue-late", datetime.now(UTC) + timedelta(days=1)
+
+    async def silenced_by() -> list[str | None]:
+        return [each.by for each in (await database.read(alert_records)).silences.values()]
+
+    begin = await database.write(silence_script, name, partial(silence, name=name, until=until, by=ANA))
+    with pytest.raises(NoSqlEquivalent, match="alert queue-late is not silenced"):
+        await database.write(silence_script, name, partial(unsilence, name=name, by=ANA))
+    assert await silenced_by() == []
+    shell(begin)
+    assert await silenced_by() == ["ana"]
+    assert "nothing was changed" in answer(shell, begin)
+    end = await database.write(silence_script, name, partial(unsilence, name=name, by=ANA))
+    await database.write(silence, name, until + timedelta(days=1), BEN)
+    assert "nothing was changed" in answer(shell, end)
+    assert await silenced_by() == ["ben"]
+    shell(await database.write(silence_script, name, partial(unsilence, name=name, by=ANA)))
+    assert await silenced_by() == []
+    assert [entry.verb for entry in await database.read(audit)] == ["unsilence", "silence", "silence"]
