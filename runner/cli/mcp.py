@@ -109,8 +109,15 @@ def assistant_server(tools: dict[str, AssistantTool], connection: Connection) ->
 
 
 def _problem(error: "ValidationError") -> str:
-    """An argument that the schema does not allow, as a sentence."""
-    return one_line(": ".join([*map(str, error.absolute_path), error.message]))
+    """An argument that the schema does not allow, as a sentence with the next step."""
+    message = error.message
+    if error.validator == "additionalProperties":
+        arguments = error.schema["properties"]
+        unknown = ", ".join(name for name in error.instance if name not in arguments)
+        message = f"no argument has the name {unknown}; use {', '.join(arguments)}"
+    elif error.validator == "type" and error.validator_value == "array":
+        message = f"{message}; use [{error.instance!r}]"
+    return one_line(": ".join([*map(str, error.absolute_path), message]))
 
 
 def _text(document: Any) -> str:

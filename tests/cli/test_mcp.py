@@ -130,6 +130,8 @@ async def test_a_mistake_is_an_error_of_the_tool_in_one_sentence(dead: Store) ->
         for name, values, message in (
             ("nothing\x1b[31m", {}, "no tool has the name nothing␛[31m; use tasks, show"),
             ("tasks", {"limit": "many"}, "tasks: limit: 'many' is not of type 'integer'"),
+            ("tasks", {"filter": "state:dead"}, "'state:dead' is not of type 'array'; use ['state:dead']"),
+            ("show", {"id": 1, "number": 1}, "show: no argument has the name number; use id, "),
             ("tasks", {"limit": 0}, "--limit must be between 1 and 1000, not 0"),
             ("tasks", {"filter": ["nonsense:\x1b[31m"]}, "unknown field 'nonsense'"),
             ("show", {}, "'id' is a required property"),
