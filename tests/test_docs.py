@@ -4,11 +4,13 @@ import inspect
 import re
 import shlex
 import sqlite3
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import fields
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -242,6 +244,27 @@ def test_every_hook_is_listed() -> None:
     page = DOCS / "inside-your-application.md"
     listed = [word for row in table("decorator", "## Hooks", page) for word in words(row[0])]
     assert sorted(listed) == sorted({event for events in HOOKS.values() for event in events})
+
+
+IMPORTED = re.compile(r"^from (runner(?!\.django)[\w.]*) import ([\w, ]+)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_name_that_an_example_imports_exists(page: Path) -> None:
+    missing = [
+        f"{module}.{name}"
+        for block in blocks(page, "python")
+        for module, names in IMPORTED.findall(block.text)
+        for name in names.split(", ")
+        if not hasattr(import_module(module), name)
+    ]
+    assert not missing
+
+
+def test_every_extra_is_listed() -> None:
+    extras = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    rows = table("package", "## Install", DOCS / "add-to-your-project.md")
+    assert {f"`tasktui[{extra}]`" for extra in extras} <= {row[0] for row in rows}
 
 
 def test_every_option_of_a_command_within_a_sentence_exists() -> None:
