@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -146,9 +145,12 @@ class _Traces:
 
     def begins(self, task: Claimed) -> bool:
         """Begin the span of an attempt in its context; return True if it is sampled."""
-        if task.headers is not None and (unsampled := self._unsampled(task.headers)) is not None:
-            current.attach(current.Context({SPAN_KEY: unsampled}))  # the context ends with the attempt
-            return False
+        headers = task.headers
+        if headers is not None and (at := headers.find(_BEGIN)) >= 0:
+            end = at + _LENGTH
+            if headers[end - 3 : end] in _UNSAMPLED and self._drops(headers):  # most attempts end here
+                current.attach(current.Context({SPAN_KEY: _Unsampled(headers[at:end])}))  # ends with the attempt
+                return False
         attempt = self._guard.begin(_AttemptSpans, self._tracer, self._guard, task)
         if attempt is None:
             return False
@@ -157,14 +159,13 @@ class _Traces:
             self._attempt.set(attempt)
         return attempt.is_recording
 
-    def _unsampled(self, headers: str) -> "_Unsampled | None":
-        """The parent of an attempt if it is not sampled and the sampler follows it. Most attempts end here."""
-        match = _UNSAMPLED.search(headers)
-        if match is None or '"baggage"' in headers or '"schedule"' in headers:
-            return None
+    def _drops(self, headers: str) -> bool:
+        """True if the sampler drops an attempt because its submit is not sampled."""
+        if '"baggage"' in headers or '"schedule"' in headers:
+            return False
         if self._follows_parents is None:
             self._follows_parents = _follows_parents(self._provider or trace.get_tracer_provider())
-        return _Unsampled(match) if self._follows_parents else None
+        return self._follows_parents
 
     async def around_attempt(self, ctx: Context) -> AsyncIterator[None]:
         """Run a sampled attempt in its span."""
@@ -298,19 +299,23 @@ NOTHING = current.Context()
 UNSAMPLED = SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags.get_default())
 """The position of an attempt without a span: its worker process starts no traces of its own."""
 
-_UNSAMPLED = re.compile(r'"traceparent": ?"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f][02468ace])"')
+_BEGIN = '"traceparent": "'
+
+_LENGTH = len(_BEGIN + '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"')
+
+_UNSAMPLED = frozenset(f'{flags:02x}"' for flags in range(0, 256, 2))
+"""The ends of the headers that have the position of a span that is not sampled."""
 
 
 class _Unsampled(NonRecordingSpan):
     """A span of another process that is not sampled."""
 
-    def __init__(self, match: re.Match[str]) -> None:
-        self._match = match
+    def __init__(self, header: str) -> None:
+        self._header = header
 
     def get_span_context(self) -> SpanContext:
         """Read the position, which most attempts never need."""
-        trace_id, span_id, flags = (int(text, 16) for text in self._match.groups())
-        return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
+        return _read(self._header[len(_BEGIN) : -1]) or trace.INVALID_SPAN_CONTEXT
 
 
 def _follows_parents(provider: trace.TracerProvider) -> bool:

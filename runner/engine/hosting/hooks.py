@@ -225,9 +225,15 @@ class Middleware:
 
     def of(self, task: Claimed) -> Sequence[Callback]:
         """Return the functions for an attempt, called in its context."""
-        if not self.callbacks:
-            return ()
-        return [each for each in self.callbacks if each.when is None or _is_wanted(each.when, task)]
+        wanted: list[Callback] = []
+        for callback in self.callbacks:
+            try:
+                if callback.when is None or callback.when(task):
+                    wanted.append(callback)
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
+                place = getattr(callback.when, "__qualname__", callback.when), task.id, task.handler
+                log_exception(log, logging.ERROR, "%s failed before task %d (%s)", *place, error=error)
+        return wanted
 
     async def run(self, context: Context, body: Body, callbacks: Sequence[Callback] | None = None) -> Any:
         """Run the body of an attempt inside functions.
@@ -260,15 +266,6 @@ class Middleware:
             raise
         await _end(callback, generator, context, result=result)
         return result
-
-
-def _is_wanted(when: Callable[[Claimed], object], task: Claimed) -> bool:
-    try:
-        return bool(when(task))
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
-        place = getattr(when, "__qualname__", when), task.id, task.handler
-        log_exception(log, logging.ERROR, "%s failed before task %d (%s)", *place, error=error)
-        return False
 
 
 async def _next(generator: Any) -> None:
