@@ -349,6 +349,15 @@ class Context:
         return self.stop.is_set()
 
 
+def _refuse(context: Context, name: str, _: object) -> None:
+    method = callable(getattr(Context, name, None))
+    why = f"call it: ctx.{name}(...)" if method else "a Context only has the values of its attempt"
+    raise AttributeError(f"ctx.{name} cannot be set: {why}", name=name, obj=context)
+
+
+# The method of a frozen dataclass with slots fails with a TypeError about super() if the name is no field.
+setattr(Context, "__setattr__", _refuse)  # noqa: B010 - mypy accepts no assignment to a method
+
 CONTEXT_NAMES = ("Context", "runner.Context")
 
 

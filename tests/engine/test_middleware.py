@@ -295,6 +295,24 @@ async def test_the_traceback_of_a_failure_begins_with_the_handler(
     assert FRAME.findall(logged or "") == [name]
 
 
+async def test_an_attribute_of_the_context_that_is_set_is_named(harness: Harness) -> None:
+    @harness.handler("work", max_attempts=1)
+    async def work(ctx: Context, name: str) -> None:
+        setattr(ctx, name, 1)
+
+    names = ("checkpoint", "id", "other")
+    tasks = [await harness.submit("work", {"name": name}) for name in names]
+    async with harness.running():
+        await harness.wait_for(*tasks)
+    messages = [(await harness.attempts(task))[0].message for task in tasks]
+    only = "a Context only has the values of its attempt"
+    assert messages == [
+        "ctx.checkpoint cannot be set: call it: ctx.checkpoint(...)",
+        f"ctx.id cannot be set: {only}",
+        f"ctx.other cannot be set: {only}",
+    ]
+
+
 async def test_middleware_that_yields_twice_is_logged_and_the_task_succeeds(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
