@@ -76,7 +76,7 @@ class SimulationOptions:
     """The other configuration.
 
     Args:
-        claim_order: The claim order: strict, aged, aged:10s, weighted:mail=3,sms=1.
+        claim_order: The claim order: strict, fresh, aged, aged:10s, weighted:mail=3,sms=1.
         concurrency: The slots of all runners together.
         runners: The number of runners, each like the present ones.
         limit: Maximum number of running tasks: queue:mail=5, handler:sms.send=none.

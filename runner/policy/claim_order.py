@@ -5,6 +5,7 @@ A new order is one class here, and one case in `known_order`.
 strict                 higher priority first; a priority-1 task waits as long as there are others
 aged                   a waiting task rises by one priority per minute
 aged:10s               by one priority every 10 seconds
+fresh                  strict, and within a priority the tasks that never failed before the retried ones
 weighted:mail=3,sms=1  strict within a queue; the queues divide the slots of a runner by their weights
 package.module:Class   an order of your own
 """
@@ -30,9 +31,9 @@ MICROSECOND = timedelta(microseconds=1)
 STEP = timedelta(minutes=1)
 """The default time in which a waiting task rises by one priority."""
 
-CHOICES = "strict, aged, aged:10s, weighted:mail=3,sms=1, or a class of your own as package.module:Class"
+CHOICES = "strict, fresh, aged, aged:10s, weighted:mail=3,sms=1, or a class of your own as package.module:Class"
 
-METHODS = ("within_lane", "of_lanes", "position", "level", "ahead_of", "rank", "lane_key", "sort_key")
+METHODS = ("within_lane", "of_lanes", "position", "effective", "level", "ahead_of", "rank", "lane_key", "sort_key")
 """The methods of a ClaimOrder."""
 
 
@@ -56,6 +57,9 @@ class ClaimOrder(Protocol):
 
     def position(self, task: Any) -> sa.Tuple:
         """The SQL of a task's position in its lane; the next one is greater."""
+
+    def effective(self, priority: int, retried: bool) -> int:
+        """The priority that a lane of fresh or of retried tasks has in this order; the other methods take it."""
 
     def level(self, priority: int, own: int) -> int:
         """The relation of a lane's priority to that of a task; lanes of the same level are compared alike."""
@@ -106,6 +110,10 @@ class StrictOrder:
     def position(self, task: Any) -> sa.Tuple:
         """The time and the id."""
         return sa.tuple_(task.run_at, task.id)
+
+    def effective(self, priority: int, retried: bool) -> int:  # noqa: ARG002
+        """The priority itself."""
+        return priority
 
     def level(self, priority: int, own: int) -> int:
         """1 for a higher priority, 0 for the same, -1 for a lower one."""
@@ -193,6 +201,31 @@ class AgedOrder(StrictOrder):
         return run_at - priority * self.step // MICROSECOND, id
 
 
+@dataclass(frozen=True, slots=True)
+class FreshOrder(StrictOrder):
+    """Strict, and within a priority all tasks without a counted attempt before those with one.
+
+    Fresh and retried tasks are lanes of their own, which the index holds apart: a claim reads no retried task to reach
+    a fresh one, however many are due.
+    """
+
+    def __str__(self) -> str:
+        return "fresh"
+
+    @property
+    def note(self) -> str:
+        """The effect of the order on a task that waits."""
+        return "fresh tasks come before retried ones of the same priority"
+
+    def of_lanes(self, task: Any, forward: bool = True) -> Sequence[Any]:
+        """By priority, fresh tasks first."""
+        return (task.priority.desc(), task.retried) if forward else (task.priority, task.retried.desc())
+
+    def effective(self, priority: int, retried: bool) -> int:
+        """Two steps per priority, one of them for retried tasks."""
+        return 2 * priority - retried
+
+
 OTHERS = 1.0
 """The weight of a queue that is not named."""
 
@@ -266,6 +299,8 @@ def known_order(text: str) -> ClaimOrder | None:
     match text.strip().partition(":"):
         case "strict", "", "":
             return StrictOrder()
+        case "fresh", "", "":
+            return FreshOrder()
         case "aged", "", "":
             return AgedOrder()
         case "aged", ":", step:

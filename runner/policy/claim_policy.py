@@ -75,20 +75,21 @@ class ClaimPolicy:
 
         Args:
             row: the task table, or an alias.
-            lane: the queue, handler, priority and hosts, and the position (since, since_id).
+            lane: the queue, handler, priority, hosts and retried, and the position (since, since_id).
             scope: the other names.
         """
         task = row.c
         # With few ids the walk is along the primary key: as an expression, the queue is no column of another index.
         queue = task.queue.concat(sa.literal_column("''")) if "only" in scope.selection else task.queue
         return (
-            sa.select(task.id, task.priority, task.run_at)
+            sa.select(task.id, task.priority, task.retried, task.run_at)
             .where(
                 self.is_due(task, scope),
                 queue == lane.queue,
                 task.handler == lane.handler,
                 task.priority == lane.priority,
                 task.hosts == lane.hosts,
+                task.retried == lane.retried,
                 self.order.position(task) > sa.tuple_(lane.since, lane.since_id),
                 *self.of_task(task, scope),
                 *self.isolation.of_task(task, scope),

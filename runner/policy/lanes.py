@@ -22,18 +22,24 @@ first tasks of n lanes are those of the first n."""
 
 
 class Lane(NamedTuple):
-    """Tasks of one queue, handler, priority and list of hosts, claimed in the order of their time."""
+    """Tasks of one queue, handler, priority and list of hosts, fresh or retried, claimed in the order of their time."""
 
     queue: str
     handler: str
     priority: int
     hosts: str = ""
     """The hosts that may take them, as tasks store them; empty for all."""
+    retried: bool = False
+    """True for tasks with a counted attempt."""
+
+    def priority_in(self, order: ClaimOrder) -> int:
+        """The priority of the lane in an order."""
+        return order.effective(self.priority, self.retried)
 
 
 def lane_of(task: Claimed) -> Lane:
     """The lane of a claimed task."""
-    return Lane(task.queue, task.handler, task.priority, task.hosts)
+    return Lane(task.queue, task.handler, task.priority, task.hosts, task.attempt > 1)
 
 
 def lane_of_new(task: NewTask) -> Lane:
@@ -84,7 +90,7 @@ def in_order(order: ClaimOrder, lanes: Mapping[Lane, float], now: float) -> list
 
 def lane_key_in(order: ClaimOrder, lanes: Mapping[Lane, float], now: float) -> Callable[[Lane], Any]:
     """The sort key of lanes in the order of claims; see `in_order`."""
-    return lambda lane: (order.lane_key(lane.priority, lanes[lane] - now), lanes[lane], lane)
+    return lambda lane: (order.lane_key(lane.priority_in(order), lanes[lane] - now), lanes[lane], lane)
 
 
 class LanePosition(NamedTuple):
@@ -215,7 +221,7 @@ class Lanes:
         """Start over with the result of a survey."""
         claimable = [head for head in heads if not head.paused and self.accepts(head.lane)]
         due = [head for head in claimable if head.wait <= 0]
-        due.sort(key=lambda head: self.order.lane_key(head.lane.priority, head.wait))
+        due.sort(key=lambda head: self.order.lane_key(head.lane.priority_in(self.order), head.wait))
         self.heads = {head.lane: self.start for head in due}
         self._waits = {head.lane: head.wait for head in due}
         self.limited.survey(
@@ -238,12 +244,12 @@ class Lanes:
 
     def key(self, lane: Lane) -> Any:
         """The sort key of a lane in the order of claims; a lane that became due after the survey is due now."""
-        return self.order.lane_key(lane.priority, self._waits.get(lane, 0.0))
+        return self.order.lane_key(lane.priority_in(self.order), self._waits.get(lane, 0.0))
 
     def recall(self) -> None:
         """Treat the lanes that recently had due tasks as due: a new task is most likely in one of them."""
         accepted = filter(self.accepts, self.lately)
-        lately = sorted(accepted, key=lambda lane: self.order.rank(lane.priority))
+        lately = sorted(accepted, key=lambda lane: self.order.rank(lane.priority_in(self.order)))
         recalled = {lane: self.start for lane in self.limited.recall(lately) if lane not in self.positions}
         self.positions = recalled | self.positions
 

@@ -210,7 +210,7 @@ class Simulation:
         delay = retries.delay(item.attempt, self._random.random()) if failed else None
         if delay is not None:
             again = Waiting(now + delay, failed, item.tenant, item.attempt + 1)
-            heappush(self._events, (again.due, next(self._numbers), lane, -1, again))
+            heappush(self._events, (again.due, next(self._numbers), lane._replace(retried=True), -1, again))
 
     def _claim(self, now: float) -> None:
         """Let every pool take as many tasks as fit."""

@@ -21,7 +21,13 @@ from runner.store.claim.survey import survey
 from runner.text.sanitize import one_line
 
 QUEUE_COLUMNS: dict[str, Any] = {"queue": sa.Text}
-LANE_COLUMNS: dict[str, Any] = {"queue": sa.Text, "handler": sa.Text, "priority": sa.SmallInteger, "hosts": sa.Text}
+LANE_COLUMNS: dict[str, Any] = {
+    "queue": sa.Text,
+    "handler": sa.Text,
+    "priority": sa.SmallInteger,
+    "hosts": sa.Text,
+    "retried": sa.Boolean,
+}
 
 
 class Count(NamedTuple):
@@ -158,7 +164,7 @@ async def due_by_lane(tx: Transaction, lanes: Sequence[Lane]) -> dict[Lane, Coun
     columns = [lane.c[name] for name in LANE_COLUMNS]
     statement = sa.select(*columns, sa.func.count()).select_from(joined).group_by(*columns)
     rows = await tx.rows(statement, tx.dialect.row_parameters("lane", LANE_COLUMNS, lanes))
-    return {Lane(*row[:4]): capped(row[4], cap) for row in rows}
+    return {Lane(*row[:-1]): capped(row[-1], cap) for row in rows}
 
 
 MOST_OF_TENANT = 10_000
@@ -172,6 +178,7 @@ class TenantTurn(NamedTuple):
     handler: str
     priority: int
     hosts: str
+    retried: bool
     tenant: str
 
     @property
@@ -196,7 +203,7 @@ async def first_of_tenants(tx: Transaction, turns: Collection[TenantTurn]) -> di
     joined, match = tx.dialect.first_of_each(turn, due.limit(1), tx.tables.task)
     statement = sa.select(*turn.c, seconds_until(match.run_at)).select_from(joined)
     rows = await tx.rows(statement, tx.dialect.row_parameters("turn", TURN_COLUMNS, turns))
-    return {TenantTurn(*row[:5]): max(0.0, -float(row[5])) for row in rows}
+    return {TenantTurn(*row[:-1]): max(0.0, -float(row[-1])) for row in rows}
 
 
 async def due_of_tenants(tx: Transaction, turns: Collection[TenantTurn]) -> dict[TenantTurn, Count]:
@@ -207,7 +214,7 @@ async def due_of_tenants(tx: Transaction, turns: Collection[TenantTurn]) -> dict
     joined, _ = tx.dialect.for_each(turn, due.limit(MOST_OF_TENANT + 1), tx.tables.task)
     statement = sa.select(*turn.c, sa.func.count()).select_from(joined).group_by(*turn.c)
     rows = await tx.rows(statement, tx.dialect.row_parameters("turn", TURN_COLUMNS, turns))
-    return {TenantTurn(*row[:5]): capped(row[5], MOST_OF_TENANT) for row in rows}
+    return {TenantTurn(*row[:-1]): capped(row[-1], MOST_OF_TENANT) for row in rows}
 
 
 def _due_of(tx: Transaction) -> tuple[sa.CTE, sa.Select[Any]]:

@@ -186,8 +186,9 @@ class Settings(BaseSettings):
     )
     claim_order: Name = Field(
         default="strict",
-        description="order of claims: strict (by priority), aged or aged:10s (a waiting task rises by one priority per "
-        "minute or 10 s), weighted:mail=3,sms=1 (queues divide the slots), or a class as package.module:Class",
+        description="order of claims: strict (by priority), fresh (strict, and retried tasks after the fresh ones of "
+        "their priority), aged or aged:10s (a waiting task rises by one priority per minute or 10 s), "
+        "weighted:mail=3,sms=1 (queues divide the slots), or a class as package.module:Class",
     )
     lease_timeout: Period = Field(
         default=timedelta(seconds=15),

@@ -68,6 +68,7 @@ STRATEGIES = {
     ),
     "rate": Strategy(words="rate limit", limit={"rate": "10000000/s"}),
     "breaker": Strategy(words="breaker", options=Options(breaker=Breaker("10/min"))),
+    "fresh": Strategy(words="fresh first", settings={"claim_order": "fresh"}, task=_in_lanes, is_plain=True),
     "aged": Strategy(words="aged priority", settings={"claim_order": "aged"}, task=_in_lanes, is_plain=True),
     "weighted": Strategy(
         words="weighted queues",

@@ -20,7 +20,7 @@ class NoOrder:
     """A class that is not one."""
 
 
-@pytest.mark.parametrize("text", ["strict", "aged", "aged:10s"])
+@pytest.mark.parametrize("text", ["strict", "fresh", "aged", "aged:10s"])
 def test_an_order_is_written_as_it_is_read(text: str) -> None:
     assert str(parse_order(text)) == text
     assert parse_order(text) == known_order(text)
@@ -35,7 +35,7 @@ def test_a_class_of_the_user_is_loaded_only_by_its_runner() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("fair", "'fair': it is not known; use strict, aged, aged:10s"),
+        ("fair", "'fair': it is not known; use strict, fresh, aged, aged:10s"),
         ("aged:soon", "'soon' is not a duration"),
         ("aged:0s", "the step must be more than 0"),
         ("no.such.module:Order", "cannot be loaded: ModuleNotFoundError"),

@@ -140,7 +140,8 @@ async def test_a_retry_keeps_the_rest_of_the_row_and_its_dependents(
     assert before is not None
     assert after is not None
     assert before["parents"] is not None
-    assert {name for name in before if before[name] != after[name]} <= {"attempt", "fence", "run_at", "version"}
+    changes = {name for name in before if before[name] != after[name]}
+    assert changes <= {"attempt", "retried", "fence", "run_at", "version"}
     assert await past(database, task_id) is None
     (task,) = await runner.claim()
     await runner.end(task)

@@ -19,6 +19,7 @@ from runner.db.transaction import clock
 from runner.db.types import db_later, db_now
 from runner.model.outcome import Retry
 from runner.model.task import OnDuplicate, State
+from runner.policy.claim_order import FreshOrder
 from runner.policy.selection import TaskSelection, listed, mask
 from runner.policy.suspicion import Ask
 from runner.queries import counting
@@ -43,6 +44,7 @@ from runner.store.submit import submit_many, submit_with_result
 from tests.conftest import on_postgresql
 from tests.store.dependencies import after, put_after
 from tests.store.plans import Cost, Watch, watch
+from tests.store.rows import add_live
 from tests.store.runners import LEASE, Runner, settle_done, settlement
 from tests.store.table import change, expire, put, put_many
 from tests.store.unique_tasks import once
@@ -283,6 +285,31 @@ async def test_a_full_batch_reads_as_much_per_task_as_a_small_one(watched: tuple
         assert many.indexes == few.indexes >= INDEXES.get(verb, set()), text
         assert many.rows <= 1.2 * full / 100 * few.rows, text
         assert many.pages <= 1.2 * full / 100 * few.pages + 50, text
+
+
+@pytest.mark.parametrize("due", [pytest.param(1_000_000, marks=pytest.mark.slow), SOME])
+@pytest.mark.both_databases
+async def test_a_fresh_claim_reads_no_retried_tasks(watched: tuple[Database, Watch], due: int) -> None:
+    database, looking = watched
+    runner = await Runner.enter(database)
+    order = FreshOrder()
+    runner.who, runner.lanes.order = runner.who._replace(order=order), order
+    n = sa.select(sa.literal_column("1").label("i")).cte("n", recursive=True)
+    n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < due))
+    values: list[Any] = [sa.literal("work"), db_later(db_now(), -DAY), sa.literal_column("1")]
+    retried = sa.select(*values).select_from(n)
+    task = database.tables.task
+    await change(database, sa.insert(task).from_select(["handler", "run_at", "attempt"], retried))
+    fresh = {await add_live(database, "work") for _ in range(20)}
+    async with looking.seeing() as cost:
+        claimed = await runner.claim(20)
+    assert {claim.id for claim in claimed} == fresh
+    assert "task_ready" in cost.indexes, cost
+    assert "task" not in cost.whole, cost
+    assert cost.rows < SOME / 2, cost
+    async with looking.seeing() as cost:
+        assert len(await runner.claim(20)) == 20
+    assert cost.rows < SOME / 2, cost
 
 
 @pytest.mark.slow

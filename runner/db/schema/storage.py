@@ -63,9 +63,9 @@ def _index(
 def _index_live(table: sa.Table) -> None:
     task = table.c
     waiting, running = is_state(task.state, State.WAITING), is_state(task.state, State.RUNNING)
-    # A lane is a (queue, handler, priority, hosts). This index finds the lanes and reads each in order, so that a claim
-    # never reads tasks of other handlers or hosts, of paused queues or of the future.
-    lane = (task.queue, task.handler, task.priority, task.hosts)
+    # A lane is a (queue, handler, priority, hosts, retried). This index finds the lanes and reads each in order: claims
+    # never read tasks of other handlers or hosts, of paused queues or of the future.
+    lane = (task.queue, task.handler, task.priority, task.hosts, task.retried)
     _index(table, "ready", *lane, task.run_at, task.id, where=waiting)
     # The lanes again, tenant by tenant: only tasks with a tenant have an entry, so others do not pay for it.
     _index(table, "tenant", *lane, task.tenant, task.run_at, task.id, where=waiting & task.tenant.is_not(None))

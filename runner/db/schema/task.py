@@ -132,6 +132,8 @@ def live() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("deadline_at", Instant),
         # Null while a runner is not known to have started it: its attempt does not count if the runner is lost.
         sa.Column("started_at", Instant),
+        # Part of the lane: some orders claim fresh tasks first.
+        sa.Column("retried", sa.Boolean, sa.Computed("attempt > 0", persisted=True)),
         sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
         *_trail(),
         _payload(),

@@ -1,7 +1,7 @@
 """List waiting tasks by due time or in claim order, along the index `ready`.
 
-The index holds the tasks of each lane (queue, handler, priority, hosts) by due time. A page reads a few rows from every
-lane and merges them, so its cost depends on the number of lanes, not on the number of tasks.
+The index holds the tasks of each lane (queue, handler, priority, hosts, retried) by due time. A page reads a few rows
+from every lane and merges them, so its cost depends on the number of lanes, not on the number of tasks.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,7 @@ from runner.filter.parse import Filter, Term
 from runner.model.task import Shown, State
 from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.lanes import Lane
+from runner.queries.counting import LANE_COLUMNS
 from runner.queries.task_list.compile import conditions
 from runner.queries.task_list.cursor import AccessPath, Cursor, Page
 from runner.queries.task_list.sources import Source, bound_to, waiting
@@ -27,10 +28,6 @@ from runner.store.claim.survey import survey
 
 MOST_LANES = 500
 
-LANE = ("queue", "handler", "priority", "hosts")
-"""The columns of a lane; filter fields have the same names."""
-
-LANE_COLUMNS: dict[str, Any] = {"queue": sa.Text, "handler": sa.Text, "priority": sa.SmallInteger, "hosts": sa.Text}
 BOUNDS: dict[str, Any] = {"since": sa.Text, "since_id": sa.BigInteger, "until": sa.Text, "until_id": sa.BigInteger}
 
 BEFORE_ALL, BEHIND_ALL = ("1969-12-31", 0), ("9999-12-31", 0)
@@ -104,7 +101,7 @@ async def walk_lanes(
 
 
 async def _planned(tx: Transaction, task_filter: Filter, sort: Sort) -> LaneWalk:
-    lane_terms = tuple(term for term in task_filter.terms if term.field in LANE)
+    lane_terms = tuple(term for term in task_filter.terms if term.field in Lane._fields)
     lanes = await _lanes(tx, Filter(lane_terms))
     if len(lanes) > MOST_LANES:
         why = f"more than {MOST_LANES} queues, handlers and priorities have waiting tasks; filter by one of these"
@@ -137,13 +134,13 @@ def _words(term: Term) -> tuple[Any, ...]:
 
 
 async def _lanes(tx: Transaction, task_filter: Filter) -> list[Lane]:
-    """The lanes with waiting tasks that match a filter by queue, handler and priority."""
+    """The lanes with waiting tasks that match a filter by their columns."""
     most = None if task_filter.terms else MOST_LANES + 1
     lanes = [head.lane for head in await survey(tx, most=most)]
     if not lanes or not task_filter.terms:
         return lanes
     rows = tx.dialect.rows("lane", LANE_COLUMNS)
-    source = Source(tx.tables.task, {name: rows.c[name] for name in LANE} | bound_to(rows.c), {}, tx.tables)
+    source = Source(tx.tables.task, {name: rows.c[name] for name in Lane._fields} | bound_to(rows.c), {}, tx.tables)
     statement = sa.select(rows).where(*(conditions(task_filter, source, tx.dialect) or ()))
     parameters = tx.dialect.row_parameters("lane", LANE_COLUMNS, lanes)
     return [Lane(*row) for row in await tx.rows(statement, parameters)]
@@ -170,7 +167,7 @@ async def _first(
     task = tx.tables.task
     since, until = _compared(task.c, lane.c, walk)
     order = CLAIM_POLICY.order
-    in_lane = [task.c[name] == lane.c[name] for name in LANE]
+    in_lane = [task.c[name] == lane.c[name] for name in Lane._fields]
     columns = (task.c.id, task.c.run_at, task.c.priority)
     rows = sa.select(*columns).where(*in_lane, is_state(task.c.state, State.WAITING))
     by_time = order.within_lane(task.c, walk.forward)

@@ -29,7 +29,7 @@ async def ahead(
 
     Args:
         run_at: its due time in the database's own form; None for a task that becomes due now, after all due tasks.
-        priority: its priority, or another one to try.
+        priority: its priority in the order, or another one to try.
         lanes: the lanes that the same slots serve.
         cap: maximum number of tasks to count.
         order: the order in which the runners claim.
@@ -37,7 +37,7 @@ async def ahead(
     row = tx.tables.task.alias("before")
     levels: dict[int, list[Lane]] = defaultdict(list)
     for lane in lanes:
-        levels[order.level(lane.priority, priority)].append(lane)
+        levels[order.level(lane.priority_in(order), priority)].append(lane)
     total, position = 0, None if run_at is None else _literal(run_at)
     for level in sorted(levels, reverse=True):
         for condition in order.ahead_of(row.c, level, id, position):
@@ -93,8 +93,8 @@ async def arrivals(tx: Transaction, lanes: Sequence[Lane], priority: int, order:
         order: the order in which the runners claim.
         rate: attempts per second that end in these lanes, see `pace`.
     """
-    above = [lane for lane in lanes if order.level(lane.priority, priority) > 0]
-    if not above or order.lane_key(above[0].priority, FAR) > order.lane_key(priority, 0.0):
+    above = [lane for lane in lanes if order.level(lane.priority_in(order), priority) > 0]
+    if not above or order.lane_key(above[0].priority_in(order), FAR) > order.lane_key(priority, 0.0):
         return 0.0
     past, start = tx.tables.history.c, db_later(db_now(), -WINDOW)
     newest = sa.select(past.queue, past.handler, past.priority, (past.run_at >= start).label("recent"))
@@ -106,7 +106,7 @@ async def arrivals(tx: Transaction, lanes: Sequence[Lane], priority: int, order:
     for queue, handler, other, recent, number in await tx.rows(groups):
         if (queue, handler) in work_keys:
             total += number
-            overtaking += number if recent and order.level(other, priority) > 0 else 0
+            overtaking += number if recent and order.level(order.effective(other, False), priority) > 0 else 0
     row = tx.tables.task.alias("before")
     waits = is_state(row.c.state, State.WAITING) & row.c.run_at.between(start, db_now())
     waiting = await _walked(tx, row, above, waits, SAMPLE)

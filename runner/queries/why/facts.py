@@ -215,11 +215,12 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
         return replace(facts, ahead=await suspects_ahead(tx, task.id, cap))
     lanes, complete = await _rivals(tx, facts)
     facts = replace(facts, order=order_of(facts.candidates))
-    tasks_ahead = await ahead(tx, task.id, run_at, task.priority, lanes, cap, facts.order)
+    priority = facts.order.effective(task.priority, task.attempt > 0)
+    tasks_ahead = await ahead(tx, task.id, run_at, priority, lanes, cap, facts.order)
     tasks_ahead = tasks_ahead._replace(more=tasks_ahead.more or not complete)
     raised = await _raised(tx, facts, run_at, lanes) if tasks_ahead.number else {}
     rate = await pace(tx, lanes)
-    new = await arrivals(tx, lanes, task.priority, facts.order, rate) if tasks_ahead.number and rate else 0.0
+    new = await arrivals(tx, lanes, priority, facts.order, rate) if tasks_ahead.number and rate else 0.0
     return replace(facts, ahead=tasks_ahead, raised=raised, pace=rate, arrivals=new)
 
 
@@ -236,7 +237,11 @@ async def _rivals(tx: Transaction, facts: Facts) -> tuple[list[Lane], bool]:
     """The lanes that compete for the same slots, and false if these are not all, because there are too many lanes."""
     task = facts.task
     priorities = range(Priority.LOWEST, Priority.HIGHEST + 1)
-    own = [Lane(task.queue, task.handler, priority, task.hosts) for priority in priorities]
+    own = [
+        Lane(task.queue, task.handler, priority, task.hosts, retried)
+        for priority in priorities
+        for retried in (False, True)
+    ]
     if not facts.candidates:
         return own, True
     current_pauses, heads = await pauses(tx), await survey(tx, most=MANY + 1)
@@ -266,7 +271,8 @@ async def _raised(tx: Transaction, facts: Facts, run_at: Any, lanes: Sequence[La
     counts: dict[int, Count] = {}
     task = facts.task
     for priority in range(task.priority + 1, Priority.HIGHEST + 1):
-        counts[priority] = await ahead(tx, task.id, run_at, priority, lanes, OVERTAKING_CAP, facts.order)
+        effective = facts.order.effective(priority, task.attempt > 0)
+        counts[priority] = await ahead(tx, task.id, run_at, effective, lanes, OVERTAKING_CAP, facts.order)
         if not counts[priority].number:
             break
     return counts

@@ -306,7 +306,7 @@ def _within_rooms(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, order: Clai
         name: sa.func.row_number().over(partition_by=lane.c[name], order_by=first).label(f"in_{name}")
         for name in ("queue", "handler")
     }
-    columns = (lane.c.number, lane.c.queue_room, lane.c.handler_room, row.id, row.priority, row.run_at)
+    columns = (lane.c.number, lane.c.queue_room, lane.c.handler_room, row.id, row.priority, row.retried, row.run_at)
     ranked = sa.select(*columns, *ranks.values()).select_from(joined).cte("ranked")
     fits = (ranked.c.in_queue <= ranked.c.queue_room, ranked.c.in_handler <= ranked.c.handler_room)
     merged = (*order.of_lanes(ranked.c), *order.within_lane(ranked.c))

@@ -39,6 +39,7 @@ LANE_COLUMNS: dict[str, Any] = {
     "handler": sa.Text,
     "priority": sa.SmallInteger,
     "hosts": sa.Text,
+    "retried": sa.Boolean,
     "since": PositionTime,
     "since_id": sa.BigInteger,
     "max_attempts": sa.Integer,
@@ -236,7 +237,7 @@ def claim_values(who: Claimant, limit: int, *, starts: bool) -> dict[str, Any]:
 
 def key_of(order: ClaimOrder) -> Callable[[Claimed], Any]:
     """The sort key of claimed tasks in an order."""
-    return lambda task: order.sort_key(task.priority, task.run_at, task.id)
+    return lambda task: order.sort_key(order.effective(task.priority, task.attempt > 1), task.run_at, task.id)
 
 
 @lru_cache

@@ -26,7 +26,7 @@ MANY = 2_000
 DENSE = 1_000_000
 """Maximum number of index entries to read one after the other where lanes are many and short."""
 
-LANE = ("queue", "handler", "priority", "hosts")
+LANE = Lane._fields
 
 
 class SurveyScope(NamedTuple):
@@ -84,7 +84,17 @@ async def survey(
     dense, bounded = bool(parameters.get("dense")), most is not None
     prepared = _prepared(tx.tables, tx.driver, names, dense=dense, bounded=bounded, within=within is not None)
     rows = await tx.walk(prepared, parameters)
-    return [Head(Lane(*row[:4]), row[4], float(row[5]), bool(row[6]), row[7], bool(row[8])) for row in rows]
+    return [
+        Head(
+            Lane(queue, handler, priority, hosts, bool(retried)),
+            run_at,
+            float(wait),
+            bool(paused),
+            refused,
+            bool(limited),
+        )
+        for queue, handler, priority, hosts, retried, run_at, wait, paused, refused, limited in rows
+    ]
 
 
 @lru_cache
@@ -173,8 +183,8 @@ def _before_all() -> sa.Subquery:
 def _before_each(dialect: Dialect) -> sa.Subquery:
     """One row for each queue of `within`, which is before its lanes."""
     queue = dialect.rows("within", {"queue": sa.Text}).c.queue
-    text, whole = sa.Text(), sa.SmallInteger()
-    none = (sa.literal_column(_NONE[1], text), sa.literal_column(_NONE[2], whole), sa.literal_column(_NONE[3], text))
+    types: tuple[sa.types.TypeEngine[Any], ...] = (sa.Text(), sa.SmallInteger(), sa.Text(), sa.Boolean())
+    none = (sa.literal_column(text, type_) for text, type_ in zip(_NONE[1:], types, strict=True))
     columns: tuple[sa.ColumnElement[Any], ...] = (queue, *none)
     return sa.select(*(column.label(name) for name, column in zip(LANE, columns, strict=True))).subquery("start")
 
@@ -207,7 +217,7 @@ def _following(tables: Tables, dialect: Dialect, lanes: sa.FromClause, *, same_q
     return sa.select(*(row[name] for name in (*LANE, "run_at"))).select_from(source)
 
 
-_NONE = ("''", "''", "0", "''")
+_NONE = ("''", "''", "0", "''", "false")
 """The columns of a lane before all others."""
 
 _END = "'9999-12-31'"

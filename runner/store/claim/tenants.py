@@ -86,8 +86,7 @@ def _tenants_of(tables: Tables, driver: sa.Dialect) -> Prepared:
 
 
 async def _walk(tx: Transaction, lane: Lane, after: str, most: int) -> list[Visit]:
-    parameters = {"queue": lane.queue, "handler": lane.handler, "priority": lane.priority, "hosts": lane.hosts}
-    rows = await tx.run(_visiting(tx.tables, tx.driver), parameters | {"after": after, "visits": most})
+    rows = await tx.run(_visiting(tx.tables, tx.driver), lane._asdict() | {"after": after, "visits": most})
     return [Visit(tenant, bool(due)) for tenant, due in rows]
 
 
@@ -129,13 +128,12 @@ def _visiting(tables: Tables, driver: sa.Dialect) -> Prepared:
 def _next_tenant(tables: Tables, dialect: Dialect, last: sa.FromClause) -> sa.Select[Any]:
     row = tables.task.alias("beyond")
     task = row.c
-    names = ("queue", "handler", "priority", "hosts")
-    lane = [task[name] == sa.bindparam(name, type_=task[name].type) for name in names]
+    lane = [task[name] == sa.bindparam(name, type_=task[name].type) for name in Lane._fields]
     # As an expression: SQLite would not use the index for a comparison of two columns.
     beyond = task.tenant > sa.func.coalesce(last.c.tenant, "")
     order = (task.tenant, task.run_at, task.id)
     one = sa.select(*order).where(is_state(task.state, State.WAITING), *lane, task.tenant.is_not(None), beyond)
-    one = one.order_by(*(task[name] for name in names), *order).limit(sa.literal_column("1")).correlate(last)
+    one = one.order_by(*(task[name] for name in Lane._fields), *order).limit(sa.literal_column("1")).correlate(last)
     source, match = dialect.first_of_each(last, one, tables.task)
     return sa.select(match.tenant, match.run_at).select_from(source)
 

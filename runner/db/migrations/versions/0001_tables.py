@@ -72,6 +72,8 @@ def _task(op: Operations) -> None:
         sa.Column("blocked_by", sa.Integer, nullable=False, server_default="0"),
         sa.Column("deadline_at", Instant),
         sa.Column("started_at", Instant),
+        # Part of the lane: some orders claim fresh tasks first.
+        sa.Column("retried", sa.Boolean, sa.Computed("attempt > 0", persisted=True)),
         sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
         # Execution so far.
         sa.Column("attempt", sa.Integer, nullable=False, server_default="0"),
@@ -91,7 +93,7 @@ def _task(op: Operations) -> None:
         sqlite_autoincrement=True,
     )
     op.set_storage("task", STORAGE)
-    lane = ("queue", "handler", "priority", "hosts")
+    lane = ("queue", "handler", "priority", "hosts", "retried")
     op.create_index("task", "ready", *lane, "run_at", "id", where="state = 'waiting'")
     op.create_index(
         "task",

@@ -5,6 +5,7 @@ WITH lane AS (
         lane.handler AS handler,
         lane.priority AS priority,
         lane.hosts AS hosts,
+        lane.retried AS retried,
         ('epoch'::timestamptz + lane.since * interval '1 microsecond') AS since,
         lane.since_id AS since_id,
         lane.max_attempts AS max_attempts,
@@ -15,11 +16,12 @@ WITH lane AS (
         :lane_handler::TEXT[],
         :lane_priority::SMALLINT[],
         :lane_hosts::TEXT[],
+        :lane_retried::BOOLEAN[],
         :lane_since::BIGINT[],
         :lane_since_id::BIGINT[],
         :lane_max_attempts::INTEGER[],
         :lane_timeout::FLOAT[]
-    ) AS lane(number, queue, handler, priority, hosts, since, since_id, max_attempts, timeout)
+    ) AS lane(number, queue, handler, priority, hosts, retried, since, since_id, max_attempts, timeout)
     WHERE
         NOT (
             EXISTS (
@@ -90,6 +92,7 @@ WHERE
                         AND due.handler = lane.handler
                         AND due.priority = lane.priority
                         AND due.hosts = lane.hosts
+                        AND due.retried = lane.retried
                         AND (due.run_at, due.id) > (lane.since, lane.since_id)
                         AND (due.max_attempts IS NULL OR due.attempt < due.max_attempts)
                         AND due.attempt != 1000000000

@@ -6,6 +6,7 @@ WITH
             lane.handler AS handler,
             lane.priority AS priority,
             lane.hosts AS hosts,
+            lane.retried AS retried,
             ('epoch'::timestamptz + lane.since * interval '1 microsecond') AS since,
             lane.since_id AS since_id,
             lane.max_attempts AS max_attempts,
@@ -16,11 +17,12 @@ WITH
             :lane_handler::TEXT[],
             :lane_priority::SMALLINT[],
             :lane_hosts::TEXT[],
+            :lane_retried::BOOLEAN[],
             :lane_since::BIGINT[],
             :lane_since_id::BIGINT[],
             :lane_max_attempts::INTEGER[],
             :lane_timeout::FLOAT[]
-        ) AS lane(number, queue, handler, priority, hosts, since, since_id, max_attempts, timeout)
+        ) AS lane(number, queue, handler, priority, hosts, retried, since, since_id, max_attempts, timeout)
         WHERE
             NOT (
                 EXISTS (
@@ -58,7 +60,7 @@ WITH
         SELECT lane.number AS number, candidate.id AS id
         FROM lane
         JOIN LATERAL (
-            SELECT due.id AS id, due.priority AS priority, due.run_at AS run_at
+            SELECT due.id AS id, due.priority AS priority, due.retried AS retried, due.run_at AS run_at
             FROM task AS due
             WHERE
                 due.state = 'waiting'
@@ -67,6 +69,7 @@ WITH
                 AND due.handler = lane.handler
                 AND due.priority = lane.priority
                 AND due.hosts = lane.hosts
+                AND due.retried = lane.retried
                 AND (due.run_at, due.id) > (lane.since, lane.since_id)
                 AND (due.max_attempts IS NULL OR due.attempt < due.max_attempts)
                 AND due.attempt != 1000000000
@@ -154,6 +157,7 @@ WHERE
                         AND due.handler = lane.handler
                         AND due.priority = lane.priority
                         AND due.hosts = lane.hosts
+                        AND due.retried = lane.retried
                         AND (due.run_at, due.id) > (lane.since, lane.since_id)
                         AND (due.max_attempts IS NULL OR due.attempt < due.max_attempts)
                         AND due.attempt != 1000000000

@@ -1,12 +1,13 @@
-WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
+WITH RECURSIVE walk(queue, handler, priority, hosts, retried, run_at) AS (
     SELECT
         candidate.queue AS queue,
         candidate.handler AS handler,
         candidate.priority AS priority,
         candidate.hosts AS hosts,
+        candidate.retried AS retried,
         candidate.run_at AS run_at
     FROM (
-        SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts
+        SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts, false AS retried
     ) AS start
     JOIN LATERAL (
         SELECT
@@ -14,19 +15,21 @@ WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
             beyond.handler AS handler,
             beyond.priority AS priority,
             beyond.hosts AS hosts,
+            beyond.retried AS retried,
             beyond.run_at AS run_at,
             beyond.id AS id
         FROM task AS beyond
         WHERE
             beyond.state = 'waiting'
-            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
+            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at) > (
                 coalesce(start.queue, ''),
                 coalesce(start.handler, ''),
                 coalesce(start.priority, 0),
                 coalesce(start.hosts, ''),
+                coalesce(start.retried, false),
                 '9999-12-31'
             )
-        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
+        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at, beyond.id
         LIMIT 1
     ) AS candidate ON true
     UNION ALL
@@ -35,6 +38,7 @@ WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
         candidate.handler AS handler,
         candidate.priority AS priority,
         candidate.hosts AS hosts,
+        candidate.retried AS retried,
         candidate.run_at AS run_at
     FROM walk
     JOIN LATERAL (
@@ -43,19 +47,21 @@ WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
             beyond.handler AS handler,
             beyond.priority AS priority,
             beyond.hosts AS hosts,
+            beyond.retried AS retried,
             beyond.run_at AS run_at,
             beyond.id AS id
         FROM task AS beyond
         WHERE
             beyond.state = 'waiting'
-            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
+            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at) > (
                 coalesce(walk.queue, ''),
                 coalesce(walk.handler, ''),
                 coalesce(walk.priority, 0),
                 coalesce(walk.hosts, ''),
+                coalesce(walk.retried, false),
                 '9999-12-31'
             )
-        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
+        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at, beyond.id
         LIMIT 1
     ) AS candidate ON true
 )
@@ -64,6 +70,7 @@ SELECT
     selection.handler,
     selection.priority,
     selection.hosts,
+    selection.retried,
     selection.run_at,
     extract(epoch from selection.run_at - statement_timestamp())::float AS anon_1,
     selection.paused,
@@ -82,6 +89,7 @@ SELECT
             AND first.handler = selection.handler
             AND first.priority = selection.priority
             AND first.hosts = selection.hosts
+            AND first.retried = selection.retried
         ORDER BY first.run_at, first.id
         LIMIT 1
     ) AS anon_2,
@@ -92,6 +100,7 @@ FROM (
         walk.handler AS handler,
         walk.priority AS priority,
         walk.hosts AS hosts,
+        walk.retried AS retried,
         walk.run_at AS run_at,
         walk.queue IN (
             SELECT task_queue.name
@@ -133,6 +142,7 @@ WITH lane AS (
         lane.handler AS handler,
         lane.priority AS priority,
         lane.hosts AS hosts,
+        lane.retried AS retried,
         lane.since AS since,
         lane.since_id AS since_id,
         lane.until AS until,
@@ -142,11 +152,12 @@ WITH lane AS (
         :lane_handler::TEXT[],
         :lane_priority::SMALLINT[],
         :lane_hosts::TEXT[],
+        :lane_retried::BOOLEAN[],
         :lane_since::TEXT[],
         :lane_since_id::BIGINT[],
         :lane_until::TEXT[],
         :lane_until_id::BIGINT[]
-    ) AS lane(queue, handler, priority, hosts, since, since_id, until, until_id)
+    ) AS lane(queue, handler, priority, hosts, retried, since, since_id, until, until_id)
 )
 SELECT candidate.id, candidate.priority, CAST(candidate.run_at AS TEXT) AS run_at
 FROM lane
@@ -158,6 +169,7 @@ JOIN LATERAL (
         AND task.handler = lane.handler
         AND task.priority = lane.priority
         AND task.hosts = lane.hosts
+        AND task.retried = lane.retried
         AND task.state = 'waiting'
         AND (task.run_at, task.id) > (CAST(lane.since AS TIMESTAMP WITH TIME ZONE), lane.since_id)
         AND (task.run_at, task.id) <= (CAST(lane.until AS TIMESTAMP WITH TIME ZONE), lane.until_id)

@@ -1,13 +1,14 @@
 WITH RECURSIVE
-    walk(queue, handler, priority, hosts, run_at) AS (
+    walk(queue, handler, priority, hosts, retried, run_at) AS (
         SELECT
             candidate.queue AS queue,
             candidate.handler AS handler,
             candidate.priority AS priority,
             candidate.hosts AS hosts,
+            candidate.retried AS retried,
             candidate.run_at AS run_at
         FROM (
-            SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts
+            SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts, false AS retried
         ) AS start
         JOIN LATERAL (
             SELECT
@@ -15,19 +16,28 @@ WITH RECURSIVE
                 beyond.handler AS handler,
                 beyond.priority AS priority,
                 beyond.hosts AS hosts,
+                beyond.retried AS retried,
                 beyond.run_at AS run_at,
                 beyond.id AS id
             FROM task AS beyond
             WHERE
                 beyond.state = 'waiting'
-                AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
+                AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at) > (
                     coalesce(start.queue, ''),
                     coalesce(start.handler, ''),
                     coalesce(start.priority, 0),
                     coalesce(start.hosts, ''),
+                    coalesce(start.retried, false),
                     '9999-12-31'
                 )
-            ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
+            ORDER BY
+                beyond.queue,
+                beyond.handler,
+                beyond.priority,
+                beyond.hosts,
+                beyond.retried,
+                beyond.run_at,
+                beyond.id
             LIMIT 1
         ) AS candidate ON true
         UNION ALL
@@ -36,6 +46,7 @@ WITH RECURSIVE
             candidate.handler AS handler,
             candidate.priority AS priority,
             candidate.hosts AS hosts,
+            candidate.retried AS retried,
             candidate.run_at AS run_at
         FROM walk
         JOIN LATERAL (
@@ -44,19 +55,28 @@ WITH RECURSIVE
                 beyond.handler AS handler,
                 beyond.priority AS priority,
                 beyond.hosts AS hosts,
+                beyond.retried AS retried,
                 beyond.run_at AS run_at,
                 beyond.id AS id
             FROM task AS beyond
             WHERE
                 beyond.state = 'waiting'
-                AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
+                AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at) > (
                     coalesce(walk.queue, ''),
                     coalesce(walk.handler, ''),
                     coalesce(walk.priority, 0),
                     coalesce(walk.hosts, ''),
+                    coalesce(walk.retried, false),
                     '9999-12-31'
                 )
-            ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
+            ORDER BY
+                beyond.queue,
+                beyond.handler,
+                beyond.priority,
+                beyond.hosts,
+                beyond.retried,
+                beyond.run_at,
+                beyond.id
             LIMIT 1
         ) AS candidate ON true
     ),
@@ -66,6 +86,7 @@ WITH RECURSIVE
             walk.handler AS handler,
             walk.priority AS priority,
             walk.hosts AS hosts,
+            walk.retried AS retried,
             walk.run_at AS run_at
         FROM walk
         WHERE
@@ -136,6 +157,7 @@ SELECT
                 first.handler AS handler,
                 first.priority AS priority,
                 first.hosts AS hosts,
+                first.retried AS retried,
                 first.run_at AS run_at,
                 first.id AS id
             FROM task AS first
@@ -145,6 +167,7 @@ SELECT
                 AND first.handler = lane.handler
                 AND first.priority = lane.priority
                 AND first.hosts = lane.hosts
+                AND first.retried = lane.retried
                 AND (first.max_attempts IS NULL OR first.attempt < first.max_attempts)
                 AND first.attempt != 1000000000
                 AND first.fence != 1000000000000000000
@@ -167,7 +190,7 @@ SELECT
                     )
                 )
                 AND (first.fence > 0 OR first.run_at <= statement_timestamp())
-            ORDER BY first.queue, first.handler, first.priority, first.hosts, first.run_at, first.id
+            ORDER BY first.queue, first.handler, first.priority, first.hosts, first.retried, first.run_at, first.id
             LIMIT 1
         ) AS candidate ON true
     ) AS anon_2;

@@ -1,11 +1,17 @@
 WITH lane AS (
-    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority, lane.hosts AS hosts
+    SELECT
+        lane.queue AS queue,
+        lane.handler AS handler,
+        lane.priority AS priority,
+        lane.hosts AS hosts,
+        lane.retried AS retried
     FROM unnest(
         :lane_queue::TEXT[],
         :lane_handler::TEXT[],
         :lane_priority::SMALLINT[],
-        :lane_hosts::TEXT[]
-    ) AS lane(queue, handler, priority, hosts)
+        :lane_hosts::TEXT[],
+        :lane_retried::BOOLEAN[]
+    ) AS lane(queue, handler, priority, hosts, retried)
 )
 SELECT count(*) AS count_1
 FROM (
@@ -21,6 +27,7 @@ FROM (
             AND before.handler = lane.handler
             AND before.priority = lane.priority
             AND before.hosts = lane.hosts
+            AND before.retried = lane.retried
             AND (before.max_attempts IS NULL OR before.attempt < before.max_attempts)
             AND before.attempt != 1000000000
             AND before.fence != 1000000000000000000

@@ -1,12 +1,13 @@
-WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
+WITH RECURSIVE walk(queue, handler, priority, hosts, retried, run_at) AS (
     SELECT
         candidate.queue AS queue,
         candidate.handler AS handler,
         candidate.priority AS priority,
         candidate.hosts AS hosts,
+        candidate.retried AS retried,
         candidate.run_at AS run_at
     FROM (
-        SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts
+        SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts, false AS retried
     ) AS start
     JOIN LATERAL (
         SELECT
@@ -14,19 +15,21 @@ WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
             beyond.handler AS handler,
             beyond.priority AS priority,
             beyond.hosts AS hosts,
+            beyond.retried AS retried,
             beyond.run_at AS run_at,
             beyond.id AS id
         FROM task AS beyond
         WHERE
             beyond.state = 'waiting'
-            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
+            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at) > (
                 coalesce(start.queue, ''),
                 coalesce(start.handler, ''),
                 coalesce(start.priority, 0),
                 coalesce(start.hosts, ''),
+                coalesce(start.retried, false),
                 '9999-12-31'
             )
-        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
+        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at, beyond.id
         LIMIT 1
     ) AS candidate ON true
     UNION ALL
@@ -35,6 +38,7 @@ WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
         candidate.handler AS handler,
         candidate.priority AS priority,
         candidate.hosts AS hosts,
+        candidate.retried AS retried,
         candidate.run_at AS run_at
     FROM walk
     JOIN LATERAL (
@@ -43,19 +47,21 @@ WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
             beyond.handler AS handler,
             beyond.priority AS priority,
             beyond.hosts AS hosts,
+            beyond.retried AS retried,
             beyond.run_at AS run_at,
             beyond.id AS id
         FROM task AS beyond
         WHERE
             beyond.state = 'waiting'
-            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
+            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at) > (
                 coalesce(walk.queue, ''),
                 coalesce(walk.handler, ''),
                 coalesce(walk.priority, 0),
                 coalesce(walk.hosts, ''),
+                coalesce(walk.retried, false),
                 '9999-12-31'
             )
-        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
+        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at, beyond.id
         LIMIT 1
     ) AS candidate ON true
 )
@@ -64,6 +70,7 @@ SELECT
     selection.handler,
     selection.priority,
     selection.hosts,
+    selection.retried,
     selection.run_at,
     extract(epoch from selection.run_at - statement_timestamp())::float AS anon_1,
     selection.paused,
@@ -82,6 +89,7 @@ SELECT
             AND first.handler = selection.handler
             AND first.priority = selection.priority
             AND first.hosts = selection.hosts
+            AND first.retried = selection.retried
         ORDER BY first.run_at, first.id
         LIMIT 1
     ) AS anon_2,
@@ -92,6 +100,7 @@ FROM (
         walk.handler AS handler,
         walk.priority AS priority,
         walk.hosts AS hosts,
+        walk.retried AS retried,
         walk.run_at AS run_at,
         walk.queue IN (
             SELECT task_queue.name

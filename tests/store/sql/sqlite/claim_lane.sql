@@ -5,6 +5,7 @@ WITH lane AS (
         lane.handler AS handler,
         lane.priority AS priority,
         lane.hosts AS hosts,
+        lane.retried AS retried,
         lane.since AS since,
         lane.since_id AS since_id,
         lane.max_attempts AS max_attempts,
@@ -16,10 +17,11 @@ WITH lane AS (
             json_extract(lane_row.value, :json_extract_3) AS handler,
             json_extract(lane_row.value, :json_extract_4) AS priority,
             json_extract(lane_row.value, :json_extract_5) AS hosts,
-            json_extract(lane_row.value, :json_extract_6) AS since,
-            json_extract(lane_row.value, :json_extract_7) AS since_id,
-            json_extract(lane_row.value, :json_extract_8) AS max_attempts,
-            json_extract(lane_row.value, :json_extract_9) AS timeout
+            json_extract(lane_row.value, :json_extract_6) AS retried,
+            json_extract(lane_row.value, :json_extract_7) AS since,
+            json_extract(lane_row.value, :json_extract_8) AS since_id,
+            json_extract(lane_row.value, :json_extract_9) AS max_attempts,
+            json_extract(lane_row.value, :json_extract_10) AS timeout
         FROM json_each(:lane) AS lane_row
     ) AS lane
     WHERE
@@ -111,6 +113,10 @@ WHERE
             )
             AND due.hosts = (
                 SELECT lane.hosts
+                FROM lane
+            )
+            AND due.retried = (
+                SELECT lane.retried
                 FROM lane
             )
             AND (due.run_at, due.id) > (

@@ -5,6 +5,7 @@ WITH lane AS MATERIALIZED (
         lane.handler AS handler,
         lane.priority AS priority,
         lane.hosts AS hosts,
+        lane.retried AS retried,
         lane.since AS since,
         lane.since_id AS since_id,
         lane.max_attempts AS max_attempts,
@@ -18,12 +19,13 @@ WITH lane AS MATERIALIZED (
             json_extract(lane_row.value, :json_extract_3) AS handler,
             json_extract(lane_row.value, :json_extract_4) AS priority,
             json_extract(lane_row.value, :json_extract_5) AS hosts,
-            json_extract(lane_row.value, :json_extract_6) AS since,
-            json_extract(lane_row.value, :json_extract_7) AS since_id,
-            json_extract(lane_row.value, :json_extract_8) AS max_attempts,
-            json_extract(lane_row.value, :json_extract_9) AS timeout,
-            json_extract(lane_row.value, :json_extract_10) AS queue_held,
-            json_extract(lane_row.value, :json_extract_11) AS handler_held
+            json_extract(lane_row.value, :json_extract_6) AS retried,
+            json_extract(lane_row.value, :json_extract_7) AS since,
+            json_extract(lane_row.value, :json_extract_8) AS since_id,
+            json_extract(lane_row.value, :json_extract_9) AS max_attempts,
+            json_extract(lane_row.value, :json_extract_10) AS timeout,
+            json_extract(lane_row.value, :json_extract_11) AS queue_held,
+            json_extract(lane_row.value, :json_extract_12) AS handler_held
         FROM json_each(:lane) AS lane_row
     ) AS lane
     WHERE
@@ -83,6 +85,7 @@ JOIN task AS candidate ON candidate.id IN (
         AND due.handler = lane.handler
         AND due.priority = lane.priority
         AND due.hosts = lane.hosts
+        AND due.retried = lane.retried
         AND (due.run_at, due.id) > (lane.since, lane.since_id)
         AND (due.max_attempts IS NULL OR due.attempt < due.max_attempts)
         AND due.attempt != 1000000000

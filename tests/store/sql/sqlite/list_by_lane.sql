@@ -1,26 +1,28 @@
-WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
+WITH RECURSIVE walk(queue, handler, priority, hosts, retried, run_at) AS (
     SELECT
         candidate.queue AS queue,
         candidate.handler AS handler,
         candidate.priority AS priority,
         candidate.hosts AS hosts,
+        candidate.retried AS retried,
         candidate.run_at AS run_at
     FROM (
-        SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts
+        SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts, false AS retried
     ) AS start
     JOIN task AS candidate ON candidate.id = (
         SELECT beyond.id
         FROM task AS beyond
         WHERE
             beyond.state = 'waiting'
-            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
+            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at) > (
                 coalesce(start.queue, ''),
                 coalesce(start.handler, ''),
                 coalesce(start.priority, 0),
                 coalesce(start.hosts, ''),
+                coalesce(start.retried, false),
                 '9999-12-31'
             )
-        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
+        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at, beyond.id
         LIMIT 1
         OFFSET :param_2
     )
@@ -30,6 +32,7 @@ WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
         candidate.handler AS handler,
         candidate.priority AS priority,
         candidate.hosts AS hosts,
+        candidate.retried AS retried,
         candidate.run_at AS run_at
     FROM walk
     JOIN task AS candidate ON candidate.id = (
@@ -37,14 +40,15 @@ WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
         FROM task AS beyond
         WHERE
             beyond.state = 'waiting'
-            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
+            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at) > (
                 coalesce(walk.queue, ''),
                 coalesce(walk.handler, ''),
                 coalesce(walk.priority, 0),
                 coalesce(walk.hosts, ''),
+                coalesce(walk.retried, false),
                 '9999-12-31'
             )
-        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
+        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at, beyond.id
         LIMIT 1
         OFFSET :param_3
     )
@@ -54,6 +58,7 @@ SELECT
     selection.handler,
     selection.priority,
     selection.hosts,
+    selection.retried,
     selection.run_at,
     ((julianday(selection.run_at) - julianday('now')) * 86400.0) AS anon_1,
     selection.paused,
@@ -72,6 +77,7 @@ SELECT
             AND first.handler = selection.handler
             AND first.priority = selection.priority
             AND first.hosts = selection.hosts
+            AND first.retried = selection.retried
         ORDER BY first.run_at, first.id
         LIMIT 1
         OFFSET :param_1
@@ -83,6 +89,7 @@ FROM (
         walk.handler AS handler,
         walk.priority AS priority,
         walk.hosts AS hosts,
+        walk.retried AS retried,
         walk.run_at AS run_at,
         walk.queue IN (
             SELECT task_queue.name
@@ -128,6 +135,7 @@ WITH lane AS (
         lane.handler AS handler,
         lane.priority AS priority,
         lane.hosts AS hosts,
+        lane.retried AS retried,
         lane.since AS since,
         lane.since_id AS since_id,
         lane.until AS until,
@@ -138,10 +146,11 @@ WITH lane AS (
             json_extract(lane_row.value, :json_extract_2) AS handler,
             json_extract(lane_row.value, :json_extract_3) AS priority,
             json_extract(lane_row.value, :json_extract_4) AS hosts,
-            json_extract(lane_row.value, :json_extract_5) AS since,
-            json_extract(lane_row.value, :json_extract_6) AS since_id,
-            json_extract(lane_row.value, :json_extract_7) AS until,
-            json_extract(lane_row.value, :json_extract_8) AS until_id
+            json_extract(lane_row.value, :json_extract_5) AS retried,
+            json_extract(lane_row.value, :json_extract_6) AS since,
+            json_extract(lane_row.value, :json_extract_7) AS since_id,
+            json_extract(lane_row.value, :json_extract_8) AS until,
+            json_extract(lane_row.value, :json_extract_9) AS until_id
         FROM json_each(:lane) AS lane_row
     ) AS lane
 )
@@ -155,6 +164,7 @@ JOIN task AS candidate ON candidate.id IN (
         AND task.handler = lane.handler
         AND task.priority = lane.priority
         AND task.hosts = lane.hosts
+        AND task.retried = lane.retried
         AND task.state = 'waiting'
         AND (task.run_at, task.id) > (CAST(lane.since AS TEXT), lane.since_id)
         AND (task.run_at, task.id) <= (CAST(lane.until AS TEXT), lane.until_id)

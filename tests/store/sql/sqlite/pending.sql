@@ -1,27 +1,36 @@
 WITH RECURSIVE
-    walk(queue, handler, priority, hosts, run_at) AS (
+    walk(queue, handler, priority, hosts, retried, run_at) AS (
         SELECT
             candidate.queue AS queue,
             candidate.handler AS handler,
             candidate.priority AS priority,
             candidate.hosts AS hosts,
+            candidate.retried AS retried,
             candidate.run_at AS run_at
         FROM (
-            SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts
+            SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts, false AS retried
         ) AS start
         JOIN task AS candidate ON candidate.id = (
             SELECT beyond.id
             FROM task AS beyond
             WHERE
                 beyond.state = 'waiting'
-                AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
+                AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at) > (
                     coalesce(start.queue, ''),
                     coalesce(start.handler, ''),
                     coalesce(start.priority, 0),
                     coalesce(start.hosts, ''),
+                    coalesce(start.retried, false),
                     '9999-12-31'
                 )
-            ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
+            ORDER BY
+                beyond.queue,
+                beyond.handler,
+                beyond.priority,
+                beyond.hosts,
+                beyond.retried,
+                beyond.run_at,
+                beyond.id
             LIMIT 1
             OFFSET :param_1
         )
@@ -31,6 +40,7 @@ WITH RECURSIVE
             candidate.handler AS handler,
             candidate.priority AS priority,
             candidate.hosts AS hosts,
+            candidate.retried AS retried,
             candidate.run_at AS run_at
         FROM walk
         JOIN task AS candidate ON candidate.id = (
@@ -38,14 +48,22 @@ WITH RECURSIVE
             FROM task AS beyond
             WHERE
                 beyond.state = 'waiting'
-                AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
+                AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at) > (
                     coalesce(walk.queue, ''),
                     coalesce(walk.handler, ''),
                     coalesce(walk.priority, 0),
                     coalesce(walk.hosts, ''),
+                    coalesce(walk.retried, false),
                     '9999-12-31'
                 )
-            ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
+            ORDER BY
+                beyond.queue,
+                beyond.handler,
+                beyond.priority,
+                beyond.hosts,
+                beyond.retried,
+                beyond.run_at,
+                beyond.id
             LIMIT 1
             OFFSET :param_2
         )
@@ -56,6 +74,7 @@ WITH RECURSIVE
             walk.handler AS handler,
             walk.priority AS priority,
             walk.hosts AS hosts,
+            walk.retried AS retried,
             walk.run_at AS run_at
         FROM walk
         WHERE
@@ -133,6 +152,7 @@ SELECT
                 AND first.handler = lane.handler
                 AND first.priority = lane.priority
                 AND first.hosts = lane.hosts
+                AND first.retried = lane.retried
                 AND (first.max_attempts IS NULL OR first.attempt < first.max_attempts)
                 AND first.attempt != 1000000000
                 AND first.fence != 1000000000000000000
@@ -155,7 +175,7 @@ SELECT
                     )
                 )
                 AND (first.fence > 0 OR first.run_at <= strftime('%Y-%m-%d %H:%M:%f', 'now'))
-            ORDER BY first.queue, first.handler, first.priority, first.hosts, first.run_at, first.id
+            ORDER BY first.queue, first.handler, first.priority, first.hosts, first.retried, first.run_at, first.id
             LIMIT 1
             OFFSET :param_3
         )

@@ -1,11 +1,17 @@
 WITH lane AS (
-    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority, lane.hosts AS hosts
+    SELECT
+        lane.queue AS queue,
+        lane.handler AS handler,
+        lane.priority AS priority,
+        lane.hosts AS hosts,
+        lane.retried AS retried
     FROM (
         SELECT
             json_extract(lane_row.value, :json_extract_1) AS queue,
             json_extract(lane_row.value, :json_extract_2) AS handler,
             json_extract(lane_row.value, :json_extract_3) AS priority,
-            json_extract(lane_row.value, :json_extract_4) AS hosts
+            json_extract(lane_row.value, :json_extract_4) AS hosts,
+            json_extract(lane_row.value, :json_extract_5) AS retried
         FROM json_each(:lane) AS lane_row
     ) AS lane
 )
@@ -23,6 +29,7 @@ FROM (
             AND "before".handler = lane.handler
             AND "before".priority = lane.priority
             AND "before".hosts = lane.hosts
+            AND "before".retried = lane.retried
             AND ("before".max_attempts IS NULL OR "before".attempt < "before".max_attempts)
             AND "before".attempt != 1000000000
             AND "before".fence != 1000000000000000000
@@ -59,13 +66,19 @@ FROM (
     OFFSET :param_4
 ) AS anon_1;
 WITH lane AS (
-    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority, lane.hosts AS hosts
+    SELECT
+        lane.queue AS queue,
+        lane.handler AS handler,
+        lane.priority AS priority,
+        lane.hosts AS hosts,
+        lane.retried AS retried
     FROM (
         SELECT
             json_extract(lane_row.value, :json_extract_1) AS queue,
             json_extract(lane_row.value, :json_extract_2) AS handler,
             json_extract(lane_row.value, :json_extract_3) AS priority,
-            json_extract(lane_row.value, :json_extract_4) AS hosts
+            json_extract(lane_row.value, :json_extract_4) AS hosts,
+            json_extract(lane_row.value, :json_extract_5) AS retried
         FROM json_each(:lane) AS lane_row
     ) AS lane
 )
@@ -83,6 +96,7 @@ FROM (
             AND "before".handler = lane.handler
             AND "before".priority = lane.priority
             AND "before".hosts = lane.hosts
+            AND "before".retried = lane.retried
             AND ("before".max_attempts IS NULL OR "before".attempt < "before".max_attempts)
             AND "before".attempt != 1000000000
             AND "before".fence != 1000000000000000000
@@ -119,13 +133,19 @@ FROM (
     OFFSET :param_5
 ) AS anon_1;
 WITH lane AS (
-    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority, lane.hosts AS hosts
+    SELECT
+        lane.queue AS queue,
+        lane.handler AS handler,
+        lane.priority AS priority,
+        lane.hosts AS hosts,
+        lane.retried AS retried
     FROM (
         SELECT
             json_extract(lane_row.value, :json_extract_1) AS queue,
             json_extract(lane_row.value, :json_extract_2) AS handler,
             json_extract(lane_row.value, :json_extract_3) AS priority,
-            json_extract(lane_row.value, :json_extract_4) AS hosts
+            json_extract(lane_row.value, :json_extract_4) AS hosts,
+            json_extract(lane_row.value, :json_extract_5) AS retried
         FROM json_each(:lane) AS lane_row
     ) AS lane
 )
@@ -144,6 +164,7 @@ FROM (
             AND "before".handler = lane.handler
             AND "before".priority = lane.priority
             AND "before".hosts = lane.hosts
+            AND "before".retried = lane.retried
             AND ("before".max_attempts IS NULL OR "before".attempt < "before".max_attempts)
             AND "before".attempt != 1000000000
             AND "before".fence != 1000000000000000000

@@ -1,26 +1,28 @@
-WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
+WITH RECURSIVE walk(queue, handler, priority, hosts, retried, run_at) AS (
     SELECT
         candidate.queue AS queue,
         candidate.handler AS handler,
         candidate.priority AS priority,
         candidate.hosts AS hosts,
+        candidate.retried AS retried,
         candidate.run_at AS run_at
     FROM (
-        SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts
+        SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts, false AS retried
     ) AS start
     JOIN task AS candidate ON candidate.id = (
         SELECT beyond.id
         FROM task AS beyond
         WHERE
             beyond.state = 'waiting'
-            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
+            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at) > (
                 coalesce(start.queue, ''),
                 coalesce(start.handler, ''),
                 coalesce(start.priority, 0),
                 coalesce(start.hosts, ''),
+                coalesce(start.retried, false),
                 '9999-12-31'
             )
-        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
+        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at, beyond.id
         LIMIT 1
         OFFSET :param_2
     )
@@ -30,6 +32,7 @@ WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
         candidate.handler AS handler,
         candidate.priority AS priority,
         candidate.hosts AS hosts,
+        candidate.retried AS retried,
         candidate.run_at AS run_at
     FROM walk
     JOIN task AS candidate ON candidate.id = (
@@ -37,14 +40,15 @@ WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
         FROM task AS beyond
         WHERE
             beyond.state = 'waiting'
-            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
+            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at) > (
                 coalesce(walk.queue, ''),
                 coalesce(walk.handler, ''),
                 coalesce(walk.priority, 0),
                 coalesce(walk.hosts, ''),
+                coalesce(walk.retried, false),
                 '9999-12-31'
             )
-        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
+        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.retried, beyond.run_at, beyond.id
         LIMIT 1
         OFFSET :param_3
     )
@@ -54,6 +58,7 @@ SELECT
     selection.handler,
     selection.priority,
     selection.hosts,
+    selection.retried,
     selection.run_at,
     ((julianday(selection.run_at) - julianday('now')) * 86400.0) AS anon_1,
     selection.paused,
@@ -72,6 +77,7 @@ SELECT
             AND first.handler = selection.handler
             AND first.priority = selection.priority
             AND first.hosts = selection.hosts
+            AND first.retried = selection.retried
         ORDER BY first.run_at, first.id
         LIMIT 1
         OFFSET :param_1
@@ -83,6 +89,7 @@ FROM (
         walk.handler AS handler,
         walk.priority AS priority,
         walk.hosts AS hosts,
+        walk.retried AS retried,
         walk.run_at AS run_at,
         walk.queue IN (
             SELECT task_queue.name
