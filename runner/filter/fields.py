@@ -136,6 +136,7 @@ FIELDS = {
         Field("unique", FieldKind.TEXT, _NAME, "unique key", "unique:user-7 unique:*"),
         Field("error", FieldKind.TEXT, _MESSAGE, "last error", "error~Timeout error:OSError*"),
         Field("failure", FieldKind.TEXT, _CHOICE, "failure group of an attempt", "failure:3fa91c0a77e2b1d4"),
+        Field("failed", FieldKind.MOMENT, (Operator.GE,), "an attempt failed since then", "failed:1h"),
         Field("change", FieldKind.TEXT, _CHOICE, "change group, from runner audit", "change:3fa91c0a"),
         Field("batch", FieldKind.WHOLE, _CHOICE, "members of a batch, by its callback", "batch:17", 1, _ANY_ID),
         Field("payload", FieldKind.TEXT, _NAME, "value in the payload", "payload.user_id:7 payload.city:*"),

@@ -29,6 +29,20 @@ def _no_row() -> str:
     return "Nothing is selected: move the cursor to a row"
 
 
+class TaskScope(NamedTuple):
+    """The part of a cause that a screen shows, and all of it as a second choice.
+
+    Args:
+        words: the part, after a number of tasks: "that failed in the last hour".
+        whole: a filter for all tasks of the cause.
+        whole_words: the cause, after a number of tasks: "of this cause".
+    """
+
+    words: str
+    whole: Filter
+    whole_words: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
     """The current selection of a screen. An action reads it at the key press.
@@ -36,6 +50,7 @@ class Targets:
     Args:
         tasks: returns the selected tasks as they are on the screen.
         task_filter: returns the filter whose tasks are all selected; None if `tasks` lists them.
+        scope: returns the scope of that filter; None if it has no wider choice.
         queue: returns the selected queue; None for the queue of the selected task.
         handler: returns the selected handler; None for the handler of the selected task.
         runner: returns the selected runner.
@@ -47,6 +62,7 @@ class Targets:
 
     tasks: "Callable[[], Sequence[TaskRow]]" = tuple
     task_filter: Callable[[], Filter | None] = _nothing
+    scope: Callable[[], TaskScope | None] = _nothing
     queue: Callable[[], str | None] = _nothing
     handler: Callable[[], str | None] = _nothing
     runner: "Callable[[], RunnerRow | None]" = _nothing

@@ -14,7 +14,7 @@ from runner.operations.results import Result
 from runner.operations.targets import BLOCKED
 from runner.queries.counting import Count
 from runner.text import formatting
-from tasktui.actions.action import Action, Confirmation, Targets
+from tasktui.actions.action import Action, Confirmation, Targets, TaskScope
 from tasktui.actions.as_command import ConsentSql, plan_words
 from tasktui.actions.plan import ActionPlan, plan, plan_rows
 from tasktui.messages import Notice, Tone
@@ -65,10 +65,12 @@ class Question:
         canary: True to offer stages as well.
         effect: draws its effect in a width for the typed answer, with few rows if its argument `low` is set.
         title: the question; empty for the label of the action.
+        of: its tasks in words, after their number in the title.
         total: number of tasks to spread and to limit; None if counting stopped at the cap.
         reason: initial text of the reason.
         meaning: returns the meaning of the typed answer and its role, `dead` if it is refused; None for none.
         recheck: describes how its rows have changed since, empty if they have not; None if it has no rows.
+        wider: the same question about more tasks, as a second choice.
     """
 
     action: Action
@@ -81,10 +83,12 @@ class Question:
     canary: bool = False
     effect: "Effect | None" = None
     title: str = ""
+    of: str = ""
     total: int | None = None
     reason: str = ""
     meaning: Callable[[str], Part] | None = None
     recheck: Callable[[], Coroutine[Any, Any, str]] | None = None
+    wider: "Question | None" = None
 
 
 Dialog: TypeAlias = Union[Question, "Form", "TaskDetail", Notice]
@@ -146,7 +150,7 @@ def ask_about_tasks(action: Action, session: Session, targets: Targets) -> Dialo
     """Ask for confirmation of an action on the selected tasks."""
     task_filter, tasks = targets.task_filter(), targets.tasks()
     if task_filter is not None:
-        return _ask_for_filter(action, session, task_filter)
+        return _ask_for_filter(action, session, task_filter, targets.scope())
     if not tasks:
         return Notice(targets.missing(), bad=True)
     planned = plan(action, tasks)
@@ -161,17 +165,26 @@ async def _ask_with_obstacles(planned: ActionPlan, session: Session) -> Dialog:
     return question(await perform.with_obstacles(session, planned), session)
 
 
-async def _ask_for_filter(action: Action, session: Session, task_filter: Filter) -> Dialog:
+async def _ask_for_filter(action: Action, session: Session, task_filter: Filter, scope: TaskScope | None) -> Dialog:
     from tasktui.actions import perform  # imports all operations, which the first screen does not need
 
-    return question(await perform.preview(session, action, task_filter), session)
+    planned = await perform.preview(session, action, task_filter)
+    if scope is None or not planned.eligible.number:
+        return question(planned, session)
+    whole = await perform.preview(session, action, scope.whole)
+    wider = question(whole, session, of=scope.whole_words) if whole.eligible != planned.eligible else None
+    return question(planned, session, of=scope.words, wider=wider if isinstance(wider, Question) else None)
 
 
-def question(plan: ActionPlan, session: Session, details: Sequence[str] = ()) -> Question | Notice:
+def question(
+    plan: ActionPlan, session: Session, details: Sequence[str] = (), *, of: str = "", wider: Question | None = None
+) -> Question | Notice:
     """Ask for confirmation of a plan, or explain why none of its tasks would change.
 
     Args:
         details: the change in more words, such as new values.
+        of: the tasks in words, after their number.
+        wider: the same question about more tasks.
     """
     from tasktui.actions import perform
 
@@ -197,9 +210,11 @@ def question(plan: ActionPlan, session: Session, details: Sequence[str] = ()) ->
         meaning=partial(_delay_meaning, session, plan) if plan.action.verb == "delay" else None,
         effect=partial(plan_rows, plan, session.name),
         title=f"{plan.action.label} {plan.eligible.of('task')}?",
+        of=of,
         total=None if plan.eligible.more else plan.eligible.number,
         canary=plan.task_filter is not None and plan.action.verb == "retry_now",
         recheck=partial(perform.changes_since, session, plan),
+        wider=wider,
     )
 
 

@@ -68,7 +68,7 @@ class GroupDetail(NamedTuple):
 async def failure_groups(tx: Transaction, span: timedelta) -> FailureGroups:
     """Read the failure groups of a span that ends now."""
     at = await clock(tx)
-    since = at - span
+    since = at.replace(microsecond=0) - span  # as filters write it
     groups = tuple(await failures(tx, since=since))
     flows = tuple(await read_per_minute(tx, since, at + HOUR)) if span <= LONGEST_BY_MINUTE else ()
     counts = await trends(tx, since, at) if groups else {}

@@ -50,8 +50,8 @@ SPREAD = "Spread over"
 """The prompt of an action that spreads its tasks."""
 
 
-class ConfirmScreen(ModalScreen[Confirmation | None]):
-    """A confirmation dialog. Escape cancels.
+class ConfirmScreen(ModalScreen[Confirmation | Question | None]):
+    """A confirmation dialog. Escape cancels, and a key replaces the question by a wider one.
 
     If it was open for a while, it compares its rows with the database before it closes, shows the changes, and
     asks again. The change itself skips every task that is no longer at the version on the screen.
@@ -67,6 +67,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         *FOCUS_KEYS,
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+y", "copy", "Copy command or SQL"),
+        Binding("ctrl+a", "widen", "All of this cause", priority=True),
     ]
     VERTICAL_BREAKPOINTS = BREAKPOINTS
 
@@ -107,7 +108,9 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         yield Heading()
         with VerticalScroll(classes="dialog changes") as dialog:
             dialog.can_focus = False
-            dialog.border_title = content((question.title or f"{action.label}?", "bold strong"))
+            dialog.border_title = content(
+                (f"{' '.join(filter(None, (_label(question), question.of)))}?", "bold strong")
+            )
             dialog.border_subtitle = content((f"ctrl+y copies the command{', again the SQL' * bool(question.sql)}", ""))
             if question.about:
                 yield Static(lines(question.about), classes="about")
@@ -161,8 +164,10 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
             when = self._when(values, width)
             canvas.draw([when] if when else [])
         is_ready = all(role != "dead" for _, role in meanings.values()) and self._refusal(values) == ""
-        label = (self._question.title or self._question.action.label).rstrip("?").lower()
+        label = _label(self._question).lower()
         caps = [Cap("esc", "cancel", "screen.cancel"), Cap("↵", label, "screen.submit", locked=not is_ready)]
+        if (wider := self._question.wider) is not None:
+            caps.insert(0, Cap("ctrl+a", f"{_label(wider)} {wider.of}".lower(), "screen.widen"))
         self.query_one("#caps", Caps).show((), caps)
 
     def _meanings(self, values: Mapping[str, str]) -> dict[str, Part]:
@@ -245,6 +250,14 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         """Cancel."""
         self.dismiss(None)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Refuse the key of the wider question if there is none."""
+        return self._question.wider is not None if action == "widen" else super().check_action(action, parameters)
+
+    def action_widen(self) -> None:
+        """Ask the wider question instead; it has its own number and its own word to type."""
+        self.dismiss(self._question.wider)
+
     def action_copy(self) -> None:
         """Copy the equivalent command line; the second time, copy the SQL."""
         values = self._values()
@@ -326,6 +339,11 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         objection = self.query_one("#objection", Static)
         objection.update(content((why, style)))
         self.call_after_refresh(objection.scroll_visible, animate=False)
+
+
+def _label(question: Question) -> str:
+    """The change with its number."""
+    return (question.title or question.action.label).rstrip("?")
 
 
 def entry(label: str, field: TextLine) -> ComposeResult:

@@ -15,7 +15,7 @@ from runner.filter.parse import Filter, Term
 from runner.queries.failures import Failures
 from runner.queries.overview import MINUTE, per_minute
 from runner.text.sanitize import count_noun
-from tasktui.actions.action import ActionTarget, Targets
+from tasktui.actions.action import ActionTarget, Targets, TaskScope
 from tasktui.data.failures import LONGEST_BY_MINUTE, SPANS, FailureGroups, GroupDetail, failure_groups, group_detail
 from tasktui.panels.failure import NORMAL, TREND, detail, group_line
 from tasktui.panels.overview import failed_plot, is_unusual, marks
@@ -70,8 +70,9 @@ class FailuresScreen(LiveScreen):
     ABOUT = (
         "Failed attempts grouped by handler and error, with numbers, ids and quoted values masked. The most frequent "
         "group is first; o sorts by rate, dead, last seen or first seen. /MIN is the rate per minute over the last two "
-        "minutes, DEAD the attempts that left their task dead. Enter lists the tasks of a group. R, T and D act on all "
-        "its tasks, H pauses its handler. :incident writes a report as Markdown, and Z on screen 8 undoes a change."
+        "minutes, DEAD the attempts that left their task dead. Enter lists the tasks of a group. R, T and D act on its "
+        "tasks that failed in the span; ctrl+a in the dialog takes all of its tasks. H pauses its handler. :incident "
+        "writes a report as Markdown, and Z on screen 8 undoes a change."
     )
     OPENS = "tasks"
     COMMANDS_SHOWN = ("incident",)
@@ -84,7 +85,7 @@ class FailuresScreen(LiveScreen):
     ]
 
     def __init__(self) -> None:
-        super().__init__(Targets(task_filter=self._task_filter, handler=self._handler))
+        super().__init__(Targets(task_filter=self._task_filter, scope=self._scope, handler=self._handler))
         self._table = Table[str](COLUMNS, id="groups")
         self._span = 0
         self._groups: dict[str, Failures] = {}
@@ -109,7 +110,7 @@ class FailuresScreen(LiveScreen):
         snapshot = await self.session.read(failure_groups, SPANS[self._span])
         group = self._group()
         if group is not None:
-            ask = partial(self.session.read, group_detail, group.fingerprint, snapshot.at - SPANS[self._span])
+            ask = partial(self.session.read, group_detail, group.fingerprint, snapshot.since)
             group_tasks = await self._detail_cache.get((group.fingerprint, self._span), ask)
             self._details = {group.fingerprint: group_tasks}
         return snapshot
@@ -157,7 +158,7 @@ class FailuresScreen(LiveScreen):
     @on(Table.Selected)
     def _open_tasks(self, event: Table.Selected) -> None:
         group = self._groups[event.key]
-        self.console.open_tasks(str(filter_of_group(group)))
+        self.console.open_tasks(f"{filter_of_group(group)} failed:{FILTERS[self._span]}")
 
     def action_unfold(self) -> None:
         """Show or fold the frames of libraries."""
@@ -184,8 +185,17 @@ class FailuresScreen(LiveScreen):
         self.query_one("#example", Canvas).draw(rows)
 
     def _task_filter(self) -> Filter | None:
+        """The tasks of the group under the cursor that failed in the span."""
+        group, data = self._group(), self._snapshot
+        if group is None or not isinstance(data, FailureGroups):
+            return None
+        return Filter((*filter_of_group(group).terms, Term("failed", Operator.GE, data.since)))
+
+    def _scope(self) -> TaskScope | None:
         group = self._group()
-        return filter_of_group(group) if group is not None else None
+        if group is None:
+            return None
+        return TaskScope(f"that failed in the last {LABELS[self._span]}", filter_of_group(group), "of this cause")
 
     def _handler(self) -> str | None:
         group = self._group()

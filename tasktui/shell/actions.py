@@ -219,9 +219,11 @@ class Actions:
         session, production = self._screen.session, self._screen.session.settings.production
         required = required_confirmation(question.count, production=production, name=session.name)
 
-        def on_close(confirmation: Confirmation | None) -> None:
-            if confirmation is not None:
-                self._apply(question, confirmation)
+        def on_close(answer: "Confirmation | Question | None") -> None:
+            if isinstance(answer, Confirmation):
+                self._apply(question, answer)
+            elif answer is not None:
+                self._confirm(answer)
 
         def command(confirmation: Confirmation) -> str | None:
             return command_line(question.words(confirmation), session.settings)

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
-from runner.errors import TaskNotFound
+from runner.errors import InvalidFilter, TaskNotFound
 from runner.filter.fields import NEWEST, Sort
 from runner.filter.parse import Filter
 from runner.model.outcome import Failure, Retry
@@ -393,6 +393,27 @@ class TestFailures:
         assert (group.count, group.tasks, group.error_type) == (Count(2), 2, "OSError")
         listing = await database.read(page, filtered(f"failure:{group.fingerprint}"))
         assert [task.id for task in listing.tasks] == [task.id for task in reversed(tasks)]
+
+    async def test_a_group_and_the_time_of_its_failures_belong_to_one_attempt(self, database: Database) -> None:
+        for id in (1, 2, 3):
+            await add_live(database, "h", id=id)
+        await add_attempt(database, 1, fingerprint="f1", ended_at=ahead(-7_200))
+        await add_attempt(database, 1, 2, fingerprint="f2", ended_at=ahead(-10))
+        await add_attempt(database, 2, fingerprint="f1", ended_at=ahead(-10))
+        for text, ids in (
+            ("failure:f1", [2, 1]),
+            ("failure:f1 failed:1h", [2]),
+            ("failed:1h failure:f1,f2", [2, 1]),
+            ("failed:1h", [2, 1]),
+            ("failed:1s", []),
+            ("-failed:1h", [3]),
+            ("failure:f1 -failed:1h", []),
+            ("failed:1h -failure:f1", []),
+        ):
+            listing = await database.read(page, filtered(text))
+            assert [task.id for task in listing.tasks] == ids, text
+        with pytest.raises(InvalidFilter, match="unknown field failed"):
+            await database.read(failures, filtered("failed:1h"))
 
     async def test_only_the_latest_attempts_are_read(self, database: Database) -> None:
         for task_id in range(10):

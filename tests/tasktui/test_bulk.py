@@ -18,7 +18,7 @@ from tasktui.actions import perform
 from tasktui.data import task_pages
 from tests.operations.test_canary import dead, ending
 from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
-from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WAIT_SECONDS, Operator, Watch
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WAIT_SECONDS, WIDE, Operator, Watch
 from tests.tasktui.test_actions import audited, confirm
 
 
@@ -209,7 +209,7 @@ async def test_a_whole_failure_group_is_retried_spread_over_time(database: Datab
         await operator.press("R")
         await operator.sees("The breaker of h is open: its tasks wait for the next probe.")
         await operator.sees("Queue default is paused: its tasks wait.")
-        await operator.sees("Retry 12 tasks?", "Spread over", "all at once", "↵ retry 12 tasks")
+        await operator.sees("Retry 12 tasks that failed in the last hour?", "Spread over", "all at once")
         operator.screen.query_one("#answer").value = "1h"
         await operator.sees("✓ about 0.0033 per second, until ")
         operator.screen.query_one("#answer").value = "+1h"
@@ -220,6 +220,34 @@ async def test_a_whole_failure_group_is_retried_spread_over_time(database: Datab
     async with database.reading() as tx:
         times = [row[0] for row in await tx.rows(sa.select(tx.tables.task.c.run_at))]
     assert max(times) > min(times)
+
+
+@pytest.mark.both_databases
+async def test_a_key_on_a_failure_group_takes_the_span_of_the_screen(database: Database, watch: Watch) -> None:
+    for id, hours in ((1, 0), (2, 0), (3, 5), (4, 5), (5, 5)):
+        await add_past(database, id, State.DEAD)
+        await add_attempt(database, id, ended_at=ahead(-hours * 3600 - 60))
+    await add_attempt(database, 5, 2, fingerprint="f2", handler="other", ended_at=ahead(-1))
+    async with watch("failures", WIDE) as operator:
+        await operator.sees("ValueError: no", "LAST HOUR")
+        await operator.press("R")
+        await operator.sees("Retry 2 tasks that failed in the last hour?", "ctrl+a", "retry 5 tasks of this cause")
+        await operator.press("ctrl+y")
+        await operator.until(lambda: "failed:" in operator.console.clipboard)
+        await operator.press("ctrl+a")
+        await operator.sees("Retry 5 tasks of this cause?", "↵ retry 5 tasks")
+        assert "ctrl+a" not in operator.text
+        await operator.press("escape")
+        await operator.sees("LAST HOUR")
+        await operator.press("enter")
+        await operator.sees("2 tasks")
+    async with watch("failures", WIDE) as operator:
+        await operator.sees("ValueError: no")
+        await operator.press("R")
+        await operator.sees("Retry 2 tasks that failed in the last hour?")
+        await confirm(operator)
+        await operator.sees_notice("Retry: 2 changed")
+    assert await states(database) == {State.WAITING: 2, State.DEAD: 3}
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter, eq, ge, gt, le, lt
@@ -32,6 +32,9 @@ COMPARISONS: dict[Operator, Callable[..., Any]] = {
     Operator.CONTAINS: lambda column, value: column.icontains(value, autoescape=True),
 }
 
+ATTEMPT_TERMS: Mapping[str, str] = {"failure": "fingerprint", "failed": "ended_at"}
+"""The column of each field that belongs to the attempts of a task."""
+
 REVERSED = {Operator.LT: Operator.GT, Operator.GT: Operator.LT, Operator.LE: Operator.GE, Operator.GE: Operator.LE}
 """The comparison of times for each comparison of ages: an older task was submitted earlier."""
 
@@ -49,13 +52,26 @@ def conditions(task_filter: Filter, source: Source, dialect: Dialect) -> list[Co
         InvalidFilter: the table does not have one of the fields.
     """
     result = []
-    for term in task_filter.terms:
-        condition = _CONDITIONS.get(term.field.partition(".")[0], _plain)(term, source, dialect)
+    for term, *times in _together(task_filter.terms):
+        if term.field in ATTEMPT_TERMS:
+            condition = _failed_attempt((term, *times), source, dialect)
+        else:
+            condition = _CONDITIONS.get(term.field.partition(".")[0], _plain)(term, source, dialect)
         if isinstance(condition, sa.False_) and not term.negated:
             return None
         # The negation also matches rows that have no value for the field.
         result.append(sa.not_(sa.func.coalesce(condition, sa.false())) if term.negated else condition)
     return result
+
+
+def _together(terms: Sequence[Term]) -> Iterator[Sequence[Term]]:
+    """Each term alone, but a failure group with the times of its attempts: one attempt must match all of them."""
+    groups, times = ([term for term in terms if term.field == name and not term.negated] for name in ATTEMPT_TERMS)
+    for term in terms:
+        if term in groups:
+            yield (term, *times)
+        elif not groups or term not in times:
+            yield (term,)
 
 
 def indexed(task_filter: Filter) -> bool:
@@ -65,7 +81,10 @@ def indexed(task_filter: Filter) -> bool:
 
 def path(task_filter: Filter) -> Filter:
     """The part of a filter that an index serves; an empty filter if a search must read all rows."""
-    return Filter(tuple(term for term in task_filter.terms if _is_served(term)))
+    served = [term for term in task_filter.terms if _is_served(term)]
+    if any(term.field == "failure" for term in served):
+        served += [term for term in task_filter.terms if term.field == "failed" and not term.negated]
+    return Filter(tuple(served))
 
 
 def _is_served(term: Term) -> bool:
@@ -139,13 +158,13 @@ def _age(term: Term, source: Source, _dialect: Dialect) -> Condition:
     return _compared(_column(term, source), REVERSED[term.operator], moment)
 
 
-def _failure(term: Term, source: Source, dialect: Dialect) -> Condition:
-    """Search the failed attempts, along the index of their fingerprints."""
+def _failed_attempt(terms: Sequence[Term], source: Source, dialect: Dialect) -> Condition:
+    """Search the failed attempts, along the index of their fingerprints and times."""
     if "failure" in source.columns:
-        return _plain(term, source, dialect)
+        return sa.and_(*(_plain(term, source, dialect) for term in terms))
     attempt = source.related.attempt.c
-    matches = dialect.one_of(attempt.fingerprint, _values(term))
-    return source.table.c.id.in_(sa.select(attempt.task_id).where(matches))
+    matches = (_matches(attempt[ATTEMPT_TERMS[term.field]], term, dialect) for term in terms)
+    return source.table.c.id.in_(sa.select(attempt.task_id).where(*matches))
 
 
 def _change(term: Term, source: Source, dialect: Dialect) -> Condition:
@@ -183,7 +202,6 @@ _CONDITIONS = {
     "text": _text,
     "state": _state,
     "due": _due,
-    "failure": _failure,
     "payload": _payload,
     "change": _change,
     "batch": _batch,
