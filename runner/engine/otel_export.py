@@ -183,7 +183,9 @@ class OtelExport:
             return
         is_failing = result is not MetricExportResult.SUCCESS
         if is_failing and not self._is_failing:
-            log.warning("metrics for OpenTelemetry were not sent, trying again every %g s", self._interval)
+            again = f"trying again every {self._interval:g} s"
+            end = "and this process ends" if self._stopped.is_set() else again
+            log.warning("metrics for OpenTelemetry were not sent, %s", end)
         elif self._is_failing and not is_failing:
             log.info("metrics for OpenTelemetry are sent again")
         self._is_failing = is_failing

@@ -143,6 +143,13 @@ def test_a_collector_that_fails_is_logged_once_and_loses_no_count(
     ]
 
 
+def test_a_collector_that_fails_at_the_end_is_logged_without_a_next_try(caplog: pytest.LogCaptureFixture) -> None:
+    export = OtelExport(lambda: [GAUGE], InMemory(failures=1))
+    export.start()
+    export.stop()
+    assert caplog.messages == ["metrics for OpenTelemetry were not sent, and this process ends"]
+
+
 def test_an_error_of_a_collection_ends_no_export(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
