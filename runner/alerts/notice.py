@@ -11,6 +11,9 @@ from runner.model.task import NewTask
 DELIVER, QUEUE = "runner.alerts.deliver", "runner.alerts"
 """The handler and the queue of deliveries; no application can define a module of this package."""
 
+DELIVERIES = 4
+"""Slots of a runner for deliveries, so that a receiver that hangs does not delay each other one."""
+
 PRIORITIES = {Severity.CRITICAL.value: 9}
 """The priority of a delivery by severity; 5 for the others."""
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from runner.alerts.notice import DELIVERIES
 from runner.db.connector import Connector
 from runner.db.database import Database
 from runner.db.errors import is_lock_timeout, outage, raise_if_final
@@ -121,7 +122,10 @@ class Engine:
         self.scheduler = Scheduler(self.database, handlers, settings, events)
         processes = process_slots(settings.processes, handlers)
         executors = external_executors(settings.executors, handlers)
-        in_flight = InFlight(settings.concurrency, settings.threads, settings.prefetch, processes, executors)
+        deliveries = DELIVERIES if settings.alert_receivers else 0
+        in_flight = InFlight(
+            settings.concurrency, settings.threads, settings.prefetch, processes, executors, deliveries
+        )
         own_identity = identity(handlers, settings, in_flight)._replace(schedules=self.scheduler.fingerprints)
         lease, interval = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
         self.lease = Lease(self.database, lease, own_identity, interval)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
+from runner.alerts.notice import DELIVER, QUEUE
 from runner.engine.executing.jobs import end
 from runner.handlers.registry import Handler
 from runner.model.current_task import CURRENT_TASK
@@ -321,21 +322,31 @@ class InFlight:
         ahead: maximum number of prefetched tasks per pool.
         process_slots: number of slots for process handlers; 0 if the runner has none.
         external: the names of the external executors, which have no slots until they are connected.
+        deliveries: number of slots for deliveries of notices; 0 if the runner has no receivers.
     """
 
     def __init__(
-        self, async_slots: int, thread_slots: int, ahead: int, process_slots: int = 0, external: Iterable[str] = ()
+        self,
+        async_slots: int,
+        thread_slots: int,
+        ahead: int,
+        process_slots: int = 0,
+        external: Iterable[str] = (),
+        deliveries: int = 0,
     ) -> None:
         self.on_loop = Slots("async", async_slots, look_ahead=LookAhead(most=ahead))
         self.in_threads = Slots("threads", thread_slots, look_ahead=LookAhead(most=ahead))
         self.in_processes = ProcessSlots("processes", process_slots, look_ahead=LookAhead(most=ahead))
         self.external = {name: ExternalSlots(name, 0, look_ahead=LookAhead(most=ahead)) for name in external}
         """The slots of each external executor, by its name."""
+        self.deliveries = Slots(QUEUE, deliveries, look_ahead=LookAhead(most=0))
+        """Apart, for notices that tasks hold all slots; no part of the capacity, for the same reason."""
         self.pools: tuple[Slots, ...] = (
             self.on_loop,
             self.in_threads,
             *((self.in_processes,) if process_slots else ()),
             *self.external.values(),
+            *((self.deliveries,) if deliveries else ()),
         )
         self.tasks: dict[int, Running] = {}
         self.claims: set[Claim] = set()
@@ -352,6 +363,8 @@ class InFlight:
             return self.in_processes
         if handler.external is not None:
             return self.external[handler.external]
+        if handler.name == DELIVER:
+            return self.deliveries
         return self.on_loop if handler.is_async else self.in_threads
 
     def add(
@@ -435,8 +448,8 @@ class InFlight:
 
     @property
     def capacity(self) -> int:
-        """The maximum number of tasks that run at the same time."""
-        return sum(slots.size for slots in self.pools)
+        """The maximum number of tasks that run at the same time, without deliveries of notices."""
+        return sum(slots.size for slots in self.pools) - self.deliveries.size
 
     def __len__(self) -> int:
         return len(self.tasks)

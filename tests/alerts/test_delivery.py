@@ -1,5 +1,6 @@
 """Notices reach their receivers: e-mail over SMTP, signed webhooks, and services of Apprise."""
 
+import asyncio
 import json
 import socket
 import ssl
@@ -269,6 +270,28 @@ async def test_every_runner_with_receivers_delivers_whatever_it_selects(harness:
     with web_server(answers) as url:
         await harness.submit(DELIVER, json.loads(NOTICE.task("hook").payload or "{}"), queue=QUEUE)
         await harness.work(alert_receivers=[f"hook={url}"], queues=["other"], only=["other.*"])
+    assert len(answers.requests) == 1
+
+
+async def test_a_runner_delivers_a_notice_while_tasks_hold_all_its_slots(harness: Harness) -> None:
+    held = asyncio.Event()
+
+    @harness.handler("hold")
+    async def hold() -> None:
+        await held.wait()
+
+    answers = Answers()
+    with web_server(answers) as url:
+        for _ in range(3):
+            await harness.submit("hold")
+        async with harness.running(alert_receivers=[f"hook={url}"], concurrency=2) as runner:
+            in_flight = runner.worker.in_flight
+            await until(lambda: in_flight.on_loop.in_use == 2)
+            assert in_flight.capacity == 2 + in_flight.in_threads.size, "the slots of deliveries are its own"
+            id = await harness.submit(DELIVER, json.loads(NOTICE.task("hook").payload or "{}"), queue=QUEUE)
+            await harness.wait_for(id)
+            assert (await harness.state(id), in_flight.on_loop.in_use) == (State.SUCCEEDED, 2)
+            held.set()
     assert len(answers.requests) == 1
 
 
