@@ -62,7 +62,7 @@ class HelpScreen(ModalScreen[None]):
 
 def help_of(screen: LiveScreen) -> list[Row]:
     """Render the purpose of a screen, its keys in columns, the commands and the filter language."""
-    room = min(int(screen.size.width * DIALOG), WITH_COLUMNS) - AROUND
+    room = max(SIGN_CELLS, min(int(screen.size.width * DIALOG), WITH_COLUMNS) - AROUND)
     groups = {title: _key_rows(screen, title, keys) for title, keys in _grouped(_keys(screen)).items()}
     columns = [[row for title in titles if title in groups for row in groups[title]] for titles in COLUMNS]
     rows: list[Row] = [[(part, "muted")] for part in wrap(screen.ABOUT, room - 1)]  # a blank before the scroll bar
@@ -87,8 +87,9 @@ def help_of(screen: LiveScreen) -> list[Row]:
 
 def _entry(name: str, width: int, text: str, room: int) -> list[Row]:
     """A name with its explanation, whose further lines begin below the first one."""
+    width = min(width, room // 2)
     label = f"  {name}"
-    first, *rest = wrap(text, room - width, replace_whitespace=False) or [""]
+    first, *rest = wrap(text, max(1, room - width), replace_whitespace=False) or [""]
     if len(label) >= width:  # A long name has a row of its own.
         first, rest = "", [first, *rest]
     below: list[Row] = [[(" " * width + more, "text")] for more in rest]

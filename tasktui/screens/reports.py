@@ -256,6 +256,9 @@ def _draw_plots(screen: LiveScreen, report: ReportData, span: ReportSpan, rows: 
     They take the room that the rows of the table leave.
     """
     size = screen.size
+    screen.query_one("#plots").display = size.width >= NORMAL
+    if size.width < NORMAL:
+        return
     names = ["done", "times", "waits"] if size.width >= WIDE else ["done", "waits" if waits else "times"]
     width, rest = divmod(size.width - 2 * (len(names) - 1), len(names))
     spare = size.height - OTHER_ROWS - rows - screen.frame.databases_height if size.height < TALL else 0
@@ -267,7 +270,6 @@ def _draw_plots(screen: LiveScreen, report: ReportData, span: ReportSpan, rows: 
         canvas.styles.margin, canvas.styles.width = (0, 0, 0, 2 if place else 0), room
         draw = volume if name == "done" else partial(spread, waits=name == "waits")
         canvas.draw(draw(report, span, screen.session.zone, room, high) if canvas.display else [])
-    screen.query_one("#plots").display = size.width >= NORMAL
 
 
 def _short(figure: Figure) -> Row:
