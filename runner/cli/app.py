@@ -77,7 +77,8 @@ CLI_COMMANDS = (
     CliCommand("limit", OPERATE, "Limit a queue or a handler over all runners; open or close breakers."),
     CliCommand("undo", OPERATE, "Undo a change or a whole change group."),
     CliCommand("migrate", MAINTAIN, "Create or upgrade the tables."),
-    CliCommand("prune", MAINTAIN, "Delete finished tasks past their retention."),
+    CliCommand("prune", MAINTAIN, "Delete or archive finished tasks past their retention."),
+    CliCommand("restore", MAINTAIN, "Return archived tasks to the database."),
     CliCommand("check", MAINTAIN, "Check the installation and advise on problems."),
     CliCommand("bench", MAINTAIN, "Measure submit and run throughput on this machine.", "bench.verb"),
 )

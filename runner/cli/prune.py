@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from runner.cli.exit_codes import Exit, print_stderr
@@ -19,10 +20,13 @@ from runner.model.task import State
 from runner.policy.partitions import Range
 from runner.queries.counting import Count, capped
 from runner.queries.task_list.search import find
+from runner.store.archive.folder import Archive, ArchiveFile
+from runner.store.archive.identity import database_id
+from runner.store.archive.prune import prune_into
 from runner.store.partitions import extend, forecast
 from runner.store.retention import count_minutes, enforce, retention_of
 from runner.text.document import Flat
-from runner.text.sanitize import one_line
+from runner.text.sanitize import count_noun, one_line
 
 CAP = 10_000
 """A dry run counts up to this many tasks per state."""
@@ -36,6 +40,7 @@ class PruneResult(NamedTuple):
         statistics: number of rows of the minute statistics.
         stuck: the reason for each task that was not deleted, because its row is locked or the database refuses it.
         refused: the reason for each partition that was not dropped, by its ids.
+        files: the new files of the archive.
     """
 
     tasks: Mapping[State, Count]
@@ -43,6 +48,7 @@ class PruneResult(NamedTuple):
     statistics: Count
     stuck: Mapping[int, str] = {}
     refused: Mapping[str, str] = {}
+    files: Sequence[ArchiveFile] = ()
 
 
 class PruneDocument(NamedTuple):
@@ -66,6 +72,7 @@ async def prune(
     retention_dead: str | None = None,
     retention_cancelled: str | None = None,
     retention_statistics: str | None = None,
+    archive: Path | None = None,
     dry_run: bool = False,
     json: bool = False,
     connection: Connection = DEFAULT_CONNECTION,
@@ -77,11 +84,16 @@ async def prune(
     PostgreSQL, a role that owns the tables also drops whole partitions where
     possible and creates partitions for future tasks.
 
+    --archive FOLDER writes the tasks with their attempts, audit entries and notes
+    to gzipped JSON lines by day, and deletes them when the file is verified. Runners
+    do not archive: let them keep tasks longer, as with retention_succeeded = "never".
+
     Args:
         retention_succeeded: How long to keep succeeded tasks: 7d, 12h, or never to delete any.
         retention_dead: The same for dead tasks.
         retention_cancelled: The same for cancelled tasks.
         retention_statistics: The same for the minute statistics of reports.
+        archive: Write the tasks to this folder before they are deleted.
         dry_run: Only count the tasks to delete.
         json: Print one JSON document.
         connection: The database.
@@ -94,12 +106,22 @@ async def prune(
     )
     retention, statistics = retention_of(settings), settings.retention_statistics
     async with open_database(settings) as database:
-        result = await (
-            database.read(_count, retention, statistics) if dry_run else _delete(database, retention, statistics)
-        )
+        if dry_run:
+            result = await database.read(_count, retention, statistics)
+        elif archive is not None:
+            result = await _archive(database, archive, retention, statistics)
+        else:
+            result = await _delete(database, retention, statistics)
     if json:
         print_json(PruneDocument(dry_run, retention, result))
-        return Exit.PARTIAL if result.stuck or result.refused else Exit.OK
+    else:
+        _print(result, retention, statistics, dry_run=dry_run)
+    return Exit.PARTIAL if result.stuck or result.refused else Exit.OK
+
+
+def _print(
+    result: PruneResult, retention: Mapping[State, timedelta], statistics: timedelta | None, *, dry_run: bool
+) -> None:
     verb = "would be deleted" if dry_run else "deleted"
     for state, age in retention.items():
         print_line(f"{state} tasks older than {format_duration(age)} {verb}: {result.tasks.get(state, Count())}")
@@ -107,15 +129,29 @@ async def prune(
         print_line(f"rows of minute statistics older than {format_duration(statistics)} {verb}: {result.statistics}")
     for part in result.partitions:
         print_line(f"the partition with tasks {part.first:,} to {part.end - 1:,} {_PARTITION_RESULTS[dry_run]}")
+    for file in result.files:
+        print_line(f"archived {count_noun(file.tasks, 'task')} in {file.name}")
     if not retention:
         print_line("All finished tasks are kept forever.")
-    return Exit.PARTIAL if result.stuck or result.refused else Exit.OK
 
 
 _PARTITION_RESULTS = {
     False: "was dropped; the counts above include its tasks, by the server's estimate",
     True: "would be dropped",
 }
+
+
+async def _archive(
+    database: Database, folder: Path, retention: Mapping[State, timedelta], statistics: timedelta | None
+) -> PruneResult:
+    counts: Counter[State] = Counter()
+    with Archive.writing(folder, await database.read(database_id)) as archive:
+        known = {file.name for file in archive.manifest.files}
+        async for deleted in prune_into(database, archive, retention):
+            counts.update(deleted)
+        files = [file for file in archive.manifest.files if file.name not in known]
+    rest = await _delete(database, {}, statistics)
+    return rest._replace(tasks={state: Count(number) for state, number in counts.items()}, files=files)
 
 
 async def _delete(

@@ -3,6 +3,7 @@
 import json as jsons
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from pathlib import Path
 from typing import Annotated
 
 from runner.cli.exit_codes import Exit
@@ -67,6 +68,7 @@ async def show(  # noqa: PLR0913 - the options of the command
     reason: str | None = None,
     reveal: bool = False,
     handlers: Modules = (),
+    archive: Path | None = None,
     json: bool = False,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
@@ -93,12 +95,15 @@ async def show(  # noqa: PLR0913 - the options of the command
         reason: With --stack: the reason; recorded with the request.
         reveal: Show secrets, and record that in the audit log.
         handlers: A module that defines handlers; may be repeated.
+        archive: Read the task from this folder, which runner prune --archive has filled.
         json: Print one JSON document.
         connection: The database.
     """
     _refuse_combinations(
         log=log, stack=stack, of_log=follow or attempt is not None or limit != MOST_LINES, reason=reason
     )
+    if archive is not None:
+        return await _show_archived(archive, id, reads_database=log or stack or reveal, json=json)
     settings = connection.settings(handlers=handlers or None)
     async with open_database(settings) as database:
         if log:
@@ -109,6 +114,17 @@ async def show(  # noqa: PLR0913 - the options of the command
         if reveal:
             await database.write(record_reveal, id, local_actor(None))
     print_json(TaskDocument(detail, timeline(detail, reveal=reveal)), reveal=reveal) if json else _print(detail, reveal)
+    return Exit.OK
+
+
+async def _show_archived(folder: Path, id: int, *, reads_database: bool, json: bool) -> int:
+    from runner.cli.archive import archived_task  # loads Alembic
+
+    if reads_database:
+        raise InvalidInput(why="--log, --stack and --reveal need the database; omit --archive, or restore the task")
+    async with archived_task(folder, id) as database:
+        detail = await database.read(read_detail, id)
+    print_json(TaskDocument(detail, timeline(detail, reveal=False))) if json else _print(detail, False)
     return Exit.OK
 
 

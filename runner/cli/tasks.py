@@ -1,7 +1,8 @@
 """`runner tasks`: the tasks that match a filter."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -14,7 +15,7 @@ from runner.filter.fields import NEWEST, Sort, SortField, sort_by
 from runner.filter.parse import Filter
 from runner.queries.past.as_of import CANDIDATES, MISSING, UNAUDITED, PastPage, read_moment, tasks_as_of
 from runner.queries.past.reconstruction import PastTask
-from runner.queries.task_list.cursor import parse_cursor, written
+from runner.queries.task_list.cursor import Cursor, parse_cursor, written
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage, page, page_script
 from runner.text import formatting
@@ -60,6 +61,7 @@ async def tasks(
     after: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     order: SortOptions = BY_ID,
     at: str | None = None,
+    archive: Path | None = None,
     sql: bool = False,
     json: bool = False,
     connection: Connection = DEFAULT_CONNECTION,
@@ -84,12 +86,16 @@ async def tasks(
     --at lists the tasks as they were at a past time: 03:12, yesterday 03:12, 20m,
     2026-11-22T03:12+01:00. Its list is sorted by id.
 
+    --archive lists the tasks of a folder that runner prune --archive has filled,
+    and not those of the database.
+
     Args:
         words: The filter; none lists all tasks.
         limit: Maximum number of tasks.
         after: Continue after this cursor; the last line of output names it.
         order: The order of the list.
         at: List the tasks as they were at this time.
+        archive: List the tasks of this archive.
         sql: Only print equivalent SQL for psql or sqlite3.
         json: Print one JSON document.
         connection: The database.
@@ -99,12 +105,21 @@ async def tasks(
     sort = order.parsed()
     if sql and after is not None:
         raise InvalidInput(why="--sql prints the first page only; omit --after")
-    if at is not None:
-        if sql or sort != NEWEST:
-            raise InvalidInput(why="--at lists the newest tasks first; omit --sort, --asc and --sql")
-        return await _list_as_of(words, at, limit, after, json=json, connection=connection)
-    task_filter = read_filter(words)
-    cursor = None if after is None else parse_cursor(after, sort)
+    if archive is not None:
+        if sql or at is not None or after is not None or sort != NEWEST:
+            raise InvalidInput(why="--archive lists the newest tasks; omit --after, --at, --sort, --asc and --sql")
+        return await _list_archived(archive, read_filter(words), limit, json=json)
+    if at is None:
+        cursor = None if after is None else parse_cursor(after, sort)
+        return await _list(read_filter(words), cursor, limit, sort, sql=sql, json=json, connection=connection)
+    if sql or sort != NEWEST:
+        raise InvalidInput(why="--at lists the newest tasks first; omit --sort, --asc and --sql")
+    return await _list_as_of(words, at, limit, after, json=json, connection=connection)
+
+
+async def _list(
+    task_filter: Filter, cursor: Cursor | None, limit: int, sort: Sort, *, sql: bool, json: bool, connection: Connection
+) -> int:
     async with open_database(connection.settings()) as database:
         if sql:
             print(await database.read(page_script, task_filter, sort, limit), end="")
@@ -165,6 +180,14 @@ def task_columns(at: datetime) -> tuple[Column[TaskRow], ...]:
         figure("WHEN", lambda task: formatting.distance(task.relevant_time, at)),
         Column("REASON", lambda task: task.remark, formatting.reason),
     )
+
+
+async def _list_archived(folder: Path, task_filter: Filter, limit: int, *, json: bool) -> int:
+    from runner.cli.archive import archived_page  # loads Alembic
+
+    tasks_page = replace(await archived_page(folder, task_filter, limit), next=None)
+    print_json(_document(tasks_page, task_filter, NEWEST)) if json else _print(tasks_page, NEWEST)
+    return Exit.OK
 
 
 async def _list_as_of(

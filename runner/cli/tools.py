@@ -25,6 +25,7 @@ WITHHELD = frozenset(
     {
         *("url", "profile", "config"),  # the person who starts the server chooses the database
         *("json", "sql", "csv", "html", "output", "traceback"),  # other forms of the result
+        "archive",  # files on the machine of the server
         *("handlers", "against"),  # code that the server would import
         *("follow", "stack", "reveal"),  # an endless answer, a change, and secrets
     }

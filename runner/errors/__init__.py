@@ -27,6 +27,16 @@ __all__ = [
 ]
 
 
+class ArchiveFailed(RunnerError):
+    """Archive {path}: {why}."""
+
+
+class ArchiveInUse(ArchiveFailed):
+    """Archive {path}: process {pid} writes to it. Wait until it has finished."""
+
+    exit_code = 6
+
+
 class BenchFailed(RunnerError):
     """The benchmark failed: {why}."""
 

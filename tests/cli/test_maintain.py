@@ -381,3 +381,43 @@ def test_the_sql_of_the_roles_is_printed_without_a_database(call: Call) -> None:
     assert "CREATE ROLE shop LOGIN IN ROLE task_producer" in result.out
     assert call("migrate", "--roles", "--url", "sqlite:///x.db").code == Exit.BAD_INPUT
     assert call("migrate", "--roles", "--sql", "--url", "postgresql://nowhere.invalid/x").code == Exit.BAD_INPUT
+
+
+def test_archived_tasks_are_listed_shown_and_restored(cli: Call, store: Store, tmp_path: Path) -> None:
+    ids = store.submit(*(NewTask("a.b", payload='{"token": "s3cr3t-value"}') for _ in range(3)))
+    cli("terminate", *ids)
+    folder = tmp_path / "archive"
+    done = cli("prune", "--archive", folder, "--retention-cancelled", "1ms", "--json").document
+    assert done["tasks"][State.CANCELLED]["number"] == 3
+    assert [file["tasks"] for file in done["files"]] == [3]
+    assert cli("show", ids[0]).code == Exit.NOT_FOUND
+    listed = cli("tasks", "--archive", folder, "state:cancelled", "--limit", 2, "--json").document
+    assert [task["id"] for task in listed["tasks"]] == [ids[2], ids[1]]
+    shown = cli("show", ids[0], "--archive", folder)
+    assert shown.code == Exit.OK
+    assert "terminate" in shown.out
+    assert "s3cr3t" not in shown.out
+    assert cli("show", 99, "--archive", folder).code == Exit.NOT_FOUND
+    assert cli("restore", 99, "--archive", folder).code == Exit.NOT_FOUND
+    dry = cli("restore", "handler:a.b", "--archive", folder, "--dry-run", "--json").document
+    assert (dry["found"], dry["restored"]) == (3, [])
+    assert cli("restore", ids[0], "--archive", folder).out == "restored 1 task\n"
+    restored = cli("restore", "handler:a.b", "--archive", folder, "--json").document
+    assert sorted(restored["restored"]) == ids[1:]
+    assert "restore from archive" in cli("show", ids[0]).out
+
+
+def test_an_archive_that_cannot_be_used_is_named_in_one_line(cli: Call, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for command in (
+        ("prune", "--archive", tmp_path / "file"),
+        ("tasks", "--archive", tmp_path / "none"),
+        ("show", 1, "--archive", tmp_path / "none"),
+        ("restore", 1, "--archive", tmp_path / "none"),
+    ):
+        result = cli(*command)
+        assert result.code == Exit.ERROR
+        assert result.err.startswith("runner: Archive ")
+        assert result.err.count("\n") == 1
+    assert cli("tasks", "--archive", tmp_path, "--at", "5m").code == Exit.BAD_INPUT
+    assert cli("show", 1, "--archive", tmp_path, "--reveal").code == Exit.BAD_INPUT

@@ -88,6 +88,8 @@ COMMANDS = (
     ("undo", 1),
     ("migrate",),
     ("prune", "--retention-succeeded", "1d", "--dry-run"),
+    ("prune", "--archive", "archive", "--retention-cancelled", "1ms"),
+    ("restore", "state:cancelled", "--archive", "archive"),
     ("check",),
     ("submit", "a.b"),
 )

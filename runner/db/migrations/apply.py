@@ -112,13 +112,17 @@ def _apply(connection: sa.Connection, prefix: str, schema: str | None, revisions
 
 
 def _run(context: "MigrationContext", revisions: Sequence[str], prefix: str, schema: str | None) -> None:
-    """Run revisions, and store the last one that is not additive; see runner.db.migrations.revisions."""
+    """Run revisions; store the last one that is not additive, and an id of the database if it has none."""
     from runner.db.migrations.context import Operations, last_incompatible
 
     context.run_migrations(op=Operations(context, prefix, schema))
     if since := last_incompatible(revisions):
-        version = sa.table(version_table(prefix), sa.column("compatible_since", sa.Text), schema=schema)
-        context.execute(sa.update(version).values(compatible_since=sa.literal_column(f"'{since}'")))
+        columns = (sa.column("compatible_since", sa.Text), sa.column("database_id", sa.Text))
+        version = sa.table(version_table(prefix), *columns, schema=schema)
+        random_id = "lower(hex(randomblob(16)))" if context.dialect.name == "sqlite" else "gen_random_uuid()::text"
+        new_id = sa.func.coalesce(version.c.database_id, sa.literal_column(random_id))
+        values = {"compatible_since": sa.literal_column(f"'{since}'"), "database_id": new_id}
+        context.execute(sa.update(version).values(values))
 
 
 class _StatementList(list[str]):

@@ -25,6 +25,8 @@ STORAGE = {
 
 def upgrade(op: Operations) -> None:
     op.plain.add_column(version_table(op.prefix), sa.Column("compatible_since", sa.Text), schema=op.schema)
+    # A random id of the database, which its archives repeat.
+    op.plain.add_column(version_table(op.prefix), sa.Column("database_id", sa.Text), schema=op.schema)
     _task(op)
     _task_history(op)
     _task_attempt(op)

@@ -1,0 +1,1 @@
+"""archive: finished tasks in a folder of files."""
