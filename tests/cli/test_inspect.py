@@ -489,7 +489,7 @@ def test_a_configuration_without_a_simulation_is_refused(cli: Call) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--claim-order", "fair"), "use strict, aged, aged:10s, weighted:mail=3,sms=1"),
+        (("--claim-order", "fair"), "use strict, fresh, aged, aged:10s, weighted:mail=3,sms=1"),
         (("--hours", 99), "between 0 and 24"),
         (("--concurrency", 0), "--concurrency must be between 1"),
         (("--concurrency", 2, "--runners", 2), "choose --concurrency or --runners"),
