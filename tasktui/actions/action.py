@@ -57,6 +57,7 @@ class Targets:
         schedule: returns the selected schedule.
         alert: returns the name of the first alert that is not silenced, or else of the first one.
         change: returns the selected operation of the audit.
+        remarks: returns sentences about the selection that a confirmation shows.
         missing: returns the message for an action on tasks while no task is selected.
     """
 
@@ -69,6 +70,7 @@ class Targets:
     schedule: Callable[[], "ScheduleRow | None"] = _nothing
     alert: Callable[[], str | None] = _nothing
     change: "Callable[[], ChangeGroup | None]" = _nothing
+    remarks: Callable[[], tuple[str, ...]] = tuple
     missing: Callable[[], str] = _no_row
 
     def task(self) -> "TaskRow | None":

@@ -60,7 +60,7 @@ async def preview(
 
 async def with_obstacles(session: Session, planned: ActionPlan) -> ActionPlan:
     """Return the plan of a retry with the open breakers and the pauses that its tasks meet."""
-    return replace(planned, obstacles=await session.read(_obstacles, planned))
+    return replace(planned, obstacles=(*planned.obstacles, *await session.read(_obstacles, planned)))
 
 
 async def _obstacles(tx: Transaction, planned: ActionPlan) -> tuple[str, ...]:

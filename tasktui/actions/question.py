@@ -1,7 +1,7 @@
 """Question and Form: a change to confirm, and a dialog with several inputs; and the question about tasks."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, Union
 
@@ -153,7 +153,10 @@ def ask_about_tasks(action: Action, session: Session, targets: Targets) -> Dialo
         return _ask_for_filter(action, session, task_filter, targets.scope())
     if not tasks:
         return Notice(targets.missing(), bad=True)
-    planned = plan(action, tasks)
+    planned = replace(plan(action, tasks), obstacles=targets.remarks())
+    if not planned.eligible.number and len(tasks) == 1:
+        (why,) = planned.skipped
+        return Notice(f"{action.label}: task {tasks[0].id} ({line(tasks[0].handler)}): {_with_key(why)}", bad=True)
     if action.verb == "retry_now" and planned.eligible.number:
         return _ask_with_obstacles(planned, session)
     return question(planned, session)
@@ -189,8 +192,8 @@ def question(
     from tasktui.actions import perform
 
     if not plan.eligible.number:
-        skipped = {f"{why} with U" if why == BLOCKED else why: number for why, number in plan.skipped.items()}
-        reasons = [why if number == 1 else f"{number:,} tasks skipped: {why}" for why, number in skipped.items()]
+        skipped = ((_with_key(why), number) for why, number in plan.skipped.items())
+        reasons = [why if number == 1 else f"{number:,} tasks skipped: {why}" for why, number in skipped]
         return Notice("\n".join(f"{plan.action.label}: {why}" for why in reasons or ["no tasks match"]), bad=True)
 
     def change(confirmation: Confirmation) -> BulkChange:
@@ -216,6 +219,11 @@ def question(
         recheck=partial(perform.changes_since, session, plan),
         wider=wider,
     )
+
+
+def _with_key(why: str) -> str:
+    """The reason of a refusal, with the key that helps."""
+    return f"{why} with U" if why == BLOCKED else why
 
 
 def _delay_meaning(session: Session, plan: ActionPlan, typed: str) -> Part:

@@ -150,9 +150,14 @@ class Listing:
         return f"{self.matching} tasks, {len(self.ids):,} loaded"
 
     @property
+    def hidden(self) -> tuple[TaskRow, ...]:
+        """The marked tasks that are not in the list."""
+        return tuple(task for id, task in self.marks.items() if id not in self.tasks)
+
+    @property
     def details(self) -> str:
         """The number of marked tasks that are not in the list or no longer exist: ` (3 not in this list, 1 gone)`."""
-        hidden, missing = (sum(id not in self.tasks for id in self.marks), len(self.missing & self.marks.keys()))
+        hidden, missing = len(self.hidden), len(self.missing & self.marks.keys())
         notes = [f"{hidden:,} not in this list"] * bool(hidden) + [f"{missing:,} gone"] * bool(missing)
         return f" ({', '.join(notes)})" if notes else ""
 

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from tasktui.shell.live import LiveScreen
 
 
+FEW = 3
+"""Tasks that a sentence names."""
+
+
 class Selection:
     """The marked tasks, or the task under the cursor.
 
@@ -51,6 +55,16 @@ class Selection:
         """Return the filter whose tasks are all marked; None if the marks are on single tasks."""
         everything = self._pages.listing.all
         return everything.task_filter if everything is not None else None
+
+    def remarks(self) -> tuple[str, ...]:
+        """Name the marked tasks that the list does not show."""
+        hidden = self._pages.listing.hidden
+        if not hidden:
+            return ()
+        names = ", ".join(f"{task.id} {line(task.handler, 30)}" for task in hidden[:FEW])
+        more = f" and {len(hidden) - FEW:,} more" if len(hidden) > FEW else ""
+        are = "is marked, but not" if len(hidden) == 1 else "are marked, but not"
+        return (f"{names}{more} {are} in the list; \\ on the list clears the marks.",)
 
     def toggle(self) -> None:
         """Toggle the mark of the task under the cursor and move down."""

@@ -59,7 +59,9 @@ class TasksScreen(LiveScreen):
         self.pages = TaskPages()
         self.table = Table[int](TASK_HEADS, id="tasks")
         self.selection = Selection(self.pages, self.table)
-        super().__init__(Targets(tasks=self.selection.tasks, task_filter=self.selection.task_filter))
+        super().__init__(
+            Targets(tasks=self.selection.tasks, task_filter=self.selection.task_filter, remarks=self.selection.remarks)
+        )
         self.sql = lambda: self.pages.sql(self.session)
         self.preview = PreviewPane()
         self.filter_bar = FilterBar(

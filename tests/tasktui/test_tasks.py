@@ -200,6 +200,10 @@ async def test_marks_outlive_the_filter_and_are_counted_until_a_star_replaces_th
         await operator.sees("1 marked")
         await operator.command("tasks queue:other")
         await operator.sees("1 marked (1 not in this list)")
+        await operator.press("T")
+        await operator.sees(f"{first} h is marked, but not in the list; \\ on the list clears the marks.")
+        await operator.press("escape", "U")
+        await operator.sees_notice(f"Unblock: task {first} (h): ")
         assert [task.id for task in operator.screen.selection.tasks()] == [first]
         await operator.press("asterisk")
         await operator.sees_notice("Marked 1 task")
