@@ -59,8 +59,10 @@ async def archived_page(folder: Path, task_filter: Filter, limit: int) -> TaskPa
         return await database.read(page, task_filter, None, limit)
 
 
-async def archived_ids(records: list[Record], task_filter: Filter) -> list[int]:
-    """The ids of some archived tasks that match a filter."""
+async def selected_ids(records: list[Record], targets: list[int] | Filter) -> set[int]:
+    """The ids of some archived tasks that are named, or match a filter."""
+    if isinstance(targets, list):
+        return {record["id"] for record in records}.intersection(targets)
     async with temporary_database() as database:
         await database.write(add_finished, records)
-        return (await database.read(find, task_filter, len(records))).ids
+        return set((await database.read(find, targets, len(records))).ids)

@@ -86,12 +86,14 @@ class Change(NamedTuple):
         function: the operation, which lacks its targets and its author.
         values: the validated values of an edit.
         canary: apply it in stages.
+        final: True if no undo exists.
     """
 
     verb: str
     function: Callable[..., Awaitable[Result]]
     values: Mapping[str, Any] = NO_VALUES
     canary: bool = False
+    final: bool = False
 
     async def preview(self, database: Database, targets: list[int] | Filter) -> Preview:
         """Preview the operation."""
@@ -129,7 +131,7 @@ async def change_targets(
     if change.canary and isinstance(targets, Filter):
         return await _execute_canary(database, partial(change.function, by=by), targets, limit, options, by)
     result = await _execute(database, partial(change.function, by=by), targets, limit, options, label)
-    undo = await undo_command(database, result, by.change_group)
+    undo = "" if change.final else await undo_command(database, result, by.change_group)
     return print_result(label, result, json=options.json, change_group=by.change_group, undo=undo)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
 
-from runner.cli.archive import archived_ids
+from runner.cli.archive import selected_ids
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_targets
 from runner.cli.output import print_json, print_line
@@ -68,7 +68,8 @@ async def restore(
     async with open_database(connection.settings()) as database:
         folder = Archive(archive, await database.read(database_id))
         for records in folder.newest_first():
-            selected = await _selected(records, words)
+            ids = await selected_ids(records, words)
+            selected = [record for record in records if record["id"] in ids]
             found += len(selected)
             for first in range(0, 0 if dry_run else len(selected), CHUNK):
                 restored += await database.write(_restore, selected[first : first + CHUNK], archive, by)
@@ -80,11 +81,6 @@ async def restore(
         existing = f"; {found - len(restored):,} exist already" if found > len(restored) else ""
         print_line(f"restored {count_noun(len(restored), 'task')}{existing}")
     return Exit.OK if found or isinstance(words, Filter) else Exit.NOT_FOUND
-
-
-async def _selected(records: list[Record], targets: list[int] | Filter) -> list[Record]:
-    ids = set(targets if isinstance(targets, list) else await archived_ids(records, targets))
-    return [record for record in records if record["id"] in ids]
 
 
 async def _restore(tx: Transaction, records: Sequence[Record], folder: Path, by: Actor) -> list[int]:

@@ -16,7 +16,7 @@ from runner.db.row_locks import row_locks
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, next_version
 from runner.model.stuck_row import LOCKED, BlockingSession, StuckCause
-from runner.model.task import LIVE, MOVES, State
+from runner.model.task import FINAL, LIVE, MOVES, State
 from runner.operations.results import LOCK_LIMIT, Conflict, Result, Skipped, Stuck, Target
 from runner.operations.written_rows import write_rows
 from runner.policy.claim_conditions import used_up
@@ -33,6 +33,7 @@ ACCEPTED_STATES: dict[str, tuple[State, ...]] = {
     "terminate": CANCELLED,
     "edit": LIVE,
     "rewind": (State.WAITING, State.BLOCKED, *REQUEUED),
+    "erase": FINAL,
     "unblock": tuple(state for state in MOVES["unblock"].sources if state),
 }
 """The task states that each operation accepts."""

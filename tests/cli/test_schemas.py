@@ -90,6 +90,8 @@ COMMANDS = (
     ("prune", "--retention-succeeded", "1d", "--dry-run"),
     ("prune", "--archive", "archive", "--retention-cancelled", "1ms"),
     ("restore", "state:cancelled", "--archive", "archive"),
+    ("erase", "state:dead", "--dry-run"),
+    ("erase", 1),
     ("check",),
     ("submit", "a.b"),
 )

@@ -18,6 +18,7 @@ from runner.operations.bulk import BulkOptions, matching, to_all, to_each
 from runner.operations.delay import delay
 from runner.operations.edit import edit, preview_edit
 from runner.operations.edit_values import KEEP, Changes
+from runner.operations.erase import erase
 from runner.operations.names import name_warning
 from runner.operations.pause import Paused, PauseKind, PauseTarget, pause
 from runner.operations.preview import bounded, preview
@@ -686,6 +687,7 @@ class TestPreview:
             "edit": _edit_each,
             "unblock": partial(unblock, by=ANA),
             "rewind": partial(rewind, number=1, by=ANA),
+            "erase": partial(erase, by=ANA),
         }
         await add_checkpoints(database, 2)
         result = await to_all(database, acts[verb], Filter())

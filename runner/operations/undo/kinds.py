@@ -40,6 +40,8 @@ def unsupported(change: UndoableChange) -> str:
     match change.verb:
         case "reveal":
             return REVEALED
+        case "erase":
+            return "it erased contents, which are gone"
         case "restore" | "reblock" | "withdraw" | "cancel":
             return IS_UNDO
         case "copy":
