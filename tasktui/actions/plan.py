@@ -124,20 +124,27 @@ def changed_targets(plan: ActionPlan, result: Result) -> str:
 
 
 def changed_matches(plan: ActionPlan, preview: "Preview") -> str:
-    """Describe how the tasks that match the filter of a plan differ from those that it showed.
+    """Describe how many more tasks an action would change now than its plan showed, or with more risk.
 
     Args:
         preview: the preview of the same action now.
 
     Returns:
-        A clause; empty if the counts are the same.
+        A clause; empty if neither the number of tasks, nor that of running or of last attempts among them, has grown.
     """
     count, names = Count(preview.eligible, preview.total.more), {**plan.states, **preview.states}
-    pairs = {shown: (plan.states.get(shown, 0), preview.states.get(shown, 0)) for shown in names}
-    changed = [f"{shown} {before:,} -> {after:,}" for shown, (before, after) in pairs.items() if before != after]
-    if count == plan.eligible and not changed:
+    pairs = {str(shown): (plan.states.get(shown, 0), preview.states.get(shown, 0)) for shown in names}
+    pairs["with one attempt left"] = plan.last, preview.last
+    has_grown = count.number > plan.eligible.number or (count.more and not plan.eligible.more)
+    if not has_grown and all(pairs.get(name, (0, 0))[0] >= pairs.get(name, (0, 0))[1] for name in RISKS):
         return ""
-    return f"{count.of('task')} will change, and not {plan.eligible}: {', '.join(changed)}"
+    changed = [f"{name} {before:,} -> {after:,}" for name, (before, after) in pairs.items() if before != after]
+    instead = f", and not {plan.eligible}" if count != plan.eligible else ""
+    return f"{count.of('task')} will change{instead}: {', '.join(changed)}"
+
+
+RISKS = (Shown.RUNNING, "with one attempt left")
+"""The parts of a plan whose growth is a risk."""
 
 
 LABEL = 10

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import sqlalchemy as sa
 from textual.events import Key
 
 from runner.db.database import Database
-from runner.filter.parse import parse_filter
+from runner.filter.parse import Filter, parse_filter
 from runner.model.task import DependsOn, NewTask, State
 from runner.operations.audit_log import reveal
 from runner.operations.delay import delay
@@ -24,6 +25,7 @@ from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate
 from runner.policy.breaker import Breaker
 from runner.queries.audit import AuditRecord, audit
+from runner.queries.counting import Count
 from runner.queries.registries import pauses
 from runner.store.breaker import declare_breakers
 from runner.store.submit import submit
@@ -689,18 +691,27 @@ async def test_a_confirmation_of_several_tasks_counts_those_that_have_changed(
         await operator.sees_notice("2 changed, 1 conflict")
 
 
-async def test_a_confirmation_of_a_filter_shows_the_difference_of_its_counts(
-    database: Database, watch: Watch, stale: None
+async def test_a_confirmation_of_a_filter_asks_again_if_its_number_or_its_risk_has_grown(
+    database: Database, watch: Watch
 ) -> None:
+    runner = await add_runner(database, 1e6)
     ids = [await add_live(database, run_at=ahead(60)) for _ in range(3)]
-    async with watch("tasks", filter_text="state:scheduled") as operator:
+    async with watch("tasks", filter_text="queue:default") as operator:
         await operator.until(lambda: len(operator.screen.pages.listing.ids) == 3)
         session = operator.console.session
         action = ACTIONS["terminate"]
-        dialog = await perform.preview(session, action, parse_filter("state:scheduled", session.now(), UTC))
+        dialog = await perform.preview(session, action, parse_filter("queue:default", session.now(), UTC))
         assert await perform.changes_since(session, dialog) == ""
         await database.write(terminate, [Target(ids[0], None)], ANA)
-        assert await perform.changes_since(session, dialog) == "2 tasks will change, and not 3: scheduled 3 -> 2"
+        assert await perform.changes_since(session, dialog) == ""  # fewer are no risk
+        fewer = await perform.preview(session, action, dialog.task_filter or Filter())
+        async with database.writing() as tx:
+            task = tx.tables.task
+            values = {"state": State.RUNNING, "runner_id": runner, "claimed_at": ahead(0)}
+            await tx.execute(sa.update(task).where(task.c.id == ids[1]).values(values))
+        assert await perform.changes_since(session, fewer) == "2 tasks will change: scheduled 2 -> 1, running 0 -> 1"
+        smaller = replace(fewer, eligible=Count(1))
+        assert (await perform.changes_since(session, smaller)).startswith("2 tasks will change, and not 1: ")
 
 
 async def test_rows_that_have_not_changed_are_confirmed_at_once(database: Database, watch: Watch, stale: None) -> None:
