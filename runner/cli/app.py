@@ -44,6 +44,7 @@ RUN, INSPECT, OPERATE, MAINTAIN = "Run", "Inspect", "Operate", "Maintain"
 CLI_COMMANDS = (
     CliCommand("demo", RUN, "Fill a queue with sample tasks and run them."),
     CliCommand("work", RUN, "Run tasks until stopped."),
+    CliCommand("serve", RUN, "Hand tasks to executors that pull them over HTTP."),
     CliCommand("metrics", RUN, "Print the metrics of the database for Prometheus, or serve them."),
     CliCommand("submit", RUN, "Submit a task, or a file of tasks."),
     CliCommand("mcp", RUN, "Offer the commands to an assistant, over the Model Context Protocol."),

@@ -8,9 +8,9 @@ import signal
 import sys
 import time
 from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from runner.client.client import connect
 from runner.engine.events import InterruptIgnored
@@ -19,13 +19,16 @@ from runner.engine.hosting.event_loop import EventLoopBroken, HiddenTasks, requi
 from runner.engine.hosting.process_state import ProcessState, StateGuard
 from runner.engine.lease.watchdog import EVERY, LONGEST_BLOCK, KeeperProcess
 from runner.engine.periodic.garbage import return_large_blocks
-from runner.engine.runner import LAST_WRITES, Engine
+from runner.engine.runner import LAST_WRITES, NO_EXECUTORS, Engine
 from runner.engine.slots import InFlight
 from runner.engine.worker import INTERRUPT
 from runner.handlers.registry import Handler
 from runner.settings import Settings
 from runner.stop_signals import stop_signals
 from runner.text.sanitize import count_noun
+
+if TYPE_CHECKING:
+    from runner.engine.serving.service import Service
 
 log = logging.getLogger("runner")
 
@@ -69,7 +72,13 @@ def end_broken(what: str) -> NoReturn:
     exit_now(UNWRITTEN)
 
 
-async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idle: bool = False) -> int:
+async def work(
+    settings: Settings,
+    handlers: Mapping[str, Handler],
+    *,
+    until_idle: bool = False,
+    service: "Service | None" = None,
+) -> int:
     """Run a runner until a signal or, with `until_idle`, until no work is left.
 
     The first SIGTERM, SIGINT or SIGHUP drains. The second ends the process immediately; other runners rescue its tasks
@@ -77,13 +86,14 @@ async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idl
 
     Args:
         until_idle: stop when nothing is due or will be retried.
+        service: hands the tasks to executors that pull over HTTP; None runs them here.
 
     Returns:
         The exit code: 0 or UNWRITTEN.
     """
     require_unpatched()
     connect(settings)  # handlers submit tasks to this database
-    runner = Engine(settings, handlers)
+    runner = Engine(settings, handlers, pulled=NO_EXECUTORS if service is None else service.dispatch.executors)
     if settings.lease_timeout.total_seconds() < LONGEST_BLOCK:
         runner.watchdog.keeper = KeeperProcess(settings, EVERY, LONGEST_BLOCK)
     last = INTERRUPT + 2 * LAST_WRITES + runner.resources.close_limit + SLACK
@@ -96,7 +106,8 @@ async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idl
             guard = StateGuard(ProcessState(), runner.worker.in_flight.started)
             runner.worker.buffer.before_write, runner.watchdog.on_response = guard.after, guard.check
             arming = asyncio.ensure_future(_arm_on_stop(runner, forced))
-            clean = await runner.run(until_idle=until_idle)
+            async with nullcontext() if service is None else service.around(runner):
+                clean = await runner.run(until_idle=until_idle)
             guard.check()
             arming.cancel()
             if runner.completion.scheduled_count:

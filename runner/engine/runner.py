@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from runner.alerts.notice import DELIVERIES
@@ -61,6 +62,7 @@ from runner.text.stuck_row import lock_text
 
 if TYPE_CHECKING:
     from runner.engine.external.connections import ExternalExecutors
+    from runner.engine.external.executor import ExternalExecutor
 
 log = logging.getLogger("runner")
 
@@ -76,6 +78,8 @@ LAST_RUNS = 10.0
 LIMIT_GAP = 15.0
 """Maximum seconds between two errors of one series; the pauses between two writes are shorter."""
 
+NO_EXECUTORS: "Mapping[str, ExternalExecutor]" = MappingProxyType({})
+
 MAX_SLOT_WAIT = 2.0
 """Seconds that a task may wait for a slot before the next heartbeat releases it."""
 
@@ -86,6 +90,7 @@ class Engine:
     Args:
         handlers: the handlers, by name; the settings select from them.
         replacements: objects to use instead of opening the resource with their name.
+        pulled: executors that pull the tasks of a handler over HTTP, by handler.
 
     Raises:
         InvalidResource: a resource is missing, or resources need each other.
@@ -101,7 +106,11 @@ class Engine:
     """The first and the last time of a series of errors of a limit, in monotonic seconds."""
 
     def __init__(
-        self, settings: Settings, handlers: Mapping[str, Handler], replacements: Mapping[str, Any] | None = None
+        self,
+        settings: Settings,
+        handlers: Mapping[str, Handler],
+        replacements: Mapping[str, Any] | None = None,
+        pulled: "Mapping[str, ExternalExecutor]" = NO_EXECUTORS,
     ) -> None:
         require_unpatched()
         contain_log_handlers()
@@ -120,19 +129,15 @@ class Engine:
         self.resources = RunnerResources(handlers, events, replacements)
         self.schema_watch = SchemaWatch(self.database)
         self.scheduler = Scheduler(self.database, handlers, settings, events)
-        processes = process_slots(settings.processes, handlers)
-        executors = external_executors(settings.executors, handlers)
-        deliveries = DELIVERIES if settings.alert_receivers else 0
-        in_flight = InFlight(
-            settings.concurrency, settings.threads, settings.prefetch, processes, executors, deliveries
-        )
+        executors = external_executors(settings.executors, handlers, pulled)
+        sizes = settings.concurrency, settings.threads, settings.prefetch, process_slots(settings.processes, handlers)
+        in_flight = InFlight(*sizes, executors, DELIVERIES if settings.alert_receivers else 0)
         own_identity = identity(handlers, settings, in_flight)._replace(schedules=self.scheduler.fingerprints)
         lease, interval = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
         self.lease = Lease(self.database, lease, own_identity, interval)
-        self.external = _connect_to(executors, in_flight, self.lease, events) if executors else None
-        self.worker = Worker(
-            settings, self.database, self.lease, in_flight, self.resources, stuck, events, self.external
-        )
+        self.external = _connect_to(executors, pulled, in_flight, self.lease, events) if executors else None
+        places = self.resources, stuck, events, self.external
+        self.worker = Worker(settings, self.database, self.lease, in_flight, *places)
         events.subscribe(LimitReached, self._bear_limit)
         events.subscribe(AttemptsEnded, self._end_limit)
         self.rescue_loop = RescueLoop(self.database, self.lease, lease, events, stuck)
@@ -446,8 +451,12 @@ def _own_parts(
 
 
 def _connect_to(
-    specs: Mapping[str, ExecutorSpec], in_flight: InFlight, lease: Lease, events: Events
+    specs: Mapping[str, ExecutorSpec],
+    made: "Mapping[str, ExternalExecutor]",
+    in_flight: InFlight,
+    lease: Lease,
+    events: Events,
 ) -> "ExternalExecutors":
     from runner.engine.external.connections import ExternalExecutors  # most runners have none
 
-    return ExternalExecutors(specs, in_flight, lease, events)
+    return ExternalExecutors(specs, made, in_flight, lease, events)

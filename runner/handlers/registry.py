@@ -129,6 +129,9 @@ class Handler:
             or has positional-only parameters.
     """
 
+    is_declared = True
+    """True if its code is here, so that its signature, limits and breaker replace those of its registry row."""
+
     def __init__(self, name: str, function: Callable[..., Any], defaults: Options | None = None) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             why = "a name has 1 to 200 letters, digits and _ . : / - and starts with a letter, a digit or _"

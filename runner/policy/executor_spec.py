@@ -1,7 +1,7 @@
 """Executor specification: the name and the engine of an external executor, from the setting `executors`."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from runner.errors import InvalidSettings, UnknownExecutor
@@ -19,7 +19,7 @@ class ExecutorSpec(NamedTuple):
     """One external executor.
 
     Args:
-        engine: `dask` or `futures`.
+        engine: `dask`, `futures`, or `http` for executors that pull.
         address: the address of the cluster, or the path package.module:function.
     """
 
@@ -58,17 +58,20 @@ def parse_executors(parts: Sequence[str]) -> dict[str, ExecutorSpec]:
     return specs
 
 
-def external_executors(parts: Sequence[str], handlers: Mapping[str, Handler]) -> dict[str, ExecutorSpec]:
+def external_executors(
+    parts: Sequence[str], handlers: Mapping[str, Handler], pulled: Collection[str] = ()
+) -> dict[str, ExecutorSpec]:
     """Return the external executors that handlers of a runner use.
 
     Args:
         parts: the setting `executors`.
+        pulled: names of executors that pull over HTTP, which the setting does not have.
 
     Raises:
         InvalidSettings: the setting is not valid.
         UnknownExecutor: a handler uses an executor that the setting does not name.
     """
-    specs = parse_executors(parts)
+    specs = parse_executors(parts) | {name: ExecutorSpec(name, "http", "pull") for name in pulled}
     used: dict[str, ExecutorSpec] = {}
     for handler in handlers.values():
         name = handler.external

@@ -43,6 +43,7 @@ from runner.settings.types import (
     Prefix,
     Receivers,
     Retention,
+    ServeTokens,
     Size,
     WebAddress,
     value_text,
@@ -171,6 +172,11 @@ class Settings(BaseSettings):
         default=(),
         description="external executors for handlers with executor=NAME, such as gpu=dask:tcp://scheduler:8786, "
         "or cpu=package.module:function, which returns a concurrent.futures.Executor",
+    )
+    serve_tokens: ServeTokens = Field(
+        default=(),
+        description="tokens of HTTP executors: a name, a secret and the handlers whose tasks it may pull, such as "
+        "node=SECRET@mail.send+sms.send",
     )
     tasks_per_process: Count = Field(
         default=1_000, description="number of tasks after which a worker process ends and a new one takes its place"

@@ -12,6 +12,7 @@ from runner.errors import InvalidDuration
 from runner.model.duration import format_duration, parse_duration
 from runner.model.outcome import ON_ERROR, ON_NONE, Unexpected
 from runner.settings.receivers import WEB_SCHEMES, parse_receiver, require_different_names
+from runner.settings.serve_tokens import parse_serve_token, require_different_tokens
 from runner.text import formatting
 
 MAX_PORT = 65_535
@@ -95,6 +96,10 @@ def _receiver(text: str) -> Masked:
     return Masked.of(text, str(parse_receiver(text)))
 
 
+def _serve_token(text: str) -> Masked:
+    return Masked.of(text, str(parse_serve_token(text)))
+
+
 def _web_address(text: str) -> Masked:
     parts = urlsplit(text)
     if parts.scheme not in WEB_SCHEMES or not parts.hostname:
@@ -161,6 +166,11 @@ NoneRule: TypeAlias = Annotated[str, AfterValidator(partial(_outcome_rule, ON_NO
 ReceiverText: TypeAlias = Annotated[str, AfterValidator(_receiver)]
 Receivers: TypeAlias = Annotated[
     tuple[ReceiverText, ...], BeforeValidator(_items), AfterValidator(require_different_names)
+]
+ServeTokens: TypeAlias = Annotated[
+    tuple[Annotated[str, AfterValidator(_serve_token)], ...],
+    BeforeValidator(_items),
+    AfterValidator(require_different_tokens),
 ]
 WebAddress: TypeAlias = Annotated[str, AfterValidator(_web_address)]
 Durability: TypeAlias = Annotated[Literal["FULL", "NORMAL"], BeforeValidator(_upper)]

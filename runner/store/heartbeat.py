@@ -109,6 +109,7 @@ class Identity(NamedTuple):
         limits: limits of its handlers over all runners by handler; the values are those of their registry rows.
         breakers: definitions of the breakers of its handlers, by handler.
         signatures: the stored signatures of its handlers, by handler; see runner.handlers.parameters.
+        undeclared: its handlers whose code it does not have; their rows keep their limits and breakers.
         claim_order: order in which it claims, as text.
         polling: its poll mode and periods, as text.
         slice: its slice, as text; None without one.
@@ -130,6 +131,7 @@ class Identity(NamedTuple):
     limits: Mapping[str, Mapping[str, Any]] = {}
     breakers: Mapping[str, Mapping[str, Any]] = {}
     signatures: Mapping[str, str] = {}
+    undeclared: Sequence[str] = ()
     claim_order: str = "strict"
     polling: str = ""
     slice: str | None = None
@@ -232,8 +234,9 @@ async def enter_handlers(tx: Transaction, identity: Identity) -> list[str]:
     breakers = {name: values for name, values in identity.breakers.items() if name not in locked}
     free = identity._replace(handlers=names, limits=limits, breakers=breakers)
     await _enter_handlers(tx, free)
-    await _declare_limits(tx, free)
-    await declare_breakers(tx, free.handlers, free.breakers)
+    declared = free._replace(handlers=[name for name in names if name not in identity.undeclared])
+    await _declare_limits(tx, declared)
+    await declare_breakers(tx, declared.handlers, free.breakers)
     return sorted(locked)
 
 

@@ -188,6 +188,7 @@ def fail() -> None:
 UNTRIED = {
     "alerts: TrialDocument",
     "demo: DemoReport",
+    "serve: JsonLine",
     "work: JsonLine",
     "bench: BenchDocument",
     "check: PayloadReport",

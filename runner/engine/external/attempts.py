@@ -11,7 +11,7 @@ from typing import Any
 from runner.engine.executing.attempt_outcome import AttemptLimits, handed_back, interrupted, timed_out
 from runner.engine.executing.jobs import AttemptJob
 from runner.engine.external.call import CallLimits, ExternalCall
-from runner.engine.external.executor import ExecutorLost, ExternalExecutor, StartedCall, WorkerLost
+from runner.engine.external.executor import ExecutorLost, ExternalExecutor, StartedCall, WorkerLost, WorkerMessage
 from runner.engine.hosting.hooks import Middleware
 from runner.engine.processes.inbox import AttemptInbox
 from runner.engine.processes.messages import ProcessCall, ProcessNotStarted, read_message
@@ -135,7 +135,8 @@ class ExternalAttempt:
         self._has_begun: asyncio.Future[float] = self._loop.create_future()
         """Receives the start of the handler in monotonic seconds."""
         self._occupies = True
-        self._received, self._last = 0, b""
+        self._received = 0
+        self._last: WorkerMessage = b""
         """The number of its messages, and its end if that has overtaken one of them."""
 
     async def run(self) -> Outcome:
@@ -191,11 +192,11 @@ class ExternalAttempt:
         if self._call is not None and self._occupies:
             self._call.kill()
 
-    def end(self, end: bytes | BaseException) -> None:
+    def end(self, end: WorkerMessage | BaseException) -> None:
         """End the attempt with the last message of its worker, or with the error of its engine."""
         if not self._occupies:
             return
-        if isinstance(end, bytes) and end != self._last and not self._has_all(end):
+        if not isinstance(end, BaseException) and end != self._last and not self._has_all(end):
             self._last = end
             self._loop.call_later(LATE_MESSAGES, self.end, end)
             return
@@ -203,7 +204,7 @@ class ExternalAttempt:
         if self._call is not None:
             self._call.close()
         self._attempts.forget(self)
-        if isinstance(end, bytes):
+        if not isinstance(end, BaseException):
             self._receive(end)
         elif isinstance(end, ExecutorLost):
             text = f"executor {self.executor_name} is lost: {end}"
@@ -217,9 +218,9 @@ class ExternalAttempt:
             self._running.slots.note_run(time.monotonic() - self._has_begun.result())
         self._release_slot(self._running)
 
-    def _receive(self, data: bytes) -> None:
+    def _receive(self, data: WorkerMessage) -> None:
         try:
-            kind, *values = read_message(data)
+            kind, *values = data if isinstance(data, tuple) else read_message(data)
         except Exception as error:
             kind, values = "fail", [WorkerLost(f"it sent a message that is not readable: {error}")]
         if kind == "started":
@@ -233,18 +234,18 @@ class ExternalAttempt:
         if self._last and self._occupies and self._has_all(self._last):
             self.end(self._last)
 
-    def _has_all(self, end: bytes) -> bool:
+    def _has_all(self, end: WorkerMessage) -> bool:
         """True if all messages before the end have arrived."""
         with contextlib.suppress(Exception):  # an unreadable end, which `_receive` names
-            kind, _, *sent = read_message(end)
+            kind, _, *sent = end if isinstance(end, tuple) else read_message(end)
             return kind != "end" or bool(self._received >= sent[0])
         return True
 
-    def _receive_later(self, data: bytes) -> None:
+    def _receive_later(self, data: WorkerMessage) -> None:
         with contextlib.suppress(RuntimeError):  # the loop of the runner is closed
             self._loop.call_soon_threadsafe(self._receive, data)
 
-    def _end_later(self, end: bytes | BaseException) -> None:
+    def _end_later(self, end: WorkerMessage | BaseException) -> None:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.end, end)
 

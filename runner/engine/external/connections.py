@@ -38,14 +38,22 @@ class ExternalExecutors:
 
     Args:
         specs: the executors that its handlers use, by name.
+        made: executors that exist already, by name.
 
     Raises:
         PackageMissing: the package of an engine is not installed.
         InvalidSettings: the function of a specification does not exist.
     """
 
-    def __init__(self, specs: Mapping[str, ExecutorSpec], in_flight: InFlight, lease: Lease, events: Events) -> None:
-        self._made = {name: _make(spec) for name, spec in specs.items()}
+    def __init__(
+        self,
+        specs: Mapping[str, ExecutorSpec],
+        made: Mapping[str, ExternalExecutor],
+        in_flight: InFlight,
+        lease: Lease,
+        events: Events,
+    ) -> None:
+        self._made = {name: made.get(name) or _make(spec) for name, spec in specs.items()}
         self._specs, self._in_flight, self._lease, self._events = specs, in_flight, lease, events
         self._open: dict[str, ExternalExecutor] = {}
         self._threads = SideThreads("runner-executors", 2 * len(specs))

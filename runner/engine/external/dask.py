@@ -16,7 +16,7 @@ from typing import Any
 from distributed import Client, get_worker
 
 from runner.engine.external.call_site import call_site
-from runner.engine.external.executor import ExecutorLost, Receive, StartedCall, WorkerLost
+from runner.engine.external.executor import End, ExecutorLost, Receive, StartedCall, WorkerLost
 
 log = logging.getLogger("runner")
 
@@ -31,8 +31,6 @@ FETCHES = 4
 
 DISCONNECTED = ("newly-created", "connecting", "closing", "closed")
 """The states of a client without its scheduler."""
-
-End = Callable[[bytes | BaseException], object]
 
 
 class DaskExecutor:

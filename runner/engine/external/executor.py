@@ -1,10 +1,16 @@
 """ExternalExecutor: an engine outside of the runner whose workers execute calls."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
-Receive = Callable[[bytes], object]
+WorkerMessage = bytes | tuple[Any, ...]
+"""A message of a call, pickled by its worker; a tuple if this process made it."""
+
+Receive = Callable[[WorkerMessage], object]
 """Receives a message of a call; any thread may call it."""
+
+End = Callable[[WorkerMessage | BaseException], object]
+"""Receives the last message of a call, or the error of its engine; any thread may call it."""
 
 
 class WorkerLost(Exception):
@@ -42,15 +48,13 @@ class ExternalExecutor(Protocol):
             Exception: the cluster is not available.
         """
 
-    def start(
-        self, number: int, data: bytes, receive: Receive, end: Callable[[bytes | BaseException], object]
-    ) -> StartedCall:
+    def start(self, number: int, data: bytes, receive: Receive, end: End) -> StartedCall:
         """Start a call.
 
         Args:
             number: its number, which no other call has.
             receive: receives its messages.
-            end: receives its last message, or the error of the engine; any thread may call it.
+            end: receives its end.
         """
 
     def close(self) -> None:

@@ -5,13 +5,11 @@ import os
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
 
-from runner.engine.external.executor import ExecutorLost, Receive, StartedCall, WorkerLost
+from runner.engine.external.executor import End, ExecutorLost, Receive, StartedCall, WorkerLost
 from runner.engine.external.worker_messages import WorkerMessages, run_call
 from runner.errors import InvalidSettings
 from runner.own_code import OwnCodeFault, call_own
 from runner.policy.executor_spec import ExecutorSpec
-
-End = Callable[[bytes | BaseException], object]
 
 
 class FuturesExecutor:

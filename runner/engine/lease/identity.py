@@ -28,6 +28,7 @@ def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InF
     slices, buckets = described_selection(settings.slice, settings.buckets)
     limits = {name: handler.defaults.limits for name, handler in handlers.items() if handler.defaults.limits}
     breakers = {name: breaker.columns for name, handler in handlers.items() if (breaker := handler.defaults.breaker)}
+    declared = {name: handler for name, handler in handlers.items() if handler.is_declared}
     made = Identity(socket.gethostname(), os.getpid(), release(), names, in_flight.capacity, queue_names, threads)
     return made._replace(
         threaded=sorted(threaded),
@@ -39,7 +40,8 @@ def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InF
         },
         limits=limits,
         breakers=breakers,
-        signatures=stored_signatures(handlers, settings.retry, settings.max_attempts),
+        undeclared=[name for name, handler in handlers.items() if not handler.is_declared],
+        signatures=stored_signatures(declared, settings.retry, settings.max_attempts),
         claim_order=str(parse_order(settings.claim_order)),
         polling=describe_polling(parse_poll_mode(settings.poll_mode), settings.poll_interval, settings.scans),
         slice=slices,

@@ -1,0 +1,1 @@
+"""Tasks for executors that pull over HTTP."""

@@ -1,0 +1,315 @@
+"""Dispatch: the queues of claimed tasks by handler, and the HTTP executors that pull them."""
+
+import asyncio
+import heapq
+import logging
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from math import inf
+
+from runner.engine.events import AttemptsEnded
+from runner.engine.external.executor import End, Receive
+from runner.engine.processes.messages import ProcessEnd
+from runner.engine.serving.ending import end_call
+from runner.engine.serving.protocol import (
+    AttemptKey,
+    Ending,
+    EndingReply,
+    LeaseReply,
+    LeaseRequest,
+    PulledTask,
+    PullReply,
+    PullRequest,
+    SettleReply,
+    SettleRequest,
+    StopRequest,
+)
+from runner.engine.serving.pulled_call import Key, PulledCall
+from runner.model.outcome import Release
+from runner.settings.serve_tokens import ServeToken
+
+log = logging.getLogger("runner")
+
+MAX_QUEUE_WAIT = 2.0
+"""Seconds that a claimed task waits for an executor before other runners can take it."""
+
+SWEEP_EVERY = 0.5
+"""Seconds between two looks at the leases."""
+
+WRITE_LIMIT = 30.0
+"""Seconds for which a settle waits for the database."""
+
+MOST_REMEMBERED = 100_000
+"""Written endings that are remembered, for executors that lost the reply and send one again."""
+
+LOST = "its lease ran out, or another claim has the task: the outcome changed nothing"
+
+
+class HttpSession:
+    """One HTTP executor, known by its token and its name."""
+
+    def __init__(self, token: str, name: str) -> None:
+        self.token, self.name = token, name
+        self.handlers: frozenset[str] = frozenset()
+        self.free = 0
+        """The number of tasks that it can start now."""
+        self.seen_at = time.monotonic()
+        self.held: dict[Key, PulledCall] = {}
+
+
+class PulledExecutor:
+    """The executors that pull the tasks of one handler, as the external executor of the engine."""
+
+    def __init__(self, dispatch: "Dispatch", handler: str) -> None:
+        self._dispatch, self._handler = dispatch, handler
+        self.resize: Callable[[int], object] = lambda _: None
+        self.size = 0
+
+    def open(self, resize: Callable[[int], object], lost: Callable[[str], object]) -> None:  # noqa: ARG002 - it stays
+        """Receive the number of slots from now on."""
+        self.resize = resize
+        resize(self.size)
+
+    def start(self, number: int, data: bytes, receive: Receive, end: End) -> PulledCall:  # noqa: ARG002 - in the data
+        """Queue a call for the executors."""
+        call = PulledCall(self._dispatch.forget, data, receive, end, time.monotonic())
+        self._dispatch.queue(call)
+        return call
+
+    def close(self) -> None:
+        """Change no slots any more."""
+        self.resize = lambda _: None
+
+
+class Dispatch:
+    """Gives claimed tasks to the executors that pull, and their outcomes to the engine.
+
+    Args:
+        handlers: the names of the handlers.
+        lease: seconds without a heartbeat after which an executor has lost a task.
+        result_limit: maximum size of a result in bytes.
+    """
+
+    def __init__(self, handlers: Iterable[str], lease: float, result_limit: int) -> None:
+        self.lease, self._result_limit = lease, result_limit
+        self.executors = {name: PulledExecutor(self, name) for name in handlers}
+        self._waiting: dict[str, list[tuple[tuple[int, int], PulledCall]]] = {name: [] for name in self.executors}
+        self._sessions: dict[tuple[str, str], HttpSession] = {}
+        self._pulls: OrderedDict[asyncio.Future[None], frozenset[str]] = OrderedDict()
+        self._writes: dict[Key, asyncio.Future[str]] = {}
+        self._written: OrderedDict[Key, str] = OrderedDict()
+        self._holders: dict[Key, HttpSession] = {}
+        self._held: Counter[str] = Counter()
+        """The number of tasks that executors have, by handler."""
+        self._changed: set[str] = set()
+        """The handlers whose slots change in this turn of the event loop."""
+        self.is_draining = False
+
+    def queue(self, call: PulledCall) -> None:
+        """Queue a call until an executor pulls it."""
+        heapq.heappush(self._waiting[call.task.handler], (call.rank, call))
+        self._wake(call.task.handler)
+
+    def forget(self, call: PulledCall) -> None:
+        """Forget a call: a settle of it is refused from now on."""
+        call.close()
+        if not call.is_pulled:
+            waiting = self._waiting[call.task.handler]
+            waiting[:] = [entry for entry in waiting if entry[1] is not call]
+            heapq.heapify(waiting)
+        elif (session := self._holders.pop(call.key, None)) is not None:
+            del session.held[call.key]
+            self._held[call.task.handler] -= 1
+            self._resize(session.handlers | {call.task.handler})
+
+    async def pull(self, token: ServeToken, request: PullRequest) -> PullReply:
+        """Return tasks for an executor, or wait for the first one."""
+        session = self._session(token, request.executor)
+        changed = session.handlers | frozenset(request.handlers)
+        session.handlers, session.free = frozenset(request.handlers), request.free
+        self._resize(changed)
+        end, tasks = time.monotonic() + request.wait, self._take(session)
+        while not tasks and request.free and not self.is_draining and (left := end - time.monotonic()) > 0:
+            wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._pulls[wake] = session.handlers
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await wake
+            except asyncio.CancelledError:  # the executor has closed the connection
+                session.free = 0
+                self._resize(session.handlers)
+                raise
+            finally:
+                self._pulls.pop(wake, None)
+            session.seen_at = time.monotonic()
+            tasks = self._take(session)
+        return PullReply.model_construct(
+            tasks=tasks, lease=self.lease, heartbeat=self.lease / 5, draining=self.is_draining
+        )
+
+    async def settle(self, token: ServeToken, request: SettleRequest) -> SettleReply:
+        """Write the ends of attempts, and return the answer to each."""
+        session = self._session(token, request.executor)
+        replies = [self._end(session, ending) for ending in request.endings]
+        if writes := [reply for reply in replies if isinstance(reply, asyncio.Future)]:
+            await asyncio.wait(writes, timeout=WRITE_LIMIT)
+        pairs = zip(request.endings, replies, strict=True)
+        return SettleReply.model_construct(endings=[_reply(ending, reply) for ending, reply in pairs])
+
+    def heartbeat(self, token: ServeToken, request: LeaseRequest) -> LeaseReply:
+        """Renew the leases of the tasks that an executor runs."""
+        session, end = self._session(token, request.executor), time.monotonic() + self.lease
+        stop, lost = [], []
+        for attempt in request.tasks:
+            call = session.held.get((attempt.id, attempt.fence))
+            if call is None:
+                lost.append(AttemptKey(id=attempt.id, fence=attempt.fence))
+                continue
+            call.lease_end = end
+            if call.is_stopped:
+                stop.append(StopRequest(id=attempt.id, fence=attempt.fence, terminated=call.is_terminated))
+        return LeaseReply(stop=stop, lost=lost)
+
+    def drain(self) -> None:
+        """Give no more tasks to executors, and return the waiting ones."""
+        self.is_draining = True
+        self._hand_back(inf, "its server stopped before the task started")
+        for wake in list(self._pulls):
+            _set(wake)
+
+    async def sweep(self) -> None:
+        """Look at the leases until this is cancelled."""
+        while True:
+            await asyncio.sleep(SWEEP_EVERY)
+            self.sweep_once(time.monotonic())
+
+    def sweep_once(self, now: float) -> None:
+        """End the calls and the executors whose leases have run out, and return the calls that wait too long.
+
+        Args:
+            now: the time in monotonic seconds.
+        """
+        self._hand_back(now - MAX_QUEUE_WAIT, "no executor had a free slot")
+        for key, session in list(self._sessions.items()):
+            for call in [call for call in session.held.values() if call.lease_end < now]:
+                self.forget(call)
+                call.lose(f"executor {session.name} sent no heartbeat for it in {self.lease:g} s")
+            if not session.held and session.seen_at + self.lease < now and not self._is_pulling(session):
+                del self._sessions[key]
+                log.info("executor %s of token %s is gone", session.name, session.token)
+                self._resize(session.handlers)
+
+    def note_writes(self, event: AttemptsEnded) -> None:
+        """Answer the settles whose outcomes are written."""
+        for running, _ in event.attempts:
+            key = running.task.id, running.task.fence
+            if (write := self._writes.pop(key, None)) is None:
+                continue
+            self._written[key] = move = event.verb or ""
+            if len(self._written) > MOST_REMEMBERED:
+                self._written.popitem(last=False)
+            if not write.done():
+                write.set_result(move)
+
+    def _end(self, session: HttpSession, ending: Ending) -> "asyncio.Future[str] | str":
+        """End a call; return its write, or why it is refused."""
+        key = ending.id, ending.fence
+        if (write := self._writes.get(key)) is not None:
+            return write
+        written, call = self._written.get(key), session.held.get(key)
+        write = asyncio.get_running_loop().create_future()
+        if written is not None:
+            write.set_result(written)
+            return write
+        if call is None:
+            return LOST
+        end = end_call(call, ending, self._result_limit)
+        if not isinstance(end, ProcessEnd):
+            return end
+        self._writes[key] = write
+        self.forget(call)
+        session.free += 1
+        self._resize(session.handlers)
+        call.finish(end.outcome, end.error)
+        return write
+
+    def _session(self, token: ServeToken, name: str) -> HttpSession:
+        key = token.name, name
+        if (session := self._sessions.get(key)) is None:
+            session = self._sessions[key] = HttpSession(*key)
+            log.info("executor %s of token %s connected", name, token.name)
+        session.seen_at = time.monotonic()
+        return session
+
+    def _is_pulling(self, session: HttpSession) -> bool:
+        return any(handlers is session.handlers for handlers in self._pulls.values())
+
+    def _take(self, session: HttpSession) -> list[PulledTask]:
+        """Give waiting calls to an executor, by priority."""
+        tasks: list[PulledTask] = []
+        queues = [self._waiting[name] for name in session.handlers]
+        lease_end = time.monotonic() + self.lease
+        while session.free and (first := min((queue for queue in queues if queue), key=_first, default=None)):
+            _, call = heapq.heappop(first)
+            session.free -= 1
+            session.held[call.key], self._holders[call.key] = call, session
+            self._held[call.task.handler] += 1
+            tasks.append(call.begin(lease_end))
+        for name in session.handlers:
+            if self._waiting[name]:
+                self._wake(name)
+        if tasks:
+            self._resize(session.handlers)
+        return tasks
+
+    def _wake(self, handler: str) -> None:
+        """Wake the pull that has waited longest for a handler."""
+        for wake, handlers in self._pulls.items():
+            if handler in handlers and not wake.done():
+                _set(wake)
+                return
+
+    def _resize(self, handlers: Iterable[str]) -> None:
+        """Set the slots of handlers in the next turn of the event loop, together for all that has changed by then."""
+        if not self._changed:
+            asyncio.get_running_loop().call_soon(self._set_slots)
+        self._changed.update(handlers)
+
+    def _set_slots(self) -> None:
+        """Set the slots of handlers: the tasks that executors have, and those that they can start."""
+        changed, self._changed = self._changed, set()
+        for name in changed:
+            free = sum(session.free for session in self._sessions.values() if name in session.handlers)
+            size, executor = self._held[name] + free, self.executors[name]
+            if size != executor.size:
+                executor.size = size
+                executor.resize(size)
+
+    def _hand_back(self, before: float, why: str) -> None:
+        for waiting in self._waiting.values():
+            for call in [call for _, call in waiting if call.received_at < before]:
+                self.forget(call)
+                call.finish(Release(why))
+
+
+def _first(queue: Sequence[tuple[tuple[int, int], PulledCall]]) -> tuple[int, int]:
+    return queue[0][0]
+
+
+def _set(wake: "asyncio.Future[None]") -> None:
+    if not wake.done():
+        wake.set_result(None)
+
+
+def _reply(ending: Ending, reply: "asyncio.Future[str] | str") -> EndingReply:
+    status, move, why = "refused", "", LOST
+    if isinstance(reply, str):
+        why = reply
+    elif not reply.done():
+        status, why = "pending", f"the database has not confirmed it in {WRITE_LIMIT:g} s: send it again"
+    elif move := reply.result():
+        status, why = "settled", ""
+    return EndingReply.model_construct(id=ending.id, fence=ending.fence, status=status, move=move, why=why)

@@ -1,0 +1,125 @@
+"""PulledCall: an attempt that an HTTP executor runs, from its start in the engine to its end."""
+
+import asyncio
+import itertools
+import json
+import pickle
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from runner.engine.external.call import ExternalCall
+from runner.engine.external.executor import End, Receive, WorkerLost
+from runner.engine.processes.messages import ProcessEnd, RemoteError
+from runner.engine.serving.protocol import PulledTask
+from runner.model.headers import read_headers
+from runner.model.outcome import Cancelled, Outcome, Release
+from runner.model.task import Claimed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Key = tuple[int, int]
+"""Task id and fence."""
+
+
+class PulledCall:
+    """One attempt. It waits in a queue until an executor pulls it.
+
+    Args:
+        forget: takes it from the queue or from its executor.
+        received_at: the time in monotonic seconds.
+    """
+
+    is_pulled = False
+    """True if an executor has it; False while it waits."""
+    lease_end = inf
+    """The time in monotonic seconds at which its executor loses it without a heartbeat."""
+    is_stopped = is_terminated = False
+    """True if its handler has to end: because the server stops, or an operator terminated the task."""
+
+    def __init__(
+        self, forget: "Callable[[PulledCall], object]", data: bytes, receive: Receive, end: End, received_at: float
+    ) -> None:
+        call = ExternalCall.loads(data).call
+        self.number, self.task, self.timeout = call.number, call.task, call.timeout
+        self.received_at = received_at
+        self._state, self._forget, self._receive, self._end = call.state, forget, receive, end
+        self._sent, self._requests = 0, itertools.count(1)
+        self._replies: dict[int, asyncio.Future[Any]] = {}
+
+    @property
+    def key(self) -> Key:
+        """Task id and fence."""
+        return self.task.id, self.task.fence
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Its position among the waiting calls: by priority, then by the order of their starts."""
+        return -self.task.priority, self.number
+
+    def begin(self, lease_end: float) -> PulledTask:
+        """Give it to an executor."""
+        self.is_pulled, self.lease_end = True, lease_end
+        self.message("started")
+        return _pulled(self.task, self._state, self.timeout)
+
+    def message(self, *message: Any) -> None:
+        """Send the engine a message of the handler."""
+        self._sent += 1
+        self._receive(message)
+
+    async def ask(self, kind: str, *values: Any) -> None:
+        """Send the engine a request, and wait for its reply; an error of the engine is raised."""
+        number = next(self._requests)
+        self._replies[number] = reply = asyncio.get_running_loop().create_future()
+        self.message(kind, number, *values)
+        await reply
+
+    def finish(self, outcome: Outcome, error: RemoteError | None = None) -> None:
+        """End it with the outcome of its handler."""
+        self._end(("end", ProcessEnd(outcome, error, True), self._sent))
+
+    def lose(self, why: str) -> None:
+        """End it without an outcome: its executor has lost it, which is a failed attempt."""
+        self._end(WorkerLost(why))
+
+    def send(self, data: bytes) -> None:
+        """Take a message of the engine: a reply, or the request to stop."""
+        kind, *values = pickle.loads(data)  # noqa: S301 - from the engine of this process
+        if kind == "reply":
+            number, _, error = values
+            reply = self._replies.pop(number, None)
+            if reply is not None and not reply.done():
+                reply.set_result(None) if error is None else reply.set_exception(error)
+        elif kind == "stop":
+            self.is_stopped, self.is_terminated = True, values[0]
+            if not self.is_pulled:
+                self._forget(self)
+                self.finish(Cancelled("terminated before it started") if values[0] else Release("its server stopped"))
+
+    def close(self) -> None:
+        """End the requests that have no reply."""
+        for reply in self._replies.values():
+            reply.cancel()
+
+    def kill(self) -> None:
+        """Take it from its executor, whose settle is refused from now on."""
+        self._forget(self)
+        self.lose("its executor did not end it in time")
+
+
+def _pulled(task: Claimed, state: str | None, timeout: float | None) -> PulledTask:
+    return PulledTask.model_construct(
+        id=task.id,
+        fence=task.fence,
+        handler=task.handler,
+        queue=task.queue,
+        payload=json.loads(task.payload or "{}"),
+        key=task.key,
+        priority=task.priority,
+        attempt=task.attempt,
+        max_attempts=task.max_attempts,
+        timeout=timeout,
+        headers={} if task.headers is None else dict(read_headers(task.headers)),
+        checkpoint=None if state is None else json.loads(state),
+    )

@@ -1,0 +1,255 @@
+"""HTTP executors pull the tasks of a server, and settle them: over real HTTP on loopback."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from runner.engine.runner import Engine
+from runner.engine.serving.http_server import MOST_BYTES, ServeAddress
+from runner.engine.serving.service import Service
+from runner.errors import InvalidInput, InvalidSettings
+from runner.model.task import State
+from runner.operations.results import Actor, Target
+from runner.operations.terminate import terminate
+from runner.settings import Settings
+from runner.urls import parse_url
+from tests.engine.harness import QUICK, Harness, at_work, until
+
+SECRET, OTHER = "correct-horse-battery", "another-horse-battery"
+TOKENS = (f"node={SECRET}@mail.send+sms.send", f"other={OTHER}@page.load")
+
+pytestmark = pytest.mark.both_databases
+
+
+class Client:
+    """An executor of a test.
+
+    Args:
+        port: the port of the server.
+    """
+
+    def __init__(self, port: int, secret: str = SECRET, executor: str = "one") -> None:
+        self.executor, self.port = executor, port
+        url = f"http://127.0.0.1:{port}"
+        self._http = httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {secret}"}, timeout=90)
+
+    async def post(self, path: str, **body: Any) -> Any:
+        answer = await self._http.post(f"/v1/{path}", json={"executor": self.executor} | body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def raw(self, path: str, **arguments: Any) -> httpx.Response:
+        return await self._http.post(f"/v1/{path}", **arguments)
+
+    async def pull(self, free: int = 10, wait: float = 60, handlers: tuple[str, ...] = ("mail.send",)) -> list[Any]:
+        tasks: list[Any] = (await self.post("pull", handlers=handlers, free=free, wait=wait))["tasks"]
+        return tasks
+
+    async def settle(self, task: Any, outcome: str = "succeed", **values: Any) -> Any:
+        ending = {"id": task["id"], "fence": task["fence"], "outcome": outcome} | values
+        return (await self.post("settle", endings=[ending]))["endings"][0]
+
+    async def heartbeat(self, *tasks: Any) -> Any:
+        return await self.post("heartbeat", tasks=[{"id": task["id"], "fence": task["fence"]} for task in tasks])
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+
+@asynccontextmanager
+async def served(harness: Harness, **settings: Any) -> AsyncIterator[tuple[Engine, Client]]:
+    """A server, and an executor."""
+    values: dict[str, Any] = {"url": parse_url(harness.url), "serve_tokens": TOKENS} | QUICK | settings
+    made = Settings(**values)
+    ports: list[int] = []
+    service = Service(made, ServeAddress("127.0.0.1", 0), ports.append)
+    engine = Engine(made, service.handlers, pulled=service.dispatch.executors)
+    async with service.around(engine), at_work(engine):
+        client = Client(ports[0])
+        try:
+            yield engine, client
+        finally:
+            engine.stop()
+            await client.close()
+
+
+async def has_runner(harness: Harness) -> bool:
+    return await harness.count(harness.database.tables.runner) == 1
+
+
+async def test_an_executor_pulls_a_task_and_its_result_is_stored(harness: Harness) -> None:
+    id = await harness.submit("mail.send", {"to": "ada"}, priority=2)
+    async with served(harness) as (_, client):
+        (task,) = await client.pull()
+        assert (task["id"], task["handler"], task["payload"], task["attempt"]) == (id, "mail.send", {"to": "ada"}, 1)
+        settled = await client.settle(task, result={"sent": [1, 2]})
+        assert (settled["status"], settled["move"]) == ("settled", "succeed")
+        row = await harness.row(id)
+        assert row.state == State.SUCCEEDED, "the reply follows the write"
+        assert (json.loads(row.result) if isinstance(row.result, str) else row.result) == {"sent": [1, 2]}
+        assert await client.settle(task, result="again") == settled, "an executor may lose the reply"
+
+
+async def test_a_pull_takes_the_highest_priority_first(harness: Harness) -> None:
+    low, high = [await harness.submit("mail.send", priority=number) for number in (1, 9)]
+    async with served(harness) as (_, client):
+        assert [task["id"] for task in await client.pull()] == [high, low]
+
+
+async def test_a_failed_attempt_is_retried_with_its_error(harness: Harness) -> None:
+    id = await harness.submit("mail.send", max_attempts=2)
+    async with served(harness) as (_, client):
+        error = {"type": "TypeError", "message": "to is undefined", "traceback": "at send (mail.js:3)"}
+        for attempt, move in ((1, "retry"), (2, "die")):
+            (task,) = await client.pull()
+            assert task["attempt"] == attempt
+            assert (await client.settle(task, "retry", error=error))["move"] == move
+        first, _ = await harness.attempts(id)
+        assert (first.error_type, first.message) == ("TypeError", "to is undefined")
+
+
+async def test_a_pull_waits_for_a_submit_and_takes_by_priority(harness: Harness) -> None:
+    async with served(harness) as (_, client):
+        pull = asyncio.ensure_future(client.pull(free=1))
+        await until(lambda: has_runner(harness))
+        late = await harness.submit("mail.send")
+        (task,) = await pull
+        assert task["id"] == late
+        assert await client.pull(free=1, wait=0) == []
+        await client.settle(task)
+
+
+async def test_a_frozen_executor_loses_its_task_and_its_settle_is_refused(harness: Harness) -> None:
+    id = await harness.submit("mail.send")
+    async with served(harness, lease_timeout="1s") as (_, client):
+        (task,) = await client.pull()
+        (again,) = await client.pull()  # no heartbeat comes
+        assert again["id"] == id
+        assert again["fence"] > task["fence"]
+        refused = await client.settle(task, result="late")
+        assert refused["status"] == "refused"
+        assert "its lease ran out" in refused["why"]
+        assert (await client.heartbeat(task, again))["lost"] == [{"id": id, "fence": task["fence"]}]
+        await client.settle(again, result="in time")
+        (attempt,) = await harness.attempts(id)
+        assert attempt.error_type == "WorkerLost"
+
+
+async def test_heartbeats_keep_a_task_and_report_its_termination(harness: Harness) -> None:
+    id = await harness.submit("mail.send")
+    async with served(harness, lease_timeout="1s") as (_, client):
+        (task,) = await client.pull()
+        refused = await client.settle(task, "stopped")
+        assert refused["status"] == "refused"
+        await harness.database.write(terminate, [Target(id, None)], Actor("ana", "desk", "wrong address"))
+
+        async def is_stopped() -> bool:
+            reply = await client.heartbeat(task)
+            assert reply["lost"] == []
+            return bool(reply["stop"] == [{"id": id, "fence": task["fence"], "terminated": True}])
+
+        await until(is_stopped)
+        assert (await client.settle(task, "stopped"))["status"] == "settled"
+        assert await harness.state(id) == State.CANCELLED
+
+
+async def test_a_server_that_drains_waits_for_its_executors(harness: Harness) -> None:
+    first = await harness.submit("mail.send")
+    async with served(harness, drain_timeout="60s") as (engine, client):
+        (task,) = await client.pull(free=1)
+        waiting = asyncio.ensure_future(client.post("pull", handlers=["sms.send"], free=1, wait=60))
+        second = await harness.submit("mail.send")
+        engine.stop()
+        assert (await waiting)["draining"] is True
+        assert (await client.settle(task))["status"] == "settled"
+    assert await harness.state(first) == State.SUCCEEDED
+    row = await harness.row(second)
+    assert (row.state, row.attempt) == (State.WAITING, 0)
+
+
+async def test_tasks_without_an_executor_wait_for_any_runner(harness: Harness) -> None:
+    id = await harness.submit("page.load")
+    async with served(harness) as (_, client):
+        mail = await harness.submit("mail.send")
+        (task,) = await client.pull()
+        assert task["id"] == mail, "the other handler has no executor, and delays none"
+        await client.settle(task)
+        assert await harness.state(id) == State.WAITING
+
+
+async def test_limits_that_code_has_declared_stay(harness: Harness) -> None:
+    @harness.handler("mail.send", limits={"max_running": 3})
+    def send() -> None: ...
+
+    await harness.work()
+    handler = harness.database.tables.handler
+    query = sa.select(handler.c.max_running, handler.c.signature).where(handler.c.name == "mail.send")
+    before = await harness.rows(query)
+    async with served(harness) as (_, client):
+        assert await client.pull(wait=0) == []
+        await until(lambda: has_runner(harness))
+    assert await harness.rows(query) == before
+    assert before[0][0] == 3
+
+
+async def test_requests_that_are_not_part_of_the_protocol_are_refused(harness: Harness) -> None:
+    kind = {"content-type": "application/json"}
+    async with served(harness) as (_, client):
+        body: dict[str, Any] = {"executor": "one", "handlers": ["page.load"], "free": 1}
+
+        async def problem(status: int, path: str = "pull", **arguments: Any) -> str:
+            answer = await client.raw(path, **arguments)
+            assert answer.status_code == status, answer.text
+            return str(answer.json()["error"])
+
+        text = await problem(403, json=body)
+        assert text == "token node may not pull 'page.load'; its handlers are mail.send, sms.send"
+        wrong = {"authorization": "Bearer wrong"}
+        assert "no valid token" in await problem(401, json=body, headers=wrong)
+        assert await problem(422, content=b"{", headers=kind)
+        assert "free" in await problem(422, json=body | {"free": -1})
+        assert "text/plain" in await problem(415, content=b"{}", headers={"content-type": "text/plain"})
+        assert "not part of" in await problem(404, path="push", json=body)
+
+        head = f"POST /v1/pull HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {SECRET}\r\n"
+        head += "content-type: application/json\r\n"
+        too_large = b"%x\r\n%b\r\n" % (MOST_BYTES + 1, b" " * (MOST_BYTES + 1))
+        for rest in (b"content-length: 1000000000\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n" + too_large):
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+            writer.write(head.encode() + rest)
+            assert b" 413 " in await reader.readline()
+            writer.close()
+        unknown = await client.settle({"id": 77, "fence": 1})
+        assert unknown["status"] == "refused"
+
+
+def test_a_server_needs_tls_beyond_loopback() -> None:
+    with pytest.raises(InvalidInput, match=r"0\.0\.0\.0 is not a loopback address"):
+        ServeAddress("0.0.0.0", 0).require()
+
+
+def test_a_server_names_an_address_in_use() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(InvalidInput, match=r"Address already in use \(errno"):
+            ServeAddress("127.0.0.1", other.getsockname()[1]).listen()
+
+
+def test_a_server_needs_tokens() -> None:
+    with pytest.raises(InvalidSettings, match="no executor could pull"):
+        Service(Settings(url=parse_url("sqlite:///x.db")), ServeAddress("127.0.0.1", 0))
+
+
+def test_settings_hide_the_secrets_of_tokens() -> None:
+    settings = Settings(url=parse_url("sqlite:///x.db"), serve_tokens=TOKENS)
+    lines = " ".join(str(line) for line in settings.describe())
+    assert "node=***@mail.send+sms.send" in lines
+    assert SECRET not in lines + repr(settings)
