@@ -79,6 +79,7 @@ CLI_COMMANDS = (
     CliCommand("undo", OPERATE, "Undo a change or a whole change group."),
     CliCommand("migrate", MAINTAIN, "Create or upgrade the tables."),
     CliCommand("prune", MAINTAIN, "Delete or archive finished tasks past their retention."),
+    CliCommand("pull", MAINTAIN, "Copy tasks into a local SQLite file, for a debugger."),
     CliCommand("erase", MAINTAIN, "Remove the contents of finished tasks for good."),
     CliCommand("restore", MAINTAIN, "Return archived tasks to the database."),
     CliCommand("check", MAINTAIN, "Check the installation and advise on problems."),

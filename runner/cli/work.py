@@ -84,6 +84,7 @@ def work(
     handlers: Modules = (),
     until_idle: bool = False,
     reload: bool = False,
+    pdb: bool = False,
     options: RunnerOptions = NO_OPTIONS,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
@@ -96,6 +97,7 @@ def work(
         handlers: A module that defines handlers; may be repeated.
         until_idle: Exit when none of its tasks runs, is due, or waits for a retry.
         reload: Start again when a Python file below the current directory changes.
+        pdb: Run the due tasks one at a time, and open the debugger where a handler fails.
         options: Settings of the runner.
         connection: The database.
     """
@@ -111,6 +113,10 @@ def work(
         none = "no handlers loaded; name the module that defines them with -H package.module"
         raise InvalidInput(why=without if modules else none)
 
+    if pdb:
+        from runner.cli.debug import debug
+
+        return debug(settings, registry)
     set_up(settings.log_format, settings.log_level)
     try:
         return run_process(run(settings, registry, until_idle=until_idle))

@@ -90,6 +90,7 @@ COMMANDS = (
     ("prune", "--retention-succeeded", "1d", "--dry-run"),
     ("prune", "--archive", "archive", "--retention-cancelled", "1ms"),
     ("restore", "state:cancelled", "--archive", "archive"),
+    ("pull", 1, "--to", "case.db", "--redact"),
     ("erase", "state:dead", "--dry-run"),
     ("erase", 1),
     ("check",),
