@@ -15,7 +15,7 @@ from runner.filter.parse import Filter, Term
 from runner.queries.failures import Failures
 from runner.queries.failures import failures as read_failures
 from runner.text import formatting
-from runner.text.columns import Column, figure, thousands
+from runner.text.columns import Column, figure
 from runner.text.redact import mask
 from runner.text.sanitize import count_noun
 
@@ -103,8 +103,8 @@ def _columns(at: datetime) -> tuple[Column[Failures], ...]:
         Column("GROUP", lambda group: group.fingerprint, fixed=True),
         figure("COUNT", lambda group: group.count),
         figure("NOW/m", lambda group: group.rate, "{:,.3g}".format),
-        figure("TASKS", lambda group: group.tasks, thousands),
-        figure("DEAD", lambda group: group.dead, thousands),
+        figure("TASKS", lambda group: group.counted(group.tasks)),
+        figure("DEAD", lambda group: group.counted(group.dead)),
         figure("LAST", lambda group: formatting.since(group.last, at)),
         Column("HANDLER", lambda group: group.handler),
         Column("ERROR", _error),

@@ -65,6 +65,10 @@ class Failures:
         """Attempts per minute in the last RECENT_SECONDS seconds."""
         return self.recent / (RECENT_SECONDS / 60)
 
+    def counted(self, number: int) -> Count:
+        """Return a number of this group as a count; like `count`, it may cover only the latest attempts."""
+        return Count(number, self.count.more)
+
 
 async def failures(
     tx: Transaction,

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from runner.db.transaction import Transaction, clock
 from runner.queries.breakers import BreakerRow, breakers
 from runner.queries.failures import (
+    BUCKETS,
+    WINDOW,
     Failures,
     GroupTasks,
     Shares,
@@ -44,6 +46,7 @@ class FailureGroups:
         since: the begin of the span.
         groups: the groups, largest first.
         trends: attempts of each group over the span.
+        unread: the share of the span, at its beginning, whose attempts were not read.
         flows: counts per minute over the span; empty for a longer one than LONGEST_BY_MINUTE.
         versions: when the first runner of each version started, the oldest version first.
     """
@@ -52,6 +55,7 @@ class FailureGroups:
     since: datetime
     groups: tuple[Failures, ...]
     trends: Mapping[str, Sequence[int]]
+    unread: float
     flows: tuple[MinuteFlow, ...]
     versions: Mapping[str, datetime]
     paused: Mapping[str, Pause]
@@ -73,7 +77,14 @@ async def failure_groups(tx: Transaction, span: timedelta) -> FailureGroups:
     flows = tuple(await read_per_minute(tx, since, at + HOUR)) if span <= LONGEST_BY_MINUTE else ()
     counts = await trends(tx, since, at) if groups else {}
     paused, opened = (await pauses(tx)).queues, await breakers(tx, only_open=True)
-    return FailureGroups(at, since, groups, counts, flows, await deploys(tx), paused, opened)
+    return FailureGroups(at, since, groups, counts, unread_share(counts), flows, await deploys(tx), paused, opened)
+
+
+def unread_share(trends: Mapping[str, Sequence[int]], window: int = WINDOW) -> float:
+    """The share of a span, at its beginning, whose attempts were not read because the window ended."""
+    if sum(map(sum, trends.values())) < window:
+        return 0.0
+    return min(next(place for place, number in enumerate(trend) if number) for trend in trends.values()) / BUCKETS
 
 
 async def group_detail(tx: Transaction, fingerprint: str, since: datetime) -> GroupDetail:

@@ -6,7 +6,7 @@ from datetime import datetime
 from runner.model.task import Shown
 from runner.queries.failures import Failures, GroupTasks, LatestTask, Shares
 from runner.text import formatting
-from runner.text.sanitize import SIGNS, count_noun
+from runner.text.sanitize import SIGNS
 from tasktui.data.failures import MOST_LATEST, FailureGroups, GroupDetail
 from tasktui.render.code import error_rows
 from tasktui.render.plot import BLOCKS, EIGHTHS, compact, gauge, joined, sparkline
@@ -42,16 +42,26 @@ def is_hot(rate: float, trend: Sequence[int]) -> bool:
     return rate >= ALWAYS_HOT or (rate >= HOT_RATE and rises)
 
 
-def group_line(group: Failures, at: datetime, trends: Mapping[str, Sequence[int]], total: int) -> RenderedRow:
+UNREAD = "┄"
+"""The cells of a sparkline whose attempts were not read."""
+
+
+def group_line(
+    group: Failures, at: datetime, trends: Mapping[str, Sequence[int]], total: int, unread: float
+) -> RenderedRow:
     """Render a failure group as a row.
 
     Args:
         trends: attempts over the span by fingerprint.
+        unread: the share of the span, at its beginning, whose attempts were not read.
     """
     numbers = trends.get(group.fingerprint, (0,))
     hot = is_hot(group.rate, numbers)
     rate = f"{group.rate:.1f}" if 0 < group.rate < TENTHS else compact(group.rate)
-    trend = sparkline(numbers, TREND, "trouble" if hot else "spark")
+    missing = round(unread * TREND)
+    read = numbers[round(unread * len(numbers)) :]
+    trend = [(UNREAD * missing, "faint"), *sparkline(read, TREND - missing, "trouble" if hot else "spark")]
+    older = "+" if group.count.more else ""
     share = group.count.number / total if total else 0.0
     bar = [(" ", ""), *gauge([(share, "dead" if hot else "spark")], 9)]
     error = formatting.brief(f"{group.error_type}: {group.message}")
@@ -71,9 +81,9 @@ def group_line(group: Failures, at: datetime, trends: Mapping[str, Sequence[int]
             Cell(str(group.count), "bold strong" if hot else "text"),
             Cell("".join(text for text, _ in bar), "spark", tuple(bar)),
             Cell(rate, "bold dead" if hot else "muted" if group.rate else "faint"),
-            Cell(f"{group.tasks:,}", "text"),
-            Cell(f"{group.dead:,}", "dead" if group.dead else "faint"),
-            Cell(formatting.since(group.first, at), "muted"),
+            Cell(str(group.counted(group.tasks)), "text"),
+            Cell(str(group.counted(group.dead)), "dead" if group.dead else "faint"),
+            Cell(f"{formatting.since(group.first, at)}{older}", "muted"),
             Cell(formatting.since(group.last, at), "muted"),
             Cell("".join(text for text, _ in cause), "text", cause),
         )
@@ -94,8 +104,9 @@ def finding(group: Failures, shares: Shares | None, data: FailureGroups) -> list
         elif counts:
             text = f"{round(share * 100)} % on {named}. " if share >= 0.8 else f"On {len(counts)} {word}s. "
             parts.append((text, "text"))
-    since = formatting.since(group.first, data.at)
-    return [*parts, (f"{group.count.of('attempt')} of {count_noun(group.tasks, 'task')} in {since}.", "muted")]
+    since, tasks = formatting.since(group.first, data.at), group.counted(group.tasks).of("task")
+    older = ", older ones not read" if group.count.more else ""
+    return [*parts, (f"{group.count.of('attempt')} of {tasks} in {since}{older}.", "muted")]
 
 
 def _after_deploy(group: Failures, version: str, data: FailureGroups) -> str:
@@ -185,7 +196,7 @@ def latest_tasks(group: Failures, latest: Sequence[LatestTask], at: datetime, wi
     """The tasks of a group that failed last, as they are now."""
     if not latest:
         return []
-    note: Part = (f"of {count_noun(group.tasks, 'task')}", "muted")
+    note: Part = (f"of {group.counted(group.tasks).of('task')}", "muted")
     rows: list[Row] = [BLANK, rule([heading("LATEST")], width, [note])]
     digits = max(len(str(each.task.id)) for each in latest)
     for each in latest:

@@ -43,7 +43,7 @@ COLUMNS = (
     ListColumn("/MIN", 5, right=True),
     ListColumn("TASKS", 6, right=True, drop=2),
     ListColumn("DEAD", 6, right=True),
-    ListColumn("FIRST", 7, right=True, drop=1),
+    ListColumn("FIRST", 8, right=True, drop=1),
     ListColumn("LAST", 7, right=True),
     ListColumn(" HANDLER AND ERROR", 33, grow=1),
 )
@@ -132,7 +132,7 @@ class FailuresScreen(LiveScreen):
         self._room = height - above - len(upper) - listed
         title = f"LAST {LABELS[self._span].upper()}"
         table.columns = (COLUMNS[0]._replace(title=title), *COLUMNS[1:])
-        render = partial(group_line, at=snapshot.at, trends=snapshot.trends, total=count)
+        render = partial(group_line, at=snapshot.at, trends=snapshot.trends, total=count, unread=snapshot.unread)
         table.show(keys, lambda key: render(groups[key]))
         self._show_example()
 

@@ -19,11 +19,11 @@ from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
 from runner.text import formatting
-from tasktui.data.failures import FailureGroups
+from tasktui.data.failures import FailureGroups, unread_share
 from tasktui.data.runners import Workforce, busy_per_minute
 from tasktui.data.task_list import Listing, columns_for, empty_column, task_line
 from tasktui.panels import task as task_panels
-from tasktui.panels.failure import finding, in_front, is_hot
+from tasktui.panels.failure import TREND, UNREAD, finding, group_line, in_front, is_hot
 from tasktui.panels.schedules import ruler_axis
 from tasktui.panels.side import legend, slot_row, slots, slots_per_block
 from tasktui.render import theme
@@ -205,10 +205,23 @@ def test_a_failure_group_is_bright_while_it_is_worse_than_before(rate: float, tr
 @pytest.mark.parametrize(("versions", "named"), [(["1"], False), (["1", "2"], True), ([], True)])
 def test_a_version_of_all_runners_is_no_finding(versions: list[str], named: bool) -> None:
     group = Failures("f", Count(3), 0, 3, 3, AT, AT, "h", "OSError", "no route", None, 1)
-    data = FailureGroups(AT, AT, (group,), {}, (), dict.fromkeys(versions, AT), {}, ())
+    data = FailureGroups(AT, AT, (group,), {}, 0.0, (), dict.fromkeys(versions, AT), {}, ())
     text = plain([finding(group, Shares({"1": 3}, {"web-1": 3}, {}), data)])
     assert ("Only version 1" in text) is named
     assert "Only host web-1. 3 attempts of 3 tasks" in text
+
+
+def test_figures_of_a_group_whose_older_attempts_were_not_read_are_bounds() -> None:
+    trends = {"f": [0] * 10 + [900] * 10, "g": [0] * 12 + [1_375] * 8}
+    assert unread_share(trends) == 0.5
+    assert unread_share({"f": [1] * 20}) == 0.0
+    group = Failures("f", Count(9_000, True), 35, 283, 3, AT - 60 * MINUTE, AT, "h", "OSError", "no route", None, 1)
+    cells = [cell.text for cell in group_line(group, AT, trends, 20_000, 0.5).cells]
+    assert cells[0].startswith(UNREAD * (TREND // 2))
+    assert UNREAD not in cells[0][TREND // 2 :]
+    assert (cells[1], *cells[4:7]) == ("9,000+", "283+", "35+", "1h+")
+    data = FailureGroups(AT, AT - 60 * MINUTE, (group,), trends, 0.5, (), {}, {}, ())
+    assert plain([finding(group, None, data)]) == "9,000+ attempts of 283+ tasks in 1h, older ones not read."
 
 
 def test_every_slot_of_a_runner_has_its_place() -> None:
