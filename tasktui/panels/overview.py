@@ -283,7 +283,7 @@ def run_time(view: View, width: int, height: int) -> list[Row]:
     if view.slow is None or not view.slow.times:
         began = any(minute.flow.finished or minute.flow.failed for minute in view.data.hour)
         none = "shown after a full minute" if began else "no attempt ended in the last hour"
-        return [rule(title, width), fit([(f"  {none}" if view.slow else "", "faint")], width)]
+        return [rule(title, width), fit([(f"  {none if view.slow else 'reading'}", "faint")], width)]
     from tasktui.data.background import heat_columns  # The first screen does not need it.
 
     room = width - AXIS - 1

@@ -246,14 +246,14 @@ def _sum_over_processes(runners: Iterable[RunnerRow], name: Literal["cpu", "memo
 
 def top_failures(view: View, width: int) -> list[Row]:
     """The largest failure groups of the last hour."""
-    groups = view.slow.failures if view.slow is not None else ()
     rows: list[Row] = [rule([heading("TOP FAILURES")], width, [("4", "bold accent"), (" failures", "muted")])]
-    if not groups:
-        return [*rows, fit([("  no attempt failed in the last hour", "muted")], width)]
+    if view.slow is None or not view.slow.failures:
+        none = "reading" if view.slow is None else "no attempt failed in the last hour"
+        return [*rows, fit([(f"  {none}", "muted")], width)]
     from tasktui.panels.failure import is_hot  # The first screen does not need it.
 
-    trends = view.slow.trends if view.slow is not None else {}
-    for group in groups:
+    trends = view.slow.trends
+    for group in view.slow.failures:
         error = formatting.brief(f"{group.error_type}: {group.message}")
         trend = trends.get(group.fingerprint, ())
         serious = is_hot(group.rate, trend)

@@ -725,3 +725,13 @@ async def test_tasks_blocked_by_a_dead_task_need_attention(
     async with watch("overview", size) as operator:
         await operator.until(lambda: operator.screen._slow is not None)
         assert operator.screen._slow.stuck is None
+
+
+def test_figures_that_were_not_read_yet_are_named_so() -> None:
+    view = View(overview_of(), None, (), UTC, ("1 h", 60), False)
+    for rows in (side_panels.top_failures(view, 60), overview_panels.run_time(view, 60, 5)):
+        text = plain(rows)
+        assert "reading" in text
+        assert "in the last hour" not in text
+    read = replace(view, slow=Background(AT))
+    assert "no attempt failed in the last hour" in plain(side_panels.top_failures(read, 60))
