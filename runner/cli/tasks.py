@@ -125,7 +125,7 @@ async def _list(
             print(await database.read(page_script, task_filter, sort, limit), end="")
             return Exit.OK
         tasks_page = await database.read(page, task_filter, cursor, limit, sort)
-        if not tasks_page.tasks and tasks_page.next is None:
+        if not tasks_page.tasks:
             await warn_of_names(database, task_filter)
     print_json(_document(tasks_page, task_filter, sort)) if json else _print(tasks_page, sort)
     return Exit.OK
@@ -200,7 +200,7 @@ async def _list_as_of(
         moment = await database.read(read_moment, at, zone)
         task_filter = read_filter(words)
         past = await database.read(tasks_as_of, moment, task_filter, cursor, limit)
-        if not past.tasks and past.next is None:
+        if not past.tasks:
             await warn_of_names(database, task_filter)
     if json:
         print_json(past)

@@ -46,6 +46,7 @@ class Listing:
         all: the filter whose tasks are all marked, if they are too many to list; None otherwise.
         matching: number of matching tasks, loaded or not; None if unknown.
         capped: the search stopped at the scan limit; `next` continues it.
+        unknown: a clause about each unknown queue and handler of the filter.
     """
 
     ids: tuple[int, ...] = ()
@@ -61,14 +62,15 @@ class Listing:
     all: "Everything | None" = None
     matching: Count | None = None
     capped: bool = False
+    unknown: tuple[str, ...] = ()
 
-    def loaded(self, page: TaskPage) -> "Listing":
+    def loaded(self, page: TaskPage, unknown: tuple[str, ...] = ()) -> "Listing":
         """Replace the list with a first page; marks stay, even of tasks outside the page."""
         tasks = {task.id: task for task in page.tasks}
         marks = {id: tasks.get(id, task) for id, task in self.marks.items()}
         live = _live(page.tasks)
         listing = Listing(tuple(tasks), tasks, page.at, page.next, page.indexed, page.access, live=live, marks=marks)
-        return replace(listing, all=self.all, capped=page.capped)
+        return replace(listing, all=self.all, capped=page.capped, unknown=unknown)
 
     def extended(self, page: TaskPage) -> "Listing":
         """Append the next page."""

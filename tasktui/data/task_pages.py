@@ -9,6 +9,7 @@ from functools import partial
 from runner.db.transaction import Transaction, clock
 from runner.filter.fields import NEWEST, Sort, SortField
 from runner.filter.parse import Filter, parse_filter
+from runner.operations.names import filter_warnings
 from runner.operations.preview import bounded, matching_ids
 from runner.queries.counting import Count
 from runner.queries.registries import registry_entries
@@ -36,10 +37,12 @@ class Loaded:
 
     Args:
         newest: highest matching id at that time; None if the search would be slow.
+        unknown: a clause about each unknown queue and handler of the filter; empty if the page has tasks.
     """
 
     page: TaskPage
     newest: int | None
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +77,10 @@ async def load(tx: Transaction, task_filter: Filter, limit: int, sort: Sort) -> 
         limit: maximum number of tasks per page.
     """
     page = await read_page(tx, task_filter, None, limit, sort)
+    unknown = () if page.tasks else tuple(await filter_warnings(tx, task_filter, if_similar=False))
     if not indexed(task_filter):
-        return Loaded(page, None)
-    return Loaded(page, max((await find(tx, task_filter, 1)).ids, default=0))
+        return Loaded(page, None, unknown)
+    return Loaded(page, max((await find(tx, task_filter, 1)).ids, default=0), unknown)
 
 
 async def refresh(tx: Transaction, asked: tuple[int, ...], task_filter: Filter, newest: int | None) -> Refreshed:
@@ -221,8 +225,8 @@ class TaskPages:
     def update(self, snapshot: Loaded | More | Refreshed) -> None:
         """Update the list; only a load changes its order."""
         match snapshot:
-            case Loaded(page, newest):
-                self.listing, self.needs_load = self.listing.loaded(page), False
+            case Loaded(page, newest, unknown):
+                self.listing, self.needs_load = self.listing.loaded(page, unknown), False
                 self.stop_search()
                 self._newest = newest
             case More(page):

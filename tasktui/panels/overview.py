@@ -1,6 +1,6 @@
 """The panels of the overview: attention, figures and plots."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from statistics import median
@@ -95,19 +95,21 @@ class View:
 
     def last(self, name: str) -> int:
         """A count of the last full minute, over all queues; of this minute while no full one has data."""
+        if self.data.hides_queues:
+            return int(self.minutes(name)[-1])
         return sum(getattr(queue.minute, name) for queue in self.data.queues) or int(self.minutes(name)[-1])
+
+    def total(self, name: str) -> Count:
+        """The sum of a count over the listed queues: a lower bound if there may be other ones."""
+        counts = [getattr(queue, name) for queue in self.data.queues]
+        more = self.data.hides_queues or any(count.more for count in counts)
+        return Count(sum(count.number for count in counts), more)
 
     @property
     def time(self) -> Span:
         """The time of the plots."""
         end = self.data.last_minute(self.span[1]).replace(second=0, microsecond=0) + MINUTE
         return Span(end - self.span[1] * MINUTE, end, self.zone)
-
-
-def total(counts: Iterable[Count]) -> Count:
-    """The sum of counts."""
-    listed = list(counts)
-    return Count(sum(count.number for count in listed), any(count.more for count in listed))
 
 
 def attention(view: View, width: int, most: int) -> list[Row]:
@@ -172,7 +174,7 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
     data = view.data
     done, failed = view.minutes("succeeded"), view.minutes("failed")
     capacity, busy = (sum(getattr(runner, name) for runner in data.alive) for name in ("capacity", "running_tasks"))
-    ready, dead = total(queue.ready for queue in data.queues), total(queue.dead for queue in data.queues)
+    ready, dead = view.total("ready"), view.total("dead")
     oldest = max(
         (queue for queue in data.queues if queue.oldest is not None), key=lambda q: q.oldest or 0, default=None
     )
@@ -182,9 +184,10 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
     late = oldest is not None and any(queue.falls_behind for queue in data.queues)
     slots = " slots" if width >= 18 else ""
     change = sum(queue.arrived.number - queue.minute.finished for queue in data.queues)
-    in_and_out = ("▲" if change > 0 else "▼") + f" {abs(change):,} / min" if change else "steady"
+    in_and_out = f"  {'▲' if change > 0 else '▼'} {abs(change):,} / min" if change else "  steady"
+    in_and_out = "" if data.hides_queues or not ready.number else in_and_out
     return [
-        ("READY", [(str(ready), "bold strong"), (f"  {in_and_out}" if ready.number else "", "muted")]),
+        ("READY", [(str(ready), "bold strong"), (in_and_out, "muted")]),
         ("RUNNING", [(f"{busy:,}", "bold running"), (f"  of {capacity:,}{slots}", "muted")]),
         ("DONE / MIN", [(f"{view.last('succeeded'):,}", "bold strong"), *_compared(view.last("succeeded"), done)]),
         (

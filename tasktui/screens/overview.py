@@ -285,7 +285,7 @@ def _next_schedules(view: View, width: int) -> list[Row]:
 def _queues_rule(view: View, width: int, *, keeps_order: bool) -> Row:
     queues = view.data.queues
     paused = sum(queue.paused is not None for queue in queues)
-    figure: list[Part] = [(f"{len(queues)} queue{'' if len(queues) == 1 else 's'}", "muted")]
+    figure: list[Part] = [(Count(len(queues), view.data.hides_queues).of("queue"), "muted")]
     figure += [(f", {paused} paused", "paused")] if paused else []
     figure += [(HELD, "accent")] if keeps_order else []
     return rule([heading("QUEUES")], width, figure)

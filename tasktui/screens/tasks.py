@@ -18,6 +18,7 @@ from tasktui.data.task_list import TASK_HEADS, TITLES, Listing, columns_for, emp
 from tasktui.data.task_pages import MOST_NEWER, Loaded, TaskPages, matching
 from tasktui.messages import MatchesFound, Notice
 from tasktui.render.plot import gauge
+from tasktui.render.render import line
 from tasktui.render.rows import BLANK, Part, Row, fit, rule
 from tasktui.screens.selection import FilterBar, Selection, why_marked
 from tasktui.screens.task import PreviewPane
@@ -205,9 +206,9 @@ class TasksScreen(LiveScreen):
         self.filter_bar.draw(listing, self.pages.sort, width)
         self.query_one("#states", Canvas).draw([states(listing, width), BLANK] if width >= NORMAL else [])
         room = self.table.size.width or width
-        self.query_one("#newer", Canvas).draw(
-            [*newer(listing, room), *searched(listing, room, searching=self.pages.searching)]
-        )
+        below = [*newer(listing, room), *unknown_names(listing, room)]
+        below += searched(listing, room, searching=self.pages.searching)
+        self.query_one("#newer", Canvas).draw(below)
         self.preview.draw(self.table.cursor, self.session, self.size)
 
 
@@ -251,6 +252,13 @@ def newer(listing: Listing, width: int) -> list[Row]:
     more = "+" if listing.newer >= MOST_NEWER else ""
     text: list[Part] = [(f"+{listing.newer:,}{more} newer, ", "text"), ("r", "bold accent"), (" loads them", "muted")]
     return [rule(text, width)]
+
+
+def unknown_names(listing: Listing, width: int) -> list[Row]:
+    """A line below an empty list for each unknown queue and handler of the filter."""
+    if listing.ids:
+        return []
+    return [fit([("  ! ", "bold retrying"), (line(clause), "text")], width) for clause in listing.unknown]
 
 
 def searched(listing: Listing, width: int, *, searching: bool) -> list[Row]:

@@ -35,7 +35,7 @@ from runner.queries.overview import (
     read_overview,
 )
 from runner.queries.registries import Pause
-from runner.queries.reports import Flow, MinuteFlow
+from runner.queries.reports import OTHERS, Flow, MinuteFlow
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow
 from runner.settings import Settings
 from runner.store.heartbeat import LoopBlock
@@ -351,6 +351,18 @@ def test_an_open_breaker_names_its_reason_before_the_next_probe() -> None:
     view = View(overview, None, tuple(alerts_of(overview)), UTC, ("1 h", 60), True)
     _, row = overview_panels.attention(view, 80, 3)
     assert "opened 22m ago: 12 failures in 1m; next p…" in plain([row])
+
+
+def test_figures_of_more_queues_than_are_listed_are_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Flow(succeeded=1)
+    queues = [queue(name, ready=Count(3), dead=Count(2), oldest=1.0, minute=one) for name in ("a", "b")]
+    pulses = {name: [MinuteFlow(AT.replace(second=0) - timedelta(minutes=1), one)] for name in ("a", "b", OTHERS)}
+    view = View(overview_of(*queues, pulses=pulses), None, (), UTC, ("1 h", 60), False)
+    assert plain(overview_panels.figures(view, 160)[1:]).split()[0] == "6"
+    monkeypatch.setattr("runner.queries.overview.MOST_QUEUES", 2)
+    ready, _, done, _, dead, _ = plain(overview_panels.figures(view, 160)[1:]).split("│")
+    assert (ready.split(), dead.split()[0]) == (["6+"], "4+")
+    assert done.split()[0] == "3", "the statistics cover all queues"
 
 
 def test_what_nobody_takes_and_what_is_paused_is_told() -> None:

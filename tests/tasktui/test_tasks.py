@@ -16,7 +16,7 @@ from runner.queries.task_list.search import page
 from tasktui.data import task_pages
 from tasktui.screens import task
 from tests.store.rows import add_attempt, add_live, add_past, ahead
-from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Watch
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 
 async def remove(database: Database, id: int) -> None:
@@ -289,6 +289,21 @@ async def test_enter_opens_the_task_under_the_cursor(database: Database, watch: 
         await operator.press("down", "enter")
         await operator.sees("3 Task", f"{first}  h", "version 0")
         assert operator.screen.tasks()[0].id == first
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.slow)])
+async def test_an_unknown_queue_of_a_filter_is_named_with_a_similar_one(
+    database: Database, watch: Watch, size: tuple[int, int]
+) -> None:
+    await add_live(database, queue="payments")
+    async with watch("tasks", size, filter_text="queue:paymnts") as operator:
+        await operator.sees("0 tasks", "! queue paymnts has never been used, did you mean 'payments'")
+        await operator.press("slash")
+        await operator.type("queue:payments")
+        await operator.press("enter")
+        await operator.sees("1 task")
+        assert "never been used" not in operator.text
 
 
 @ON_ONE_DATABASE
