@@ -14,8 +14,10 @@ from runner.cli.options import DEFAULT_CONNECTION, Connection, refuse_empty
 from runner.engine.main import run_process
 from runner.engine.main import work as run
 from runner.errors import InvalidInput
+from runner.handlers.registry import Registry
 from runner.logs import JsonLine, set_up
-from runner.settings import DESCRIPTIONS
+from runner.policy.selection import select_handlers
+from runner.settings import DESCRIPTIONS, Settings
 
 log = logging.getLogger("runner")
 
@@ -85,6 +87,7 @@ def work(
     until_idle: bool = False,
     reload: bool = False,
     pdb: bool = False,
+    server: str | None = None,
     options: RunnerOptions = NO_OPTIONS,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
@@ -98,6 +101,7 @@ def work(
         until_idle: Exit when none of its tasks runs, is due, or waits for a retry.
         reload: Start again when a Python file below the current directory changes.
         pdb: Run the due tasks one at a time, and open the debugger where a handler fails.
+        server: The address of a runner serve to pull tasks from, in the place of a database.
         options: Settings of the runner.
         connection: The database.
     """
@@ -119,8 +123,21 @@ def work(
         return debug(settings, registry)
     set_up(settings.log_format, settings.log_level)
     try:
+        if server is not None:
+            return _work_for(server, settings, registry, until_idle)
         return run_process(run(settings, registry, until_idle=until_idle))
     finally:
         if why := release_stdout():
             log.warning("the last lines that handlers printed are lost: standard output: %s", why)
         log_queue.drain()
+
+
+def _work_for(server: str, settings: Settings, handlers: Registry, until_idle: bool) -> int:
+    """Run the tasks of a server."""
+    from runner.engine.serving.http_worker import HttpWorker  # most runners have a database
+    from runner.engine.serving.server_client import ServerClient
+
+    if settings.server_token is None:
+        raise InvalidInput(why="--server needs a token: set TASKTUI_SERVER_TOKEN to a secret of the server")
+    mine = select_handlers(handlers, settings.only, settings.without)
+    return HttpWorker(settings, mine, ServerClient(server, settings.server_token)).run(until_idle=until_idle)

@@ -43,6 +43,7 @@ from runner.settings.types import (
     Prefix,
     Receivers,
     Retention,
+    Secret,
     ServeTokens,
     Size,
     WebAddress,
@@ -177,6 +178,9 @@ class Settings(BaseSettings):
         default=(),
         description="tokens of HTTP executors: a name, a secret and the handlers whose tasks it may pull, such as "
         "node=SECRET@mail.send+sms.send",
+    )
+    server_token: Secret | None = Field(
+        default=None, description="secret of a token of serve_tokens, for runner work --server"
     )
     tasks_per_process: Count = Field(
         default=1_000, description="number of tasks after which a worker process ends and a new one takes its place"

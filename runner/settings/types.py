@@ -167,6 +167,7 @@ ReceiverText: TypeAlias = Annotated[str, AfterValidator(_receiver)]
 Receivers: TypeAlias = Annotated[
     tuple[ReceiverText, ...], BeforeValidator(_items), AfterValidator(require_different_names)
 ]
+Secret: TypeAlias = Annotated[str, AfterValidator(lambda text: Masked.of(text, "***"))]
 ServeTokens: TypeAlias = Annotated[
     tuple[Annotated[str, AfterValidator(_serve_token)], ...],
     BeforeValidator(_items),

@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import os
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +16,7 @@ import sqlalchemy as sa
 
 from runner.engine.runner import Engine
 from runner.engine.serving.http_server import MOST_BYTES, ServeAddress
+from runner.engine.serving.server_client import ServerClient, ServerUnreachable
 from runner.engine.serving.service import Service
 from runner.errors import InvalidInput, InvalidSettings
 from runner.model.task import State
@@ -21,6 +25,8 @@ from runner.operations.terminate import terminate
 from runner.settings import Settings
 from runner.urls import parse_url
 from tests.engine.harness import QUICK, Harness, at_work, until
+
+FOLDER = Path(__file__).parents[2]
 
 SECRET, OTHER = "correct-horse-battery", "another-horse-battery"
 TOKENS = (f"node={SECRET}@mail.send+sms.send", f"other={OTHER}@page.load")
@@ -228,6 +234,61 @@ async def test_requests_that_are_not_part_of_the_protocol_are_refused(harness: H
             writer.close()
         unknown = await client.settle({"id": 77, "fence": 1})
         assert unknown["status"] == "refused"
+
+
+async def test_a_handler_stores_progress_lines_and_checkpoints(harness: Harness) -> None:
+    id = await harness.submit("mail.send")
+    tables = harness.database.tables
+    async with served(harness) as (_, client):
+        (task,) = await client.pull()
+        key = {"id": id, "fence": task["fence"]}
+        assert (await client.post("checkpoint", **key, state={"page": 7}))["lost"] == []
+        assert (await client.post("progress", progress=[key | {"done": 1, "total": 4}]))["lost"] == []
+        assert (await client.post("log", lines=[key | {"level": 30, "text": "slow relay"}]))["lost"] == []
+
+        async def is_stored() -> bool:
+            return [await harness.count(table) for table in (tables.progress, tables.log)] == [1, 1]
+
+        await until(is_stored)
+        await client.settle(task, "retry", delay=0)
+        (again,) = await client.pull()
+        assert (again["attempt"], again["checkpoint"]) == (2, {"page": 7})
+        assert (await client.post("checkpoint", **key, state={"page": 8}))["lost"] == [key]
+
+
+async def test_runner_work_runs_the_tasks_of_a_server(harness: Harness) -> None:
+    added = await harness.submit("far.add", {"a": 1, "b": 2})
+    noted, failed = await harness.submit("far.notes"), await harness.submit("far.fail", max_attempts=1)
+    token = f"far={SECRET}@far.add+far.notes+far.fail"
+    async with served(harness, serve_tokens=(token,)) as (_, client):
+        command = [sys.executable, "-m", "runner", "work", "-H", "tests.engine.external_handlers", "--until-idle"]
+        command += ["--server", f"http://127.0.0.1:{client.port}", "--only", "far.add,far.notes,far.fail"]
+        environment = os.environ | {"TASKTUI_SERVER_TOKEN": SECRET, "PYTHONPATH": str(FOLDER)}
+        worker = await asyncio.create_subprocess_exec(*command, env=environment, cwd=FOLDER)
+        await harness.wait_for(added, noted, failed)
+        assert await worker.wait() == 0
+    rows = [await harness.row(id) for id in (added, noted, failed)]
+    assert [row.state for row in rows] == [State.SUCCEEDED, State.SUCCEEDED, State.DEAD]
+    assert json.dumps(rows[1].result).strip('"') == "7"
+    (attempt,) = await harness.attempts(failed)
+    assert (attempt.error_type, attempt.message) == ("ValueError", "no luck")
+    assert "external_handlers.py" in attempt.traceback
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"), [("http://example.org", "in the clear"), ("ftp://example.org", "no address such as")]
+)
+def test_an_executor_refuses_an_address_that_is_not_safe(url: str, problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem):
+        ServerClient(url, SECRET)
+
+
+def test_an_executor_names_a_server_that_is_away() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(ServerUnreachable, match=rf"no answer from {url}: ConnectionRefusedError"):
+        ServerClient(url, SECRET).post("pull", {})
 
 
 def test_a_server_needs_tls_beyond_loopback() -> None:

@@ -116,7 +116,7 @@ class ExternalExecutors:
                 await asyncio.sleep(wait)
                 continue
             back_off = BackOff()
-            log.info("executor %s connected", spec)
+            log.log(_level(spec), "executor %s connected", spec)
             why = one_line(await lost)
             self._resize(name, 0)
             log.error("executor %s is lost: %s; its tasks are handed back and wait", spec, why)
@@ -135,9 +135,14 @@ class ExternalExecutors:
         slots = self._in_flight.external[name]
         if size == slots.size or (size and name not in self._open):
             return
-        log.info("executor %s has %s", name, count_noun(size, "slot"))
+        log.log(_level(self._specs[name]), "executor %s has %s", name, count_noun(size, "slot"))
         slots.size, self._is_stored = size, False
         self._events.publish(RoomFreed())
+
+
+def _level(spec: ExecutorSpec) -> int:
+    """The level of lines about a connection: the slots of executors that pull change with each task."""
+    return logging.DEBUG if spec.engine == "http" else logging.INFO
 
 
 def _make(spec: ExecutorSpec) -> ExternalExecutor:

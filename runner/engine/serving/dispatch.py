@@ -2,6 +2,7 @@
 
 import asyncio
 import heapq
+import json
 import logging
 import time
 from collections import Counter, OrderedDict
@@ -15,10 +16,14 @@ from runner.engine.processes.messages import ProcessEnd
 from runner.engine.serving.ending import end_call
 from runner.engine.serving.protocol import (
     AttemptKey,
+    CheckpointRequest,
     Ending,
     EndingReply,
     LeaseReply,
     LeaseRequest,
+    LogRequest,
+    NoteReply,
+    ProgressRequest,
     PulledTask,
     PullReply,
     PullRequest,
@@ -172,6 +177,35 @@ class Dispatch:
             if call.is_stopped:
                 stop.append(StopRequest(id=attempt.id, fence=attempt.fence, terminated=call.is_terminated))
         return LeaseReply(stop=stop, lost=lost)
+
+    def note_progress(self, token: ServeToken, request: ProgressRequest) -> NoteReply:
+        """Store the progress of attempts."""
+        session, lost = self._session(token, request.executor), []
+        for each in request.progress:
+            if (call := session.held.get((each.id, each.fence))) is None:
+                lost.append(AttemptKey(id=each.id, fence=each.fence))
+            else:
+                call.message("progress", each.done, each.total, each.unit)
+        return NoteReply(lost=lost)
+
+    def note_lines(self, token: ServeToken, request: LogRequest) -> NoteReply:
+        """Add lines to the logs of attempts."""
+        session, lost = self._session(token, request.executor), []
+        for each in request.lines:
+            if (call := session.held.get((each.id, each.fence))) is None:
+                lost.append(AttemptKey(id=each.id, fence=each.fence))
+            else:
+                call.message("line", each.level, each.text)
+        return NoteReply(lost=lost)
+
+    async def checkpoint(self, token: ServeToken, request: CheckpointRequest) -> NoteReply:
+        """Store a checkpoint; an error of the runner is raised."""
+        key = request.id, request.fence
+        if (call := self._session(token, request.executor).held.get(key)) is not None:
+            with suppress(asyncio.CancelledError):  # the attempt has ended
+                await call.ask("save", json.dumps(request.state))
+                return NoteReply(lost=[])
+        return NoteReply(lost=[AttemptKey(id=request.id, fence=request.fence)])
 
     def drain(self) -> None:
         """Give no more tasks to executors, and return the waiting ones."""

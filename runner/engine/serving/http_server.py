@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import hmac
-import ipaddress
 import logging
 import socket
 import ssl
@@ -22,13 +21,17 @@ from starlette.routing import Route
 
 from runner.engine.serving.dispatch import Dispatch
 from runner.engine.serving.protocol import (
+    CheckpointRequest,
     LeaseRequest,
+    LogRequest,
     Problem,
+    ProgressRequest,
     PullRequest,
     SettleRequest,
     WireMessage,
 )
-from runner.errors import InvalidInput
+from runner.engine.serving.server_client import is_loopback
+from runner.errors import InvalidCheckpoint, InvalidInput, StoreError
 from runner.settings.serve_tokens import ServeToken
 from runner.text.sanitize import one_line
 
@@ -78,7 +81,7 @@ class ServeAddress(NamedTuple):
         if (self.certificate is None) != (self.key is None):
             raise InvalidInput(why="--certificate and --key need each other")
         if self.certificate is None or self.key is None:
-            if not _is_loopback(self.host):
+            if not is_loopback(self.host):
                 why = f"{self.host} is not a loopback address, and tokens need TLS there: add --certificate and --key"
                 raise InvalidInput(why=why)
             return
@@ -106,13 +109,6 @@ class ServeAddress(NamedTuple):
         return listening
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 class HttpServer:
     """Serves one dispatch.
 
@@ -128,6 +124,9 @@ class HttpServer:
                 Route("/v1/pull", self._pull, methods=["POST"]),
                 Route("/v1/settle", self._settle, methods=["POST"]),
                 Route("/v1/heartbeat", self._heartbeat, methods=["POST"]),
+                Route("/v1/progress", self._progress, methods=["POST"]),
+                Route("/v1/checkpoint", self._checkpoint, methods=["POST"]),
+                Route("/v1/log", self._log, methods=["POST"]),
             ],
             exception_handlers={Refused: _refuse, 404: _unknown, 405: _unknown, 500: _fault},
         )
@@ -140,6 +139,7 @@ class HttpServer:
             InvalidInput: the address cannot be used.
         """
         listening = address.listen()
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its lines about the start repeat ours
         config = uvicorn.Config(
             self.app,
             log_config=None,
@@ -186,6 +186,23 @@ class HttpServer:
     async def _heartbeat(self, request: Request) -> Response:
         token = self._authorize(request)
         return _answer(self._dispatch.heartbeat(token, await _read(request, LeaseRequest)))
+
+    async def _progress(self, request: Request) -> Response:
+        token = self._authorize(request)
+        return _answer(self._dispatch.note_progress(token, await _read(request, ProgressRequest)))
+
+    async def _log(self, request: Request) -> Response:
+        token = self._authorize(request)
+        return _answer(self._dispatch.note_lines(token, await _read(request, LogRequest)))
+
+    async def _checkpoint(self, request: Request) -> Response:
+        token = self._authorize(request)
+        try:
+            return _answer(await self._dispatch.checkpoint(token, await _read(request, CheckpointRequest)))
+        except InvalidCheckpoint as error:
+            raise Refused(422, str(error)) from None
+        except StoreError as error:
+            raise Refused(503, one_line(str(error))) from None
 
     def _authorize(self, request: Request) -> ServeToken:
         """Return the token of a request. The comparison takes the same time for each secret."""

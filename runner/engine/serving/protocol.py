@@ -13,6 +13,7 @@ LONGEST_WAIT = 60.0
 Id: TypeAlias = Annotated[int, Field(ge=1, lt=1 << 63)]
 ExecutorName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,100}$")]
 Reason: TypeAlias = Annotated[str, Field(max_length=16_384)]
+Amount: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, le=315_360_000, allow_inf_nan=False)]
 
 
@@ -89,7 +90,7 @@ class RetryLater(AttemptKey):
 class Die(AttemptKey):
     """The attempt failed, and no other one follows."""
 
-    outcome: Literal["dead"]
+    outcome: Literal["die"]
     why: Reason = ""
     error: ExecutorError | None = None
 
@@ -162,6 +163,48 @@ class LeaseReply(WireMessage):
 
     stop: Annotated[list[StopRequest], Field(description="end their handlers, then settle them")]
     lost: Annotated[list[AttemptKey], Field(description="end their handlers: a settle would be refused")]
+
+
+class ProgressNote(AttemptKey):
+    """The progress of an attempt."""
+
+    done: Amount
+    total: Amount | None = None
+    unit: Annotated[str, Field(max_length=40)] = ""
+
+
+class ProgressRequest(WireMessage):
+    """Report progress."""
+
+    executor: ExecutorName
+    progress: Annotated[list[ProgressNote], Field(min_length=1, max_length=MOST_TASKS)]
+
+
+class LineNote(AttemptKey):
+    """A line of the log of an attempt."""
+
+    level: Annotated[int, Field(ge=0, le=50, description="10 debug, 20 info, 30 warning, 40 error, 50 critical")] = 20
+    text: Reason
+
+
+class LogRequest(WireMessage):
+    """Add lines to the logs of attempts."""
+
+    executor: ExecutorName
+    lines: Annotated[list[LineNote], Field(min_length=1, max_length=MOST_TASKS)]
+
+
+class CheckpointRequest(AttemptKey):
+    """Store a checkpoint: the next attempt receives its state."""
+
+    executor: ExecutorName
+    state: JsonValue
+
+
+class NoteReply(WireMessage):
+    """The answer to progress, lines or a checkpoint."""
+
+    lost: Annotated[list[AttemptKey], Field(description="attempts that the executor has lost: nothing was stored")]
 
 
 class Problem(WireMessage):

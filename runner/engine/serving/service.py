@@ -11,6 +11,7 @@ from runner.engine.runner import Engine
 from runner.engine.serving.dispatch import Dispatch
 from runner.engine.serving.http_server import HttpServer, ServeAddress
 from runner.errors import InvalidSettings
+from runner.handlers.context import Context
 from runner.handlers.registry import Handler
 from runner.settings import Settings
 from runner.settings.serve_tokens import parse_serve_token
@@ -28,8 +29,8 @@ class RemoteHandler(Handler):
         self.external = name
 
 
-def _run_by_executors(**payload: Any) -> None:
-    raise NotImplementedError(f"an HTTP executor runs it, with {len(payload)} arguments")
+def _run_by_executors(ctx: Context, **payload: Any) -> None:
+    raise NotImplementedError(f"an HTTP executor runs task {ctx.id}, with {len(payload)} arguments")
 
 
 class Service:

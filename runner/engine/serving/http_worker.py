@@ -1,0 +1,296 @@
+"""HttpWorker: the Python executor that pulls tasks from a server and runs them in threads."""
+
+import json
+import logging
+import pickle
+import queue
+import re
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from runner.engine.external.call import CallLimits, ExternalCall
+from runner.engine.external.call_site import call_site
+from runner.engine.processes.messages import ProcessCall, read_message
+from runner.engine.serving.server_client import ServerClient, ServerRefused
+from runner.handlers.registry import REGISTRY, Handler
+from runner.model.duration import parse_duration
+from runner.model.outcome import Cancelled, Dead, Done, Failure, Interrupted, Outage, Outcome, Release, Retry, Snooze
+from runner.model.task import Claimed
+from runner.settings import Settings
+from runner.stop_signals import stop_signals
+from runner.text.sanitize import count_noun, one_line
+
+log = logging.getLogger("runner")
+
+PULL_WAIT = 20.0
+"""Seconds for which a pull waits for a task."""
+
+BATCH = 500
+"""Maximum number of outcomes in one request."""
+
+LONGEST_PAUSE = 15.0
+"""Maximum seconds between two tries to reach the server."""
+
+LEVELS = 50
+"""The highest level of a log line."""
+
+Ending = dict[str, Any]
+
+
+class HttpWorker:
+    """Pulls tasks, runs their handlers, and settles them, until a signal.
+
+    Args:
+        handlers: the handlers, by name.
+        client: the connection to the server.
+    """
+
+    def __init__(self, settings: Settings, handlers: Mapping[str, Handler], client: ServerClient) -> None:
+        self._handlers, self._client, self._slots = handlers, client, settings.threads
+        self._limits, self._interruptions = CallLimits.of(settings), settings.max_interruptions
+        self._drain = settings.drain_timeout.total_seconds()
+        self.name = f"{re.sub('[^A-Za-z0-9_.-]', '-', socket.gethostname())[:60]}-{secrets.token_hex(6)}"
+        self._lease, self._beat = settings.lease_timeout.total_seconds(), 1.0
+        self._running: dict[int, tuple[int, int]] = {}
+        """The task id and the fence of each running call, by number."""
+        self._asked: set[int] = set()
+        """The numbers of the calls that the server has asked to end."""
+        self._changed = threading.Condition()
+        self._endings: queue.SimpleQueue[Ending | tuple[str, Ending] | None] = queue.SimpleQueue()
+        """The outcomes, and the notes of handlers with the path of their request."""
+        self._stop, self._done = threading.Event(), threading.Event()
+
+    def run(self, *, until_idle: bool = False) -> int:
+        """Work until a signal; return the exit code.
+
+        Args:
+            until_idle: end when the server has no task now and none runs.
+
+        Raises:
+            ServerRefused: the server does not accept this executor.
+        """
+        settling = threading.Thread(target=self._settle_all, name="runner-settle", daemon=True)
+        beating = threading.Thread(target=self._beat_all, name="runner-heartbeat", daemon=True)
+        settling.start()
+        beating.start()
+        with _signals(self._stop), ThreadPoolExecutor(self._slots, thread_name_prefix="runner-task") as pool:
+            try:
+                self._pull_all(pool, until_idle)
+            finally:
+                self._post("pull", {"handlers": sorted(self._handlers), "free": 0, "wait": 0})  # its slots are gone
+                clean = self._finish()
+                self._endings.put(None)
+                settling.join(self._lease)
+                self._done.set()
+        return 0 if clean and not settling.is_alive() else 1
+
+    def _pull_all(self, pool: ThreadPoolExecutor, until_idle: bool) -> None:
+        pause, is_known = 0.5, False
+        while not self._stop.is_set():
+            with self._changed:
+                self._changed.wait_for(lambda: len(self._running) < self._slots or self._stop.is_set(), PULL_WAIT)
+                free = self._slots - len(self._running)
+            if free <= 0 or self._stop.is_set():
+                continue
+            wait = min(PULL_WAIT, 1.0) if until_idle else PULL_WAIT
+            try:
+                reply = self._client.post("pull", self._body(handlers=sorted(self._handlers), free=free, wait=wait))
+            except OSError as error:
+                log.warning("%s; trying again in %.1f s", one_line(str(error)), pause)
+                self._stop.wait(pause)
+                pause = min(LONGEST_PAUSE, 2 * pause)
+                continue
+            pause, self._lease, self._beat = 0.5, reply["lease"], reply["heartbeat"]
+            if not is_known:
+                is_known = True
+                names = count_noun(len(self._handlers), "handler")
+                log.info("executor %s pulls from %s with %s", self.name, self._client.url, names)
+            for task in reply["tasks"]:
+                number = secrets.randbits(62)
+                with self._changed:
+                    self._running[number] = task["id"], task["fence"]
+                pool.submit(self._run, number, task)
+            if reply["draining"]:
+                self._stop.wait(1.0)
+            if until_idle and not reply["tasks"] and not self._running:
+                return
+
+    def _finish(self) -> bool:
+        """Wait for the running handlers; False if some do not end within the drain timeout."""
+        with self._changed:
+            if self._running:
+                log.info("draining: %s running", count_noun(len(self._running), "task"))
+            if self._changed.wait_for(lambda: not self._running, self._drain):
+                return True
+            for number in self._running:
+                call_site().deliver(number, pickle.dumps(("stop", False)))
+            return self._changed.wait_for(lambda: not self._running, 1.0)
+
+    def _run(self, number: int, task: Mapping[str, Any]) -> None:
+        """Run one task in this thread."""
+        try:
+            handler = self._handlers[task["handler"]]
+            texts = json.dumps(task["payload"]), json.dumps(task["headers"]) if task["headers"] else None
+            state = None if task["checkpoint"] is None else json.dumps(task["checkpoint"])
+            names = task["id"], task["queue"], task["handler"], task["key"], texts[0], task["priority"], None
+            counts = task["attempt"], task["max_attempts"], task["fence"], task["timeout"], 0
+            claimed = Claimed(*names, *counts, headers=texts[1])
+            places = handler.function.__module__, state, task["timeout"], self._interruptions, None
+            call = ProcessCall(number, None, claimed, *places)
+            data = ExternalCall.of(call, self._limits, REGISTRY.prepare).dumps()
+            key = {"id": task["id"], "fence": task["fence"]}
+            end = call_site().run(data, lambda message: self._note(number, key, message))
+            kind, value, *_ = read_message(end)
+            outcome = value.outcome if kind == "end" else Retry(failure=Failure("ProcessNotStarted", str(value)))
+        except BaseException as error:  # a bug here must not leave the task to its lease
+            log.exception("task %s (%s) could not be executed", task["id"], one_line(str(task["handler"])))
+            outcome = Retry(failure=Failure(type(error).__name__, str(error)))
+        self._endings.put({"number": number, "id": task["id"], "fence": task["fence"]} | self._ending(number, outcome))
+
+    def _ending(self, number: int, outcome: Outcome) -> Ending:
+        ending: Ending = {"outcome": "release", "why": "its executor stopped before the task ended"}
+        match outcome:
+            case Done():
+                result = None if outcome.result is None else json.loads(outcome.result)
+                ending = {"outcome": "succeed", "result": result}
+            case Retry():
+                delay = None if outcome.delay is None else parse_duration(outcome.delay).total_seconds()
+                ending = {"outcome": "retry", "delay": delay, "why": outcome.why[:16_384]} | _error(outcome.failure)
+            case Dead():
+                ending = {"outcome": "die", "why": outcome.why[:16_384]} | _error(outcome.failure)
+            case Snooze():
+                delay = parse_duration(outcome.delay).total_seconds()
+                ending = {"outcome": "snooze", "delay": delay, "why": outcome.why[:16_384]}
+            case Cancelled() | Interrupted() if number in self._asked:
+                ending = {"outcome": "stopped"}
+            case Outage():
+                ending = {"outcome": "release", "why": outcome.failure.reason[:16_384]}
+            case Release():
+                ending = {"outcome": "release", "why": outcome.why[:16_384]}
+        return ending
+
+    def _note(self, number: int, key: Mapping[str, int], message: bytes) -> None:
+        """Take a message of a handler for the server; a checkpoint waits for its reply in a thread."""
+        kind, *values = pickle.loads(message)  # noqa: S301 - from this process
+        if kind == "progress":
+            done, total, unit = values
+            self._endings.put(("progress", {"progress": [{**key, "done": done, "total": total, "unit": unit}]}))
+        elif kind == "line":
+            level, text = values
+            line = {**key, "level": max(0, min(LEVELS, level)), "text": text[:16_384]}
+            self._endings.put(("log", {"lines": [line]}))
+        elif kind == "keep":
+            self._endings.put(("checkpoint", {**key, "state": json.loads(values[0])}))
+        elif kind == "save":
+            threading.Thread(target=self._save, args=(number, key, *values), daemon=True).start()
+        elif kind == "parents":
+            error = RuntimeError("ctx.batch.results() needs a runner with a database")
+            call_site().deliver(number, pickle.dumps(("reply", values[0], None, error)))
+
+    def _save(self, number: int, key: Mapping[str, int], request: int, state: str) -> None:
+        error = None
+        try:
+            self._client.post("checkpoint", self._body(**key, state=json.loads(state)))
+        except (OSError, ServerRefused) as failure:
+            error = RuntimeError(f"the checkpoint was not stored: {failure}")
+        call_site().deliver(number, pickle.dumps(("reply", request, None, error)))
+
+    def _post(self, path: str, values: Ending) -> None:
+        """Send a message that changes no outcome; without the server it is lost, and the handler goes on."""
+        try:
+            self._client.post(path, self._body(**values))
+        except (OSError, ServerRefused) as error:
+            log.warning("%s is lost: %s", path, one_line(str(error)))
+
+    def _settle_all(self) -> None:
+        """Send the notes and the outcomes in their order, outcomes in batches, until None."""
+        while (item := self._endings.get()) is not None:
+            batch: list[Ending] = []
+            with suppress(queue.Empty):
+                while isinstance(item, dict) and len(batch) < BATCH:
+                    batch.append(item)
+                    item = self._endings.get_nowait()
+            if batch:
+                self._settle(batch)
+            if item is None:
+                return
+            if isinstance(item, tuple):
+                self._post(*item)
+            elif item is not batch[-1]:
+                self._settle([item])
+
+    def _settle(self, batch: list[Ending]) -> None:
+        """Settle a batch; again while the server is away, until its leases have run out."""
+        numbers, pause, end = [ending.pop("number") for ending in batch], 0.1, time.monotonic() + 4 * self._lease
+        left = batch
+        while left and time.monotonic() < end:
+            try:
+                replies = self._client.post("settle", self._body(endings=left))["endings"]
+            except OSError as error:
+                log.warning("%s; settling again in %.1f s", one_line(str(error)), pause)
+                time.sleep(pause)
+                pause = min(LONGEST_PAUSE, 2 * pause)
+                continue
+            except ServerRefused as error:
+                log.error("%s is not settled: %s", count_noun(len(left), "outcome"), one_line(str(error)))
+                break
+            for reply in replies:
+                if reply["status"] == "refused":
+                    log.warning("task %d: %s", reply["id"], one_line(reply["why"]))
+            left = [ending for ending, reply in zip(left, replies, strict=True) if reply["status"] == "pending"]
+        with self._changed:
+            for number in numbers:
+                self._running.pop(number, None)
+                self._asked.discard(number)
+            self._changed.notify_all()
+
+    def _beat_all(self) -> None:
+        while not self._done.wait(self._beat):
+            running = {key: number for number, key in list(self._running.items())}
+            if not running:
+                continue
+            try:
+                tasks = [{"id": id, "fence": fence} for id, fence in running]
+                reply = self._client.post("heartbeat", self._body(tasks=tasks))
+            except (OSError, ServerRefused) as error:
+                log.warning("no heartbeat: %s", one_line(str(error)))
+                continue
+            for task in [*reply["stop"], *reply["lost"]]:
+                number = running[task["id"], task["fence"]]
+                if number not in self._asked:
+                    self._asked.add(number)
+                    call_site().deliver(number, pickle.dumps(("stop", task.get("terminated", True))))
+
+    def _body(self, **values: Any) -> dict[str, Any]:
+        return {"executor": self.name, **values}
+
+
+def _error(failure: Failure | None) -> Ending:
+    if failure is None:
+        return {}
+    kind = re.sub(r"[^A-Za-z0-9_.$]", "_", failure.type)[:200]
+    return {"error": {"type": kind, "message": failure.message[:65_536], "traceback": failure.traceback[-65_536:]}}
+
+
+@contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """Stop on a signal inside the block; a second one ends the process."""
+
+    def receive(number: int, _: object) -> None:
+        if stop.is_set():
+            raise SystemExit(128 + number)
+        stop.set()
+
+    before = {number: signal.signal(number, receive) for number in stop_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
