@@ -291,9 +291,6 @@ async def test_a_full_batch_reads_as_much_per_task_as_a_small_one(watched: tuple
 @pytest.mark.both_databases
 async def test_a_fresh_claim_reads_no_retried_tasks(watched: tuple[Database, Watch], due: int) -> None:
     database, looking = watched
-    runner = await Runner.enter(database)
-    order = FreshOrder()
-    runner.who, runner.lanes.order = runner.who._replace(order=order), order
     n = sa.select(sa.literal_column("1").label("i")).cte("n", recursive=True)
     n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < due))
     values: list[Any] = [sa.literal("work"), db_later(db_now(), -DAY), sa.literal_column("1")]
@@ -301,6 +298,8 @@ async def test_a_fresh_claim_reads_no_retried_tasks(watched: tuple[Database, Wat
     task = database.tables.task
     await change(database, sa.insert(task).from_select(["handler", "run_at", "attempt"], retried))
     fresh = {await add_live(database, "work") for _ in range(20)}
+    runner, order = await Runner.enter(database), FreshOrder()
+    runner.who, runner.lanes.order = runner.who._replace(order=order), order
     async with looking.seeing() as cost:
         claimed = await runner.claim(20)
     assert {claim.id for claim in claimed} == fresh
