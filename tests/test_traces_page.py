@@ -61,7 +61,7 @@ def test_the_recipe_for_structlog_binds_the_task(folder: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("module", ["telemetry", "errors"])
+@pytest.mark.parametrize("module", ["telemetry", pytest.param("errors", marks=pytest.mark.slow)])
 def test_one_line_switches_an_integration_on(folder: Path, module: str) -> None:
     program = f"import {module}; from runner.handlers.hooks import LIFE_CYCLE as registered; "
     assert run(folder, f"{program}print(len(registered.of('around_execute')))") == "1\n"

@@ -23,7 +23,7 @@ def call(url: str, *words: object) -> str:
 
 
 @on_sqlite
-@pytest.mark.parametrize("words", [("--key", "5 €"), ("--tag", "5 €")])
+@pytest.mark.parametrize("words", [("--key", "5 €"), pytest.param(("--tag", "5 €"), marks=pytest.mark.slow)])
 def test_arguments_are_utf8_and_json_keeps_each_character(store: Store, words: tuple[str, str]) -> None:
     call(store.url, "submit", "a.b", '{"price": "5 €"}', *words)
     (task,) = store.tasks()

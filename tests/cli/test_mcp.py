@@ -192,6 +192,7 @@ def test_the_end_of_standard_input_ends_the_server(migrated_url: str) -> None:
     assert all(line.startswith("{") for line in done.stdout.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.one_database
 def test_an_interrupt_ends_the_server_while_it_waits(migrated_url: str) -> None:
     environment = {**os.environ, "TASKTUI_URL": migrated_url}

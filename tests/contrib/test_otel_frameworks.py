@@ -32,7 +32,7 @@ def traces() -> Iterator[Traces]:
 
 @on_postgresql
 @pytest.mark.both_databases
-@pytest.mark.parametrize("kind", ["async", "plain"])
+@pytest.mark.parametrize("kind", ["async", pytest.param("plain", marks=pytest.mark.slow)])
 async def test_fastapi(harness: Harness, migrated_url: str, traces: Traces, kind: str) -> None:
     url = migrated_url.partition("?")[0]
     work: Any
@@ -126,6 +126,7 @@ print(json.dumps([json.loads(span.to_json()) for span in exporter.get_finished_s
 
 
 @on_postgresql
+@pytest.mark.slow
 @pytest.mark.both_databases
 def test_django(migrated_url: str) -> None:
     program = [sys.executable, "-c", DJANGO, migrated_url]

@@ -46,7 +46,7 @@ def lines() -> Iterator[Seen]:
     logger.removeHandler(seen)
 
 
-@pytest.mark.parametrize("kind", ["async", "plain", "middleware", "process"])
+@pytest.mark.parametrize("kind", ["async", "plain", "middleware", pytest.param("process", marks=pytest.mark.slow)])
 async def test_each_hook_and_log_line_sees_the_values_of_its_attempt(harness: Harness, kind: str, lines: Seen) -> None:
     together, all_async = threading.Barrier(TASKS), asyncio.Barrier(TASKS)
     hooks: dict[int, set[int | None]] = {}

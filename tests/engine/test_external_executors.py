@@ -109,6 +109,7 @@ async def test_failures_outcomes_notes_and_timeouts_come_back(far: Harness) -> N
     assert [line.line for line in lines] == ["attempt 1 here", "attempt 2 here"]
 
 
+@pytest.mark.slow
 async def test_a_terminate_reaches_the_handler(far: Harness) -> None:
     ids = [await far.submit("far.wait"), await far.submit("far.loop")]
     async with far.running(executors=[POOL]):
