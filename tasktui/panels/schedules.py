@@ -188,13 +188,23 @@ def sentence(board: ScheduleBoard, row: ScheduleRow, zone: tzinfo) -> Row:
         head = f"  The run of {tick} has not started, {formatting.age(late)} late: "
         return [(head, "bold strong"), (_reason(row, waits, board.at, zone), "text")]
     when = f"Next {formatting.distance(row.upcoming[0], board.at)}." if row.upcoming else "Next after its run."
-    failed = sum(run.failed for run in row.runs)
-    past = f" {failed} of the last {len(row.runs)} runs failed." if failed else ""
     edited = f" An operator edited {', '.join(row.edited)}." if row.edited else ""
-    return [
-        (f"  {when}", "bold strong"),
-        (f"{past or (' All recent runs succeeded.' if row.runs else '')}{edited}", "text"),
-    ]
+    return [(f"  {when}", "bold strong"), (f"{_past(row.runs)}{edited}", "text")]
+
+
+def _past(runs: Sequence[ScheduleRun]) -> str:
+    """The results of the last ticks, and why some of them had no run."""
+    last = f"of the last {len(runs)} ticks"
+    longest = max((run.task.duration or 0.0 for run in runs if run.task is not None), default=0.0)
+    took = f" (the longest took {formatting.duration(longest)})" if longest else ""
+    counts = (
+        (sum(run.outcome == TickOutcome.SKIPPED for run in runs), f"skipped: the run before was not finished{took}"),
+        (sum(run.outcome == TickOutcome.MISSED for run in runs), "missed: no runner was up"),
+        (sum(run.failed for run in runs), "failed"),
+        (sum(run.task is not None and run.task.shown is Shown.CANCELLED for run in runs), "cancelled"),
+    )
+    text = "".join(f" {number} {last} {result}." for number, result in counts if number)
+    return text or (" All recent runs succeeded." if runs else "")
 
 
 def _reason(row: ScheduleRow, waits: Sequence[ScheduleRun], at: datetime, zone: tzinfo) -> str:

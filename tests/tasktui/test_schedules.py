@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -13,6 +14,7 @@ from runner.db.types import db_later, db_now
 from runner.handlers.parameters import stored_signatures
 from runner.handlers.registry import Handler, Options
 from runner.model.schedule import ScheduleSpec
+from runner.model.task import Shown
 from runner.operations.results import Actor
 from runner.operations.schedule import add_schedule
 from runner.queries.schedules import ScheduleRow, schedules
@@ -21,7 +23,8 @@ from runner.store.schedules.tick import tick
 from tasktui.actions.action import Confirmation
 from tasktui.actions.as_command import new_schedule_words
 from tasktui.actions.schedule import rule_rows
-from tasktui.data.schedules import planned
+from tasktui.data.schedules import planned, read_board
+from tasktui.panels.schedules import sentence
 from tests.store.table import change
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 from tests.tasktui.test_actions import audited, confirm
@@ -80,6 +83,24 @@ async def test_a_run_that_waits_for_another_one_is_late_and_says_why(database: D
         await operator.sees("1 late", "has not started", "and runs do not overlap", "◇ waits")
     async with watch("schedules", (80, 24)) as operator:
         await operator.sees("1 late", "has not started")
+
+
+@ON_ONE_DATABASE
+async def test_skipped_ticks_are_named_with_their_reason(database: Database) -> None:
+    await add(database)
+    for _ in range(4):
+        await make_due(database, 1)
+        await database.write(tick)
+    board = await database.read(read_board, None)
+    (schedule,) = board.rows
+    runs = [replace(run, task=run.task and replace(run.task, attempt=1, shown=Shown.RUNNING)) for run in schedule.runs]
+    schedule = replace(schedule, runs=tuple(runs))
+    text = "".join(text for text, _ in sentence(board, schedule, UTC))
+    assert text.endswith(". 3 of the last 4 ticks skipped: the run before was not finished.")
+    missed = replace(schedule, runs=tuple(replace(run, outcome="missed") for run in runs))
+    assert "4 of the last 4 ticks missed: no runner was up." in "".join(
+        text for text, _ in sentence(board, missed, UTC)
+    )
 
 
 async def test_a_schedule_is_paused_edited_run_deleted_and_each_is_undone(database: Database, watch: Watch) -> None:
