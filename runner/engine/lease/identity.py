@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from runner.engine.slots import InFlight
@@ -53,8 +54,9 @@ def _handlers_of(executor: str, handlers: Mapping[str, Handler]) -> list[str]:
     return [name for name, handler in handlers.items() if handler.external == executor]
 
 
+@cache
 def release() -> str:
-    """The version of this program."""
+    """The version of this program. It is read from a file, and each external call names it."""
     try:
         return version("tasktui")
     except PackageNotFoundError:

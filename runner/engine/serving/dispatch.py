@@ -324,8 +324,11 @@ class Dispatch:
 
     def _hand_back(self, before: float, why: str) -> None:
         for waiting in self._waiting.values():
-            for call in [call for _, call in waiting if call.received_at < before]:
-                self.forget(call)
+            old = [call for _, call in waiting if call.received_at < before]
+            waiting[:] = [entry for entry in waiting if entry[1].received_at >= before]
+            heapq.heapify(waiting)
+            for call in old:
+                call.close()
                 call.finish(Release(why))
 
 
