@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from runner.alerts.deliver import check, deliver
-from runner.alerts.notice import QUEUE
 from runner.alerts.receivers import Receivers, alert_receivers
 from runner.errors import InvalidSettings
 from runner.handlers.registry import Handler
+from runner.model.alert import QUEUE
 from runner.model.outcome import Dead
 from runner.settings import Settings
 

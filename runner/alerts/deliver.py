@@ -1,15 +1,16 @@
 """Delivery: the task that sends a notice to one receiver, retried as every task is."""
 
-import asyncio
 import logging
 
 from runner.alerts.mail import MailAddress, new_mail, send_mail
 from runner.alerts.message import Message
-from runner.alerts.notice import DELIVER, QUEUE, AlertNotice
+from runner.alerts.notice import AlertNotice
 from runner.alerts.receivers import Receivers
+from runner.alerts.sending import in_own_thread
 from runner.alerts.webhook import post
 from runner.client.handler import handler
 from runner.handlers.resources import injected
+from runner.model.alert import DELIVER, QUEUE
 from runner.settings.receivers import Receiver
 
 log = logging.getLogger("runner.alerts")
@@ -31,7 +32,7 @@ async def deliver(notice: AlertNotice, receiver: str, receivers: Receivers = inj
         Exception: the receiver does not take it for now.
     """
     to = receivers.find(receiver)
-    await asyncio.to_thread(send, to, notice)
+    await in_own_thread(send, to, notice)
     return str(to)
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import datetime
 
 from runner.alerts.grouping import grouped
-from runner.alerts.notice import DELIVER, QUEUE, AlertNotice
+from runner.alerts.notice import AlertNotice
 from runner.alerts.ping import ping
 from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.errors import DatabaseUnavailable
-from runner.model.alert import Alert, AlertRecord, Severity
+from runner.model.alert import DELIVER, QUEUE, Alert, AlertRecord, Severity
 from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.reading import read_facts
 from runner.queries.alerts.rules import alerts

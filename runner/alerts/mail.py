@@ -114,6 +114,8 @@ def send_mail(to: MailAddress, mail: EmailMessage) -> Sequence[str]:
         _refuse(f"{_reply(error.smtp_code, error.smtp_error)}: {to} refused the message", error.smtp_code)
     except smtplib.SMTPNotSupportedError as error:
         raise Dead(f"{to}: {error}") from None
+    except UnicodeError:  # its text repeats characters of a password
+        raise Dead(f"{to}: SMTP does not carry the host, or a character outside ASCII of the login") from None
     except (OSError, smtplib.SMTPException) as error:
         raise MailRefused(f"{type(error).__name__}: {error}: {to} did not take the message") from None
     return tuple(refused)

@@ -5,14 +5,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Literal, Self
 
-from runner.model.alert import AlertRecord, Severity
+from runner.model.alert import DELIVER, QUEUE, AlertRecord, Severity
 from runner.model.task import NewTask
-
-DELIVER, QUEUE = "runner.alerts.deliver", "runner.alerts"
-"""The handler and the queue of deliveries; no application can define a module of this package."""
-
-DELIVERIES = 4
-"""Slots of a runner for deliveries, so that a receiver that hangs does not delay each other one."""
 
 PRIORITIES = {Severity.CRITICAL.value: 9}
 """The priority of a delivery by severity; 5 for the others."""

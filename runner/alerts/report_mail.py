@@ -1,15 +1,15 @@
 """Report mail: the report of a period, sent to the receivers of e-mail by a task."""
 
-import asyncio
 from datetime import datetime, timedelta
 
 from runner.alerts.mail import MailAddress, new_mail, send_mail
-from runner.alerts.notice import QUEUE
 from runner.alerts.receivers import Receivers
+from runner.alerts.sending import in_own_thread
 from runner.client.handler import handler
 from runner.db.database import Database
 from runner.db.transaction import Transaction, clock
 from runner.handlers.resources import injected
+from runner.model.alert import QUEUE
 from runner.model.duration import parse_duration
 from runner.model.outcome import Dead
 from runner.queries.past.report import PeriodReport, as_page, report
@@ -46,7 +46,7 @@ async def mail_report(since: str = "7d", receivers: Receivers = injected) -> lis
     finally:
         await database.dispose()
     for receiver in to:
-        await asyncio.to_thread(_send, receiver, found, settings.called)
+        await in_own_thread(_send, receiver, found, settings.called)
     return [str(receiver) for receiver in to]
 
 

@@ -10,7 +10,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from runner.alerts.notice import DELIVERIES
 from runner.db.connector import Connector
 from runner.db.database import Database
 from runner.db.errors import is_lock_timeout, outage, raise_if_final
@@ -46,6 +45,7 @@ from runner.engine.worker import Worker
 from runner.errors import DatabaseRefused, DatabaseUnavailable, LockNotReleased, StoreError
 from runner.handlers.registry import Handler, process_slots
 from runner.log_faults import contain_log_handlers
+from runner.model.alert import DELIVERIES
 from runner.policy.claim_order import parse_order
 from runner.policy.executor_spec import ExecutorSpec, external_executors
 from runner.policy.polling import parse_poll_mode, parse_scans

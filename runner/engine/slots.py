@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
-from runner.alerts.notice import DELIVER, QUEUE
 from runner.engine.executing.jobs import end
 from runner.handlers.registry import Handler
+from runner.model.alert import DELIVER, QUEUE
 from runner.model.current_task import CURRENT_TASK
 from runner.model.headers import write_headers
 from runner.model.task import Claimed

@@ -5,6 +5,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
+DELIVER, QUEUE = "runner.alerts.deliver", "runner.alerts"
+"""The handler and the queue of deliveries; no application can define a module of this package."""
+
+DELIVERIES = 4
+"""Slots of a runner for deliveries, so that a receiver that hangs does not delay each other one."""
+
 
 class AlertRule(StrEnum):
     """The rules, in the order of their alerts: causes before symptoms."""

@@ -15,6 +15,7 @@ from runner.db.dialects import Dialect
 from runner.db.schema import Tables, is_state
 from runner.db.transaction import Transaction
 from runner.db.types import db_now, seconds_until
+from runner.model.alert import DELIVER, DELIVERIES, QUEUE
 from runner.model.stuck_row import StuckReport, read_stuck
 from runner.model.task import BUCKETS, State
 from runner.policy.lanes import Head, Lane, runner_queue, serves
@@ -42,11 +43,15 @@ PIPES = ("pipe_write", "pipe_wait", "anon_pipe_write", "n_tty_write", "unix_stre
 
 NOTHING_STUCK = StuckReport()
 
-OWN_SLOTS = ("slots", "threads", "processes")
+RESIZABLE = ("slots", "threads", "processes")
+"""The kinds of slots whose number an operator can change."""
+
+OWN_SLOTS = (*RESIZABLE, QUEUE)
 """The kinds of slots that a runner process has itself."""
 
 SlotKind: TypeAlias = str
-"""The slots of a runner: `slots` for coroutines, `threads`, `processes`, or the name of an external executor."""
+"""The slots of a runner: `slots` for coroutines, `threads`, `processes`, `runner.alerts` for deliveries, or an external
+executor, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +191,8 @@ class RunnerRow:
 
     def pool_of(self, handler: str) -> SlotKind:
         """The slots in which it runs the tasks of a handler."""
+        if handler == DELIVER:
+            return QUEUE
         if handler in self.in_processes:
             return "processes"
         for name, executor in self.executors.items():
@@ -199,7 +206,8 @@ class RunnerRow:
         external = {name: executor["slots"] for name, executor in self.executors.items()}
         slots = max(0, self.capacity - self.threads - self.processes - sum(external.values()))
         threads = max(0, self.threads - self.abandoned + self.replaced)
-        return {"threads": threads, "processes": self.processes, **external, "slots": slots}
+        deliveries = {QUEUE: DELIVERIES} if DELIVER in self.handlers else {}
+        return {"threads": threads, "processes": self.processes, **external, "slots": slots, **deliveries}
 
     def takes(self, queue: str, handler: str) -> bool:
         """True if it claims tasks of this queue and handler."""

@@ -9,6 +9,10 @@ WEB_SCHEMES = ("http", "https")
 
 RECEIVER_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
+LAST_PORT = 65_535
+
+_UNSAFE = re.compile(r"[^\x21-\x7e]")
+
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
@@ -54,13 +58,30 @@ def parse_receiver(text: str) -> Receiver:
     try:
         receiver = Receiver(name, url)
         parts, port = receiver.parts, receiver.parts.port
-    except ValueError as error:
-        raise ValueError(f"the address of receiver {name} is not valid: {error}") from None
+    except ValueError:  # its text may repeat a part of a password
+        why = f"write / ? # of a password as %2F %3F %23; a port is a number up to {LAST_PORT}"
+        raise ValueError(f"the host or the port of receiver {name} is not valid: {why}") from None
     known = receiver.is_mail or receiver.is_web
     if not _SCHEME.fullmatch(parts.scheme) or "://" not in url or port == 0 or (known and not parts.hostname):
         why = "use smtp://, smtps://, https://, or an address of Apprise such as slack://"
         raise ValueError(f"the address of receiver {name} has no scheme or no host: {why}")
+    if receiver.is_web:
+        require_sendable(url)
     return receiver
+
+
+def require_sendable(url: str) -> None:
+    """Check that HTTP can carry the address of a web server, before its signing key.
+
+    Raises:
+        ValueError: it cannot; the message does not repeat it, because it may hold secrets.
+    """
+    sent = url.partition("#")[0]
+    if unsafe := _UNSAFE.search(sent):
+        where = f"character {unsafe.start() + 1} of an address"
+        raise ValueError(f"{where} is a space, a control character or outside ASCII: write it as %20 or alike")
+    if "@" in urlsplit(sent).netloc:
+        raise ValueError("an address of a web server has a login before its host: a webhook sends none, use #KEY")
 
 
 def require_different_names(texts: tuple[str, ...]) -> tuple[str, ...]:

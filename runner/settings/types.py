@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, StringConstraint
 from runner.errors import InvalidDuration
 from runner.model.duration import format_duration, parse_duration
 from runner.model.outcome import ON_ERROR, ON_NONE, Unexpected
-from runner.settings.receivers import WEB_SCHEMES, parse_receiver, require_different_names
+from runner.settings.receivers import WEB_SCHEMES, parse_receiver, require_different_names, require_sendable
 from runner.settings.serve_tokens import parse_serve_token, require_different_tokens
 from runner.text import formatting
 
@@ -104,6 +104,7 @@ def _web_address(text: str) -> Masked:
     parts = urlsplit(text)
     if parts.scheme not in WEB_SCHEMES or not parts.hostname:
         raise ValueError("expected an address such as https://example.com/ping")
+    require_sendable(text)
     return Masked.of(text, f"{parts.scheme}://{parts.hostname}")
 
 

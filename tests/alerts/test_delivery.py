@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from email.message import EmailMessage
@@ -12,15 +13,19 @@ from typing import Any
 import pytest
 import trustme
 
-from runner.alerts.deliver import send
+from runner.alerts.deliver import deliver, send
 from runner.alerts.mail import MailRefused
-from runner.alerts.notice import DELIVER, QUEUE, AlertNotice
+from runner.alerts.notice import AlertNotice
 from runner.alerts.ping import ping
+from runner.alerts.receivers import Receivers
 from runner.alerts.webhook import WebhookFailed
 from runner.errors import InvalidSettings
+from runner.model.alert import DELIVER, QUEUE
 from runner.model.outcome import Dead, Retry
 from runner.model.task import State
+from runner.settings import Settings
 from runner.settings.receivers import parse_receiver
+from runner.urls import parse_url
 from tests.alerts.servers import Answers, Mailbox, mail_server, web_server
 from tests.engine.harness import Harness, until
 from tests.test_readme import DOCS, blocks
@@ -309,3 +314,44 @@ async def test_a_runner_with_a_receiver_that_cannot_work_does_not_start(
     with pytest.raises(InvalidSettings, match=f"alert_receivers.*{why}") as raised:
         harness.runner(alert_receivers=[receiver])
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "hook=https://example.com/s3cret 1",
+        "hook=https://example.com/s3cret\r\nX: 1",
+        "hook=https://example.com/s3cr\u00e9t",
+        "hook=https://user:s3cret@example.com/",
+        "hook=https://example.com:s3cret/",
+        "ops=smtp://ops:s3cr/et@example.com?from=a@example.com&to=b@example.com",
+    ],
+)
+def test_an_address_that_cannot_be_sent_is_refused_without_its_secrets(address: str) -> None:
+    with pytest.raises(ValueError, match=r"receiver|address") as raised:
+        parse_receiver(address)
+    assert "s3cr" not in str(raised.value)
+
+
+def test_a_login_that_smtp_does_not_carry_is_final_and_shows_no_character(certificate: ssl.SSLContext) -> None:
+    with mail_server(Mailbox(), certificate) as port, pytest.raises(Dead, match="outside ASCII") as raised:
+        send(parse_receiver(mail(port, login="ops:p%C3%BCss@")), NOTICE)
+    assert "xfc" not in str(raised.value)
+
+
+async def test_the_end_of_a_process_waits_for_no_send_that_hangs() -> None:
+    known = set(threading.enumerate())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        receivers = Receivers.of(Settings(url=parse_url("sqlite:///none.db"), alert_receivers=(f"hook={url}",)))
+        sending = asyncio.create_task(deliver.function(NOTICE, "hook", receivers))
+        await asyncio.sleep(0)
+        (sender,) = set(threading.enumerate()) - known
+        connection, _ = server.accept()
+        with connection:
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            assert sender.is_alive()
+            assert sender.daemon
+    sender.join(90)

@@ -7,9 +7,9 @@ import pytest
 import sqlalchemy as sa
 
 from runner.alerts.evaluation import Evaluation
-from runner.alerts.notice import DELIVER, QUEUE
 from runner.db.types import db_later
 from runner.engine.runner import Engine
+from runner.model.alert import DELIVER, QUEUE
 from runner.model.task import State
 from runner.settings import Settings
 from runner.urls import parse_url

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import TaskNotFound
+from runner.model.alert import DELIVER, DELIVERIES, QUEUE
 from runner.model.outcome import Dead, Done, Retry
 from runner.model.task import DependsOn, Shown, State
 from runner.operations.edit import edit
@@ -147,6 +148,26 @@ async def test_a_queue_that_no_runner_claims_from_is_named(database: Database) -
     cause = await only(database, id)
     assert cause.kind == "queue"
     assert "serve only default, reports" in cause.text
+
+
+async def test_a_delivery_waits_for_the_slots_of_deliveries_alone(database: Database) -> None:
+    runner = await add_runner(database, handlers=f'["{DELIVER}", "work"]', capacity=1)
+    waiting = await put(database, DELIVER, queue=QUEUE)
+    own = await put(database)
+    busy = await put(database)
+    task, held = database.tables.task, {"state": "running", "runner_id": runner, "attempt": 1}
+    await change(database, sa.update(task).where(task.c.id == busy).values(held))
+    assert "full" not in await kinds(database, waiting)
+    assert (await only(database, own)).kind == "full"
+    sent = [await put(database, DELIVER, queue=QUEUE) for _ in range(DELIVERIES)]
+    await change(database, sa.update(task).where(task.c.id.in_(sent)).values(held))
+    cause = await only(database, waiting)
+    assert cause.kind == "full"
+    assert f"no slots for deliveries are free: 4 {DELIVER} in 4 slots" in cause.text
+    assert "resize" not in cause.advice.split(",")[0]
+    await change(database, sa.delete(task).where(task.c.id == busy))
+    assert "full" not in await kinds(database, own)
+    assert "executor" not in (await only(database, sent[0])).text
 
 
 def block(*tasks: tuple[int, str], locked: bool = False) -> str:

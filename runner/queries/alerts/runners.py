@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
-from runner.model.alert import Alert, AlertRule, Severity
+from runner.model.alert import QUEUE, Alert, AlertRule, Severity
 from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.shown import MAX_ERROR, MAX_KINDS, shown
 from runner.queries.counting import Count
@@ -84,7 +84,7 @@ def held_slots(facts: AlertFacts) -> Iterator[Alert]:
     if not waiting:
         return
     for name, slots, busy in pools(overview):
-        if not slots or sum(busy.values()) < slots or not busy:
+        if name == QUEUE or not slots or sum(busy.values()) < slots or not busy:
             continue
         handler, number = busy.most_common(1)[0]
         if number >= HELD * slots:

@@ -9,6 +9,7 @@ from shlex import quote
 
 from runner.errors import InvalidDuration, InvalidSettings
 from runner.filter.fields import suggestion
+from runner.model.alert import QUEUE
 from runner.model.duration import parse_duration
 from runner.model.text_limits import FAILED_HOST
 from runner.policy.claim_facts import CommonCause, Explanation
@@ -16,7 +17,7 @@ from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.polling import Tiers, parse_poll_mode
 from runner.queries.counting import Count
 from runner.queries.registries import RegistryEntry
-from runner.queries.runners import OWN_SLOTS, RunnerRow
+from runner.queries.runners import OWN_SLOTS, RESIZABLE, RunnerRow
 from runner.queries.why.facts import Facts
 from runner.queries.why.remedies import (
     MOST_NAMED,
@@ -162,7 +163,8 @@ def _full(facts: Facts) -> Iterator[Cause]:
     if not size and kind not in OWN_SLOTS:
         yield _no_executor(kind, runners)
         return
-    kind = kind if kind in OWN_SLOTS else f"slots of executor {kind}"
+    if kind not in RESIZABLE:
+        kind = "slots for deliveries" if kind == QUEUE else f"slots of executor {kind}"
     tasks = listed(f"{number:,} {one_line(name)}" for name, number in running.most_common())
     lost = sum(runner.abandoned - runner.replaced for runner in runners) if kind == "threads" else 0
     note = f"; {count_noun(lost, 'slot')} lost to abandoned threads, see `runner check`" if lost else ""

@@ -12,7 +12,7 @@ from runner.policy.claim_facts import CommonCause, RemedyStep
 from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.limits import WithinLimits
 from runner.queries.counting import Count
-from runner.queries.runners import OWN_SLOTS, PIPES, RunnerRow, SlotKind
+from runner.queries.runners import PIPES, RESIZABLE, RunnerRow, SlotKind
 from runner.queries.why.facts import CandidateRunner, Facts
 from runner.text.document import JsonProperty, Treatment
 from runner.text.formatting import age
@@ -130,8 +130,8 @@ def listed(names: Iterable[str]) -> str:
 
 
 def resize(runner_id: int, kind: SlotKind, number: int) -> str:
-    """The command that changes the number of slots of one kind; empty for an executor, whose cluster decides."""
-    if kind not in OWN_SLOTS:
+    """The command that changes the number of slots of one kind; empty if no command does."""
+    if kind not in RESIZABLE:
         return ""
     option = "concurrency" if kind == "slots" else kind
     return f"runner runners resize {runner_id} --{option} {number}"
@@ -272,7 +272,7 @@ def _resized(candidate: CandidateRunner, ahead: Count, room: int) -> Iterator[Re
     if ahead.more or slots > MAX_GROWTH * max(1, candidate.size):
         return
     kind = candidate.pool
-    if kind not in OWN_SLOTS:
+    if kind not in RESIZABLE:
         return
     text = f"runner {candidate.runner.id} had {count_noun(slots, kind.removesuffix('s'))}"
     yield RemedyStep(kind, text, resize(candidate.runner.id, kind, slots))
