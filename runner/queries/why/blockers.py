@@ -171,7 +171,8 @@ def _full(facts: Facts) -> Iterator[Cause]:
     text = f"{claimants(runners)} such tasks, but no {kind} are free: {tasks or 'none'} in {size:,} {kind}{note}."
     advice = resize(runners[0].id, facts.candidates[0].pool, 2 * size) if len(runners) == 1 else ""
     common = CommonCause(f"no {kind} are free: {tasks} in {size:,} {kind}", advice)
-    yield Cause("full", text, advice or "start another runner, or resize these", tasks_of(runners), common)
+    other = "start another runner" + (", or resize these" if facts.candidates[0].pool in RESIZABLE else "")
+    yield Cause("full", text, advice or other, tasks_of(runners), common)
 
 
 def _no_executor(name: str, runners: list[RunnerRow]) -> Cause:
