@@ -23,11 +23,12 @@ from textual.widgets import Input
 
 from runner.errors import InvalidInput, RunnerError
 from runner.filter import saved as views
-from runner.filter.fields import Sort
+from runner.filter.fields import Operator, Sort
+from runner.filter.parse import Filter, Term
 from runner.text.sanitize import count_noun, crash_text
 from tasktui.commands.run import run_command, write_incident
 from tasktui.commands.syntax import parse_command
-from tasktui.data.alerts import read_alarm
+from tasktui.data.alerts import read_alarm, screen_of
 from tasktui.messages import Notice, ReadFailed, SnapshotRead, Tone
 from tasktui.render import theme
 from tasktui.render.theme import THEMES, Ascii, suitable
@@ -42,6 +43,7 @@ from tasktui.terminal.keyboard import Keyboard, NoColor, forgive_bad_bytes
 from tasktui.terminal.typed_ahead import KeyBuffer
 
 if TYPE_CHECKING:
+    from tasktui.dialogs.attention import AttentionChoice
     from tasktui.terminal.recording import Recorder
 
 PRELOAD_DELAY = 0.2
@@ -77,6 +79,7 @@ class Console(KeyBuffer):
         Binding("ctrl+p", "command_palette", "Palette", show=False, priority=True),
         Binding("d", "database", "Next database", show=False, priority=True),
         Binding("h", "health", "Database health", show=False),
+        Binding("exclamation_mark", "attention", "All alerts", key_display="!", show=False),
         Binding("q", "quit", "Quit", show=False),
         Binding("ctrl+c", "quit", show=False, system=True),  # A field copies; a dialog has no such key.
     ]
@@ -198,7 +201,7 @@ class Console(KeyBuffer):
         """Leave letters to inputs that have the focus, and show the stop key only while an operation is in progress."""
         if action == "stop":
             return self.session.work is not None
-        if action in ("health", "capacity") and self.session.at is not None:
+        if action in ("health", "capacity", "attention") and self.session.at is not None:
             return None  # The database keeps neither.
         if action == "database" and len(self.databases.sessions) == 1:
             return False
@@ -212,6 +215,13 @@ class Console(KeyBuffer):
             from tasktui.dialogs.health import HealthScreen
 
             self.push_screen(HealthScreen(self.session))
+
+    def action_attention(self) -> None:
+        """Show all alerts."""
+        if isinstance(self.screen, LiveScreen):
+            from tasktui.dialogs.attention import AttentionScreen
+
+            self.push_screen(AttentionScreen(self.session), partial(_open_alert, self))
 
     def action_capacity(self) -> None:
         """Show the capacity of the runners, and when each queue is drained."""
@@ -353,3 +363,22 @@ class Console(KeyBuffer):
         message = Text(crash_text(sys.exc_info()[1] or self._exception))
         self._exit_renderables.append(Segments(self.console.render(message, self.console.options)))
         self._close_messages_no_wait()
+
+
+def _open_alert(console: Console, choice: "AttentionChoice | None") -> None:
+    """Go to the screen of an alert, or explain the tasks of its queue or handler."""
+    if choice is None:
+        return
+    from tasktui.screens.selection import open_why  # not needed for the first data
+
+    kind, subject = choice.alert.rule.subject, choice.alert.subject
+    named = kind in ("queue", "handler") and subject
+    tasks = Filter((Term(kind, Operator.EQ, subject),)) if named else Filter()
+    if choice.explain:
+        open_why(cast("LiveScreen", console.screen), tasks)
+        return
+    mode = screen_of(choice.alert.rule)
+    if mode == "tasks":
+        console.open_tasks(str(tasks))
+    else:
+        console.switch_mode(mode)

@@ -1,6 +1,6 @@
 """Attention: the alerts of a database as lines of the overview, with pauses and hidden queues after them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from runner.errors import RunnerError
@@ -43,6 +43,9 @@ class Attention(NamedTuple):
         return f"{self.title}: {self.text}" if self.text else self.title
 
 
+SIGNS = {"dead": "✗", "retrying": "!", "lost": "◌", "paused": "‖"}
+"""The sign of an alert by its role."""
+
 ROLES = {Severity.CRITICAL: "dead", Severity.WARNING: "retrying", Severity.NOTE: "retrying"}
 """The role of an alert by its severity."""
 
@@ -61,6 +64,14 @@ WAYS: dict[AlertRule, tuple[str, str]] = {
     AlertRule.QUEUE_LATE: QUEUE,
 }
 """The key that leads to the cause of an alert, and its view; RUNNERS for the other rules."""
+
+
+def screen_of(rule: AlertRule) -> str:
+    """The screen on which the cause of an alert is."""
+    if rule.subject == "schedule":
+        return "schedules"
+    return WAYS.get(rule, RUNNERS)[1]
+
 
 KEYS = {AlertRule.TASKS_BLOCKED: "; R retries, U unblocks"}
 """Keys of that view that end the problem."""
@@ -104,6 +115,40 @@ async def read_alarm(session: Session) -> Alarm:
     facts = AlertFacts(overview, session.zone, Thresholds.of(session.settings))
     problems = [as_attention(alert) for alert in alerts(facts)]
     return Alarm(f"! {len(problems)}", problems[0].role) if problems else Alarm("✓", "succeeded")
+
+
+class AlertCause(NamedTuple):
+    """An alert with those that follow from it."""
+
+    alert: Alert
+    effects: tuple[Alert, ...] = ()
+
+
+def folded(found: Sequence[Alert], facts: AlertFacts) -> list[AlertCause]:
+    """Put each alert that follows from an earlier one below it.
+
+    Args:
+        found: the alerts, causes first.
+    """
+    effects: dict[Alert, list[Alert]] = {}
+    for alert in found:
+        cause = next((each for each in effects if _follows(alert, each, facts)), None)
+        if cause is None:
+            effects[alert] = []
+        else:
+            effects[cause].append(alert)
+    return [AlertCause(alert, tuple(below)) for alert, below in effects.items()]
+
+
+def _follows(effect: Alert, cause: Alert, facts: AlertFacts) -> bool:
+    """True for two alerts of one subject, and for a queue most of whose failures are those of a handler."""
+    kinds = (cause.rule.subject, effect.rule.subject)
+    if kinds[0] == kinds[1]:
+        return bool(cause.subject) and cause.subject == effect.subject
+    if kinds != ("handler", "queue"):
+        return False
+    failed = {key: flow.failed for key, flow in facts.flows.items() if key[0] == effect.subject}
+    return failed.get((effect.subject, cause.subject), 0) * 2 > sum(failed.values())
 
 
 def unavailable_databases(sessions: Iterable[Session]) -> Iterator[Attention]:

@@ -14,7 +14,7 @@ from runner.queries.overview import MINUTE, Overview, per_minute
 from runner.queries.registries import Pause
 from runner.text import formatting
 from runner.text.sanitize import count_noun
-from tasktui.data.alerts import Attention
+from tasktui.data.alerts import SIGNS, Attention
 from tasktui.render.plot import (
     Mark,
     Span,
@@ -35,9 +35,6 @@ from tasktui.render.theme import draws_ascii
 
 if TYPE_CHECKING:  # The first screen does not need these.
     from tasktui.data.background import Background
-
-SIGNS = {"dead": "✗", "retrying": "!", "lost": "◌", "paused": "‖"}
-"""The sign of an alert by its role."""
 
 UNUSUAL = 3.0
 """Failed attempts above this multiple of the usual rate are red."""
@@ -121,9 +118,8 @@ def attention(view: View, width: int, most: int) -> list[Row]:
     title.append((f" {len(alerts)}", f"bold {alerts[0].role if alerts[0].role != 'paused' else 'retrying'}"))
     hidden = alerts[most:]
     names = ", ".join(alert.title for alert in hidden)
-    more: list[Part] = (
-        [(fitted(f"+{len(hidden)} more: {names}", min(width // 2, 60)).rstrip(), "muted")] if hidden else []
-    )
+    text = fitted(f"+{len(hidden)} more: {names}", min(width // 2, 60)).rstrip()
+    more: list[Part] = [(text, "muted"), ("  ", ""), *cap("!", "all")] if hidden else []
     rows: list[Row] = [rule(title, width, more)]
     return [*rows, *(_alert(alert, width, view.writable, first=not index) for index, alert in enumerate(alerts[:most]))]
 

@@ -28,7 +28,7 @@ DOCUMENTED_KEYS = PAGE.partition("\n## Keys\n")[2].partition("\n## ")[0]
 CONSOLE = {word for row in ROWS for word in re.findall(r"`([^`]+)`", row)}
 LINES = [line for here in ROWS.values() for line in re.findall(r"`(runner [^`]+)`", here)]
 CHANGES = [verb.name for verb in CLI_COMMANDS if verb.group == "Operate"]
-KEYS = {"question_mark": "?", "colon": ":", "slash": "/", "asterisk": "*", "backslash": "\\"}
+KEYS = {"question_mark": "?", "colon": ":", "slash": "/", "asterisk": "*", "backslash": "\\", "exclamation_mark": "!"}
 
 
 def keys() -> Iterator[str]:
