@@ -173,15 +173,19 @@ def _signals(runner: Engine, forced: ForcedEnd) -> Iterator[None]:
     def receive(number: int, _: FrameType | None) -> None:
         nonlocal first
         now = time.monotonic()
-        if first is None:
+        if first is not None and now < first + SAME_SIGNAL:
+            return
+        is_second = first is not None
+        if is_second:
+            forced.exit_soon(INTERRUPTED_TWICE)
+        else:
             first = now
             forced.arm()
-        elif now < first + SAME_SIGNAL:
-            return
-        else:
-            forced.exit_soon(INTERRUPTED_TWICE)
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(_stop, runner, signal.Signals(number))
+            if is_second:
+                loop.call_soon_threadsafe(_exit, runner)
+            else:
+                loop.call_soon_threadsafe(_drain, runner, signal.Signals(number))
 
     before = {number: signal.signal(number, receive) for number in stop_signals()}
     try:
@@ -191,10 +195,13 @@ def _signals(runner: Engine, forced: ForcedEnd) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _stop(runner: Engine, number: signal.Signals) -> None:
-    if runner.stopping:
-        log_immediate_exit(runner.worker.in_flight)
-        exit_now(INTERRUPTED_TWICE)
+def _exit(runner: Engine) -> None:
+    log_immediate_exit(runner.worker.in_flight)
+    exit_now(INTERRUPTED_TWICE)
+
+
+def _drain(runner: Engine, number: signal.Signals) -> None:
+    """Drain at the first signal, even if a command or another reason has begun to drain the runner."""
     again = "press ctrl-c again" if number == signal.SIGINT else "send a second signal"
     log.info("%s: draining; %s to exit immediately", number.name, again, extra={"event": "draining"})
     runner.stop()

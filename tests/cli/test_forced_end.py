@@ -19,6 +19,7 @@ from tests.store.runners import Runner
 
 HANDLERS = """
 import asyncio, time
+from pathlib import Path
 from runner import handler
 
 @handler("stubborn.swallows")
@@ -41,6 +42,12 @@ def thread():
     print("started", flush=True)
     while True:
         time.sleep(0.01)
+
+@handler("stubborn.waits")
+async def waits():
+    print("started", flush=True)
+    while not Path("go").exists():
+        await asyncio.sleep(0.01)
 
 @handler("stubborn.leaves")
 async def leaves():
@@ -89,7 +96,12 @@ class Stubborn:
         if repeated:
             until(lambda: self._ends_on(number))
         code = self.process.wait(EXIT_SECONDS)
-        return CallResult(code, self._text("out"), self._text("err"))
+        return CallResult(code, self._text("out"), self.errors)
+
+    @property
+    def errors(self) -> str:
+        """The text of its log."""
+        return self._text("err")
 
     def _ends_on(self, number: signal.Signals) -> bool:
         self.process.send_signal(number)
@@ -107,14 +119,14 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def work(cli: Call, tmp_path: Path) -> Iterator[Callable[[str], Stubborn]]:
+def work(cli: Call, tmp_path: Path) -> Iterator[Callable[..., Stubborn]]:
     """Start a runner with one task of a handler in HANDLERS, and wait until the task has begun."""
     started: list[Program] = []
 
-    def start(handler: str) -> Stubborn:
+    def start(handler: str, drain_timeout: str = "100ms") -> Stubborn:
         Path("stubborn.py").write_text(HANDLERS)
         task = cli("submit", handler, "-H", "stubborn", "--max-attempts", 2, "--json").document["id"]
-        arguments = ("work", "-H", "stubborn", "--drain-timeout", "100ms", "--log-format", "human")
+        arguments = ("work", "-H", "stubborn", "--drain-timeout", drain_timeout, "--log-format", "human")
         out, err = tmp_path / "out", tmp_path / "err"
         program = Program("runner", *arguments, log=out, errors=err, directory=tmp_path, environment=os.environ)
         started.append(program)
@@ -153,6 +165,23 @@ def test_a_second_sigterm_ends_the_process_and_names_its_task(
     assert named in answer.err
     assert "drain timeout" not in answer.err
     assert_counted_as_crash(cli, store, runner.task)
+
+
+@on_sqlite
+def test_the_first_signal_during_a_drain_by_command_lets_the_task_end(
+    cli: Call, work: Callable[..., Stubborn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKTUI_HEARTBEAT_INTERVAL", "50ms")
+    runner = work("stubborn.waits", drain_timeout="90s")
+    (row,) = cli("runners", "--json").document["runners"]
+    assert cli("runners", "drain", row["id"], "--reason", "deploy").code == 0
+    until(lambda: "draining: 1 task running" in runner.errors)
+    runner.process.send_signal(signal.SIGTERM)
+    until(lambda: "SIGTERM: draining" in runner.errors)
+    Path("go").touch()
+    assert runner.process.wait(EXIT_SECONDS) == 0, runner.errors
+    assert "exiting immediately" not in runner.errors
+    assert cli("show", runner.task, "--json").document["state"] == "succeeded"
 
 
 def assert_counted_as_crash(cli: Call, store: Store, task: int) -> None:
