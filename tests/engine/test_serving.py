@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,8 +14,10 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
+import trustme
 
 from runner.engine.runner import Engine
+from runner.engine.serving.dispatch import Dispatch
 from runner.engine.serving.http_server import MOST_BYTES, ServeAddress
 from runner.engine.serving.server_client import ServerClient, ServerUnreachable
 from runner.engine.serving.service import Service
@@ -23,6 +26,7 @@ from runner.model.task import State
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
 from runner.settings import Settings
+from runner.text.redact import mask
 from runner.urls import parse_url
 from tests.engine.harness import QUICK, Harness, at_work, until
 
@@ -30,6 +34,8 @@ FOLDER = Path(__file__).parents[2]
 
 SECRET, OTHER = "correct-horse-battery", "another-horse-battery"
 TOKENS = (f"node={SECRET}@mail.send+sms.send", f"other={OTHER}@page.load")
+
+LOOPBACK = ServeAddress("127.0.0.1", 0)
 
 pytestmark = pytest.mark.both_databases
 
@@ -70,12 +76,14 @@ class Client:
 
 
 @asynccontextmanager
-async def served(harness: Harness, **settings: Any) -> AsyncIterator[tuple[Engine, Client]]:
+async def served(
+    harness: Harness, address: ServeAddress = LOOPBACK, **settings: Any
+) -> AsyncIterator[tuple[Engine, Client]]:
     """A server, and an executor."""
     values: dict[str, Any] = {"url": parse_url(harness.url), "serve_tokens": TOKENS} | QUICK | settings
     made = Settings(**values)
     ports: list[int] = []
-    service = Service(made, ServeAddress("127.0.0.1", 0), ports.append)
+    service = Service(made, address, ports.append)
     engine = Engine(made, service.handlers, pulled=service.dispatch.executors)
     async with service.around(engine), at_work(engine):
         client = Client(ports[0])
@@ -166,6 +174,62 @@ async def test_heartbeats_keep_a_task_and_report_its_termination(harness: Harnes
         assert await harness.state(id) == State.CANCELLED
 
 
+async def test_a_task_whose_executor_is_gone_at_the_reply_costs_no_attempt(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Dispatch.queue
+    async with served(harness) as (_, client):
+        body = json.dumps({"executor": "two", "handlers": ["mail.send"], "free": 1, "wait": 60})
+        head = f"POST /v1/pull HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {SECRET}\r\n"
+        head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        lost = socket.create_connection(("127.0.0.1", client.port))
+        lost.sendall((head + body).encode())
+        closed: list[Any] = []
+
+        def queue_and_close(dispatch: Dispatch, call: Any) -> None:
+            queue(dispatch, call)
+            closed.append(call)
+            lost.close()
+
+        monkeypatch.setattr(Dispatch, "queue", queue_and_close)
+        id = await harness.submit("mail.send")
+        await until(lambda: _is_true(closed))
+        (task,) = await client.pull()
+        assert (task["id"], task["attempt"]) == (id, 1)
+        assert task["fence"] > closed[0].task.fence, "the first claim had reached the pull"
+        await client.settle(task)
+
+
+async def _is_true(value: object) -> bool:
+    return bool(value)
+
+
+async def test_a_server_with_a_certificate_serves_an_executor_that_trusts_it(harness: Harness, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    made, files = authority.issue_cert("127.0.0.1"), [tmp_path / name for name in ("chain.pem", "key.pem", "ca.pem")]
+    made.cert_chain_pems[0].write_to_path(files[0])
+    made.private_key_pem.write_to_path(files[1])
+    authority.cert_pem.write_to_path(files[2])
+    address = ServeAddress("127.0.0.1", 0, files[0], files[1])
+    address.require()
+    await harness.submit("mail.send", {"to": "ada"})
+    body = {"executor": "one", "handlers": ["mail.send"], "free": 1, "wait": 60}
+    async with served(harness, address) as (_, client):
+        url = f"https://127.0.0.1:{client.port}"
+        async with httpx.AsyncClient() as stranger:
+            with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+                await stranger.post(f"{url}/v1/pull", json=body)
+        trust = ssl.create_default_context(cafile=str(files[2]))
+        async with httpx.AsyncClient(
+            verify=trust, headers={"authorization": f"Bearer {SECRET}"}, timeout=90
+        ) as trusting:
+            (task,) = (await trusting.post(f"{url}/v1/pull", json=body)).json()["tasks"]
+            assert task["payload"] == {"to": "ada"}
+            ending = {"id": task["id"], "fence": task["fence"], "outcome": "succeed"}
+            reply = await trusting.post(f"{url}/v1/settle", json={"executor": "one", "endings": [ending]})
+            assert reply.json()["endings"][0]["status"] == "settled"
+
+
 async def test_a_server_that_drains_waits_for_its_executors(harness: Harness) -> None:
     first = await harness.submit("mail.send")
     async with served(harness, drain_timeout="60s") as (engine, client):
@@ -218,7 +282,8 @@ async def test_requests_that_are_not_part_of_the_protocol_are_refused(harness: H
         text = await problem(403, json=body)
         assert text == "token node may not pull 'page.load'; its handlers are mail.send, sms.send"
         wrong = {"authorization": "Bearer wrong"}
-        assert "no valid token" in await problem(401, json=body, headers=wrong)
+        text = await problem(401, json=body, headers=wrong)
+        assert mask(text) == text == "the server does not know the bearer secret of the request"
         assert await problem(422, content=b"{", headers=kind)
         assert "free" in await problem(422, json=body | {"free": -1})
         assert "text/plain" in await problem(415, content=b"{}", headers={"content-type": "text/plain"})

@@ -144,8 +144,8 @@ class Dispatch:
                     async with asyncio.timeout(left):
                         await wake
             except asyncio.CancelledError:  # the executor has closed the connection
-                session.free = 0
-                self._resize(session.handlers)
+                del self._pulls[wake]
+                self._lose_pull(session)
                 raise
             finally:
                 self._pulls.pop(wake, None)
@@ -154,6 +154,15 @@ class Dispatch:
         return PullReply.model_construct(
             tasks=tasks, lease=self.lease, heartbeat=self.lease / 5, draining=self.is_draining
         )
+
+    def take_back(self, token: ServeToken, request: PullRequest, reply: PullReply) -> None:
+        """Return the tasks of a reply that its executor has not received; their attempts do not count."""
+        session = self._session(token, request.executor)
+        for task in reply.tasks:
+            if (call := session.held.get((task.id, task.fence))) is not None:
+                self.forget(call)
+                call.finish(Release("its executor closed the connection before it received the task"))
+        self._lose_pull(session)
 
     async def settle(self, token: ServeToken, request: SettleRequest) -> SettleReply:
         """Write the ends of attempts, and return the answer to each."""
@@ -292,12 +301,23 @@ class Dispatch:
             session.held[call.key], self._holders[call.key] = call, session
             self._held[call.task.handler] += 1
             tasks.append(call.begin(lease_end))
-        for name in session.handlers:
-            if self._waiting[name]:
-                self._wake(name)
+        self._wake_all(session.handlers)
         if tasks:
             self._resize(session.handlers)
         return tasks
+
+    def _lose_pull(self, session: HttpSession) -> None:
+        """Note that an executor has closed the connection of a pull: it has no free slots, unless it pulls again."""
+        if not self._is_pulling(session):
+            session.free = 0
+            self._resize(session.handlers)
+        self._wake_all(session.handlers)
+
+    def _wake_all(self, handlers: Iterable[str]) -> None:
+        """Wake a pull for each handler that has waiting calls."""
+        for name in handlers:
+            if self._waiting[name]:
+                self._wake(name)
 
     def _wake(self, handler: str) -> None:
         """Wake the pull that has waited longest for a handler."""

@@ -102,6 +102,7 @@ class ServeAddress(NamedTuple):
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((self.host, self.port))
+            listening.listen()  # a connection from now on waits for the server
         except OSError as error:
             listening.close()
             why = f"the address {self.host}:{self.port} cannot be used: {error.strerror} (errno {error.errno})"
@@ -174,7 +175,11 @@ class HttpServer:
             await asyncio.wait([pulling, gone], return_when=asyncio.FIRST_COMPLETED)
             if not pulling.done():
                 raise Refused(499, "the executor has closed the connection")
-            return _answer(pulling.result())
+            reply = pulling.result()
+            if reply.tasks and (await asyncio.wait([gone], timeout=0))[0]:  # a turn of the event loop sees a lost peer
+                self._dispatch.take_back(token, message, reply)
+                raise Refused(499, "the executor has closed the connection")
+            return _answer(reply)
         finally:
             gone.cancel()
             pulling.cancel()
@@ -212,7 +217,7 @@ class HttpServer:
             if hmac.compare_digest(digest, given):
                 found = token
         if scheme.lower() != "bearer" or found is None:
-            raise Refused(401, "the request has no valid token: send Authorization: Bearer SECRET")
+            raise Refused(401, "the server does not know the bearer secret of the request")
         return found
 
 
