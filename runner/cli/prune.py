@@ -85,8 +85,9 @@ async def prune(
     possible and creates partitions for future tasks.
 
     --archive FOLDER writes the tasks with their attempts, audit entries and notes
-    to gzipped JSON lines by day, and deletes them when the file is verified. Runners
-    do not archive: let them keep tasks longer, as with retention_succeeded = "never".
+    to gzipped JSON lines by day, and deletes them when the file is verified.
+    Runners do not archive: let them keep tasks longer, as with
+    retention_succeeded = "never".
 
     Args:
         retention_succeeded: How long to keep succeeded tasks: 7d, 12h, or never to delete any.

@@ -16,6 +16,7 @@ from runner.operations.breaker import close_by_hand, open_by_hand
 from runner.operations.delay import delay
 from runner.operations.edit import edit, edit_all, edit_each
 from runner.operations.edit_values import Changes
+from runner.operations.erase import erase
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.new_task import copy_task, submit_task
 from runner.operations.pause import PauseKind, PauseTarget, pause
@@ -98,6 +99,7 @@ OPERATIONS: dict[str, Verb] = {
     "open_by_hand": lambda tx: open_by_hand(tx, "sms", BY),
     "close_by_hand": lambda tx: close_by_hand(tx, "mms", BY),
     "rewind": lambda tx: rewind(tx, [Target(LATER)], 1, BY),
+    "erase": lambda tx: erase(tx, [Target(DEAD)], BY),
     "send_command": lambda tx: send_command(tx, RUNNER, "drain", BY),
 }
 """Every operation of the store by name; each one changes something."""
