@@ -33,6 +33,7 @@ CHANGING = {
     r"└[─ ]+.*": "└",
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?": "DATE",
     r"\d{4}-\d\d-\d\d[T ][\d:]*…": "DATE…",
+    rf" +(\d?\d {MONTH} )?\d\d:\d\d to (\d?\d {MONTH} )?\d\d:\d\d UTC": "SPAN",
     rf"(\d?\d {MONTH} )?\d\d:\d\d(:\d\d)?": "TIME",
     rf"\d?\d {MONTH}": "DAY",
     r" *(in )?\b\d+(\.\d+)?(ms|s|m|h)(\d+(ms|s|m))?( ago)?": "AGE",
