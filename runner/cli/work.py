@@ -138,6 +138,6 @@ def _work_for(server: str, settings: Settings, handlers: Registry, until_idle: b
     from runner.engine.serving.server_client import ServerClient
 
     if settings.server_token is None:
-        raise InvalidInput(why="--server needs a token: set TASKTUI_SERVER_TOKEN to a secret of the server")
+        raise InvalidInput(why="TASKTUI_SERVER_TOKEN is not set; --server needs one of the secrets of the server")
     mine = select_handlers(handlers, settings.only, settings.without)
     return HttpWorker(settings, mine, ServerClient(server, settings.server_token)).run(until_idle=until_idle)

@@ -65,7 +65,7 @@ async def test_a_notice_goes_to_each_receiver_once(harness: Harness) -> None:
     assert first["notice"] == second["notice"]
     notice = first["notice"]
     assert (notice["state"], notice["rule"], notice["subject"]) == ("firing", "tasks-dead", "")
-    assert (notice["title"], notice["text"]) == ("1 task died in the last 1h", "pay 1 (threshold 0)")
+    assert (notice["title"], notice["text"]) == ("1 task died in the last hour", "pay 1 (threshold 0)")
     assert notice["since"].endswith("Z")
     assert notice["resolved_at"] is None
     assert notice["database"] == parse_url(harness.url).database.rpartition("/")[2]

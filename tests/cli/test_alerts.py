@@ -29,11 +29,11 @@ def test_an_alert_is_named_with_its_figures_and_its_next_step(cli: Call, store: 
     result = cli("alerts")
     assert result.code == Exit.FIRING
     assert re.search(r"critical +- +tasks-dead$", result.out, re.MULTILINE)
-    assert "2 tasks died in the last 1h: a.b 2 (threshold 0)\n  The causes: runner failures since:1h." in result.out
+    assert "2 tasks died in the last hour: a.b 2 (threshold 0)\n  The causes: runner failures since:1h." in result.out
     document = cli("alerts", "--json").document
     (alert,) = document["alerts"]
     assert alert["rule"] == "tasks-dead"
-    assert (alert["title"], alert["text"]) == ("2 tasks died in the last 1h", "a.b 2 (threshold 0)")
+    assert (alert["title"], alert["text"]) == ("2 tasks died in the last hour", "a.b 2 (threshold 0)")
     assert (alert["since"], alert["silence"]) == (None, None)
 
 

@@ -46,7 +46,7 @@ def test_dead_tasks_of_the_last_hour_are_an_error(cli: Call, store: Store) -> No
     ids = settled(store, "a.b", DEAD, 2) + settled(store, "c.d", DEAD, 1)
     code, wrong = findings(cli)
     assert code == Exit.DEAD
-    assert wrong == [("dead", "3 tasks died in the last 1h: a.b 2, c.d 1 (threshold 0)")]
+    assert wrong == [("dead", "3 tasks died in the last hour: a.b 2, c.d 1 (threshold 0)")]
     assert findings(cli, "--max-dead", 3) == (Exit.OK, [])
     move_ends(store, ids, 2)
     assert findings(cli) == (Exit.OK, [])

@@ -37,7 +37,7 @@ def dead_tasks(facts: AlertFacts) -> Iterator[Alert]:
     if total.number > facts.thresholds.dead:
         names = [f"{shown(name)} {count}" for name, count in facts.dead.items()]
         text = f"{_listed(names)} (threshold {facts.thresholds.dead:,})"
-        title = f"{total.of('task')} died in the last {span}"
+        title = f"{total.of('task')} died in the last {'hour' if span == '1h' else span}"
         yield Alert(AlertRule.TASKS_DEAD, "", Severity.CRITICAL, title, text, advice)
 
 
