@@ -134,10 +134,10 @@ def work(
 
 def _work_for(server: str, settings: Settings, handlers: Registry, until_idle: bool) -> int:
     """Run the tasks of a server."""
-    from runner.engine.serving.http_worker import HttpWorker  # most runners have a database
+    from runner.engine.serving.http_executor import HttpExecutor  # most runners have a database
     from runner.engine.serving.server_client import ServerClient
 
     if settings.server_token is None:
         raise InvalidInput(why="TASKTUI_SERVER_TOKEN is not set; --server needs one of the secrets of the server")
     mine = select_handlers(handlers, settings.only, settings.without)
-    return HttpWorker(settings, mine, ServerClient(server, settings.server_token)).run(until_idle=until_idle)
+    return HttpExecutor(settings, mine, ServerClient(server, settings.server_token)).run(until_idle=until_idle)

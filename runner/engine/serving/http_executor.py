@@ -1,4 +1,4 @@
-"""HttpWorker: the Python executor that pulls tasks from a server and runs them in threads."""
+"""HttpExecutor: the Python executor that pulls tasks from a server and runs them in threads."""
 
 import json
 import logging
@@ -44,7 +44,7 @@ LEVELS = 50
 Ending = dict[str, Any]
 
 
-class HttpWorker:
+class HttpExecutor:
     """Pulls tasks, runs their handlers, and settles them, until a signal.
 
     Args:
