@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from runner.db.transaction import Transaction, clock
-from runner.errors import NoSqlEquivalent
 from runner.filter.parse import Filter
 from runner.model.duration import parse_duration
 from runner.operations.audit_log import reveal
@@ -124,13 +123,7 @@ def _waits(work: Job, fate: GroupFate) -> None:
 
 
 async def plan_sql(session: Session, plan: ActionPlan, confirmation: Confirmation) -> str:
-    """Write the SQL of a plan.
-
-    Raises:
-        NoSqlEquivalent: the plan applies to a filter.
-    """
-    if plan.task_filter is not None:
-        raise NoSqlEquivalent(why="it applies to every task that matches a filter; copy the command line")
+    """Write the SQL of a plan that lists its tasks."""
     by = session.by(confirmation.reason)
     change = plan.action.operation(by if len(plan.targets) == 1 else with_change_group(by), confirmation.answer)
     return await session.write(script, change, plan.targets[: confirmation.limit])

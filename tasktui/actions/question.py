@@ -208,7 +208,7 @@ def question(
         plan.weight,
         words=partial(plan_words, plan),
         change=change,
-        sql=partial(perform.plan_sql, session, plan),
+        sql=partial(perform.plan_sql, session, plan) if plan.task_filter is None else None,
         many=plan.eligible.number > 1,
         meaning=partial(_delay_meaning, session, plan) if plan.action.verb == "delay" else None,
         effect=partial(plan_rows, plan, session.name),

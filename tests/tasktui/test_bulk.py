@@ -232,6 +232,7 @@ async def test_a_key_on_a_failure_group_takes_the_span_of_the_screen(database: D
         await operator.sees("ValueError: no", "LAST HOUR")
         await operator.press("R")
         await operator.sees("Retry 2 tasks that failed in the last hour?", "ctrl+a", "retry 5 tasks of this cause")
+        assert "again the SQL" not in operator.text  # a change by filter has none
         await operator.press("ctrl+y")
         await operator.until(lambda: "failed:" in operator.console.clipboard)
         await operator.press("ctrl+a")
