@@ -65,6 +65,7 @@ async def task_id(database: Database) -> int:
     async with database.writing() as tx:
         await tx.execute(sa.update(tx.tables.task).where(tx.tables.task.c.id == id).values(submitted_at=ahead(-DAY)))
         await tx.execute(sa.update(tx.tables.audit).values(at=ahead(-5 * HOUR)))
+        await tx.execute(sa.update(tx.tables.queue).values(paused_at=ahead(-5 * HOUR)))  # before the span of a plot
     return id
 
 
