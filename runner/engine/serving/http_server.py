@@ -16,10 +16,12 @@ import uvicorn
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from runner.engine.serving import openapi
 from runner.engine.serving.dispatch import Dispatch
+from runner.engine.serving.endpoints import CHECKPOINT, HEARTBEAT, LOG, PROGRESS, PULL, SETTLE
 from runner.engine.serving.protocol import (
     CheckpointRequest,
     LeaseRequest,
@@ -120,14 +122,18 @@ class HttpServer:
     def __init__(self, dispatch: Dispatch, tokens: Sequence[ServeToken]) -> None:
         self._dispatch = dispatch
         self._tokens = [(hashlib.sha256(token.secret.encode()).digest(), token) for token in tokens]
+        calls = (
+            (PULL, self._pull),
+            (SETTLE, self._settle),
+            (HEARTBEAT, self._heartbeat),
+            (PROGRESS, self._progress),
+            (LOG, self._log),
+            (CHECKPOINT, self._checkpoint),
+        )
         self.app = Starlette(
             routes=[
-                Route("/v1/pull", self._pull, methods=["POST"]),
-                Route("/v1/settle", self._settle, methods=["POST"]),
-                Route("/v1/heartbeat", self._heartbeat, methods=["POST"]),
-                Route("/v1/progress", self._progress, methods=["POST"]),
-                Route("/v1/checkpoint", self._checkpoint, methods=["POST"]),
-                Route("/v1/log", self._log, methods=["POST"]),
+                *(Route(endpoint.path, call, methods=["POST"]) for endpoint, call in calls),
+                Route(openapi.PATH, _describe),
             ],
             exception_handlers={Refused: _refuse, 404: _unknown, 405: _unknown, 500: _fault},
         )
@@ -227,6 +233,10 @@ class _Server(uvicorn.Server):
         """Leave the signals to the runner."""
         with nullcontext():
             yield
+
+
+async def _describe(_: Request) -> Response:
+    return JSONResponse(openapi.openapi_document())
 
 
 async def _disconnected(request: Request) -> None:
