@@ -1,291 +1,15 @@
-"""The client of this process: opened by the first submit and shared by all threads.
-
-Every submit passes through the functions of @around_submit.
-
-The two forms of a call, `submit` and `submit_async`, share all but the wait. One body for both would be a generator
-with a driver: each submit would pass more functions, and the signatures, which are most of the second form, would stay.
-"""
+"""The client of this process: opened by the first submit and shared by all threads."""
 
 import asyncio
 import atexit
-import contextlib
-import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from runner.client.commit import MOST, Coalescer, SubmitThreads, Template, raise_explained, shares_commits, submit_alone
-from runner.client.result_poller import ResultPoller
+from runner.client.database_client import Client
 from runner.db.semaphore import InterruptibleLock
-from runner.errors import DatabaseRefused, DatabaseUnavailable, PayloadTooLarge, WouldBlock
-from runner.handlers.hooks import LIFE_CYCLE, submitting
-from runner.handlers.inherited_headers import may_inherit
-from runner.model.task import NewTask, SubmitResult
+from runner.errors import WouldBlock
 from runner.settings import Settings, load
-
-if TYPE_CHECKING:
-    from runner.db.database import Database
-    from runner.db.statement import SingleInsert, StatementFrame, StepsBuilder
-    from runner.queries.task.results import TaskResult
-
-T = TypeVar("T")
-log = logging.getLogger("runner")
-
-CLOSE_TIMEOUT = 10.0
-"""Seconds allowed for unfinished work when the client closes."""
-
-
-class Client:
-    """Connections for submitting and for reading results; code with and without an event loop uses the same client.
-
-    A submit runs in the thread of its caller, or for an event loop in a thread of the client. An event loop of the
-    client decides when to read results, and a thread reads them.
-
-    Args:
-        settings: names the database.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.payload_limit, self.pid = int(settings.payload_limit), os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self.waiting = ResultPoller(self._look, self._loop)
-        """Callers that wait for tasks to finish."""
-        self._coalescer = Coalescer(self._submit_chunk, self._loop) if settings.coalesce else None
-        self._threads = SubmitThreads()
-        self._database: asyncio.Future[Database] | None = None
-        self._opened_database: Database | None = None
-        self.frame: StatementFrame | None = None
-        """The frame of the statements of submits; None before the packages are loaded."""
-        self._thread = threading.Thread(target=self._loop.run_forever, name="runner-client", daemon=True)
-        self._thread.start()
-
-    async def load(self) -> None:
-        """Import the packages of a submit in a thread: the event loop of the caller continues."""
-        self.frame = await self._threads.run(load_packages, self.settings)
-
-    def insert_of(self, template: Template) -> "SingleInsert | None":
-        """Return the statement that submits a task in one step; None if its submit needs more.
-
-        Args:
-            template: keeps the statement for the next submit.
-
-        Raises:
-            InvalidTask: a value cannot be stored.
-        """
-        if self._coalescer is not None or LIFE_CYCLE.callbacks.get("around_submit") or may_inherit():
-            return None
-        client, insert = template.entry
-        if client is not self:
-            insert = self._new_insert(template.task)
-            template.entry = self, insert
-        return insert
-
-    def _new_insert(self, task: NewTask) -> "SingleInsert | None":
-        self.frame = self.frame or load_packages(self.settings)
-        from runner.store.submit import single_insert
-
-        return single_insert(self.frame, task, self.settings.notify)
-
-    def submit_one(self, insert: "SingleInsert", payload: str) -> int:
-        """Submit one task in a separate transaction and return its id.
-
-        Args:
-            insert: the statement.
-            payload: JSON text as Signature.encode writes it.
-        """
-        self.require_size(insert.task.handler, payload)
-        try:
-            return (self._opened_database or self._open_database()).threads.insert(insert, payload)
-        except DatabaseUnavailable as error:
-            raise_explained(error, [insert.task])
-
-    async def submit_one_async(self, insert: "SingleInsert", payload: str) -> int:
-        """Same as `submit_one`, without blocking the caller's event loop."""
-        opens = self.settings.url.file is None  # `close` waits for the whole call in a thread
-        database = self._opened_database or (await self._threads.run(self._open_database) if opens else None)
-        if database is None or (loops := database.loops) is None:
-            return await self._threads.run(self.submit_one, insert, payload)
-        self.require_size(insert.task.handler, payload)
-        try:
-            return await loops.insert(insert, payload)
-        except DatabaseUnavailable as error:
-            raise_explained(error, [insert.task])
-
-    def require_size(self, handler: str, payload: str) -> None:
-        """Reject a payload that is too large.
-
-        Raises:
-            PayloadTooLarge: it exceeds the setting payload_limit.
-        """
-        limit = self.payload_limit
-        if len(payload) * 4 > limit and (size := len(payload.encode())) > limit:
-            raise PayloadTooLarge(handler=handler, size=size, limit=limit)
-
-    def submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
-        """Submit tasks in a separate transaction."""
-        if not (LIFE_CYCLE.callbacks.get("around_submit") or may_inherit()):
-            return self._commit(tasks)
-        with submitting(tasks) as around:
-            around.result = self._commit(around.tasks)
-        return around.result
-
-    async def submit_async(self, tasks: Sequence[NewTask]) -> SubmitResult:
-        """Same as `submit`, without blocking the caller's event loop."""
-        with submitting(tasks) as around:
-            if self._coalescer is not None and shares_commits(around.tasks):
-                around.result = await asyncio.wrap_future(self._coalescer.put(around.tasks[0]))
-            else:
-                around.result = await self._threads.run(self._commit, around.tasks)
-        return around.result
-
-    def _commit(self, tasks: Sequence[NewTask]) -> SubmitResult:
-        if self._coalescer is not None and shares_commits(tasks):
-            return self._coalescer.put(tasks[0]).result()
-        from runner.db.server_watch import answer_within
-        from runner.store.submit import submit_steps
-
-        threads = (self._opened_database or self._open_database()).threads
-        submit = partial(threads.write, submit_steps, tasks, self.settings.notify)
-        try:
-            if len(tasks) <= MOST:
-                return submit()
-            with answer_within(None):  # a million tasks take minutes
-                return submit()
-        except DatabaseUnavailable as error:
-            raise_explained(error, tasks)
-
-    def _open_database(self) -> "Database":
-        return asyncio.run_coroutine_threadsafe(self._get_database(), self._loop).result()
-
-    async def _submit_chunk(self, tasks: Sequence[NewTask]) -> SubmitResult:
-        return await submit_alone(await self._get_database(), tasks, notify=self.settings.notify)
-
-    def submit_within(self, tx: object, tasks: Sequence[NewTask]) -> SubmitResult:
-        """Submit tasks in the transaction of an application's connection, without any other connection."""
-        from runner.client.external import explained, follower
-
-        with explained(), submitting(tasks) as around:
-            around.result = follower(tx)(tx, self._submission(around.tasks))
-        return around.result
-
-    async def submit_within_async(self, tx: object, tasks: Sequence[NewTask]) -> SubmitResult:
-        """Same as `submit_within`, for an async connection."""
-        from runner.client.external import explained, follower_async
-
-        with explained(), submitting(tasks) as around:
-            around.result = await follower_async(tx)(tx, self._submission(around.tasks))
-        return around.result
-
-    def _submission(self, tasks: Sequence[NewTask]) -> "StepsBuilder[SubmitResult]":
-        from runner.db.statement import StatementFrame
-        from runner.store.submit import submit_steps
-
-        return lambda driver: submit_steps(StatementFrame.of(self.settings, driver), tasks, self.settings.notify)
-
-    async def _look(self, ids: Sequence[int]) -> "Mapping[int, TaskResult | None]":
-        from runner.queries.task.results import endings
-
-        return await asyncio.to_thread((await self._get_database()).threads.read, endings, ids)
-
-    def opening(self) -> Future[None]:
-        """Open the database if it is not open; the future resolves when that has succeeded or failed."""
-
-        async def attempt() -> None:
-            with contextlib.suppress(Exception):  # the next query opens it again, and reports the error
-                await self._get_database()
-
-        if self._database is not None and self._database.done():
-            opened: Future[None] = Future()
-            opened.set_result(None)
-            return opened
-        return asyncio.run_coroutine_threadsafe(attempt(), self._loop)
-
-    def run(self, work: "Callable[[Database], Coroutine[Any, Any, T]]") -> Future[T]:
-        """Run a coroutine with the database on the client's loop."""
-
-        async def with_database() -> T:
-            from runner.db.connect import requires_packages
-
-            with requires_packages():
-                return await work(await self._get_database())
-
-        return asyncio.run_coroutine_threadsafe(with_database(), self._loop)
-
-    async def _get_database(self) -> "Database":
-        if self._database is None or (self._database.done() and self._database.exception()):
-            self._database = asyncio.ensure_future(self._open())
-        return await asyncio.shield(self._database)
-
-    async def _open(self) -> "Database":
-        from runner.db.database import Database
-        from runner.db.migrations.apply import accept
-        from runner.db.migrations.revisions import stored_revision
-        from runner.db.migrations.sequences import advance, late_sequences_of
-
-        database = Database.of(self.settings)
-        try:
-            revision = await asyncio.to_thread(database.threads.inspect, stored_revision)
-            if await accept(database, revision):
-                if revision is None:
-                    log.warning("created the tables of the new database %s", database.url)
-            else:
-                late = []
-                with contextlib.suppress(DatabaseRefused):  # a login that may only submit: the runners repair them
-                    late = await asyncio.to_thread(database.threads.inspect, late_sequences_of)
-                if late:
-                    await advance(database, late)  # a new task must not get the id of an earlier one
-        except BaseException:
-            await database.dispose()
-            raise
-        self._opened_database = database
-        return database
-
-    def close(self) -> None:
-        """Close the connections and end the thread."""
-        if self._loop.is_closed() or os.getpid() != self.pid:
-            return
-        self._threads.close(CLOSE_TIMEOUT)
-        if self._opened_database is not None and self._opened_database.loops is not None:
-            self._opened_database.loops.close_own()
-        asyncio.run_coroutine_threadsafe(self._dispose(), self._loop).result(timeout=CLOSE_TIMEOUT)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=CLOSE_TIMEOUT)
-        self._loop.close()
-
-    async def _dispose(self) -> None:
-        if self._coalescer is not None:
-            await self._coalescer.end()
-        await self.waiting.end(DatabaseUnavailable(url=self.settings.url, why="this program has disconnected from it"))
-        unfinished = asyncio.all_tasks() - {asyncio.current_task()}
-        if unfinished:
-            await asyncio.wait(unfinished, timeout=CLOSE_TIMEOUT / 2)
-        if self._database is not None:
-            with contextlib.suppress(Exception):  # opening it failed, and its callers received the error
-                await (await self._database).dispose()
-
-
-def load_packages(settings: Settings) -> "StatementFrame":
-    """Import the packages of a submit, which takes 0.1 to 0.4 s, and return the frame of its statements.
-
-    Raises:
-        DriverMissing: the driver of the database is not installed.
-    """
-    from runner.db import connect, database  # noqa: F401 - a submit opens the database
-    from runner.db.dialects import DIALECTS
-    from runner.db.migrations import apply, sequences  # noqa: F401 - opening looks for the tables and their sequences
-    from runner.db.statement import StatementFrame
-    from runner.store import submit  # noqa: F401 - a submit compiles its statements
-
-    dialect = DIALECTS[settings.url.kind]
-    connect.require_driver(dialect.name)
-    if dialect.is_server:
-        from runner.db import loop_connections  # noqa: F401
-    return StatementFrame.of(settings, dialect.by_position)
-
 
 _lock = InterruptibleLock()
 _client: Client | None = None
@@ -329,8 +53,16 @@ def refuse_event_loop(call: str, instead: str | None = None) -> None:
 def _open() -> Client:
     global _client  # noqa: PLW0603 - one client per process
     if _client is None or _client.pid != os.getpid():
-        _client = _kind(_client.settings if _client is not None else _connected or load())
+        _client = _new(_client.settings if _client is not None else _connected or load())
     return _client
+
+
+def _new(settings: Settings) -> Client:
+    if not settings.shards:
+        return _kind(settings)
+    from runner.client.shards import ShardClients  # most programs have one database
+
+    return ShardClients(settings)
 
 
 def connect(settings: Settings | None = None, **overrides: Any) -> None:
@@ -346,9 +78,8 @@ def connect(settings: Settings | None = None, **overrides: Any) -> None:
     """
     global _connected
     settings = settings or load(**overrides)
-    frame = load_packages(settings)
-    client = _kind(settings)
-    client.frame = frame
+    client = _new(settings)
+    client.load_now()
     old, _connected = replace(client), settings
     if old is not None:
         old.close()

@@ -7,7 +7,7 @@ from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from runner.client.results import TaskHandle
+from runner.client.results import ShardHandle, TaskHandle
 from runner.client.submission import Submission, Submitter
 from runner.errors import InvalidEdit, InvalidHandler, InvalidTask
 from runner.handlers.call_options import CallNumber, CallOptions, CallText, Duplicate, require_call_text
@@ -74,14 +74,18 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
         """The submission without options, kept because making one takes as long as the rest of a submit."""
         return self.options()
 
-    def task_handle(self, id: int) -> TaskHandle[R]:
+    def task_handle(self, id: int | str) -> TaskHandle[R]:
         """Return the handle of an existing task, to wait for its result.
+
+        Args:
+            id: the id; with shards, the shard and the id, such as "eu:17".
 
         Raises:
             InvalidTask: `id` is not a whole number.
         """
+        shard, colon, number = str(id).rpartition(":")
         try:
-            return TaskHandle(id)
+            return ShardHandle(shard, int(number)) if colon else TaskHandle(id)
         except (TypeError, ValueError):
             raise InvalidTask(field="id", value=id, why="a task id is a whole number") from None
 
@@ -104,6 +108,7 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
         tenant: CallText | None = None,
         hosts: str | Iterable[str] | None = None,
         hosts_for: Delay | None = None,
+        route: CallText | None = None,
         unique_key: CallText | None = None,
         unique: str | None = None,
         on_duplicate: Duplicate | None = None,
@@ -131,6 +136,7 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
             tenant: customer, account or host of the task, for limits, or a function of the call's arguments.
             hosts: names of the hosts that may take it: "web-3", ["web-1", "web-2"], "same" (this host) or "any".
             hosts_for: longest time from the due time in which only these hosts may take it; then any host may.
+            route: text that chooses the shard, or a function of the call's arguments. See docs/beyond-one-machine.md.
             unique_key: key that no other task of the handler may hold, or a function of the call's arguments.
             unique: how long it holds the key: "until finished", "until started", "forever", "for 1h", "debounce 5s".
             on_duplicate: if another task holds the key: "skip" submits nothing, "replace" updates it, "error" raises.
@@ -142,8 +148,7 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
         Raises:
             InvalidTask, InvalidHandler: a value is not valid, or a function takes arguments that the handler lacks.
         """
-        fields, call_options = read_options(locals(), self.defaults.call_options)
-        return self._with(fields, call_options, tx)
+        return self._with(*read_options(locals(), self.defaults.call_options), tx)
 
     def _with(self, fields: dict[str, Any], call_options: CallOptions, tx: object) -> Submission[P, R]:
         call_options.require(self.signature)
@@ -198,6 +203,7 @@ def handler(  # noqa: D417, PLR0913 - one argument per task option
     tenant: CallText | None = None,
     hosts: str | Iterable[str] | None = None,
     hosts_for: Delay | None = None,
+    route: CallText | None = None,
     unique_key: CallText | None = None,
     unique: str | None = None,
     on_duplicate: Duplicate | None = None,
@@ -225,7 +231,7 @@ def handler(  # noqa: D417, PLR0913 - one argument per task option
         expires: longest time from the due time of its tasks to the start of an attempt; None for no limit.
         on_error: outcome of an exception or a timeout: "retry", "dead", exception classes, or a function.
         on_none: outcome of None if a result is declared: "succeed", "retry", "dead", or a function of the Context.
-        bucket, tenant, hosts, hosts_for, unique_key, unique, on_duplicate, order_key, order_on_failure: see `options`.
+        bucket, tenant, hosts, hosts_for, route, and the options of unique keys and order keys: see `options`.
         key: business key of its tasks, or a function of the call's arguments, unless a submit sets one.
         after: handlers or names; each task depends on their tasks with its key. DependsOn sets the effect of a failure.
         limit, limit_per_tenant: maximum number of its tasks that run at once over all runners; operators can change it.
@@ -239,8 +245,7 @@ def handler(  # noqa: D417, PLR0913 - one argument per task option
         A decorator for an async or a plain function.
 
     Raises:
-        InvalidRetryPlan, InvalidTask, InvalidHandler: a value is not valid, or the name is missing.
-        DuplicateHandler: another handler has this name.
+        InvalidRetryPlan, InvalidTask, InvalidHandler, DuplicateHandler: a value is not valid, or the name is taken.
     """
     return _Decorator(name, _defaults(dict(locals())))
 

@@ -3,11 +3,14 @@
 import asyncio
 import contextlib
 import json
+import time
+from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, overload
 
-from runner.client.client import Client, get_client, refuse_event_loop
+from runner.client.client import get_client, refuse_event_loop
+from runner.client.database_client import Client
 from runner.client.result_poller import Ending
 from runner.db.follow import follow, follow_async
 from runner.errors import (
@@ -23,6 +26,7 @@ from runner.errors import (
 from runner.handlers.registry import REGISTRY
 from runner.model.duration import format_duration, parse_duration
 from runner.model.outcome import RESULT_NOT_KEPT, Delay
+from runner.model.shard import ShardId
 from runner.model.task import State
 
 if TYPE_CHECKING:
@@ -77,6 +81,16 @@ class TaskHandle(int, Generic[R]):
         return value_of((await endings_async([self], timeout))[self])  # type: ignore[no-any-return] # as above
 
 
+class ShardHandle(ShardId, TaskHandle[R]):
+    """The id of a task with its shard, as `eu:17`."""
+
+
+class DuplicateShardHandle(ShardHandle[R]):
+    """The id of an existing task of a shard that already held the unique key of a submitted one."""
+
+    duplicate = True
+
+
 class DuplicateHandle(TaskHandle[R]):
     """The id of an existing task that already held the unique key of a submitted one."""
 
@@ -92,9 +106,15 @@ def handles(ids: Iterable[int], duplicates: Collection[int] = ()) -> list[TaskHa
         ids: task ids.
         duplicates: indexes of the duplicates.
     """
-    result: list[TaskHandle[R]] = [*map(TaskHandle, ids)]
+    ids = [*ids]
+    result: list[TaskHandle[R]]
+    if ids and isinstance(ids[0], ShardId):
+        result = [ShardHandle(id.shard, id) for id in ids if isinstance(id, ShardId)]
+    else:
+        result = [*map(TaskHandle, ids)]
     for index in duplicates:
-        result[index] = DuplicateHandle(result[index])
+        own = result[index]
+        result[index] = DuplicateShardHandle(own.shard, own) if isinstance(own, ShardHandle) else DuplicateHandle(own)
     return result
 
 
@@ -231,8 +251,19 @@ async def _await_async(future: "Future[Any]", seconds: float | None) -> Mapping[
     return None
 
 
-def _waits(client: Client, ids: Sequence[int], seconds: float | None) -> "Waits":
+def _waits(clients: Client, ids: Sequence[int], seconds: float | None) -> "Waits":
     """Yield each future to wait for, with the longest wait in seconds; receive its result, or None if it was late."""
+    parts, began = defaultdict[Client, list[int]](list), time.monotonic()
+    for id in ids:
+        parts[clients.client_of(id)].append(id)
+    endings: dict[int, TaskResult | Exception] = {}
+    for client, part in parts.items():
+        left = seconds if not endings or seconds is None else max(0.0, began + seconds - time.monotonic())
+        endings |= yield from _waits_of(client, part, left)
+    return endings
+
+
+def _waits_of(client: Client, ids: Sequence[int], seconds: float | None) -> "Waits":
     yield client.opening(), OPENING
     endings = None
     if seconds != 0:

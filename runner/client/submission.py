@@ -10,7 +10,7 @@ from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.commit import Template
 from runner.client.inline import delay_after, inline_arguments, require_result
-from runner.client.results import DuplicateHandle, TaskHandle, handles
+from runner.client.results import TaskHandle, handles
 from runner.errors import InvalidInput, InvalidTask
 from runner.handlers.call_options import NO_CALL_OPTIONS, CallOptions
 from runner.handlers.registry import Handler
@@ -244,7 +244,7 @@ class Submission(Submitter[P, R]):
 
 def task_handle(result: SubmitResult) -> TaskHandle[R]:
     """Return the handle of the only task of a submit."""
-    return DuplicateHandle(result.ids[0]) if result.duplicates else TaskHandle(result.ids[0])
+    return task_handles(result)[0]
 
 
 def task_handles(result: SubmitResult) -> list[TaskHandle[R]]:

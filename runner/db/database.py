@@ -34,7 +34,15 @@ from runner.db.row_locks import lock_of
 from runner.db.schema import tables
 from runner.db.thread_connections import ThreadConnections
 from runner.db.transaction import BlockingTransaction, Transaction, TransactionStage, interruptible, within_deadline
-from runner.errors import DatabaseRefused, DatabaseUnavailable, LockNotReleased, RowLocked, Stage, StoreError
+from runner.errors import (
+    DatabaseRefused,
+    DatabaseUnavailable,
+    LockNotReleased,
+    RowLocked,
+    ShardNotChosen,
+    Stage,
+    StoreError,
+)
 from runner.settings import Settings
 from runner.text.stuck_row import lock_advice, lock_text
 from runner.urls import DatabaseUrl, async_url, redacted, sync_url
@@ -190,7 +198,13 @@ class Database:
         deadline: float | None = None,
         connector: Connector = DEFAULT_CONNECTOR,
     ) -> Self:
-        """Create a Database from the settings; see `open`."""
+        """Create a Database from the settings; see `open`.
+
+        Raises:
+            ShardNotChosen: the settings have shards, and name none of them.
+        """
+        if settings.shards and settings.shard is None:
+            raise ShardNotChosen(profile=settings.called, shards=", ".join(settings.shards))
         return cls.open(
             settings.url,
             prefix=settings.table_prefix,

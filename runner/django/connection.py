@@ -8,8 +8,8 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import DatabaseError, connections, transaction
 
-from runner.client.client import Client
 from runner.client.commit import Template
+from runner.client.database_client import Client
 from runner.db.migrations.apply import LOCK, statements
 from runner.db.migrations.revisions import StoredRevision, pending, version_table
 from runner.db.schema import Tables, tables

@@ -98,6 +98,10 @@ class WouldBlock(ConfigurationError):
     """{call}() would block the running event loop. Use this instead: await {instead}(...)."""
 
 
+class ShardNotChosen(ConfigurationError):
+    """The profile {profile} is several databases, and this needs one. Choose a shard with --profile: {shards}."""
+
+
 class UnknownConnection(ConfigurationError):
     """
     A {kind} cannot be used as tx. Pass a SQLAlchemy connection or session, or a psycopg, psycopg2, asyncpg,
@@ -207,6 +211,13 @@ class PayloadTooLarge(InvalidInput):
 
 class InvalidTask(InvalidInput):
     """Invalid value {value!r} for `{field}`: {why}."""
+
+
+class TwoShards(InvalidInput):
+    """
+    This submit needs two shards: {why}. Unique keys, order keys, limits, dependencies and transactions hold within one
+    shard; nothing was submitted.
+    """
 
 
 class InvalidEdit(InvalidInput):

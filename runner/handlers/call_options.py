@@ -1,4 +1,4 @@
-"""Call options: the task options from which each call derives its unique key, order key, bucket, tenant and key."""
+"""Call options: the task options from which each call derives its keys, bucket, tenant and route."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -55,6 +55,7 @@ class CallOptions(NamedTuple):
         order_on_failure: the effect of a dead or cancelled predecessor; "wait" by default.
         bucket: the bucket, modulo BUCKETS if it is computed; None for a random one.
         tenant: the tenant; None for none.
+        route: the text that chooses the shard; None for the shard of the task that submits.
         key: the business key of a call without its own.
         after: dependencies that the handler declares, on tasks with the same key; None for none.
     """
@@ -66,6 +67,7 @@ class CallOptions(NamedTuple):
     order_on_failure: OnFailure | None = None
     bucket: CallNumber | None = None
     tenant: CallText | None = None
+    route: CallText | None = None
     key: CallText | None = None
     after: tuple[DependsOn, ...] | None = None
 
@@ -121,8 +123,9 @@ class CallOptions(NamedTuple):
                 delay = window
         if own.order_key is not None:
             order_key = OrderKey(own.order_key, own.order_on_failure or "wait")  # type: ignore[arg-type] # text
-        derived: Any = {"bucket": own.bucket, "tenant": own.tenant, "key": own.key if key is None else key}
-        task = task._replace(unique_key=unique_key, order_key=order_key, delay=delay, **derived)
+        derived: Any = {"bucket": own.bucket, "tenant": own.tenant, "route": own.route}
+        own_key: Any = own.key if key is None else key
+        task = task._replace(key=own_key, unique_key=unique_key, order_key=order_key, delay=delay, **derived)
         return task if own.after is None else with_key(task, own.after)
 
     def _of_call(self, task: NewTask, arguments: Callable[[], Mapping[str, Any]]) -> "CallOptions":
@@ -234,6 +237,17 @@ def check_unique_key(option: str, unique_key: UniqueKey) -> None:
         raise InvalidTask(field="unique", value=unique_key.seconds, why=OUT_OF_BOUNDS)
     if unique_key.longest is not None and not 0 < unique_key.longest < LONGEST_SECONDS:
         raise InvalidTask(field="unique", value=unique_key.longest, why=OUT_OF_BOUNDS)
+
+
+def check_route(option: str, route: str) -> None:
+    """Reject an empty route, and one that a header cannot hold.
+
+    Raises:
+        InvalidTask: the route is not valid.
+    """
+    if not route or not route.isprintable():
+        raise InvalidTask(field=option, value=route[:80], why="it must have printable characters only, at least one")
+    require_storable(option, route, LONGEST_KEY)
 
 
 def check_order_key(option: str, order_key: OrderKey) -> None:

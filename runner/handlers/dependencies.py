@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias, get_args
 
 from runner.errors import InvalidHandler, InvalidInput, InvalidTask, NoRunner, WouldBlock
+from runner.model.shard import ShardId
 from runner.model.task import DependsOn, NewTask, OnFailure
 from runner.model.text_limits import LONGEST_KEY, require_name, require_storable
 
@@ -52,7 +53,8 @@ def _to_dependency(parent: Any) -> DependsOn:
         case bool():
             pass
         case int():
-            return DependsOn(int(parent))  # a plain id, even if the caller passed a task handle
+            # A plain id, even if the caller passed a task handle; a submit checks the shard of one.
+            return DependsOn(parent if isinstance(parent, ShardId) else int(parent))
         case (handler, str() as key) if _is_name(parent):
             return DependsOn((getattr(handler, "name", handler), key))
     why = 'expected a task id, or a handler and a key such as ("orders.pay", "order-17")'

@@ -10,6 +10,7 @@ from runner.handlers.call_options import (
     NO_CALL_OPTIONS,
     CallOptions,
     check_order_key,
+    check_route,
     check_unique_key,
     parse_on_duplicate,
     parse_order_on_failure,
@@ -223,6 +224,14 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         check=check_seconds,
         default="submit",
         help="After it has been due for this long, any host may take it: 10m, 1h; with --hosts.",
+    ),
+    TaskOption(
+        name="route",
+        type=None,
+        convert=partial(require_call_text, "route"),
+        check=check_route,
+        default="call",
+        help="The text that chooses the shard of the task, such as a customer; without shards it has no effect.",
     ),
     TaskOption(
         name="unique_key",

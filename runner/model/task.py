@@ -289,6 +289,7 @@ class NewTask(NamedTuple):
         tenant: customer, account or host that it belongs to, for limits per tenant.
         hosts: names of the hosts that may take it, sorted, with commas between them; empty for all.
         hosts_for: seconds from the due time after which any host may take it.
+        route: text that chooses its shard; None for the shard of the task that submits it.
         unique_key: unique key; None without deduplication.
         after: dependencies; None without any.
         order_key: order key; None for a task that runs in any order.
@@ -313,6 +314,7 @@ class NewTask(NamedTuple):
     tenant: str | None = None
     hosts: str | None = None
     hosts_for: float | None = None
+    route: str | None = None
     unique_key: UniqueKey | None = None
     after: tuple[DependsOn, ...] | None = None
     order_key: OrderKey | None = None

@@ -82,6 +82,8 @@ def load(profile: str | None = None, config: str | Path | None = None, **overrid
     arguments = {name: value for name, value in all_arguments.items() if value is not None}
     of_profile = SettingLayer(active.settings() if active else {}, active.origin if active else str)
     sources = (*outside, of_profile, application, _of_file(file, active))
+    if any("url" in layer for layer in (arguments, *(layer.values for layer in outside))):
+        of_profile.values.pop("shards", None)  # the url chooses one database
     places = _origins([SettingLayer(arguments, lambda name: f"argument {name}"), *sources])
     # The password belongs to the profile's database; another url must bring its own password.
     if active and places.get("url") == active.origin("url"):

@@ -117,12 +117,14 @@ class Profile:
 
         Raises:
             InvalidSettings: the url contains a password, or the profile has both a url and a service, or sets the
-                profile or the config.
+                profile or the config, or has shards and a database.
             InvalidUrl: the url is not valid.
         """
         for name in ("profile", "config"):
             if name in self.values:
                 _reject(self.origin(name), "a profile cannot set profile or config")
+        if "shards" in self.values and self.url is not None:
+            _reject(self.origin("shards"), "a profile cannot have both shards and a database of its own")
         values = {key: value for key, value in self.values.items() if key not in _NOT_SETTINGS}
         if self.url is not None:
             values["url"] = self.url

@@ -114,6 +114,15 @@ class Settings(BaseSettings):
         default_factory=lambda data: data["production"],
         description="the console cannot change anything; on by default if production is on",
     )
+    shards: Names = Field(
+        default=(),
+        description="profiles whose databases are the shards of this one, separated by commas; none is one database",
+    )
+    shard_rule: Name = Field(
+        default="hash",
+        description="the shard of a route: hash, or a function as package.module:function, which takes the route and "
+        "returns the name of a shard",
+    )
     url: InstanceOf[DatabaseUrl] = Field(default_factory=lambda: parse_url(DEFAULT_URL), description="the database")
     table_prefix: Prefix = Field(default="", description="prefix of every table name")
     table_schema: Identifier | None = Field(
@@ -361,6 +370,11 @@ class Settings(BaseSettings):
 
     def __hash__(self) -> int:
         return hash(tuple(getattr(self, name) for name in NAMES))
+
+    @property
+    def shard(self) -> str | None:
+        """The shard whose database these settings name; None for all shards, and without any."""
+        return self.profile if self.profile in self.shards else None
 
     @property
     def exports_metrics(self) -> bool:

@@ -30,6 +30,9 @@ COLUMNS: dict[str, Any] = SUBMIT_COLUMNS | {
 }
 """Columns of a submitted task with their types; unused columns of a batch are omitted."""
 
+NO_COLUMNS = ("after", "route")
+"""Fields of a task that its row does not have: its dependencies are rows, and its route has chosen the database."""
+
 TIMES = {name for name, kind in COLUMNS.items() if kind is Instant}
 
 CHUNK = 2_000
@@ -193,12 +196,12 @@ def _columns(tasks: Sequence[NewTask]) -> tuple[dict[str, Any], dict[str, Sequen
     """Return the values that all tasks share, and the columns of the others, by name."""
     if isinstance(tasks, TaskBatch):
         shared = {name: value for name, value in tasks.like._asdict().items() if value is not None}
-        del shared["payload"]
-        shared.pop("after", None)
+        for name in ("payload", *NO_COLUMNS):
+            shared.pop(name, None)
         return shared, {"payload": tasks.payloads}
     columns: dict[str, Sequence[Any]] = {}
     for name, values in zip(NewTask._fields, zip(*tasks, strict=True), strict=True):
-        if values.count(None) == len(values) or name == "after":
+        if values.count(None) == len(values) or name in NO_COLUMNS:
             continue
         columns[name] = [key and key.text for key in values] if name in ("unique_key", "order_key") else values
         if name == "order_key" and any(key is not None and key.on_failure != "wait" for key in values):

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import sqlalchemy as sa
 
-from runner.client.client import Client, replace
+from runner.client.client import replace
 from runner.client.commit import Template
+from runner.client.database_client import Client
 from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.errors import WouldBlock

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.client.client import Client
+from runner.client.database_client import Client
 from runner.db.database import Database
 from runner.db.file_identity import OpenFiles, refuse_mixed, save_logs
 from runner.db.filesystem import is_mount_point
