@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
+from math import inf
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
@@ -22,6 +23,9 @@ from runner.handlers.signature import OPEN
 from runner.text.redact import is_secret
 from runner.text.times import parse_moment
 
+NO_TIMEOUT = 0.0
+"""The stored timeout of a handler without one."""
+
 LARGEST = 64 * 1024
 """Characters of a signature that is stored at most; a form for a larger one asks for JSON."""
 
@@ -32,19 +36,23 @@ WORDS = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n":
 
 
 def stored_signatures(
-    handlers: Mapping[str, Handler], retry: str | None = None, max_attempts: int | None = None
+    handlers: Mapping[str, Handler],
+    retry: str | None = None,
+    max_attempts: int | None = None,
+    timeout: float | None = None,
 ) -> dict[str, str]:
     """Write the signatures of handlers as JSON, by name; a handler whose types have no schema is left out.
 
     Args:
         retry: the runner's retry plan, for a handler without one; None for unknown.
         max_attempts: the same for the maximum number of attempts.
+        timeout: the same for the timeout in seconds; 0 without one.
     """
-    texts = {name: _signature_text(handler, retry, max_attempts) for name, handler in handlers.items()}
+    texts = {name: _signature_text(handler, retry, max_attempts, timeout) for name, handler in handlers.items()}
     return {name: text for name, text in texts.items() if text is not None and len(text) <= LARGEST}
 
 
-def _signature_text(handler: Handler, retry: str | None, max_attempts: int | None) -> str | None:
+def _signature_text(handler: Handler, retry: str | None, max_attempts: int | None, timeout: float | None) -> str | None:
     try:
         schema = handler.signature.schema()
     except (PydanticUserError, InvalidHandler):
@@ -57,7 +65,13 @@ def _signature_text(handler: Handler, retry: str | None, max_attempts: int | Non
     if call_options.after:
         options[DECLARED] = stored_declared(call_options.after)
     derived = [name for name, value in call_options._asdict().items() if value is not None]
-    attempts = {"retry": handler.defaults.retry or retry, "max_attempts": handler.defaults.max_attempts or max_attempts}
+    defaults = handler.defaults
+    attempts: dict[str, object] = {
+        "retry": defaults.retry or retry,
+        "max_attempts": defaults.max_attempts or max_attempts,
+    }
+    own = timeout if defaults.timeout is None else defaults.timeout
+    attempts["timeout"] = NO_TIMEOUT if own == inf else own
     # A form cannot use a default that JSON cannot hold.
     return json.dumps(
         {"parameters": schema, "options": options, "derived": derived, "attempts": attempts},
@@ -244,7 +258,7 @@ class StoredSignature(NamedTuple):
         extra: True if a call may pass other arguments too.
         options: the defaults of its tasks, by task option.
         derived: call options that its code sets, such as unique_key, bucket, order_key and tenant.
-        attempts: the retry plan (`retry`) and `max_attempts` of a task that has none of its own.
+        attempts: the retry plan (`retry`), `max_attempts` and `timeout` of a task that has none of its own.
     """
 
     fields: Sequence[ParameterField]

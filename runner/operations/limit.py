@@ -76,11 +76,9 @@ def parse_edit(answer: str) -> LimitEdit:
     return LimitEdit(values)
 
 
-def edit_words(limits: SharedLimits) -> str:
-    """The text that `parse_edit` reads as these limits."""
-    return " ".join(
-        f"{option}={NONE if value is None else value}" for option, value in zip(OPTIONS, limits, strict=True)
-    )
+def current_texts(limits: SharedLimits) -> dict[str, str]:
+    """The limits as text by option."""
+    return {option: NONE if value is None else str(value) for option, value in zip(OPTIONS, limits, strict=True)}
 
 
 def edited(limits: SharedLimits, values: Mapping[str, str]) -> SharedLimits:

@@ -45,13 +45,13 @@ async def ask_to_silence(action: Action, session: Session, name: str, length: st
         why = f": {line(silence.why)}" if silence.why else ""
         end = formatting.clock(silence.until, session.now(), session.zone)
         about = [
-            content((f"Send the notices of {line(name)} again", "bold strong")),
+            content(("Its notices are sent again", "bold strong")),
             content(f"  silenced by {line(silence.by)} until {end}{why}"),
         ]
-        named, title = action.without_prompt(), "End the silence?"
+        named, title, of = action.without_prompt(), "End the silence?", "of "
     else:
-        about = [content((f"Silence {line(name)}: it sends no notices", "bold strong"))]
-        named, title = replace(action, default=length or action.default, required=not length), ""
+        about = [content(("It sends no notices", "bold strong"))]
+        named, title, of = replace(action, default=length or action.default, required=not length), "", ""
     return Question(
         named,
         about,
@@ -59,6 +59,7 @@ async def ask_to_silence(action: Action, session: Session, name: str, length: st
         words=partial(silence_words, name, ends=silence is not None),
         change=partial(_switch, session, name, silence),
         title=title,
+        subject=f"{of}{line(name)}",
         reason=reason,
         meaning=partial(pause_meaning, session),
     )

@@ -50,22 +50,22 @@ async def ask_for_breaker(action: Action, session: Session, handler: str, wait: 
         words=partial(breaker_words, handler, close=closes),
         change=partial(_switch, session, handler, closes),
         title="Close the breaker?" if closes else "Open the breaker?",
+        subject=f"of {line(handler)}",
         sql=partial(perform.breaker_sql, session, handler, closes),
         reason=reason,
     )
 
 
 def _about_breaker(row: "BreakerRow") -> list[Content]:
-    handler = line(row.handler)
     definition = "its definition is not readable" if row.definition is None else line(str(row.definition))
     if row.state is None:
-        title = content((f"Open the breaker of {handler}: its tasks wait and spend no attempts", "bold strong"))
+        title = content(("Its tasks wait and spend no attempts", "bold strong"))
         return [title, content(f"  running tasks finish; it closes when a probe succeeds ({definition})")]
     by = f" by {line(row.state.by)}" if row.state.by else ""
     why = f": {line(row.state.why)}" if row.state.why else ""
     probe = f"next probe in {formatting.age(max(0.0, row.state.next_in))}"
     return [
-        content((f"Close the breaker of {handler}: all its tasks may start", "bold strong")),
+        content(("All its tasks may start", "bold strong")),
         content(f"  opened {row.state.since} ago{by}{why}; {probe}"),
         content((f"  {definition}", "muted")),
     ]

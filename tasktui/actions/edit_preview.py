@@ -104,9 +104,21 @@ def _unchanged(name: str, detail: TaskDetail, zone: tzinfo) -> str:
         return "never" if moment is None else _moment(moment, detail.at, zone)
     if name == "payload":
         return "unchanged, ctrl+e opens $EDITOR"
+    used = f"; {task.attempt} used" if name == "max_attempts" and not requeues(detail) else ""
     if _value(name, detail) is not None or name == "key":
-        return "unchanged"
-    return f"the handler's own{f': {line(detail.handler_retry)}' if name == 'retry' and detail.handler_retry else ''}"
+        return f"unchanged{used}"
+    in_force = _of_handler(name, detail)
+    return f"{in_force}, from the handler{used}" if in_force else f"the handler's own{used}"
+
+
+def _of_handler(name: str, detail: TaskDetail) -> str:
+    """The handler's value of an entry, as text; empty if it is unknown."""
+    if name == "max_attempts":
+        return str(detail.handler_max_attempts or "")
+    if name == "timeout":
+        limit = detail.handler_timeout
+        return "" if limit is None else formatting.age(limit) if limit else NONE
+    return line(detail.handler_retry) if name == "retry" and detail.handler_retry else ""
 
 
 def _value(name: str, detail: TaskDetail) -> Any:
@@ -120,7 +132,9 @@ def _changed(name: str, value: Any, detail: TaskDetail, zone: tzinfo) -> str:
     if name == "payload":
         number = len(payload_differences(before, value))
         return count_noun(number, "difference") if number else "reformatted"
-    was = f"was {OWN if before is None and name in ('max_attempts', 'retry', 'timeout') else _format(before)}"
+    is_own = before is not None or name not in ("max_attempts", "retry", "timeout")
+    of_handler = _of_handler(name, detail)
+    was = f"was {_format(before) if is_own else f'{of_handler}, from the handler' if of_handler else OWN}"
     if name == "max_attempts":
         used = 0 if requeues(detail) else task.attempt
         return f"{was}; {used} used" + (f", {value - used} left" if value is not None else "")

@@ -276,16 +276,18 @@ class Draft:
         values, errors = self._read(typed)
         if errors:
             raise InvalidInput(why=self._refusal(errors))
-        verb = f"Submit a copy of task {self.origin.task.id}" if self.origin else "Submit a task"
-        about = [content((f"{verb} of {line(self.handler)}", "bold strong"))]
-        about += [content(f"  {text}") for text in self.preview(typed)]
+        new = f"a copy of task {self.origin.task.id}" if self.origin else "a task"
+        about = [content(text) for text in self.preview(typed)]
         typed_options = {name: typed[name].strip() for name in OPTIONS if name in values}
         payload = values.get(PAYLOAD) or (None if self.origin else "{}")
-        subject = self.origin.task.id if self.origin else self.handler
+        source = self.origin.task.id if self.origin else self.handler
         reason = typed.get(UNCHECKED, "").strip()
-        words = partial(new_task_words, self.action, subject, payload, typed_options, unchecked=bool(reason))
+        words = partial(new_task_words, self.action, source, payload, typed_options, unchecked=bool(reason))
         change = partial(self._submit, values, reason)
-        return Question(self.action, about, 1, words=words, change=change, reason=reason)
+        subject = f"{new} of {line(self.handler)}"
+        return Question(
+            self.action, about, 1, words=words, change=change, title="Submit?", subject=subject, reason=reason
+        )
 
     async def _submit(self, values: Mapping[str, Any], unchecked: str, confirmation: Confirmation) -> Notice:
         from runner.model.task import NewTask

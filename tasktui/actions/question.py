@@ -50,6 +50,24 @@ class Effect(Protocol):
         ...
 
 
+class AnswerPart(NamedTuple):
+    """One of several inputs that make up the answer to a prompt: `concurrency=5 rate=none`.
+
+    Args:
+        name: its word in the answer.
+        current: its value in force, as text; the answer leaves out an input that keeps it.
+        value: initial text.
+        meaning: returns the meaning of a text and its role, `dead` if it is refused.
+    """
+
+    name: str
+    label: str
+    current: str
+    value: str
+    hint: str
+    meaning: Callable[[str], Part]
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A change to confirm.
@@ -64,6 +82,8 @@ class Question:
         many: True to offer a limit on the number of tasks.
         canary: True to offer stages as well.
         effect: draws its effect in a width for the typed answer, with few rows if its argument `low` is set.
+        parts: the inputs that make up the answer, in place of the one of the prompt; empty for that one.
+        subject: the thing that it changes, after the title: queue mail; sanitized.
         title: the question; empty for the label of the action.
         of: its tasks in words, after their number in the title.
         total: number of tasks to spread and to limit; None if counting stopped at the cap.
@@ -82,6 +102,8 @@ class Question:
     many: bool = False
     canary: bool = False
     effect: "Effect | None" = None
+    parts: Sequence[AnswerPart] = ()
+    subject: str = ""
     title: str = ""
     of: str = ""
     total: int | None = None

@@ -1,6 +1,6 @@
 """Confirmations of pauses, limits and runner commands."""
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,17 +8,17 @@ from typing import Any
 from textual.content import Content
 
 from runner.db.transaction import clock
-from runner.errors import InvalidMoment
+from runner.errors import InvalidInput, InvalidMoment
 from runner.operations.names import name_warning, pause_note
 from runner.operations.pause import PauseKind, PauseTarget
-from runner.policy.limits import LimitUsage
+from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits
 from runner.queries.counts import counts as read_counts
 from runner.queries.registries import Pause
 from runner.text import formatting
 from runner.text.times import parse_moment
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import limit_words, pause_words
-from tasktui.actions.question import Dialog, Question
+from tasktui.actions.question import AnswerPart, Dialog, Question
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
 from tasktui.render.rows import Part
@@ -73,7 +73,8 @@ async def _ask_about_pause(action: Action, session: Session, target: PauseTarget
         1,
         words=partial(pause_words, target, resume=current is not None),
         change=partial(_toggle, session, target, current),
-        title="" if current is None else "Resume?",
+        subject=line(target),
+        title="Pause?" if current is None else "Resume?",
         sql=partial(perform.pause_sql, session, target, current),
         reason=reason,
         meaning=partial(pause_meaning, session),
@@ -96,7 +97,7 @@ def pause_meaning(session: Session, typed: str) -> Part:
 
 async def _about_pause(session: Session, target: PauseTarget, current: Pause | None) -> list[Content]:
     if current is None:
-        texts = [content((f"Pause {line(target)}: none of its tasks start", "bold strong"))]
+        texts = [content(("None of its tasks start", "bold strong"))]
         if target.kind is PauseKind.QUEUE:
             counts = {queue.queue: queue for queue in await session.read(read_counts, depth=MOST_COUNTED)}
             if queue := counts.get(target.name):
@@ -107,10 +108,7 @@ async def _about_pause(session: Session, target: PauseTarget, current: Pause | N
         return texts
     at = await session.read(clock)
     until = formatting.exact(current.until, at, session.zone) if current.until else "resumed"
-    return [
-        content((f"Resume {line(target)}", "bold strong")),
-        content(f"  paused by {line(current.by)} until {until}{f': {line(current.why)}' if current.why else ''}"),
-    ]
+    return [content(f"Paused by {line(current.by)} until {until}{f': {line(current.why)}' if current.why else ''}")]
 
 
 async def _toggle(session: Session, target: PauseTarget, current: Pause | None, confirmation: Confirmation) -> Notice:
@@ -151,25 +149,69 @@ async def ask_to_limit(action: Action, session: Session, target: PauseTarget, li
 async def _ask_about_limits(
     action: Action, session: Session, target: PauseTarget, limits: str = "", reason: str = ""
 ) -> Dialog:
-    from runner.operations.limit import edit_words  # imports modules that the first screen does not need
+    from runner.operations.limit import DEFAULT, parse_edit  # imports modules that the first screen does not need
     from tasktui.actions import perform
 
     usage = await perform.current_limits(session, target)
+    fixed = limits.strip() == DEFAULT
+
+    def answered(confirmation: Confirmation) -> Confirmation:
+        return confirmation._replace(answer=DEFAULT) if fixed else confirmation
+
     return Question(
-        replace(action, default=limits or (edit_words(usage.limits) if usage else action.default)),
-        _about_limits(target, usage),
+        action.without_prompt() if fixed else action,
+        _about_limits(usage, default=fixed),
         1,
-        words=partial(limit_words, target),
-        change=partial(_set, session, target),
-        sql=partial(perform.limit_sql, session, target),
+        words=lambda confirmation: limit_words(target, answered(confirmation)),
+        change=lambda confirmation: _set(session, target, answered(confirmation)),
+        sql=lambda confirmation: perform.limit_sql(session, target, answered(confirmation)),
+        parts=() if fixed else _limit_parts(usage.limits if usage else UNLIMITED, parse_edit(limits).values),
+        title="Limit?",
+        subject=line(target),
         reason=reason,
     )
 
 
-def _about_limits(target: PauseTarget, usage: LimitUsage | None) -> list[Content]:
-    about = [content((f"Limit {line(target)} over all runners", "bold strong"))]
+LIMIT_TEXTS = {"concurrency": "a number, or none", "per-tenant": "a number, or none", "rate": "5/s, 100/min, none"}
+"""The texts that each limit takes."""
+
+
+def _limit_parts(limits: SharedLimits, typed: Mapping[str, str]) -> list[AnswerPart]:
+    """An input for each limit.
+
+    Args:
+        typed: limits that a command names, as text.
+    """
+    from runner.operations.limit import current_texts  # imports modules that the first screen does not need
+
+    return [
+        AnswerPart(
+            option,
+            option.replace("-", " ").capitalize(),
+            current,
+            typed.get(option, current),
+            LIMIT_TEXTS[option],
+            partial(_limit_meaning, limits, option, current),
+        )
+        for option, current in current_texts(limits).items()
+    ]
+
+
+def _limit_meaning(limits: SharedLimits, option: str, current: str, text: str) -> Part:
+    from runner.operations.limit import edited
+
+    try:
+        edited(limits, {option: text})
+    except InvalidInput:
+        return f"✗ {LIMIT_TEXTS[option]}", "dead"
+    return f"✓ was {current}", "muted"
+
+
+def _about_limits(usage: LimitUsage | None, *, default: bool) -> list[Content]:
+    effect = "Return to the limits of the handler's code" if default else "Over all runners"
+    about = [content((f"{effect}; running tasks go on", "bold strong"))]
     if usage is None:
-        return [*about, content("  no limit; running tasks go on, and the next claims keep the new one")]
+        return [*about, content("  no limit now")]
     about.append(content(f"  {usage.limits}; {usage.total:,} running"))
     if usage.since:
         why = f": {line(usage.why)}" if usage.why else ""

@@ -1,17 +1,18 @@
 """Actions on runners: drain, resize, stack."""
 
-from dataclasses import replace
 from functools import partial
 
+from runner.errors import InvalidInput
 from runner.model.task import State
-from runner.policy.runner_command import RunnerCommand
+from runner.policy.runner_command import MOST_SLOTS, RunnerCommand, parse_runner_command
 from runner.queries.runners import RunnerRow
 from runner.text import formatting
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import runner_command_words, stack_words
-from tasktui.actions.question import Dialog, Question
+from tasktui.actions.question import AnswerPart, Dialog, Question
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
+from tasktui.render.rows import Part
 from tasktui.session.session import Session
 
 
@@ -22,10 +23,7 @@ def ask_to_command(action: Action, session: Session, targets: Targets) -> Dialog
     runner = targets.runner()
     if runner is None:
         return None
-    if action.prompt:
-        action = replace(action, default=_size(runner) or action.default)
-    name = f"runner {runner.id} on {line(runner.host)}"
-    about = [content((f"{action.label} {name} at its next heartbeat", "bold"))]
+    about = [content(("At its next heartbeat", "bold"))]
     about.append(content(f"  {runner.running_tasks:,} of {runner.capacity:,} slots in use"))
     if not runner.alive:
         about.append(content((f"  no heartbeat for {formatting.age(runner.heartbeat_age)}", "retrying")))
@@ -36,13 +34,27 @@ def ask_to_command(action: Action, session: Session, targets: Targets) -> Dialog
         words=partial(runner_command_words, action, runner.id),
         change=partial(_send, session, action, runner.id),
         sql=partial(perform.runner_command_sql, session, action, runner.id),
+        parts=_sizes(runner) if action.prompt else (),
+        subject=f"runner {runner.id} on {line(runner.host)}",
     )
 
 
-def _size(runner: RunnerRow) -> str:
-    """The present size of a runner in the words of a resize."""
+def _sizes(runner: RunnerRow) -> list[AnswerPart]:
+    """An input for each kind of slots of a runner, with its present size."""
     sizes = {"concurrency": runner.capacity - runner.threads - runner.processes, "threads": runner.threads}
-    return " ".join(f"{name}={number}" for name, number in sizes.items() if number > 0)
+    return [
+        AnswerPart(name, name.capitalize(), str(number), str(number), "slots", partial(_size_meaning, name, number))
+        for name, number in sizes.items()
+        if number > 0
+    ]
+
+
+def _size_meaning(name: str, number: int, text: str) -> Part:
+    try:
+        parse_runner_command(f"{name}={text}")
+    except InvalidInput:
+        return f"✗ 1 to {MOST_SLOTS:,} slots", "dead"
+    return f"✓ was {number}", "muted"
 
 
 def ask_for_stack(action: Action, session: Session, targets: Targets) -> Dialog | None:
@@ -56,8 +68,9 @@ def ask_for_stack(action: Action, session: Session, targets: Targets) -> Dialog 
     where = f"runner {task.runner_id} writes the place of its handler into the log of task {task.id}"
     return Question(
         action,
-        [content((f"{action.label}: at its next heartbeat, {where}", "bold"))],
+        [content((f"At its next heartbeat, {where}", "bold"))],
         1,
+        subject=f"of task {task.id}",
         words=partial(stack_words, task.id),
         change=partial(_send_stack, session, task.runner_id, command),
         sql=partial(_stack_sql, session, task.runner_id, command),

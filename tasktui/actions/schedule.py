@@ -93,14 +93,15 @@ async def _confirm_add(action: Action, session: Session, typed: Mapping[str, str
         raise InvalidInput(why=f"mend first: {', '.join(errors)}")
     id, spec = _new(typed)
     await session.read(check_arguments, spec)
-    about = [content((f"Add schedule {line(id)}", "bold strong"))]
     payload = json.dumps(redact(json.loads(spec.payload)), ensure_ascii=False)
-    about.append(content(f"  handler {line(spec.handler)}, rule {line(spec.rule)}"))
+    about = [content(f"  handler {line(spec.handler)}, rule {line(spec.rule)}")]
     about.append(content(f"  payload {line(payload, LONGEST)}"))
     if warning := await session.read(handler_warning, spec.handler):
         about.append(content((f"  {line(warning, LONGEST)}; its tasks wait until a runner has it", "retrying")))
     words = partial(new_schedule_words, id, spec)
-    return Question(action, about, 1, words=words, change=partial(_add, session, id, spec))
+    return Question(
+        action, about, 1, words=words, change=partial(_add, session, id, spec), subject=f"schedule {line(id)}"
+    )
 
 
 async def _add(session: Session, id: str, spec: ScheduleSpec, confirmation: Confirmation) -> Notice:
@@ -116,8 +117,9 @@ def ask_to_run(action: Action, session: Session, targets: Targets) -> Dialog | N
     row = targets.schedule()
     if row is None:
         return None
-    about = [content((f"Run schedule {line(row.id)} now, beside an unfinished run", "bold")), _task(row)]
-    return _question(action, row, about, partial(_run, session, row))
+    about = [content(("Beside an unfinished run", "bold")), _task(row)]
+    question = _question(action, row, about, partial(_run, session, row))
+    return replace(question, title="Run?", subject=f"{question.subject} now")
 
 
 def ask_to_pause(action: Action, session: Session, targets: Targets) -> Dialog | None:
@@ -126,14 +128,13 @@ def ask_to_pause(action: Action, session: Session, targets: Targets) -> Dialog |
     if row is None:
         return None
     if row.pause is None:
-        about = [content((f"Pause schedule {line(row.id)}: ticks during the pause are not made up for", "bold"))]
+        about = [content(("Ticks during the pause are not made up for", "bold"))]
         question = _question(action, row, about, partial(_pause, session, row))
         return replace(question, meaning=partial(pause_meaning, session))
     now, end = session.now(), row.pause.until
     until = f"{formatting.clock(end, now, session.zone)}, {formatting.distance(end, now)}" if end else "it is resumed"
     about = [
-        content((f"Resume schedule {line(row.id)}", "bold")),
-        content(f"  paused by {line(row.pause.by)} until {until}: {line(row.pause.why)}"),
+        content(f"Paused by {line(row.pause.by)} until {until}: {line(row.pause.why)}"),
     ]
     resume = replace(action.without_prompt(), name="schedules resume", label="Resume")
     return _question(resume, row, about, partial(_resume, session, row))
@@ -145,7 +146,7 @@ def ask_to_edit(action: Action, session: Session, targets: Targets) -> Dialog | 
     if row is None:
         return None
     about = [
-        content((f"Change the rule of schedule {line(row.id)}", "bold")),
+        content(("Another rule", "bold")),
         content(f"  a cron line ({line(row.spec.timezone)}), every 5m, or after_end 30s"),
         content("  for more options: runner schedules edit"),
     ]
@@ -182,7 +183,7 @@ def ask_to_delete(action: Action, session: Session, targets: Targets) -> Dialog 
     row = targets.schedule()
     if row is None:
         return None
-    about = [content((f"Delete schedule {line(row.id)}; its runs stay", "bold")), _task(row)]
+    about = [content(("Its runs stay", "bold")), _task(row)]
     return _question(action, row, about, partial(_delete, session, row))
 
 
@@ -198,13 +199,14 @@ async def _ask_to_undo(action: Action, session: Session, row: "ScheduleRow") -> 
     entry = undoable(await session.read(audit, target=f"schedule {row.id}"))
     if entry is None:
         return Notice(f"Schedule {line(row.id)} has no change to undo", bad=True)
-    about = [content((f"Undo the {line(entry.verb)} of schedule {line(row.id)} by {line(entry.operator)}", "bold"))]
     return Question(
         action,
-        about,
+        [],
         1,
         words=lambda confirmation: ["undo", entry.id, *schedule_words("", "", confirmation)[3:]],
         change=partial(_undo, session, entry.id),
+        title="Undo?",
+        subject=f"{line(entry.verb)} of schedule {line(row.id)} by {line(entry.operator)}",
     )
 
 
@@ -213,7 +215,8 @@ def _task(row: "ScheduleRow") -> Content:
 
 
 def _question(action: Action, row: "ScheduleRow", about: list[Content], change: Change) -> Question:
-    return Question(action, about, 1, words=partial(schedule_words, action.name, row.id), change=change)
+    words = partial(schedule_words, action.name, row.id)
+    return Question(action, about, 1, words=words, change=change, subject=f"schedule {line(row.id)}")
 
 
 async def _run(session: Session, row: "ScheduleRow", confirmation: Confirmation) -> Notice:

@@ -65,7 +65,7 @@ async def _ask_for_change(action: Action, session: Session, entry: "AuditRecord"
         why = next(iter(preview.skipped), "it is no longer in the audit")
         return Notice(f"Change {entry.id} cannot be undone: {why}", bad=True)
     target = f"task {entry.task_id}" if entry.task_id is not None else entry.target
-    about = [content((f"Undo {line(formatting.verb(entry.verb))} of {line(target)} by {line(entry.operator)}", "bold"))]
+    about = []
     for change in differences(entry.after, entry.before, zone=session.zone):
         name, _, values = change.partition(": ")
         now, _, before = values.partition(" -> ")
@@ -78,6 +78,7 @@ async def _ask_for_change(action: Action, session: Session, entry: "AuditRecord"
         words=partial(undo_words, entry.id),
         change=partial(_undo, session, entry.id),
         sql=partial(perform.undo_sql, session, entry),
+        subject=f"{line(formatting.verb(entry.verb))} of {line(target)} by {line(entry.operator)}",
     )
 
 
@@ -97,20 +98,21 @@ async def _ask_for_group(action: Action, session: Session, entry: "AuditRecord")
     skipped = [f"  {count:,} skipped: {line(why)}" for why, count in preview.skipped.items()]
     if not preview.able:
         return Notice("\n".join(["None of these changes can be undone", *skipped]), bad=True)
+    more = "+" if preview.more else ""
+    change = f"{line(formatting.verb(entry.verb))} of {len(preview.changes):,}{more} tasks"
     return Question(
         action,
-        _about_group(entry, preview, skipped),
+        _about_group(preview, skipped),
         MANY + 1 if preview.more else len(preview.able),
         words=partial(undo_group_words, group, preview.number),
         change=partial(_undo_group, session, group, preview),
+        title="Undo?",
+        subject=f"{change} by {line(entry.operator)}",
     )
 
 
-def _about_group(entry: "AuditRecord", preview: "UndoPreview", skipped: Sequence[str]) -> list[Content]:
-    more = "+" if preview.more else ""
-    change = f"{line(formatting.verb(entry.verb))} of {len(preview.changes):,}{more} tasks"
-    about = [content((f"Undo {change} by {line(entry.operator)}", "bold"))]
-    about.append(content(f"  {len(preview.able):,}{more} to undo"))
+def _about_group(preview: "UndoPreview", skipped: Sequence[str]) -> list[Content]:
+    about = [content((f"{len(preview.able):,}{'+' if preview.more else ''} to undo", "bold"))]
     return about + [content((text, "retrying")) for text in skipped]
 
 

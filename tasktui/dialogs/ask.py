@@ -46,6 +46,9 @@ FRESH = 5.0
 LONGEST = 300
 """Characters of the changes of the rows in a dialog."""
 
+PART = "answer-"
+"""Before the name of an input that is a part of the answer."""
+
 SPREAD = "Spread over"
 """The prompt of an action that spreads its tasks."""
 
@@ -109,7 +112,7 @@ class ConfirmScreen(ModalScreen[Confirmation | Question | None]):
         with VerticalScroll(classes="dialog changes") as dialog:
             dialog.can_focus = False
             dialog.border_title = content(
-                (f"{' '.join(filter(None, (_label(question), question.of)))}?", "bold strong")
+                (f"{' '.join(filter(None, (_label(question), question.subject, question.of)))}?", "bold strong")
             )
             dialog.border_subtitle = content((f"ctrl+y copies the command{', again the SQL' * bool(question.sql)}", ""))
             if question.about:
@@ -117,7 +120,9 @@ class ConfirmScreen(ModalScreen[Confirmation | Question | None]):
             yield Canvas(id="effect")
             if action.prompt or question.many:
                 yield Canvas(id="how", classes="section")
-            if action.prompt:
+            for part in question.parts:
+                yield from _entry(f"{PART}{part.name}", part.label, part.value, part.hint)
+            if action.prompt and not question.parts:
                 yield from _entry("answer", action.prompt, action.default, action.default)
             if question.many:
                 yield from _entry("limit", "Limit", ALL)
@@ -138,7 +143,8 @@ class ConfirmScreen(ModalScreen[Confirmation | Question | None]):
         for field in self.query(TextLine):
             last = field.id == "word"
             field.on_submit = lambda _, last=last: self.action_submit() if last else self.focus_next()
-        first = "answer" if self._question.action.required else "reason" if self._required.reason else "word"
+        answer = f"{PART}{self._question.parts[0].name}" if self._question.parts else "answer"
+        first = answer if self._question.action.required else "reason" if self._required.reason else "word"
         self.query_one(f"#{first}").focus()
 
     def on_resize(self) -> None:
@@ -175,8 +181,12 @@ class ConfirmScreen(ModalScreen[Confirmation | Question | None]):
         meanings: dict[str, Part] = {}
         if self._question.many and self._question.action.prompt == SPREAD:
             meanings["answer"] = self._spread(values)
-        elif self._question.meaning is not None and self._question.action.prompt:
+        elif self._question.meaning is not None and self._question.action.prompt and not self._question.parts:
             meanings["answer"] = self._question.meaning(values["answer"])
+        for part in self._question.parts:
+            text = values[f"{PART}{part.name}"]
+            is_same = text in ("", part.current)
+            meanings[f"{PART}{part.name}"] = ("unchanged", "muted") if is_same else part.meaning(text)
         if self._question.many:
             meanings["limit"] = self._limit(values["limit"])
         meanings["reason"] = ("✓" if values["reason"] else "", "succeeded")
@@ -286,10 +296,17 @@ class ConfirmScreen(ModalScreen[Confirmation | Question | None]):
             return f"Nothing was changed: type {line(self._required.word)} to confirm"
         if self._required.reason and not values["reason"]:
             return "Nothing was changed: enter a reason"
+        if self._question.parts and not values["answer"]:
+            return "Nothing was changed: every value is the one in force"
         return ""
 
     def _values(self) -> dict[str, str]:
-        return {field.id or "": field.value.strip() for field in self.query(Input)}
+        values = {field.id or "": field.value.strip() for field in self.query(Input)}
+        if parts := self._question.parts:
+            texts = [(part, values[f"{PART}{part.name}"]) for part in parts]
+            edited = [f"{part.name}={''.join(text.split())}" for part, text in texts if text not in ("", part.current)]
+            values["answer"] = " ".join(edited)
+        return values
 
     def _confirmation(self, values: Mapping[str, str]) -> Confirmation:
         limit, answer = values.get("limit", ""), values.get("answer", "")

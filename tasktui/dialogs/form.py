@@ -180,7 +180,7 @@ class EditScreen(ModalScreen[Result | None]):
         with VerticalScroll(classes="dialog") as dialog:
             dialog.can_focus = False
             verb = "Edit and requeue" if self._requeue else "Edit"
-            dialog.border_title = content((f"{verb} {self._detail.task.id}", "bold strong"))
+            dialog.border_title = content((f"{verb} task {self._detail.task.id}", "bold strong"))
             dialog.border_subtitle = content(HINT)
             yield FittedCanvas(id="title")
             for item in entries(self._detail):

@@ -20,6 +20,8 @@ from runner.operations.audit_log import reveal
 from runner.operations.delay import delay
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
+from runner.operations.limit import LimitEdit, set_limits
+from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor, Target, with_change_group
 from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate
@@ -274,7 +276,7 @@ async def test_a_dead_task_is_requeued_with_another_payload(database: Database, 
         await operator.press("E")
         await operator.until(lambda: isinstance(operator.screen, EditScreen) and operator.screen.focused)
         operator.screen.query_one("#payload").value = '{"weight": 2}'
-        await operator.sees("Edit and requeue 5", "saving requeues it with all its attempts")
+        await operator.sees("Edit and requeue task 5", "saving requeues it with all its attempts")
         await operator.press("ctrl+s")
         await operator.sees_notice("Edit: 1 changed")
     task = await stored(database, 5)
@@ -326,7 +328,7 @@ async def test_the_audit_selects_the_change_that_its_notice_offers_to_undo(datab
         await operator.press("8")
         await operator.until(lambda: re.search(r"▌.* retry ", operator.text))
         await operator.press("Z")
-        await operator.sees("Undo?")
+        await operator.sees("Undo retry of task")
         await confirm(operator)
         await operator.sees_notice("Undo: 1 changed")
         await operator.until(lambda: re.search(r"▌.* retry .*\n|▌.*undo of", operator.text))
@@ -378,20 +380,32 @@ async def test_a_queue_is_paused_and_resumed_from_the_overview(database: Databas
         await operator.press("w")
         await operator.sees("queue mail is paused until ", f"{end:%H:%M}")
         await operator.press("escape", "P")
-        await operator.sees("Resume?", "Resume queue mail", "↵ resume")
+        await operator.sees("Resume queue mail?", "↵ resume")
         await confirm(operator)
         await operator.sees_notice("Queue mail resumed")
     assert [entry.verb for entry in await audited(database)] == ["resume", "pause"]
 
 
 @ON_ONE_DATABASE
-async def test_the_input_of_a_limit_shows_all_parts_of_it(database: Database, watch: Watch) -> None:
+async def test_each_limit_has_an_input_and_only_edited_ones_change(database: Database, watch: Watch) -> None:
     await add_live(database, queue="mail")
-    async with watch("overview", size=(100, 40)) as operator:
+    target = PauseTarget(PauseKind.QUEUE, "mail")
+    await database.write(set_limits, target, LimitEdit({"concurrency": "16"}), Actor("li", "ops-2"))
+    async with watch("overview", size=NARROW) as operator:
         await operator.sees("mail")
         await operator.press("M")
-        await operator.until(lambda: isinstance(operator.screen, ConfirmScreen) and operator.screen.focused)
-        await operator.sees("concurrency=5 per-tenant=none rate=none")
+        await operator.sees("Limit queue mail?", "at most 16 running", "Concurrency", "Per tenant", "Rate")
+        assert operator.screen.focused.id == "answer-concurrency"
+        await confirm(operator)
+        await operator.sees("every value is the one in force")
+        operator.screen.query_one("#answer-rate").value = "5/parsec"
+        await operator.sees("✗ 5/s, 100/min, none")
+        operator.screen.query_one("#answer-rate").value = "100 / min"
+        await operator.sees("✓ was none")
+        # Another operator changes the other limit: the edit of the rate keeps it.
+        await database.write(set_limits, target, LimitEdit({"concurrency": "20"}), Actor("ana", "ops-1"))
+        await confirm(operator)
+        await operator.sees_notice("Queue mail: at most 20 running, 100/min started")
 
 
 async def test_a_handler_is_paused_and_resumed_from_a_task(database: Database, watch: Watch) -> None:
@@ -458,15 +472,13 @@ async def test_runners_are_drained_and_resized(database: Database, watch: Watch)
         await operator.sees(f"runner {id}, queues all", "RUNS 1", "1m4", "smtp.send", "order-7")
         await operator.sees("1 alive")
         await operator.press("S")
-        await operator.sees("Resize runner", "New size", "concurrency=20 threads=4")
-        operator.screen.query_one("#answer").value = "concurrency=0"
-        await confirm(operator)
-        await operator.sees_notice("use drain, concurrency=N")
-        await operator.press("S")
-        await operator.sees("New size")
-        operator.screen.query_one("#answer").value = "concurrency=7"
+        await operator.sees(f"Resize runner {id} on web-1?", "Concurrency", "20", "Threads", "4")
+        operator.screen.query_one("#answer-concurrency").value = "0"
+        await operator.sees("✗ 1 to ")
+        operator.screen.query_one("#answer-concurrency").value = "7"
+        await operator.sees("✓ was 20")
         await confirm(operator, reason="too few")
-        await operator.until(lambda: "concurrency=7" in operator.text and "New size" not in operator.text)
+        await operator.until(lambda: "concurrency=7" in operator.text and "Resize" not in operator.text)
         await operator.press("L")
         await confirm(operator)
         await operator.sees("drain ", "● web-1:7")
@@ -571,24 +583,27 @@ async def test_a_queue_is_limited_by_key_and_a_handler_by_command(database: Data
     async with watch("overview") as operator:
         await operator.sees("mail")
         await operator.press("M")
-        await operator.sees("Limit queue mail over all runners", "no limit; running tasks go on")
-        operator.screen.query_one("#answer").value = "concurrency=3"
+        await operator.sees("Limit queue mail?", "no limit now", "running tasks go on")
+        operator.screen.query_one("#answer-concurrency").value = "3"
         await confirm(operator, reason="relay limits us")
         await operator.sees_notice("Queue mail: at most 3 running (before: no limit)")
         await operator.command("limit mail")
-        await operator.sees(
-            "at most 3 running; 0 running", "relay limits us", "concurrency=3 per-tenant=none rate=none"
-        )
+        await operator.sees("at most 3 running; 0 running", "relay limits us", "Per tenant       none")
         await operator.press("escape")
         await operator.command("limit handler:mail.send rate=100/min as agreed")
-        await operator.sees("Limit handler mail.send", "as agreed")
+        await operator.sees("Limit handler mail.send?", "as agreed", "100/min", "✓ was none")
         await confirm(operator, reason="as agreed")
         await operator.sees_notice("Handler mail.send: 100/min started")
+        await operator.command("limit handler:mail.send default")
+        await operator.sees("Limit handler mail.send?", "Return to the limits of the handler's code")
+        await confirm(operator)
+        await operator.sees_notice("Handler mail.send: no limit (before: 100/min started)")
         await operator.command("limit mial concurrency=3")
         await operator.sees_notice("queue mial has never been used")
         await operator.command("limit mail 3")
         await operator.sees("write :limit mail concurrency=3")
     assert [(entry.target, entry.reason) for entry in await audited(database)] == [
+        ("handler mail.send", None),
         ("handler mail.send", "as agreed"),
         ("queue mail", "relay limits us"),
     ]

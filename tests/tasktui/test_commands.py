@@ -248,14 +248,27 @@ def test_the_plan_of_the_handler_is_not_called_none() -> None:
     values = {entry.name: entry.value for entry in entries(task)}
     assert [values[name] for name in ("retry", "max_attempts", "timeout")] == ["handler's"] * 3
     assert changes(values | {"retry": "none", "timeout": "handler's"}, task, UTC).edited() == {}
-    assert meanings({}, task, UTC)["retry"].text == "the handler's own: 2m,8m␛"
-    assert meanings({"retry": "5m"}, task, UTC)["retry"].text == "was handler's"
+    texts = {name: text for name, (_, text, _) in meanings({"timeout": "5s"}, task, UTC).items()}
+    assert texts["retry"] == "2m,8m␛, from the handler"
+    assert (texts["max_attempts"], texts["timeout"]) == ("the handler's own; 0 used", "was handler's")
+    assert meanings({"retry": "5m"}, task, UTC)["retry"].text == "was 2m,8m␛, from the handler"
     own = story(row(), retry="1h")
     assert changes({"retry": "handler's", "max_attempts": "none"}, own, UTC).edited() == {
         "retry": None,
         "max_attempts": None,
     }
     assert meanings({}, story(row(), retry=None), UTC)["retry"].text == "the handler's own"
+
+
+def test_the_values_of_the_handler_are_shown_in_force() -> None:
+    task = replace(story(row(max_attempts=None, attempt=2)), handler_max_attempts=5, handler_timeout=0.0)
+    shown = {name: text for name, (_, text, _) in meanings({}, task, UTC).items()}
+    assert shown["max_attempts"] == "5, from the handler; 2 used"
+    assert shown["timeout"] == "none, from the handler"
+    changed = meanings({"max_attempts": "6", "timeout": "9s"}, replace(task, handler_timeout=90.0), UTC)
+    assert changed["max_attempts"].text == "was 5, from the handler; 2 used, 4 left"
+    assert changed["timeout"].text == "was 1m30s, from the handler"
+    assert meanings({}, story(row(attempt=1)), UTC)["max_attempts"].text == "unchanged; 1 used"
 
 
 def test_the_runs_before_and_after_an_edit_are_on_one_ruler() -> None:

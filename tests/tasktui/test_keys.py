@@ -70,7 +70,7 @@ async def test_keys_of_a_failure_group_limit_its_handler_and_open_its_breaker(da
     await database.write(declare_breakers, ["h"], {"h": Breaker("10/min").columns})
     async with watch("failures") as operator:
         await operator.sees("ValueError")
-        for key, question in (("K", "Limit handler h over all runners"), ("C", "Open the breaker of h")):
+        for key, question in (("K", "Limit handler h?"), ("C", "Open the breaker of h?")):
             await operator.press(key)
             await operator.sees(question)
             assert isinstance(operator.screen, ConfirmScreen)

@@ -85,14 +85,18 @@ async def test_task_and_edit_name_the_plan_of_the_handler(
     database: Database, watch: Watch, size: tuple[int, int]
 ) -> None:
     handler = Handler("payments.charge", charge, Options(retry="2m,8m"))
-    signatures = stored_signatures({handler.name: handler})
+    signatures = stored_signatures({handler.name: handler}, max_attempts=7, timeout=90.0)
     await database.write(register, Identity("web-1", 1, "1", [handler.name], 4, signatures=signatures), 60.0)
+    fresh = await add_live(database, handler.name)
+    async with watch("task", size, task_id=fresh) as operator:
+        await operator.press("E")
+        await operator.sees(f"Edit task {fresh}", "7, from the handler; 0 used", "1m30s, from the handler")
     task_id = await add_live(database, handler.name, state="waiting", attempt=1, max_attempts=3)
     unknown = await add_live(database, "old.job", state="waiting", attempt=1, max_attempts=3)
     for id in (task_id, unknown):
         await add_attempt(database, id, started_at=ahead(-2), ended_at=ahead(-1))
     for id, task, edit in (
-        (task_id, "plan of the handler: 2m,8m", "the handler's own: 2m,8m"),
+        (task_id, "plan of the handler: 2m,8m", "2m,8m, from the handler"),
         (unknown, "retry plan of the handler", "the handler's own"),
     ):
         async with watch("task", size, task_id=id) as operator:

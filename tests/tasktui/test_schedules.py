@@ -257,5 +257,5 @@ async def test_the_dialog_of_a_rule_names_its_schedule_before_the_next_runs(
     async with watch("schedules", size) as operator:
         await operator.until(lambda: operator.screen._table.cursor)
         await operator.press("E")
-        await operator.sees("Next runs", "Change the rule of schedule")
-        assert operator.text.index("Change the rule of schedule") < operator.text.index("Next runs")
+        await operator.sees("Next runs", "Edit schedule carts.remind?")
+        assert operator.text.index("Edit schedule carts.remind?") < operator.text.index("Next runs")

@@ -22,13 +22,13 @@ async def test_the_first_alert_is_silenced_by_key_and_its_silence_ends(database:
     async with watch("overview") as operator:
         await operator.sees("No runner is alive")
         await operator.press("Q")
-        await operator.sees("Silence no-runner: it sends no notices")
+        await operator.sees("Silence no-runner?", "It sends no notices")
         operator.screen.query_one("#answer").value = "2h"
         await confirm(operator, reason="the host moves")
         await operator.sees_notice("no-runner is silenced until")
         await operator.sees("‖ No runner is alive", "silenced until")
         await operator.press("Q")
-        await operator.sees("Send the notices of no-runner again", "the host moves")
+        await operator.sees("End the silence of no-runner?", "the host moves")
         await confirm(operator)
         await operator.sees_notice("no-runner sends its notices again")
 

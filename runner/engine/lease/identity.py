@@ -7,7 +7,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from runner.engine.slots import InFlight
-from runner.handlers.parameters import stored_signatures
+from runner.handlers.parameters import NO_TIMEOUT, stored_signatures
 from runner.handlers.registry import Handler
 from runner.policy.claim_order import parse_order
 from runner.policy.polling import describe_polling, parse_poll_mode
@@ -42,7 +42,12 @@ def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InF
         limits=limits,
         breakers=breakers,
         undeclared=[name for name, handler in handlers.items() if not handler.is_declared],
-        signatures=stored_signatures(declared, settings.retry, settings.max_attempts),
+        signatures=stored_signatures(
+            declared,
+            settings.retry,
+            settings.max_attempts,
+            settings.timeout.total_seconds() if settings.timeout else NO_TIMEOUT,
+        ),
         claim_order=str(parse_order(settings.claim_order)),
         polling=describe_polling(parse_poll_mode(settings.poll_mode), settings.poll_interval, settings.scans),
         slice=slices,

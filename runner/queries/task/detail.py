@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, tzinfo
-from typing import Annotated
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 
@@ -21,7 +21,7 @@ from runner.queries.audit import AuditRecord, audit
 from runner.queries.breakers import breakers
 from runner.queries.health import reads_audit
 from runner.queries.registries import Pause, pauses
-from runner.queries.rows import as_int, as_text, from_row, moment, readable, text
+from runner.queries.rows import as_int, as_text, from_row, moment, number, readable, text
 from runner.queries.runners import RunnerRow, runner_of
 from runner.queries.stuck_rows import stuck_of
 from runner.queries.task.attempts import (
@@ -135,6 +135,10 @@ class TaskDetail:
         log: its last log lines.
         options: the task options without a field here or in `task`, by column.
         handler_retry: the handler's retry plan, for a task without its own; None if the task has one, or it is unknown.
+        handler_max_attempts: the maximum of attempts of the handler, for a task without its own; None if the task has
+            one, or it is unknown.
+        handler_timeout: the handler's timeout in seconds, for a task without its own, 0 if it has none; None if the
+            task has one, or it is unknown.
         same_key: the newest other tasks of its handler with its key.
         stuck: the verbs of live runners that could not change its row, with the reasons.
     """
@@ -167,6 +171,8 @@ class TaskDetail:
     log: tuple[LogRow, ...] = ()
     options: Mapping[str, str | None] = field(default_factory=dict)
     handler_retry: str | None = None
+    handler_max_attempts: int | None = None
+    handler_timeout: float | None = None
     same_key: tuple[TaskRow, ...] = ()
     stuck: tuple[StuckRow, ...] = ()
 
@@ -200,7 +206,11 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
     row = await _row(tx, id)
     task, now = from_row(TaskRow, row), await clock(tx)
     retry = text(row["retry"])
-    handler_retry = None if retry is not None else default_retry or await _stored_retry(tx, task.handler)
+    timeout = number(row["timeout"])
+    is_own = (retry is not None, task.max_attempts is not None, timeout is not None)
+    stored = {} if all(is_own) else await _stored_attempts(tx, task.handler)
+    handler_retry = None if retry is not None else default_retry or _readable_retry(stored.get("retry"))
+    most, limit = stored.get("max_attempts"), stored.get("timeout")
     all_pauses = await pauses(tx)
     reads_log = await reads_audit(tx)
     waits = task.state is State.WAITING
@@ -211,6 +221,8 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         task=task,
         retry=retry,
         handler_retry=handler_retry,
+        handler_max_attempts=most if isinstance(most, int) and task.max_attempts is None else None,
+        handler_timeout=float(limit) if isinstance(limit, int | float) and timeout is None else None,
         attempts=tuple(await attempts_of(tx, id)),
         audit=tuple(reversed(await audit(tx, task_id=id, limit=MOST_ATTEMPTS))) if reads_log else (),
         next_runs=forecast(task, retry or handler_retry, now),
@@ -231,13 +243,17 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
     )
 
 
-async def _stored_retry(tx: Transaction, handler: str) -> str | None:
-    """The retry plan of a handler as its runners stored it last; None if there is none, or nothing can read it."""
-    from runner.handlers.parameters import read_signature  # imports pydantic; most tasks have a plan of their own
+async def _stored_attempts(tx: Transaction, handler: str) -> Mapping[str, Any]:
+    """The options of attempts of a handler as its runners stored them last; empty if there are none."""
+    from runner.handlers.parameters import read_signature  # imports pydantic
 
     registry = tx.tables.handler.c
     signature = read_signature(text(await tx.scalar(sa.select(registry.signature).where(registry.name == handler))))
-    plan = signature.attempts.get("retry") if signature is not None else None
+    return signature.attempts if signature is not None else {}
+
+
+def _readable_retry(plan: Any) -> str | None:
+    """A stored retry plan; None if there is none, or nothing can read it."""
     try:
         parse_plan(as_text(plan))
     except InvalidRetryPlan:  # the plan of an application whose code this process has not loaded, or nothing
@@ -331,7 +347,13 @@ def _rest(detail: TaskDetail) -> Iterator[tuple[str, object]]:
         yield "its process", f"CPU {round((runner.cpu or 0) * 100)} %, memory {formatting.size(runner.memory)}"
     own = detail.handler_retry
     yield "retry plan", title_of(detail.retry) if detail.retry else own and f"{title_of(own)}, the handler's own"
-    yield "timeout", formatting.age(detail.timeout) if detail.timeout is not None else None
+    limit = detail.handler_timeout or None
+    yield (
+        "timeout",
+        formatting.age(detail.timeout)
+        if detail.timeout is not None
+        else limit and f"{formatting.age(limit)}, the handler's own",
+    )
     yield "tags", ", ".join(detail.tags)
     yield "bucket", detail.bucket
     yield from ((name.replace("_", " "), value) for name, value in detail.options.items())
