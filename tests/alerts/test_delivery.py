@@ -18,6 +18,7 @@ from runner.alerts.mail import MailRefused
 from runner.alerts.notice import AlertNotice
 from runner.alerts.ping import ping
 from runner.alerts.receivers import Receivers
+from runner.alerts.sending import MOST, NAME, TooManyCalls, in_own_thread
 from runner.alerts.webhook import WebhookFailed
 from runner.errors import InvalidSettings
 from runner.model.alert import DELIVER, QUEUE
@@ -355,3 +356,18 @@ async def test_the_end_of_a_process_waits_for_no_send_that_hangs() -> None:
             assert sender.is_alive()
             assert sender.daemon
     sender.join(90)
+
+
+async def test_servers_that_answer_too_slowly_hold_a_bounded_number_of_threads() -> None:
+    release = threading.Event()
+    hanging = [asyncio.create_task(in_own_thread(release.wait)) for _ in range(MOST)]
+    await asyncio.sleep(0)
+    try:
+        with pytest.raises(TooManyCalls, match=r"^20 earlier calls of receivers have not ended"):
+            await in_own_thread(release.is_set)
+    finally:
+        release.set()
+    await asyncio.gather(*hanging)
+    while any(thread.name == NAME for thread in threading.enumerate()):
+        await asyncio.sleep(0.01)
+    assert await in_own_thread(release.is_set)
