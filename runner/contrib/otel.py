@@ -149,7 +149,8 @@ class _Traces:
         if headers is not None and (at := headers.find(_BEGIN)) >= 0:
             end = at + _LENGTH
             if headers[end - 3 : end] in _UNSAMPLED and self._drops(headers):  # most attempts end here
-                current.attach(current.Context({SPAN_KEY: _Unsampled(headers[at:end])}))  # ends with the attempt
+                _headers.set(headers)
+                current.attach(_UNSAMPLED_CONTEXT)  # ends with the attempt, as its headers do
                 return False
         attempt = self._guard.begin(_AttemptSpans, self._tracer, self._guard, task)
         if attempt is None:
@@ -307,15 +308,24 @@ _UNSAMPLED = frozenset(f'{flags:02x}"' for flags in range(0, 256, 2))
 """The ends of the headers that have the position of a span that is not sampled."""
 
 
-class _Unsampled(NonRecordingSpan):
-    """A span of another process that is not sampled."""
+_headers: ContextVar[str] = ContextVar("runner_attempt_headers", default="")
+"""The headers of an attempt whose submit is not sampled."""
 
-    def __init__(self, header: str) -> None:
-        self._header = header
+
+class _Unsampled(NonRecordingSpan):
+    """The span of a submit that is not sampled, in another process. All attempts share it: one for each costs 1 us."""
+
+    def __init__(self) -> None:
+        """Keep nothing: the context of the attempt has its position."""
 
     def get_span_context(self) -> SpanContext:
         """Read the position, which most attempts never need."""
-        return _read(self._header[len(_BEGIN) : -1]) or trace.INVALID_SPAN_CONTEXT
+        headers = _headers.get()
+        begin = headers.find(_BEGIN) + len(_BEGIN)
+        return _read(headers[begin : begin + _LENGTH - len(_BEGIN) - 1]) or trace.INVALID_SPAN_CONTEXT
+
+
+_UNSAMPLED_CONTEXT = current.Context({SPAN_KEY: _Unsampled()})
 
 
 def _follows_parents(provider: trace.TracerProvider) -> bool:
