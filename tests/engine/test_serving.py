@@ -6,17 +6,14 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import sqlalchemy as sa
-import trustme
 
-from runner.engine.runner import Engine
 from runner.engine.serving.dispatch import Dispatch
 from runner.engine.serving.http_server import MOST_BYTES, ServeAddress
 from runner.engine.serving.server_client import ServerClient, ServerUnreachable
@@ -28,70 +25,10 @@ from runner.operations.terminate import terminate
 from runner.settings import Settings
 from runner.text.redact import mask
 from runner.urls import parse_url
-from tests.engine.harness import QUICK, Harness, at_work, until
-
-FOLDER = Path(__file__).parents[2]
-
-SECRET, OTHER = "correct-horse-battery", "another-horse-battery"
-TOKENS = (f"node={SECRET}@mail.send+sms.send", f"other={OTHER}@page.load")
-
-LOOPBACK = ServeAddress("127.0.0.1", 0)
+from tests.engine.harness import Harness, until
+from tests.engine.serving import FOLDER, SECRET, TOKENS, served, with_certificate
 
 pytestmark = pytest.mark.both_databases
-
-
-class Client:
-    """An executor of a test.
-
-    Args:
-        port: the port of the server.
-    """
-
-    def __init__(self, port: int, secret: str = SECRET, executor: str = "one") -> None:
-        self.executor, self.port = executor, port
-        url = f"http://127.0.0.1:{port}"
-        self._http = httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {secret}"}, timeout=90)
-
-    async def post(self, path: str, **body: Any) -> Any:
-        answer = await self._http.post(f"/v1/{path}", json={"executor": self.executor} | body)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
-
-    async def raw(self, path: str, **arguments: Any) -> httpx.Response:
-        return await self._http.post(f"/v1/{path}", **arguments)
-
-    async def pull(self, free: int = 10, wait: float = 60, handlers: tuple[str, ...] = ("mail.send",)) -> list[Any]:
-        tasks: list[Any] = (await self.post("pull", handlers=handlers, free=free, wait=wait))["tasks"]
-        return tasks
-
-    async def settle(self, task: Any, outcome: str = "succeed", **values: Any) -> Any:
-        ending = {"id": task["id"], "fence": task["fence"], "outcome": outcome} | values
-        return (await self.post("settle", endings=[ending]))["endings"][0]
-
-    async def heartbeat(self, *tasks: Any) -> Any:
-        return await self.post("heartbeat", tasks=[{"id": task["id"], "fence": task["fence"]} for task in tasks])
-
-    async def close(self) -> None:
-        await self._http.aclose()
-
-
-@asynccontextmanager
-async def served(
-    harness: Harness, address: ServeAddress = LOOPBACK, **settings: Any
-) -> AsyncIterator[tuple[Engine, Client]]:
-    """A server, and an executor."""
-    values: dict[str, Any] = {"url": parse_url(harness.url), "serve_tokens": TOKENS} | QUICK | settings
-    made = Settings(**values)
-    ports: list[int] = []
-    service = Service(made, address, ports.append)
-    engine = Engine(made, service.handlers, pulled=service.dispatch.executors)
-    async with service.around(engine), at_work(engine):
-        client = Client(ports[0])
-        try:
-            yield engine, client
-        finally:
-            engine.stop()
-            await client.close()
 
 
 async def has_runner(harness: Harness) -> bool:
@@ -200,18 +137,31 @@ async def test_a_task_whose_executor_is_gone_at_the_reply_costs_no_attempt(
         await client.settle(task)
 
 
+async def test_an_executor_that_asks_for_no_more_tasks_has_no_free_slots(harness: Harness) -> None:
+    await harness.submit("mail.send")
+    async with served(harness) as (engine, client):
+        (task,) = await client.pull(free=1)
+        assert await client.pull(free=0) == []
+        await client.settle(task)
+        assert engine.worker.in_flight.capacity == engine.settings.concurrency + engine.settings.threads
+
+
+async def test_a_later_pull_ends_the_wait_of_an_earlier_one(harness: Harness) -> None:
+    async with served(harness) as (engine, client):
+        capacity = engine.worker.in_flight.capacity
+        waiting = asyncio.ensure_future(client.pull(free=3))
+        await until(lambda: engine.worker.in_flight.capacity == capacity + 3)
+        assert await client.pull(free=0) == []
+        assert await waiting == []
+        assert engine.worker.in_flight.capacity == capacity
+
+
 async def _is_true(value: object) -> bool:
     return bool(value)
 
 
 async def test_a_server_with_a_certificate_serves_an_executor_that_trusts_it(harness: Harness, tmp_path: Path) -> None:
-    authority = trustme.CA()
-    made, files = authority.issue_cert("127.0.0.1"), [tmp_path / name for name in ("chain.pem", "key.pem", "ca.pem")]
-    made.cert_chain_pems[0].write_to_path(files[0])
-    made.private_key_pem.write_to_path(files[1])
-    authority.cert_pem.write_to_path(files[2])
-    address = ServeAddress("127.0.0.1", 0, files[0], files[1])
-    address.require()
+    address, authority = with_certificate(tmp_path)
     await harness.submit("mail.send", {"to": "ada"})
     body = {"executor": "one", "handlers": ["mail.send"], "free": 1, "wait": 60}
     async with served(harness, address) as (_, client):
@@ -219,7 +169,7 @@ async def test_a_server_with_a_certificate_serves_an_executor_that_trusts_it(har
         async with httpx.AsyncClient() as stranger:
             with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
                 await stranger.post(f"{url}/v1/pull", json=body)
-        trust = ssl.create_default_context(cafile=str(files[2]))
+        trust = ssl.create_default_context(cafile=str(authority))
         async with httpx.AsyncClient(
             verify=trust, headers={"authorization": f"Bearer {SECRET}"}, timeout=90
         ) as trusting:
@@ -354,6 +304,43 @@ def test_an_executor_names_a_server_that_is_away() -> None:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(ServerUnreachable, match=rf"no answer from {url}: ConnectionRefusedError"):
         ServerClient(url, SECRET).post("pull", {})
+
+
+def test_a_request_over_a_connection_that_the_server_has_closed_is_sent_again() -> None:
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve_once_per_connection() -> None:
+            for _ in range(2):
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(65_536)
+                    connection.sendall(answer)
+
+        serving = threading.Thread(target=serve_once_per_connection)
+        serving.start()
+        client = ServerClient(f"http://127.0.0.1:{listening.getsockname()[1]}", SECRET)
+        assert [client.post("pull", {}), client.post("pull", {})] == [{}, {}]
+        serving.join()
+    client.close()
+
+
+async def test_a_client_ends_the_requests_that_wait_and_closes_its_connections(harness: Harness) -> None:
+    async with served(harness) as (engine, other):
+        client, body = ServerClient(f"http://127.0.0.1:{other.port}", SECRET), {"executor": "two", "wait": 60}
+        pull = asyncio.ensure_future(
+            asyncio.to_thread(client.post, "pull", body | {"handlers": ["mail.send"], "free": 3})
+        )
+        capacity = engine.worker.in_flight.capacity
+        await until(lambda: engine.worker.in_flight.capacity == capacity + 3)
+        client.interrupt("pull")
+        with pytest.raises(ServerUnreachable):
+            await pull
+        await until(lambda: engine.worker.in_flight.capacity == capacity)
+        await asyncio.to_thread(client.post, "heartbeat", {"executor": "two", "tasks": []})
+        assert len(client._idle) == 1
+        client.close()
+        assert client._idle == []
 
 
 def test_a_server_needs_tls_beyond_loopback() -> None:

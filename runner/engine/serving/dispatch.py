@@ -60,6 +60,9 @@ class HttpSession:
         self.handlers: frozenset[str] = frozenset()
         self.free = 0
         """The number of tasks that it can start now."""
+        self.pulls = False
+        """True until its last pull asks for no tasks, or loses its connection: then an end frees no slot."""
+        self.last_pull: PullRequest | None = None
         self.seen_at = time.monotonic()
         self.held: dict[Key, PulledCall] = {}
 
@@ -102,7 +105,7 @@ class Dispatch:
         self.executors = {name: PulledExecutor(self, name) for name in handlers}
         self._waiting: dict[str, list[tuple[tuple[int, int], PulledCall]]] = {name: [] for name in self.executors}
         self._sessions: dict[tuple[str, str], HttpSession] = {}
-        self._pulls: OrderedDict[asyncio.Future[None], frozenset[str]] = OrderedDict()
+        self._pulls: OrderedDict[asyncio.Future[None], HttpSession] = OrderedDict()
         self._writes: dict[Key, asyncio.Future[str]] = {}
         self._written: OrderedDict[Key, str] = OrderedDict()
         self._holders: dict[Key, HttpSession] = {}
@@ -130,15 +133,18 @@ class Dispatch:
             self._resize(session.handlers | {call.task.handler})
 
     async def pull(self, token: ServeToken, request: PullRequest) -> PullReply:
-        """Return tasks for an executor, or wait for the first one."""
+        """Return tasks for an executor, or wait for the first one. A later pull ends the wait of an earlier one."""
         session = self._session(token, request.executor)
         changed = session.handlers | frozenset(request.handlers)
         session.handlers, session.free = frozenset(request.handlers), request.free
+        session.pulls, session.last_pull = request.free > 0, request
+        for earlier in [each for each, puller in self._pulls.items() if puller is session]:
+            _set(earlier)
         self._resize(changed)
         end, tasks = time.monotonic() + request.wait, self._take(session)
-        while not tasks and request.free and not self.is_draining and (left := end - time.monotonic()) > 0:
+        while not tasks and self._may_wait(session, request) and (left := end - time.monotonic()) > 0:
             wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._pulls[wake] = session.handlers
+            self._pulls[wake] = session
             try:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left):
@@ -150,10 +156,13 @@ class Dispatch:
             finally:
                 self._pulls.pop(wake, None)
             session.seen_at = time.monotonic()
-            tasks = self._take(session)
+            tasks = self._take(session) if session.last_pull is request else []
         return PullReply.model_construct(
             tasks=tasks, lease=self.lease, heartbeat=self.lease / 5, draining=self.is_draining
         )
+
+    def _may_wait(self, session: HttpSession, request: PullRequest) -> bool:
+        return request.free > 0 and session.last_pull is request and not self.is_draining
 
     def take_back(self, token: ServeToken, request: PullRequest, reply: PullReply) -> None:
         """Return the tasks of a reply that its executor has not received; their attempts do not count."""
@@ -274,7 +283,7 @@ class Dispatch:
             return end
         self._writes[key] = write
         self.forget(call)
-        session.free += 1
+        session.free += session.pulls
         self._resize(session.handlers)
         call.finish(end.outcome, end.error)
         return write
@@ -288,7 +297,7 @@ class Dispatch:
         return session
 
     def _is_pulling(self, session: HttpSession) -> bool:
-        return any(handlers is session.handlers for handlers in self._pulls.values())
+        return session in self._pulls.values()
 
     def _take(self, session: HttpSession) -> list[PulledTask]:
         """Give waiting calls to an executor, by priority."""
@@ -309,7 +318,7 @@ class Dispatch:
     def _lose_pull(self, session: HttpSession) -> None:
         """Note that an executor has closed the connection of a pull: it has no free slots, unless it pulls again."""
         if not self._is_pulling(session):
-            session.free = 0
+            session.free, session.pulls = 0, False
             self._resize(session.handlers)
         self._wake_all(session.handlers)
 
@@ -321,8 +330,8 @@ class Dispatch:
 
     def _wake(self, handler: str) -> None:
         """Wake the pull that has waited longest for a handler."""
-        for wake, handlers in self._pulls.items():
-            if handler in handlers and not wake.done():
+        for wake, session in self._pulls.items():
+            if handler in session.handlers and not wake.done():
                 _set(wake)
                 return
 

@@ -10,13 +10,15 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from math import inf
 from typing import Any
 
 from runner.engine.external.call import CallLimits, ExternalCall
 from runner.engine.external.call_site import call_site
+from runner.engine.forced_end import exit_now
 from runner.engine.processes.messages import ProcessCall, read_message
 from runner.engine.serving.server_client import ServerClient, ServerRefused
 from runner.handlers.registry import REGISTRY, Handler
@@ -37,6 +39,9 @@ BATCH = 500
 
 LONGEST_PAUSE = 15.0
 """Maximum seconds between two tries to reach the server."""
+
+SAME_SIGNAL = 0.2
+"""Seconds in which a repeated signal is the first one: `timeout` sends it to the process and to its group."""
 
 LEVELS = 50
 """The highest level of a log line."""
@@ -66,6 +71,8 @@ class HttpExecutor:
         self._endings: queue.SimpleQueue[Ending | tuple[str, Ending] | None] = queue.SimpleQueue()
         """The outcomes, and the notes of handlers with the path of their request."""
         self._stop, self._done = threading.Event(), threading.Event()
+        self._refusal: ServerRefused | None = None
+        """Why the server does not accept this executor."""
 
     def run(self, *, until_idle: bool = False) -> int:
         """Work until a signal; return the exit code.
@@ -78,18 +85,39 @@ class HttpExecutor:
         """
         settling = threading.Thread(target=self._settle_all, name="runner-settle", daemon=True)
         beating = threading.Thread(target=self._beat_all, name="runner-heartbeat", daemon=True)
+        pool = ThreadPoolExecutor(self._slots, thread_name_prefix="runner-task")
         settling.start()
         beating.start()
-        with _signals(self._stop), ThreadPoolExecutor(self._slots, thread_name_prefix="runner-task") as pool:
-            try:
-                self._pull_all(pool, until_idle)
-            finally:
-                self._post("pull", {"handlers": sorted(self._handlers), "free": 0, "wait": 0})  # its slots are gone
-                clean = self._finish()
-                self._endings.put(None)
-                settling.join(self._lease)
-                self._done.set()
-        return 0 if clean and not settling.is_alive() else 1
+        with Signals() as signals:
+            pulling = threading.Thread(
+                target=self._pull_until_end, args=(pool, until_idle, signals), name="runner-pull", daemon=True
+            )
+            pulling.start()
+            signals.wait()
+            self._stop.set()
+            if self._refusal is None and not self._post("pull", self._no_more):
+                self._client.interrupt("pull")  # the server is away
+            pulling.join()
+            clean = self._finish()
+            self._endings.put(None)
+            settling.join(self._lease)
+            self._done.set()
+        self._client.close()
+        if self._refusal is not None:
+            raise self._refusal
+        if not clean or settling.is_alive():
+            log.error("ending although %s did not end", count_noun(len(self._running), "task"))
+            exit_now(1)  # a handler that does not end would keep the process
+        pool.shutdown()
+        return 0
+
+    def _pull_until_end(self, pool: ThreadPoolExecutor, until_idle: bool, signals: "Signals") -> None:
+        try:
+            self._pull_all(pool, until_idle)
+        except ServerRefused as error:
+            self._refusal = error
+        finally:
+            signals.end()
 
     def _pull_all(self, pool: ThreadPoolExecutor, until_idle: bool) -> None:
         pause, is_known = 0.5, False
@@ -103,9 +131,10 @@ class HttpExecutor:
             try:
                 reply = self._client.post("pull", self._body(handlers=sorted(self._handlers), free=free, wait=wait))
             except OSError as error:
-                log.warning("%s; trying again in %.1f s", one_line(str(error)), pause)
-                self._stop.wait(pause)
-                pause = min(LONGEST_PAUSE, 2 * pause)
+                if not self._stop.is_set():
+                    log.warning("%s; trying again in %.1f s", one_line(str(error)), pause)
+                    self._stop.wait(pause)
+                    pause = min(LONGEST_PAUSE, 2 * pause)
                 continue
             pause, self._lease, self._beat = 0.5, reply["lease"], reply["heartbeat"]
             if not is_known:
@@ -113,14 +142,22 @@ class HttpExecutor:
                 names = count_noun(len(self._handlers), "handler")
                 log.info("executor %s pulls from %s with %s", self.name, self._client.url, names)
             for task in reply["tasks"]:
-                number = secrets.randbits(62)
-                with self._changed:
-                    self._running[number] = task["id"], task["fence"]
-                pool.submit(self._run, number, task)
+                self._begin(pool, task)
             if reply["draining"]:
                 self._stop.wait(1.0)
             if until_idle and not reply["tasks"] and not self._running:
                 return
+
+    def _begin(self, pool: ThreadPoolExecutor, task: Mapping[str, Any]) -> None:
+        """Start a task, or hand it back if this executor has begun to stop."""
+        number = secrets.randbits(62)
+        with self._changed:
+            self._running[number] = task["id"], task["fence"]
+        if self._stop.is_set():
+            key = {"number": number, "id": task["id"], "fence": task["fence"]}
+            self._endings.put(key | {"outcome": "release", "why": "its executor stopped before the task started"})
+        else:
+            pool.submit(self._run, number, task)
 
     def _finish(self) -> bool:
         """Wait for the running handlers; False if some do not end within the drain timeout."""
@@ -197,17 +234,25 @@ class HttpExecutor:
     def _save(self, number: int, key: Mapping[str, int], request: int, state: str) -> None:
         error = None
         try:
-            self._client.post("checkpoint", self._body(**key, state=json.loads(state)))
+            if self._client.post("checkpoint", self._body(**key, state=json.loads(state)))["lost"]:
+                error = RuntimeError("the checkpoint was not stored: another claim has the task")
         except (OSError, ServerRefused) as failure:
             error = RuntimeError(f"the checkpoint was not stored: {failure}")
         call_site().deliver(number, pickle.dumps(("reply", request, None, error)))
 
-    def _post(self, path: str, values: Ending) -> None:
+    def _post(self, path: str, values: Ending) -> bool:
         """Send a message that changes no outcome; without the server it is lost, and the handler goes on."""
         try:
             self._client.post(path, self._body(**values))
         except (OSError, ServerRefused) as error:
             log.warning("%s is lost: %s", path, one_line(str(error)))
+            return False
+        return True
+
+    @property
+    def _no_more(self) -> Ending:
+        """A pull that ends the one that waits: its executor has no free slots any more."""
+        return {"handlers": sorted(self._handlers), "free": 0, "wait": 0}
 
     def _settle_all(self) -> None:
         """Send the notes and the outcomes in their order, outcomes in batches, until None."""
@@ -279,18 +324,41 @@ def _error(failure: Failure | None) -> Ending:
     return {"error": {"type": kind, "message": failure.message[:65_536], "traceback": failure.traceback[-65_536:]}}
 
 
-@contextmanager
-def _signals(stop: threading.Event) -> Iterator[None]:
-    """Stop on a signal inside the block; a second one ends the process."""
+class Signals:
+    """The signals that stop a process. Its main thread waits for the first one; a second one ends the process.
 
-    def receive(number: int, _: object) -> None:
-        if stop.is_set():
-            raise SystemExit(128 + number)
-        stop.set()
+    The handler of a signal may interrupt a thread that has a lock, so it only writes to a socket.
+    """
 
-    before = {number: signal.signal(number, receive) for number in stop_signals()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._before: dict[int, Any] = {}
+        self._first = inf
+        """The time of the first signal in monotonic seconds."""
+
+    def __enter__(self) -> "Signals":
+        self._before = {number: signal.signal(number, self._receive) for number in stop_signals()}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+        self._reader.close()
+        self._writer.close()
+
+    def wait(self) -> None:
+        """Wait for the first signal, or for `end`."""
+        self._reader.recv(1)
+
+    def end(self) -> None:
+        """End the wait; any thread may call it."""
+        with suppress(OSError):
+            self._writer.send(b"e")
+
+    def _receive(self, number: int, _: object) -> None:
+        now = time.monotonic()
+        if now > self._first + SAME_SIGNAL:
+            exit_now(128 + number)
+        self._first = min(self._first, now)
+        self.end()

@@ -47,6 +47,9 @@ READ_LIMIT = 30.0
 
 MOST_CONNECTIONS = 2_000
 
+IDLE_LIMIT = 75
+"""Seconds for which a connection without a request stays open, beyond the longest pause of an executor."""
+
 STOP_LIMIT = 5
 """Seconds for open replies when the server stops."""
 
@@ -154,6 +157,7 @@ class HttpServer:
             lifespan="off",
             server_header=False,
             limit_concurrency=MOST_CONNECTIONS,
+            timeout_keep_alive=IDLE_LIMIT,
             timeout_graceful_shutdown=STOP_LIMIT,
             ssl_certfile=address.certificate,
             ssl_keyfile=address.key,

@@ -3,8 +3,10 @@
 import http.client
 import ipaddress
 import json
+import socket
 import ssl
 import threading
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,6 +15,11 @@ from runner.text.sanitize import one_line
 
 TIMEOUT = 60.0
 """Seconds without an answer of the server."""
+
+STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
+"""The errors of a connection that its other end has closed."""
+
+TRUST = "SSL_CERT_FILE names a file with the certificates of the authorities to trust"
 
 
 class ServerRefused(RunnerError):
@@ -23,8 +30,14 @@ class ServerUnreachable(OSError):
     """A server does not answer."""
 
 
+class StaleConnection(Exception):
+    """The server has closed a connection since its last request."""
+
+
 class ServerClient:
-    """One server. Each thread has a connection of its own.
+    """One server. Requests in several threads have a connection each, which later requests use again.
+
+    The environment variable SSL_CERT_FILE names a file with the authorities to trust, in the place of the system's.
 
     Args:
         url: such as https://tasks.example.org:8765.
@@ -42,7 +55,11 @@ class ServerClient:
             raise InvalidInput(why=f"{one_line(url)} would send the token in the clear: use https://")
         self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._threads = threading.local()
+        self._changing = threading.Lock()
+        self._idle: list[http.client.HTTPConnection] = []
+        self._busy: dict[http.client.HTTPConnection, str] = {}
+        """The path of each request without a reply yet; empty if it was interrupted."""
+        self._is_closed = False
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """Send a request and return the reply.
@@ -52,31 +69,66 @@ class ServerClient:
             ServerRefused: the server refused the request.
         """
         data = json.dumps(body).encode()
-        headers = {"authorization": f"Bearer {self._token}", "content-type": "application/json"}
-        connection = self._connection()
         try:
+            try:
+                status, text = self._send(path, data, again=True)
+            except StaleConnection:
+                status, text = self._send(path, data, again=False)
+        except ssl.SSLCertVerificationError as error:
+            raise ServerUnreachable(f"{self.url}: {error.verify_message}; {TRUST}") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerUnreachable(f"no answer from {self.url}: {type(error).__name__}: {error}") from None
+        if status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise ServerUnreachable(f"{self.url} answered {status}: {_problem(text)}")
+        if status != http.HTTPStatus.OK:
+            raise ServerRefused(url=self.url, status=status, why=_problem(text))
+        return json.loads(text)
+
+    def interrupt(self, path: str) -> None:
+        """End the requests of a path that wait for their reply; each raises ServerUnreachable."""
+        with self._changing:
+            for connection in [each for each, busy in self._busy.items() if busy == path]:
+                self._busy[connection] = ""
+                if connection.sock is not None:
+                    with suppress(OSError):  # not the method of an SSLSocket, which another thread reads
+                        socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connections: idle ones now, others after their reply."""
+        with self._changing:
+            self._is_closed, idle, self._idle = True, self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _send(self, path: str, data: bytes, *, again: bool) -> tuple[int, bytes]:
+        """Send a request, over a connection that is open already if `again` allows it."""
+        with self._changing:
+            connection = self._idle.pop() if again and self._idle else self._connect()
+            self._busy[connection] = path
+        is_open, is_usable = connection.sock is not None, False
+        try:
+            headers = {"authorization": f"Bearer {self._token}", "content-type": "application/json"}
             connection.request("POST", f"{self._path}/v1/{path}", data, headers)
             answer = connection.getresponse()
             text = answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
-            self._threads.connection = None
-            raise ServerUnreachable(f"no answer from {self.url}: {type(error).__name__}: {error}") from None
-        if answer.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise ServerUnreachable(f"{self.url} answered {answer.status}: {_problem(text)}")
-        if answer.status != http.HTTPStatus.OK:
-            raise ServerRefused(url=self.url, status=answer.status, why=_problem(text))
-        return json.loads(text)
+            is_usable = not answer.will_close
+        except STALE:
+            if is_open and self._busy[connection]:
+                raise StaleConnection from None
+            raise
+        finally:
+            with self._changing:
+                del self._busy[connection]
+                if is_usable := is_usable and not self._is_closed:
+                    self._idle.append(connection)
+            if not is_usable:
+                connection.close()
+        return answer.status, text
 
-    def _connection(self) -> http.client.HTTPConnection:
-        connection: http.client.HTTPConnection | None = getattr(self._threads, "connection", None)
-        if connection is None:
-            if self._tls is None:
-                connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT)
-            else:
-                connection = http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT, context=self._tls)
-            self._threads.connection = connection
-        return connection
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT, context=self._tls)
 
 
 def is_loopback(host: str) -> bool:
