@@ -41,11 +41,20 @@ def command_line(words: Iterable[object], settings: Settings) -> str | None:
     return text if len(text) <= LONGEST and clean(text) == text == mask(text) else None
 
 
+def filter_word(text: str) -> str:
+    """A filter as an argument: one that begins with a negated term would read as an option."""
+    return f"!{text[1:]}" if text.startswith("-") else text
+
+
 def plan_words(plan: "ActionPlan", confirmation: Confirmation) -> list[object]:
     """The command that applies a plan, to the tasks that match its filter or to its tasks by id."""
     words: list[object] = [plan.action.name]
     if plan.task_filter is not None:
-        words += [str(plan.task_filter), "--yes", f"{plan.eligible.number}{'+' if plan.eligible.more else ''}"]
+        words += [
+            filter_word(str(plan.task_filter)),
+            "--yes",
+            f"{plan.eligible.number}{'+' if plan.eligible.more else ''}",
+        ]
     else:
         words += [target.id for target in plan.targets]
     if confirmation.canary:

@@ -5,8 +5,10 @@ Tasks are identified by id, never by position.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
+
+from rich.cells import cell_len
 
 from runner.filter.fields import Operator, Sort, SortField
 from runner.filter.parse import Filter
@@ -168,8 +170,20 @@ def _live(tasks: Iterable[TaskRow]) -> frozenset[int]:
     return frozenset(task.id for task in tasks if not task.state.final)
 
 
+NEW = timedelta(hours=1)
+"""A dead task is new for so long, and then part of the old stock."""
+
+
+def is_new(ended_at: datetime | None, at: datetime) -> bool:
+    """True if a task or an attempt ended in the last hour."""
+    return ended_at is not None and at - ended_at <= NEW
+
+
 class _ListedTask(NamedTuple):
-    """A task, the database's time of its row, and the style of a task that has left the list; empty for the others."""
+    """A task, the database's time of its row, and the style of a quiet row.
+
+    Rows are quiet if their task has left the list, succeeded, or died long ago.
+    """
 
     task: TaskRow
     at: datetime
@@ -180,8 +194,18 @@ class _ListedTask(NamedTuple):
         return self.quiet or spec
 
 
+def _quiet(task: TaskRow, at: datetime) -> str:
+    """The style of the row of a task that needs no look; empty for the others."""
+    is_old = task.shown is Shown.DEAD and not is_new(task.finished_at, at)
+    return "muted" if is_old or task.shown is Shown.SUCCEEDED else ""
+
+
 def _state_cell(row: _ListedTask) -> Cell:
     cell = state(row.task.shown)
+    if row.quiet and not row.missing:
+        sign, word = cell.text[:1], cell.text[1:]
+        quiet = cell.style if row.task.shown is Shown.SUCCEEDED else row.quiet
+        return Cell(cell.text, row.quiet, ((sign, quiet), (word, row.quiet)))
     cancel_mark = "!" if row.task.cancel_requested else ""
     return Cell("gone", "faint") if row.missing else Cell(f"{cell.text}{cancel_mark}", cell.style)
 
@@ -206,7 +230,7 @@ def _reason_cell(row: _ListedTask) -> Cell:
 
 
 TASK_COLUMNS: tuple[tuple[ListColumn, Callable[[_ListedTask], Cell]], ...] = (
-    (ListColumn("ID", 8, right=True), lambda row: Cell(str(row.task.id), "text")),
+    (ListColumn("ID", 8, right=True), lambda row: Cell(str(row.task.id), row.style("text"))),
     (ListColumn("STATE", 12), _state_cell),
     (ListColumn("QUEUE", 10, drop=4), lambda row: Cell(line(row.task.queue), row.style("muted"))),
     (ListColumn("HANDLER", 19), lambda row: handler_cell(line(row.task.handler), row.style("text"))),
@@ -236,7 +260,7 @@ def task_line(task: TaskRow, at: datetime, *, finished: bool = False, missing: b
         finished: the task has finished since it was loaded.
         missing: the task has been pruned since.
     """
-    row = _ListedTask(task, at, "faint" if finished or missing else "", missing)
+    row = _ListedTask(task, at, "faint" if finished or missing else _quiet(task, at), missing)
     return RenderedRow(tuple(cell(row) for _, cell in TASK_COLUMNS), struck=finished or missing)
 
 
@@ -251,21 +275,35 @@ TITLES = {
 """The column of each sort order; priority has none."""
 
 
-def columns_for(sort: Sort, task_filter: Filter | None = None, empty: str = "") -> dict[int, ListColumn]:
+def columns_for(
+    sort: Sort, task_filter: Filter | None = None, empty: str = "", keys: int | None = None
+) -> dict[int, ListColumn]:
     """The columns by their position in a row, with an arrow at the sorted one. A list of one queue needs no QUEUE.
 
     Args:
         empty: title of a column without texts, KEY or REASON, whose room goes to the other one.
+        keys: cells of the longest key, so that REASON gets the rest; None to share the rest.
     """
     title, arrow = TITLES.get(sort.by), f" {sort.arrow}"
     one_queue, columns = _one_queue(task_filter), dict[int, ListColumn]()
     for position, head in enumerate(TASK_HEADS):
         column = head._replace(title=head.title + arrow * (head.title == title))
+        if head.title == "KEY" and keys is not None and empty != "REASON":
+            column = column._replace(width=min(max(keys, len(column.title)), LONGEST_KEY), grow=0)
         if head.title == empty:
             column = column._replace(width=len(column.title), grow=0)
         if not (head.title == "QUEUE" and one_queue):
             columns[position] = column
     return columns
+
+
+LONGEST_KEY = 30
+"""The most cells of a key beside its reason."""
+
+
+def longest_key(tasks: Iterable[TaskRow]) -> int:
+    """The cells of the longest key."""
+    return max((cell_len(line(task.key)) for task in tasks if task.key), default=0)
 
 
 def empty_column(tasks: Iterable[TaskRow]) -> str:

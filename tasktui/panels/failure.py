@@ -8,6 +8,7 @@ from runner.queries.failures import Failures, GroupTasks, LatestTask, Shares
 from runner.text import formatting
 from runner.text.sanitize import SIGNS
 from tasktui.data.failures import MOST_LATEST, FailureGroups, GroupDetail
+from tasktui.data.task_list import is_new
 from tasktui.render.code import error_rows
 from tasktui.render.plot import BLOCKS, EIGHTHS, compact, gauge, joined, sparkline
 from tasktui.render.render import Cell, RenderedRow, fitted, handler_cell, line
@@ -82,12 +83,17 @@ def group_line(
             Cell("".join(text for text, _ in bar), "spark", tuple(bar)),
             Cell(rate, "bold dead" if hot else "muted" if group.rate else "faint"),
             Cell(str(group.counted(group.tasks)), "text"),
-            Cell(str(group.counted(group.dead)), "dead" if group.dead else "faint"),
+            Cell(str(group.counted(group.dead)), _role_of_dead(group, at)),
             Cell(f"{formatting.since(group.first, at)}{older}", "muted"),
             Cell(formatting.since(group.last, at), "muted"),
             Cell("".join(text for text, _ in cause), "text", cause),
         )
     )
+
+
+def _role_of_dead(group: Failures, at: datetime) -> str:
+    """Red is for tasks that died in the last hour."""
+    return "faint" if not group.dead else "dead" if is_new(group.last, at) else "muted"
 
 
 def finding(group: Failures, shares: Shares | None, data: FailureGroups) -> list[Part]:

@@ -26,6 +26,7 @@ from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
 from tasktui.data.alerts import Attention, attention, unavailable_databases
 from tasktui.data.queue_order import sorted_queues
+from tasktui.data.task_list import is_new
 from tasktui.panels import overview as panels
 from tasktui.panels import side as side_panels
 from tasktui.panels.overview import View
@@ -208,9 +209,16 @@ class OverviewScreen(LiveScreen):
         slots = {name: view.data.slots_of(name) for name in rows}
         waits_of = view.data.waits_of
         unclaimed = {queue for handler in view.data.unknown if handler.due >= 0 for queue in handler.queues}
-        table.show(
-            order, lambda name: queue_line(rows[name], waits_of(rows[name]), slots[name], ends[name], name in unclaimed)
-        )
+        at, pulses = view.data.at, view.data.pulses
+        deadly = {
+            name for name, flows in pulses.items() if any(each.flow.died for each in flows if is_new(each.minute, at))
+        }
+
+        def render(name: str) -> RenderedRow:
+            waits = waits_of(rows[name])
+            return queue_line(rows[name], waits, slots[name], ends[name], name in unclaimed, died=name in deadly)
+
+        table.show(order, render)
         self.query_one("#lower", Canvas).draw(lower)
         side = self.query_one("#side", Canvas)
         side.display = wide
@@ -292,7 +300,13 @@ def _queues_rule(view: View, width: int, *, keeps_order: bool) -> Row:
 
 
 def queue_line(
-    queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0, end: str = "", unclaimed: bool = False
+    queue: QueueCounts,
+    hour: Sequence[float] = (),
+    slots: int = 0,
+    end: str = "",
+    unclaimed: bool = False,
+    *,
+    died: bool = False,
 ) -> RenderedRow:
     """Render a queue as a row.
 
@@ -301,6 +315,7 @@ def queue_line(
         slots: slots of the live runners that claim from it.
         end: the end of its pause; empty without one.
         unclaimed: no live runner takes some of its due tasks.
+        died: some of its tasks died in the last hour.
     """
     more = "+" if queue.arrived.more else ""
     name = line(queue.queue)
@@ -322,7 +337,7 @@ def queue_line(
             Cell(_number(queue.retrying), _retrying(queue)),
             Cell(str(queue.blocked), "blocked" if queue.blocked.number else "faint"),
             Cell(str(queue.lost), "bold lost" if queue.lost.number else "faint"),
-            Cell(str(queue.dead), "dead" if queue.dead.number else "faint"),
+            Cell(str(queue.dead), "dead" if died else "muted" if queue.dead.number else "faint"),
             Cell("".join(text for text, _ in bar), "running", tuple(bar)),
             Cell(f"{queue.running}/{slots}" if slots else str(queue.running), "strong" if full else "muted"),
             Cell(formatting.age(queue.oldest) if queue.oldest is not None else "0s", _oldest(queue)),

@@ -21,7 +21,7 @@ from tasktui.data.task_pages import TaskPages
 from tasktui.messages import MatchesFound, Notice
 from tasktui.render.render import line
 from tasktui.render.rows import Part, Row, ends
-from tasktui.session.opened import OpenedList
+from tasktui.session.opened import QUIET_TEXT, OpenedList
 from tasktui.session.session import Session
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.input import CompletionInput
@@ -186,9 +186,13 @@ def chips(listing: Listing, filter_text: str, sort: Sort, width: int) -> Row:
     """The filter as chips, and the numbers of matching and marked tasks."""
     left: list[Part] = [(" / ", "bold accent")]
     for word in filter_text.split():
+        if word == QUIET_TEXT:
+            left += [(" not succeeded ", "bold strong on raised"), ("s", "bold accent on raised"), (" ", "on raised")]
+            left.append(("  ", ""))
+            continue
         name, sign, value = _split(line(word))
         left += [(f" {name}{sign}", "muted on raised"), (f"{value} ", "bold strong on raised"), ("  ", "")]
-    if not filter_text:
+    if filter_text in ("", QUIET_TEXT):
         left.append(("type to filter", "italic faint"))
     if sort != NEWEST:
         left.append((f"  {sort.arrow} {sort.by}, {sort.words}", "muted"))
@@ -204,6 +208,14 @@ def chips(listing: Listing, filter_text: str, sort: Sort, width: int) -> Row:
     elif listing.marks:
         right.append((f"   {len(listing.marks):,} marked{listing.details}", "bold accent"))
     return ends(left, [*right, (" ", "")], width)
+
+
+def toggled(filter_text: str) -> str:
+    """The filter with the term that hides succeeded tasks, or without it if it has one."""
+    words = filter_text.split(" ")
+    if QUIET_TEXT in words:
+        return " ".join(word for word in words if word != QUIET_TEXT).strip()
+    return f"{QUIET_TEXT} {filter_text}".strip()
 
 
 def _split(word: str) -> tuple[str, str, str]:

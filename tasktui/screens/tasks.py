@@ -11,16 +11,28 @@ from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
 from runner.filter.fields import NEWEST, Sort, SortField, parse_sort
-from runner.model.task import State
+from runner.filter.parse import Filter
+from runner.model.task import Shown, State
+from runner.queries.task_list.compile import QUIET
 from runner.text.sanitize import SIGNS
 from tasktui.actions.action import Targets
-from tasktui.data.task_list import TASK_HEADS, TITLES, Listing, columns_for, empty_column, list_line
+from tasktui.actions.as_command import filter_word
+from tasktui.data.task_list import (
+    TASK_HEADS,
+    TITLES,
+    Listing,
+    columns_for,
+    empty_column,
+    is_new,
+    list_line,
+    longest_key,
+)
 from tasktui.data.task_pages import MOST_NEWER, Loaded, TaskPages, matching
 from tasktui.messages import MatchesFound, Notice
 from tasktui.render.plot import gauge
 from tasktui.render.render import line
 from tasktui.render.rows import BLANK, Part, Row, fit, rule
-from tasktui.screens.selection import FilterBar, Selection, why_marked
+from tasktui.screens.selection import FilterBar, Selection, toggled, why_marked
 from tasktui.screens.task import PreviewPane
 from tasktui.shell.actions import TASK_TARGETS, action_bindings
 from tasktui.shell.live import LiveScreen
@@ -35,10 +47,10 @@ class TasksScreen(LiveScreen):
     """The list of tasks."""
 
     ABOUT = (
-        "Newest first; o changes the order. The order stays fixed while you work: rows update in place, finished tasks "
-        "are struck through, and r reloads the list. R, T, D and E change the task under the cursor, or the marked "
-        "ones; * marks all that match. A, N and E submit or save a payload that the stored signature refuses, with a "
-        "reason in the form."
+        "Newest first; o changes the order. The list hides succeeded tasks at first: s shows them. The order stays "
+        "fixed while you work: rows update in place, finished tasks are struck through, and r reloads the list. R, T, "
+        "D and E change the task under the cursor, or the marked ones; * marks all that match. A, N and E submit or "
+        "save a payload that the stored signature refuses, with a reason in the form."
     )
     OPENS = "open"
     AUTO_FOCUS = "#tasks"
@@ -52,6 +64,7 @@ class TasksScreen(LiveScreen):
         Binding("asterisk", "mark('all')", "All matches", key_display="*"),
         Binding("n", "show('older')", "Search older tasks", show=False),
         Binding("p", "show('preview')", "Preview", show=False),
+        Binding("s", "show('succeeded')", "Succeeded", show=False),
         Binding("o", "app.command('sort')", "Sort", show=False, priority=True),
         Binding("escape", "list", "Back", show=False),
     ]
@@ -93,7 +106,7 @@ class TasksScreen(LiveScreen):
         """Return the command that lists the same tasks."""
         text, sort = self.pages.filter_text, self.pages.sort
         order = [] if sort == NEWEST else ["--sort", sort.by, "--desc" if sort.descending else "--asc"]
-        return ["tasks", *([text] if text else []), *order]
+        return ["tasks", *([filter_word(text)] if text else []), *order]
 
     def request(self) -> object:
         """Return the filter, the order and the number of reloads."""
@@ -131,9 +144,11 @@ class TasksScreen(LiveScreen):
         self.filter_bar.edit()
 
     def action_show(self, what: str) -> None:
-        """Show or hide the `preview`, or continue a search that stopped at the scan limit with `older` tasks."""
+        """Show or hide the `preview` or `succeeded` tasks, or search on for `older` ones after the scan limit."""
         if what == "older":
             self.pages.search()
+        elif what == "succeeded":
+            self.filter_bar.open(toggled(self.pages.filter_text))
         else:
             self.preview.toggle()
         self.draw()
@@ -198,15 +213,16 @@ class TasksScreen(LiveScreen):
         """Show the current list."""
         listing = self.pages.listing
         width = self.size.width
-        empty = empty_column(listing.tasks[id] for id in listing.ids) if width >= NORMAL else ""
-        columns = columns_for(self.pages.sort, self.pages.filter, empty)
+        listed = [listing.tasks[id] for id in listing.ids] if width >= NORMAL else []
+        keys = longest_key(listed) if width >= NORMAL else None
+        columns = columns_for(self.pages.sort, self.pages.filter, empty_column(listed), keys)
         self.table.columns = tuple(columns.values())
         render = partial(list_line, listing, positions=tuple(columns))
         self.table.show(listing.ids, render, listing.marks)
         self.filter_bar.draw(listing, self.pages.sort, width)
         self.query_one("#states", Canvas).draw([states(listing, width), BLANK] if width >= NORMAL else [])
         room = self.table.size.width or width
-        below = [*newer(listing, room), *unknown_names(listing, room)]
+        below = [*newer(listing, room), *unknown_names(listing, room), *only_succeeded(listing, self.pages.filter)]
         below += searched(listing, room, searching=self.pages.searching)
         self.query_one("#newer", Canvas).draw(below)
         self.preview.draw(self.table.cursor, self.session, self.size)
@@ -233,13 +249,21 @@ def states(listing: Listing, width: int) -> Row:
     """The states of the loaded tasks as one bar with their counts."""
     counts = Counter(task.shown for task in listing.tasks.values())
     total = sum(counts.values())
-    if not total:
+    if not total or listing.at is None:
         return BLANK
+    dead = [task for task in listing.tasks.values() if task.shown is Shown.DEAD]
+    new = sum(is_new(task.finished_at, listing.at) for task in dead)
     ordered = counts.most_common()
-    bar = gauge([(number / total, str(shown)) for shown, number in ordered], max(20, width // 4))
+    roles = {shown: str(shown) for shown in counts} | {Shown.SUCCEEDED: "line"}
+    shares = [(number / total, roles[shown]) for shown, number in ordered if shown is not Shown.DEAD]
+    bar = gauge([(new / total, "dead"), *shares, ((len(dead) - new) / total, "muted")], max(20, width // 4))
     row: list[Part] = [(" ", ""), *bar]
     for shown, number in ordered:
-        row += [(f"  {SIGNS[shown]} ", str(shown)), (f"{number:,}", "strong"), (f" {shown}", "muted")]
+        is_old = shown is Shown.DEAD and not new
+        row += [(f"  {SIGNS[shown]} ", "muted" if is_old else str(shown)), (f"{number:,}", "strong")]
+        row.append((f" {shown}", "muted"))
+        if shown is Shown.DEAD and 0 < new < number:
+            row.append((f", {new:,} new", "dead"))
     if listing.next is not None:
         row.append((f"   of the first {total:,}", "faint"))
     return fit(row, width)
@@ -259,6 +283,15 @@ def unknown_names(listing: Listing, width: int) -> list[Row]:
     if listing.ids:
         return []
     return [fit([("  ! ", "bold retrying"), (line(clause), "text")], width) for clause in listing.unknown]
+
+
+def only_succeeded(listing: Listing, task_filter: Filter) -> list[Row]:
+    """A line below an empty list that hides succeeded tasks, with the key that shows them."""
+    if listing.ids or listing.at is None or task_filter != Filter((QUIET,)):
+        return []
+    return [
+        [("  No task is unfinished, dead or cancelled; ", "text"), ("s", "bold accent"), (" shows the rest", "text")]
+    ]
 
 
 def searched(listing: Listing, width: int, *, searching: bool) -> list[Row]:

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 
 from runner.filter.fields import NEWEST, Sort
 
+QUIET_TEXT = "-state:succeeded"
+"""The filter of a list that no command and no other screen has opened."""
+
 
 @dataclass(slots=True)
 class OpenedList:
@@ -14,7 +17,7 @@ class OpenedList:
         sort: order of the list.
     """
 
-    filter_text: str = ""
+    filter_text: str = QUIET_TEXT
     sort: Sort = NEWEST
 
 

@@ -1,5 +1,6 @@
 """The list of tasks: identity, frozen order, marks, filter."""
 
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -8,15 +9,22 @@ from textual import events
 from textual.widgets import Input
 
 from runner.db.database import Database
-from runner.model.task import State
+from runner.filter.fields import NEWEST
+from runner.model.task import Shown, State
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
 from runner.queries.task_list.search import page
 from tasktui.data import task_pages
+from tasktui.data.task_list import TASK_HEADS, Listing, columns_for, task_line
+from tasktui.render.render import widths
 from tasktui.screens import task
+from tasktui.screens.selection import toggled
+from tasktui.screens.tasks import states
+from tasktui.session.opened import QUIET_TEXT, Opened
 from tests.store.rows import add_attempt, add_live, add_past, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
+from tests.tasktui.test_commands import NOW, row
 
 
 async def remove(database: Database, id: int) -> None:
@@ -332,3 +340,61 @@ async def test_the_preview_follows_the_state_in_the_list(
         await operator.sees("Runs in")
         await database.write(terminate, [Target(id, None)], Actor("ana", "web-1"))
         await operator.sees("⊘ cancelled", "Cancelled")
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_the_list_hides_succeeded_tasks_until_a_key_shows_them(
+    database: Database, watch: Watch, size: tuple[int, int]
+) -> None:
+    await add_past(database, 11, State.SUCCEEDED)
+    async with watch("tasks", size, filter_text=Opened().tasks.filter_text) as operator:
+        await operator.sees("not succeeded s", "No task is unfinished, dead or cancelled; s shows the rest")
+        await add_past(database, 12, State.DEAD)
+        await operator.press("r")
+        await operator.until(lambda: operator.screen.pages.listing.ids == (12,))
+        await operator.press("s")
+        await operator.until(lambda: operator.screen.pages.listing.ids == (12, 11))
+        assert "not succeeded" not in operator.text
+        await operator.press("s")
+        await operator.sees("not succeeded s", "✗ dead")
+        await operator.press("Y")
+        await operator.sees_notice("runner tasks '!state:succeeded'")
+        await operator.until(lambda: operator.screen.pages.listing.ids == (12,))
+        await operator.command("tasks id:11")  # A filter that somebody typed hides nothing more.
+        await operator.until(lambda: operator.screen.pages.listing.ids == (11,))
+
+
+def test_a_key_keeps_the_rest_of_the_filter() -> None:
+    assert toggled("") == QUIET_TEXT
+    assert toggled(f'queue:mail {QUIET_TEXT} "db  gone"') == 'queue:mail "db  gone"'
+    assert toggled("queue:mail") == f"{QUIET_TEXT} queue:mail"
+
+
+def test_red_is_for_tasks_that_died_in_the_last_hour() -> None:
+    names = [head.title for head in TASK_HEADS]
+
+    def styles(shown: Shown, minutes: int) -> dict[str, set[str]]:
+        task = row(7, shown, attempt=5, max_attempts=5, finished_at=NOW - timedelta(minutes=minutes), error="E: x")
+        cells = zip(names, task_line(task, NOW).cells, strict=True)
+        return {name: {style for _, style in cell.parts or ((cell.text, cell.style),)} for name, cell in cells}
+
+    fresh, old, done = styles(Shown.DEAD, 59), styles(Shown.DEAD, 61), styles(Shown.SUCCEEDED, 1)
+    assert (fresh["STATE"], fresh["ATTEMPT"]) == ({"bold dead"}, {"dead"})
+    assert {style for cell in old.values() for style in cell} == {"muted"}
+    assert done["STATE"] == {"succeeded", "muted"}
+    assert {style for name, cell in done.items() if name != "STATE" for style in cell} == {"muted"}
+
+
+def test_the_reason_gets_the_spare_room() -> None:
+    columns = [*columns_for(NEWEST, keys=9).values()]
+    room = dict(zip([column.title for column in columns], widths(columns, 200), strict=True))
+    assert room["KEY"] == 9
+    assert room["REASON"] > 90
+    assert {column.title: column.width for column in columns_for(NEWEST, keys=99).values()}["KEY"] == 30
+
+
+def test_the_dead_count_is_red_only_beside_new_dead() -> None:
+    tasks = {id: row(id, Shown.DEAD, finished_at=NOW - timedelta(hours=hours)) for id, hours in ((1, 0), (2, 5))}
+    both, old = (Listing(tuple(some), some, NOW) for some in (tasks, {2: tasks[2]}))
+    assert (", 1 new", "dead") in states(both, WIDE[0])
+    assert all("dead" not in style.split() for _, style in states(old, WIDE[0]))

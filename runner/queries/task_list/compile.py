@@ -22,6 +22,9 @@ from runner.queries.task_list.sources import Source
 INDEXED_STATES = frozenset({State.BLOCKED, State.RUNNING, Shown.LOST, State.DEAD, State.CANCELLED})
 """The states that have an index."""
 
+QUIET = Term("state", Operator.EQ, State.SUCCEEDED.value, negated=True)
+"""The term for all tasks but succeeded ones: the live table, and the indexes of the rare final states."""
+
 COMPARISONS: dict[Operator, Callable[..., Any]] = {
     Operator.EQ: lambda column, value: column == value,
     Operator.LT: lambda column, value: column < value,
@@ -57,7 +60,9 @@ def conditions(task_filter: Filter, source: Source, dialect: Dialect) -> list[Co
             condition = _failed_attempt((term, *times), source, dialect)
         else:
             condition = _CONDITIONS.get(term.field.partition(".")[0], _plain)(term, source, dialect)
-        if isinstance(condition, sa.False_) and not term.negated:
+        if isinstance(condition, sa.False_):
+            if term.negated:
+                continue
             return None
         # The negation also matches rows that have no value for the field.
         result.append(sa.not_(sa.func.coalesce(condition, sa.false())) if term.negated else condition)
@@ -94,7 +99,7 @@ def _is_served(term: Term) -> bool:
         case "key" | "failure" | "change" | "batch":
             return not term.negated and term.operator in (Operator.EQ, Operator.IN)
         case "state":
-            return not term.negated and INDEXED_STATES.issuperset(_values(term))
+            return term == QUIET or (not term.negated and INDEXED_STATES.issuperset(_values(term)))
     return False
 
 
@@ -245,6 +250,8 @@ def scans(task_filter: Filter, sources: Iterable[Source], dialect: Dialect, *, b
     parts = []
     for indexed, rest, few in _divided(task_filter, by_queue=by_queue):
         for source in sources:
+            if QUIET in indexed.terms and State.SUCCEEDED in source.states:
+                continue  # its rare states are in the other parts
             by_index, by_row = (conditions(part, source, dialect) for part in (indexed, rest))
             if by_index is not None and by_row is not None:
                 parts.append(Scan(source, [*source.always, *by_index], by_row, few or source.unordered))
@@ -259,17 +266,20 @@ def is_few(task_filter: Filter) -> bool:
 def _divided(task_filter: Filter, *, by_queue: bool) -> Iterator[tuple[Filter, Filter, bool]]:
     """For each group of rare states: the indexed terms, the other terms, and whether the rows are few."""
     indexed, is_small = path(task_filter).terms, is_few(task_filter)
-    state_term = next((term for term in indexed if term.field == "state"), None)
+    states = [term for term in indexed if term.field == "state"]
+    state_term = QUIET if QUIET in states else states[0] if states else None
+    if state_term == QUIET:
+        yield Filter(indexed), _without(task_filter, indexed), is_small
     if state_term is None:
         yield Filter(indexed), _without(task_filter, indexed), is_small
         return
-    words = state_term.value if isinstance(state_term.value, tuple) else (state_term.value,)
+    words = FAILED_STATES if state_term == QUIET else _values(state_term)
     for group in GROUPS:
         matches = tuple(word for word in group if word in words)
         if not matches:
             continue
         queues = [term for term in task_filter.terms if by_queue and group[0] in FAILED_STATES and _is_one_queue(term)]
-        terms = (Term("state", Operator.IN, matches), *(term for term in indexed if term is not state_term), *queues)
+        terms = (Term("state", Operator.IN, matches), *(term for term in indexed if term != state_term), *queues)
         yield Filter(terms), _without(task_filter, (*indexed, *queues)), is_small or group is RUNNING_STATES
 
 
