@@ -1,5 +1,6 @@
 """failures: failed attempts, grouped by cause."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -8,7 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.schema import Tables, is_state
 from runner.db.schema.task import Condition
-from runner.db.transaction import Transaction
+from runner.db.transaction import Transaction, clock
 from runner.db.types import db_later, db_now, minute_number
 from runner.filter.parse import Filter
 from runner.model.task import MOVES, State
@@ -153,6 +154,22 @@ def _failures(row: Any) -> Failures:
         recent=int(row["recent"]),
         last=moment(row["ended_at"]),
     )
+
+
+async def last_failed(tx: Transaction, fingerprints: Sequence[str]) -> float | None:
+    """Read the seconds since the last failed attempt of some failure groups; None if they have none.
+
+    Args:
+        tx: an open transaction; one statement per group walks along the index of fingerprints, and one reads the clock.
+    """
+    attempt, now = tx.tables.attempt.c, await clock(tx)
+    times = []
+    for fingerprint in fingerprints:
+        of_group = (attempt.fingerprint == fingerprint) & (attempt.verb != INTERRUPTED_VERB)
+        (ended_at,) = readable(tx, [attempt.ended_at])
+        latest = sa.select(ended_at).where(of_group).order_by(attempt.ended_at.desc()).limit(1)
+        times += [at for (value,) in await tx.rows(latest) if (at := moment(value)) is not None]
+    return max(0.0, (now - max(times)).total_seconds()) if times else None
 
 
 BUCKETS = 20

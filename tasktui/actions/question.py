@@ -14,7 +14,7 @@ from runner.operations.results import Result
 from runner.operations.targets import BLOCKED
 from runner.queries.counting import Count
 from runner.text import formatting
-from tasktui.actions.action import Action, Confirmation, Targets, TaskScope
+from tasktui.actions.action import ALL, CANARY, Action, Confirmation, Targets, TaskScope
 from tasktui.actions.as_command import ConsentSql, plan_words
 from tasktui.actions.plan import ActionPlan, plan, plan_rows
 from tasktui.messages import Notice, Tone
@@ -24,6 +24,9 @@ from tasktui.session.session import Job, Session
 
 if TYPE_CHECKING:
     from runner.queries.task.detail import TaskDetail
+
+FAILS_NOW = 600.0
+"""Seconds after the last failure of a cause in which a retry of its tasks probably fails again."""
 
 MOST_SKIPPED = 8
 """Maximum number of skipped tasks to list in a notice."""
@@ -81,6 +84,7 @@ class Question:
         sql: returns the equivalent SQL; None if there is none.
         many: True to offer a limit on the number of tasks.
         canary: True to offer stages as well.
+        limit: initial text of the limit.
         effect: draws its effect in a width for the typed answer, with few rows if its argument `low` is set.
         parts: the inputs that make up the answer, in place of the one of the prompt; empty for that one.
         subject: the thing that it changes, after the title: queue mail; sanitized.
@@ -101,6 +105,7 @@ class Question:
     sql: ConsentSql | None = None
     many: bool = False
     canary: bool = False
+    limit: str = ALL
     effect: "Effect | None" = None
     parts: Sequence[AnswerPart] = ()
     subject: str = ""
@@ -194,15 +199,35 @@ async def _ask_for_filter(action: Action, session: Session, task_filter: Filter,
     from tasktui.actions import perform  # imports all operations, which the first screen does not need
 
     planned = await perform.preview(session, action, task_filter)
-    if scope is None or not planned.eligible.number:
+    if not planned.eligible.number:
         return question(planned, session)
+    fails = await _fails_now(session, task_filter) if action.verb == "retry_now" else None
+    if scope is None:
+        return question(planned, session, fails=fails)
     whole = await perform.preview(session, action, scope.whole)
-    wider = question(whole, session, of=scope.whole_words) if whole.eligible != planned.eligible else None
-    return question(planned, session, of=scope.words, wider=wider if isinstance(wider, Question) else None)
+    wider = question(whole, session, of=scope.whole_words, fails=fails) if whole.eligible != planned.eligible else None
+    wider = wider if isinstance(wider, Question) else None
+    return question(planned, session, of=scope.words, wider=wider, fails=fails)
+
+
+async def _fails_now(session: Session, task_filter: Filter) -> float | None:
+    """Seconds since the causes of a filter failed last; None if it names none, or they have not failed for a while."""
+    from runner.queries.failures import last_failed
+
+    values = [term.value for term in task_filter.terms if term.field == "failure" and not term.negated]
+    causes = [str(one) for value in values for one in (value if isinstance(value, tuple) else (value,))]
+    seconds = await session.read(last_failed, causes) if causes else None
+    return seconds if seconds is not None and seconds <= FAILS_NOW else None
 
 
 def question(
-    plan: ActionPlan, session: Session, details: Sequence[str] = (), *, of: str = "", wider: Question | None = None
+    plan: ActionPlan,
+    session: Session,
+    details: Sequence[str] = (),
+    *,
+    of: str = "",
+    wider: Question | None = None,
+    fails: float | None = None,
 ) -> Question | Notice:
     """Ask for confirmation of a plan, or explain why none of its tasks would change.
 
@@ -210,6 +235,7 @@ def question(
         details: the change in more words, such as new values.
         of: the tasks in words, after their number.
         wider: the same question about more tasks.
+        fails: seconds since their cause failed last, if that is recent: a canary is then the default.
     """
     from tasktui.actions import perform
 
@@ -224,9 +250,14 @@ def question(
         return BulkChange(plan.action.label, total, partial(perform.carry_out, session, plan, confirmation))
 
     one = plan.eligible == Count(1)
+    staged = fails is not None and not one
+    about = [content((line(text), "bold")) for text in details]
+    if staged:
+        failed = f"This cause failed {formatting.age(fails)} ago: the retry goes in stages. "
+        about.append(content((failed, "retrying"), ("ctrl+t", "bold accent"), (" retries all at once", "muted")))
     return Question(
         plan.action.without_prompt() if one and plan.action.verb == "retry_now" else plan.action,  # nothing to spread
-        [content((line(text), "bold")) for text in details],
+        about,
         plan.weight,
         words=partial(plan_words, plan),
         change=change,
@@ -238,6 +269,7 @@ def question(
         of=of,
         total=None if plan.eligible.more else plan.eligible.number,
         canary=plan.task_filter is not None and plan.action.verb == "retry_now",
+        limit=CANARY if staged else ALL,
         recheck=partial(perform.changes_since, session, plan),
         wider=wider,
     )

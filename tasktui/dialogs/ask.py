@@ -70,6 +70,7 @@ class ConfirmScreen(ModalScreen[Confirmation | Question | None]):
         *FOCUS_KEYS,
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+y", "copy", "Copy command or SQL"),
+        Binding("ctrl+t", "stage", "Canary, or all at once", priority=True),
         Binding("ctrl+a", "widen", "All of this cause", priority=True),
     ]
     VERTICAL_BREAKPOINTS = BREAKPOINTS
@@ -125,7 +126,7 @@ class ConfirmScreen(ModalScreen[Confirmation | Question | None]):
             if action.prompt and not question.parts:
                 yield from _entry("answer", action.prompt, action.default, action.default)
             if question.many:
-                yield from _entry("limit", "Limit", ALL)
+                yield from _entry("limit", "Limit", question.limit)
                 yield Canvas(id="when", classes="section")
             yield Canvas(id="safety", classes="section")
             yield from _entry(
@@ -172,6 +173,9 @@ class ConfirmScreen(ModalScreen[Confirmation | Question | None]):
         is_ready = all(role != "dead" for _, role in meanings.values()) and self._refusal(values) == ""
         label = _label(self._question).lower()
         caps = [Cap("esc", "cancel", "screen.cancel"), Cap("↵", label, "screen.submit", locked=not is_ready)]
+        if self._question.canary and self._question.many:
+            other = "all at once" if self._is_canary(values) else CANARY
+            caps.insert(0, Cap("ctrl+t", other, "screen.stage"))
         if (wider := self._question.wider) is not None:
             caps.insert(0, Cap("ctrl+a", f"{_label(wider)} {wider.of}".lower(), "screen.widen"))
         self.query_one("#caps", Caps).show((), caps)
@@ -261,8 +265,17 @@ class ConfirmScreen(ModalScreen[Confirmation | Question | None]):
         self.dismiss(None)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Refuse the key of the wider question if there is none."""
-        return self._question.wider is not None if action == "widen" else super().check_action(action, parameters)
+        """Refuse the keys of the wider question and of the stages if there are none."""
+        match action:
+            case "widen":
+                return self._question.wider is not None
+            case "stage":
+                return self._question.canary and self._question.many
+        return super().check_action(action, parameters)
+
+    def action_stage(self) -> None:
+        """Go in stages, or change all tasks at once."""
+        self.query_one("#limit", Input).value = ALL if self._is_canary(self._values()) else CANARY
 
     def action_widen(self) -> None:
         """Ask the wider question instead; it has its own number and its own word to type."""

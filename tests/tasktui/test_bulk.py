@@ -18,6 +18,7 @@ from tasktui.actions import perform
 from tasktui.data import task_pages
 from tests.operations.test_canary import dead, ending
 from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
+from tests.store.table import change
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WAIT_SECONDS, WIDE, Operator, Watch
 from tests.tasktui.test_actions import audited, confirm
 
@@ -209,7 +210,9 @@ async def test_a_whole_failure_group_is_retried_spread_over_time(database: Datab
         await operator.press("R")
         await operator.sees("The breaker of h is open: its tasks wait for the next probe.")
         await operator.sees("Queue default is paused: its tasks wait.")
-        await operator.sees("Retry 12 tasks that failed in the last hour?", "Spread over", "all at once")
+        await operator.sees("Retry 12 tasks that failed in the last hour?", "Spread over", "in stages")
+        await operator.press("ctrl+t")
+        await operator.sees("all at once; 10m spreads them")
         operator.screen.query_one("#answer").value = "1h"
         await operator.sees("✓ about 0.0033 per second, until ")
         operator.screen.query_one("#answer").value = "+1h"
@@ -246,9 +249,34 @@ async def test_a_key_on_a_failure_group_takes_the_span_of_the_screen(database: D
         await operator.sees("ValueError: no")
         await operator.press("R")
         await operator.sees("Retry 2 tasks that failed in the last hour?")
+        await operator.press("ctrl+t")
+        await operator.sees("1 tries one, canary in")
         await confirm(operator)
         await operator.sees_notice("Retry: 2 changed")
     assert await states(database) == {State.WAITING: 2, State.DEAD: 3}
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_a_canary_is_the_default_for_a_cause_that_failed_in_the_last_ten_minutes(
+    database: Database, watch: Watch, size: tuple[int, int]
+) -> None:
+    await dead(database, 9)
+    async with watch("failures", size) as operator:
+        await operator.sees("ValueError")
+        await operator.press("R")
+        await operator.sees("This cause failed", "✓ in stages", "◆ 1 ┄┄", "ctrl+t  all at once")
+        await operator.press("ctrl+t")
+        await operator.sees("1 tries one, canary in", "ctrl+t  canary")
+        await operator.press("ctrl+t")
+        await operator.sees("✓ in stages", "ctrl+t  all at once")
+        await operator.press("escape")
+        await change(database, sa.update(database.tables.attempt).values(ended_at=ahead(-601)))
+        await operator.press("R")
+        await operator.sees("1 tries one, canary in", "ctrl+t  canary")
+        assert "This cause failed" not in operator.text
+        await operator.press("escape", "T")
+        await operator.sees("Terminate")
+        assert "ctrl+t" not in operator.text
 
 
 @pytest.mark.slow
@@ -262,8 +290,6 @@ async def test_a_canary_stops_at_the_same_failure_and_the_audit_shows_its_fate(
     async with watch("failures") as operator, ending(database, lambda id: "f1" if id == ids[-3] else None):
         await operator.sees("ValueError")
         await operator.press("R")
-        await operator.sees("1 tries one, canary in stages")
-        operator.screen.query_one("#limit").value = "canary"
         await operator.sees("✓ in stages; stops when a task fails", "◆ 1 ┄┄ ◆ 10 ┄┄ ◆ 100 ┄┄ ━")
         operator.screen.query_one("#answer").value = "5m"
         await confirm(operator)
