@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Required, TextIO, TypedDict
 from runner.log_queue import queued
 from runner.model.current_task import CURRENT_TASK
 from runner.model.headers import trace_id
+from runner.model.shard import CURRENT_SHARD
 from runner.model.text_limits import ERROR_LIMIT, to_storable
 from runner.resource_limits import reached_limit
 from runner.text.redact import hide, mask, redact, secrets
@@ -27,7 +28,7 @@ def payload_secrets() -> list[str]:
 
 
 class TaskFilter(logging.Filter):
-    """Adds `task`, `handler`, `attempt` and `trace_id` to every record that is written inside a handler; rejects none.
+    """Adds `task`, `handler`, `attempt`, `trace_id` and `shard` to records that are written inside a handler.
 
     `runner work` adds it to the handlers of the root logger. Add it to other handlers in your own configuration:
     `"filters": {"task": {"()": "runner.logs.TaskFilter"}}`.
@@ -40,6 +41,8 @@ class TaskFilter(logging.Filter):
             if current.headers is not None and (trace := trace_id(current.headers)) is not None:
                 fields["trace_id"] = trace
             vars(record).update({**fields, **vars(record)})
+        if (shard := CURRENT_SHARD.get()) is not None and not hasattr(record, "shard"):
+            record.shard = shard
         return True
 
 
@@ -52,6 +55,7 @@ class JsonLine(TypedDict, total=False):
         task: the id of the task that the line is about, or whose handler wrote it.
         attempt: the number of the attempt, from 1.
         trace_id: the trace of the task.
+        shard: the shard of the task, or of the runner, in a profile with shards.
         error_type: the class of the exception of a failed attempt.
         exception: the traceback of an exception.
     """
@@ -68,6 +72,7 @@ class JsonLine(TypedDict, total=False):
     attempt: int
     max_attempts: int
     trace_id: str
+    shard: str
     error_type: str | None
     exception: str
 
@@ -101,7 +106,8 @@ class HumanLines(logging.Formatter):
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         message = record.getMessage()
-        line = f"{at}.{int(record.msecs):03d} {level}{clean(mask(message))}"
+        shard = f"{clean(record.shard)}: " if hasattr(record, "shard") else ""
+        line = f"{at}.{int(record.msecs):03d} {level}{shard}{clean(mask(message))}"
         if (error := _last_line(record)) and error.partition(": ")[2][:COMPARED] not in message:
             line += f" ({clean(mask(error))})"
         return str(hide(line, payload_secrets())) + _task_suffix(vars(record), message)

@@ -96,6 +96,7 @@ async def open_unchecked(settings: Settings, *, must_exist: bool = False) -> Asy
     Raises:
         FileMissing: the file does not exist and `must_exist` is set.
     """
+    settings.require_one_database()
     if must_exist:
         settings.url.require_file()
     capture = CAPTURE.get()

@@ -65,6 +65,10 @@ class Client:
         """The client of the database of a task: this one."""
         return self
 
+    def owner_of(self, schedule: str) -> "Client":  # noqa: ARG002
+        """The client of the database of a schedule: this one."""
+        return self
+
     def each(self) -> "list[Client]":
         """The clients of all databases: this one."""
         return [self]

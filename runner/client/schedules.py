@@ -210,13 +210,12 @@ class ScheduleFunctions:
 
     def all(self) -> "list[ScheduleRow]":
         """Return all schedules with their last runs, the next one first."""
-        rows: list[ScheduleRow] = _wait("schedules.all", _all)
-        return rows
+        refuse_event_loop("schedules.all")
+        return [row for client in get_client().each() for row in client.run(_all).result()]
 
     async def all_async(self) -> "list[ScheduleRow]":
         """Same as `all`."""
-        rows: list[ScheduleRow] = await _awaited(_all)
-        return rows
+        return [row for client in get_client().each() for row in await asyncio.wrap_future(client.run(_all))]
 
     def add(self, id: str, handler: Handler | str, /, *, reason: str | None = None, **values: Any) -> None:
         """Add a schedule.
@@ -232,11 +231,11 @@ class ScheduleFunctions:
             InvalidSchedule: a value is not valid.
             DuplicateScheduleId: there is a schedule with this id.
         """
-        _wait("schedules.add", lambda database: _add(database, id, handler, values, reason))
+        _wait("schedules.add", id, lambda database: _add(database, id, handler, values, reason))
 
     async def add_async(self, id: str, handler: Handler | str, /, *, reason: str | None = None, **values: Any) -> None:
         """Same as `add`."""
-        await _awaited(lambda database: _add(database, id, handler, values, reason))
+        await _awaited(id, lambda database: _add(database, id, handler, values, reason))
 
     def edit(self, id: str, /, *, reason: str | None = None, **values: Any) -> None:
         """Change values of a schedule, as of `add`. The code of runners does not change them back.
@@ -245,11 +244,11 @@ class ScheduleFunctions:
             InvalidSchedule: a value is not valid.
             UnknownSchedule: no schedule has this id.
         """
-        _wait("schedules.edit", lambda database: _edit(database, id, values, reason))
+        _wait("schedules.edit", id, lambda database: _edit(database, id, values, reason))
 
     async def edit_async(self, id: str, /, *, reason: str | None = None, **values: Any) -> None:
         """Same as `edit`."""
-        await _awaited(lambda database: _edit(database, id, values, reason))
+        await _awaited(id, lambda database: _edit(database, id, values, reason))
 
     def pause(self, id: str, /, until: datetime | None = None, *, reason: str | None = None) -> None:
         """Stop the ticks of a schedule.
@@ -259,36 +258,38 @@ class ScheduleFunctions:
             until: when the pause ends, with a time zone; None for never.
             reason: the reason, shown with the pause.
         """
-        _wait("schedules.pause", lambda database: _operate(database, "pause_schedule", id, reason, until=until))
+        _wait("schedules.pause", id, lambda database: _operate(database, "pause_schedule", id, reason, until=until))
 
     async def pause_async(self, id: str, /, until: datetime | None = None, *, reason: str | None = None) -> None:
         """Same as `pause`."""
-        await _awaited(lambda database: _operate(database, "pause_schedule", id, reason, until=until))
+        await _awaited(id, lambda database: _operate(database, "pause_schedule", id, reason, until=until))
 
     def resume(self, id: str, /, *, reason: str | None = None) -> None:
         """End the pause of a schedule."""
-        _wait("schedules.resume", lambda database: _operate(database, "resume_schedule", id, reason))
+        _wait("schedules.resume", id, lambda database: _operate(database, "resume_schedule", id, reason))
 
     async def resume_async(self, id: str, /, *, reason: str | None = None) -> None:
         """Same as `resume`."""
-        await _awaited(lambda database: _operate(database, "resume_schedule", id, reason))
+        await _awaited(id, lambda database: _operate(database, "resume_schedule", id, reason))
 
     def run(self, id: str, /, *, reason: str | None = None) -> None:
         """Ask for a run now; a runner submits its task within a second."""
-        _wait("schedules.run", lambda database: _operate(database, "run_schedule", id, reason))
+        _wait("schedules.run", id, lambda database: _operate(database, "run_schedule", id, reason))
 
     async def run_async(self, id: str, /, *, reason: str | None = None) -> None:
         """Same as `run`."""
-        await _awaited(lambda database: _operate(database, "run_schedule", id, reason))
+        await _awaited(id, lambda database: _operate(database, "run_schedule", id, reason))
 
     def free(self, id: str, /, *, reason: str | None = None) -> int | None:
         """Let the next tick run although the last run, whose task this returns, is unfinished; None without one."""
-        freed: int | None = _wait("schedules.free", lambda database: _operate(database, "free_schedule", id, reason))
+        freed: int | None = _wait(
+            "schedules.free", id, lambda database: _operate(database, "free_schedule", id, reason)
+        )
         return freed
 
     async def free_async(self, id: str, /, *, reason: str | None = None) -> int | None:
         """Same as `free`."""
-        freed: int | None = await _awaited(lambda database: _operate(database, "free_schedule", id, reason))
+        freed: int | None = await _awaited(id, lambda database: _operate(database, "free_schedule", id, reason))
         return freed
 
     def delete(self, id: str, /, *, reason: str | None = None) -> None:
@@ -297,24 +298,24 @@ class ScheduleFunctions:
         Raises:
             ScheduleInCode: it is defined in code, which would add it again.
         """
-        _wait("schedules.delete", lambda database: _operate(database, "delete_schedule", id, reason))
+        _wait("schedules.delete", id, lambda database: _operate(database, "delete_schedule", id, reason))
 
     async def delete_async(self, id: str, /, *, reason: str | None = None) -> None:
         """Same as `delete`."""
-        await _awaited(lambda database: _operate(database, "delete_schedule", id, reason))
+        await _awaited(id, lambda database: _operate(database, "delete_schedule", id, reason))
 
 
 schedules = ScheduleFunctions()
-"""The schedules of the database that tasks are submitted to."""
+"""The schedules of the database that tasks are submitted to; with shards, those of all."""
 
 
-def _wait(call: str, work: Any) -> Any:
+def _wait(call: str, id: str, work: Any) -> Any:
     refuse_event_loop(call)
-    return get_client().run(work).result()
+    return get_client().owner_of(id).run(work).result()
 
 
-async def _awaited(work: Any) -> Any:
-    return await asyncio.wrap_future(get_client().run(work))
+async def _awaited(id: str, work: Any) -> Any:
+    return await asyncio.wrap_future(get_client().owner_of(id).run(work))
 
 
 async def _all(database: "Database") -> "list[ScheduleRow]":

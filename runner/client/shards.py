@@ -15,13 +15,14 @@ from runner.client.placement import Placement
 from runner.errors import InvalidTask, ShardNotChosen, TwoShards
 from runner.model.shard import ShardId
 from runner.model.task import NewTask, SubmitResult
+from runner.policy.shard_rule import owner_of
 from runner.settings import Settings
 from runner.settings.shards import shard_settings
 
 if TYPE_CHECKING:
     from runner.db.database import Database
     from runner.db.database_identity import DatabaseIdentity
-    from runner.db.statement import SingleInsert, StatementFrame, Steps, StepsBuilder
+    from runner.db.statement import SingleInsert, Steps, StepsBuilder
 
 T = TypeVar("T")
 
@@ -73,6 +74,7 @@ class ShardClients(Client):
     def __init__(self, settings: Settings) -> None:
         self.settings, self.pid, self.payload_limit = settings, os.getpid(), int(settings.payload_limit)
         # Not the constructor of a client, which opens what each shard has.
+        self.frame = None
         self.placement = Placement(settings)
         self.by_shard = {name: ShardClient(own) for name, own in shard_settings(settings).items()}
         """The client of each shard, by its name."""
@@ -81,21 +83,17 @@ class ShardClients(Client):
         """None: each submit has a route."""
         return None
 
-    @property
-    def frame(self) -> "StatementFrame | None":  # type: ignore[override] # read only
-        """A frame if the packages of all shards are loaded."""
-        frames = [client.frame for client in self.by_shard.values()]
-        return None if None in frames else frames[0]
-
     def load_now(self) -> None:
         """Import the packages of a submit; see `Client.load_now`."""
         for client in self.by_shard.values():
             client.load_now()
+            self.frame = client.frame
 
     async def load(self) -> None:
         """Import the packages of a submit in threads."""
         for client in self.by_shard.values():
             await client.load()
+            self.frame = client.frame
 
     def submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Submit tasks of one shard in a separate transaction."""
@@ -142,6 +140,10 @@ class ShardClients(Client):
             why = f"an id is unique within its shard only: put {shards} and a colon before it, such as 'eu:17'"
             raise InvalidTask(field="id", value=str(id), why=why)
         return client
+
+    def owner_of(self, schedule: str) -> Client:
+        """The client of the shard that owns a schedule."""
+        return self.by_shard[owner_of(schedule, self.settings.shards)]
 
     def each(self) -> list[Client]:
         """The clients of all shards."""

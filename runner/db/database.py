@@ -39,7 +39,6 @@ from runner.errors import (
     DatabaseUnavailable,
     LockNotReleased,
     RowLocked,
-    ShardNotChosen,
     Stage,
     StoreError,
 )
@@ -203,8 +202,7 @@ class Database:
         Raises:
             ShardNotChosen: the settings have shards, and name none of them.
         """
-        if settings.shards and settings.shard is None:
-            raise ShardNotChosen(profile=settings.called, shards=", ".join(settings.shards))
+        settings.require_one_database()
         return cls.open(
             settings.url,
             prefix=settings.table_prefix,

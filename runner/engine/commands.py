@@ -47,7 +47,7 @@ class CommandReceiver:
             await self._worker.write_stack(task_id)
         self._worker.resize(command.concurrency, command.threads, command.processes)
         in_flight = self._worker.in_flight
-        sizes = in_flight.capacity, in_flight.in_threads.size, in_flight.in_processes.size
+        sizes = in_flight.capacity, in_flight.in_threads.limit, in_flight.in_processes.limit
         try:
             await self._lease.acknowledge(text, rest, *sizes)
         except StoreError as error:  # the next heartbeat returns the command again

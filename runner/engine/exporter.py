@@ -9,6 +9,7 @@ from runner.policy.work_keys import WorkKey
 
 if TYPE_CHECKING:
     from runner.engine.runner import Engine
+    from runner.engine.shards import ShardEngines
 
 WORK_KEY = ("queue", "handler")
 
@@ -30,7 +31,7 @@ def collect_runner(runner: "Engine") -> Iterator[Family]:
     left_out = "Pairs of queue and handler that count together as other."
     yield gauge("work_keys_left_out", left_out, runner.metrics.work_keys.left_out)
     pools = runner.worker.in_flight.pools
-    yield gauges("slots", "Slots, by pool.", "pool", [(pool.name, pool.size) for pool in pools])
+    yield gauges("slots", "Slots, by pool.", "pool", [(pool.name, pool.limit) for pool in pools])
     used = [(pool.name, pool.in_use) for pool in pools]
     yield gauges("slots_used", "Slots in which a task runs, by pool.", "pool", used)
     waiting = [(pool.name, len(pool.waiting)) for pool in pools]
@@ -42,6 +43,17 @@ def collect_runner(runner: "Engine") -> Iterator[Family]:
     blocked = runner.watchdog.blocked_for
     yield gauge("event_loop_blocked_seconds", "Seconds without a response of the loop.", blocked)
     yield from histograms("attempt", runner.metrics.exported_times())
+
+
+def collect_shards(runners: "ShardEngines") -> Iterator[Family]:
+    """Read what the runners of all shards count, with the label `shard`."""
+    families: dict[str, Family] = {}
+    for shard, runner in runners.by_shard.items():
+        for family in collect_runner(runner):
+            labelled = {(shard, *labels): value for labels, value in family.samples.items()}
+            first = families.setdefault(family.name, family._replace(labels=("shard", *family.labels), samples={}))
+            families[family.name] = first._replace(samples={**first.samples, **labelled})
+    yield from families.values()
 
 
 def histograms(name: str, times: Mapping[WorkKey, ExportedTimes]) -> Iterator[Family]:

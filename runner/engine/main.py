@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,7 +21,7 @@ from runner.engine.hosting.process_state import ProcessState, StateGuard
 from runner.engine.lease.watchdog import EVERY, LONGEST_BLOCK, KeeperProcess
 from runner.engine.periodic.garbage import return_large_blocks
 from runner.engine.runner import LAST_WRITES, NO_EXECUTORS, Engine
-from runner.engine.slots import InFlight
+from runner.engine.slots import InFlight, Running
 from runner.engine.worker import INTERRUPT
 from runner.handlers.registry import Handler
 from runner.settings import Settings
@@ -29,6 +30,7 @@ from runner.text.sanitize import count_noun
 
 if TYPE_CHECKING:
     from runner.engine.serving.service import Service
+    from runner.engine.shards import ShardEngines
 
 log = logging.getLogger("runner")
 
@@ -93,27 +95,27 @@ async def work(
     """
     require_unpatched()
     connect(settings)  # handlers submit tasks to this database
-    runner = Engine(settings, handlers, pulled=NO_EXECUTORS if service is None else service.dispatch.executors)
-    if settings.lease_timeout.total_seconds() < LONGEST_BLOCK:
-        runner.watchdog.keeper = KeeperProcess(settings, EVERY, LONGEST_BLOCK)
+    runner = _runner(settings, handlers, service)
     last = INTERRUPT + 2 * LAST_WRITES + runner.resources.close_limit + SLACK
     longest = settings.drain_timeout.total_seconds() + last
-    runner.watchdog.on_broken = end_broken
     forced = ForcedEnd(longest, lambda code: _report(runner, code), UNWRITTEN)
     try:
         with _observed(runner), _signals(runner, forced):
             tune_interpreter(settings)
-            guard = StateGuard(ProcessState(), runner.worker.in_flight.started)
-            runner.worker.buffer.before_write, runner.watchdog.on_response = guard.after, guard.check
+            guard = StateGuard(ProcessState(), lambda: _started(runner))
+            prepare = partial(_prepare, guard)
+            for part in runner.parts:
+                prepare(part)
+            runner.on_new = prepare
             arming = asyncio.ensure_future(_arm_on_stop(runner, forced))
-            async with nullcontext() if service is None else service.around(runner):
+            async with service.around(runner) if service and isinstance(runner, Engine) else nullcontext():
                 clean = await runner.run(until_idle=until_idle)
             guard.check()
             arming.cancel()
-            if runner.completion.scheduled_count:
-                log.info("idle: %s left for later", count_noun(runner.completion.scheduled_count, "scheduled task"))
+            if scheduled := sum(part.completion.scheduled_count for part in runner.parts):
+                log.info("idle: %s left for later", count_noun(scheduled, "scheduled task"))
             forced.code = 0 if clean else UNWRITTEN
-            if threads := runner.worker.executor.stuck + runner.resources.stuck:
+            if threads := sum(part.worker.executor.stuck + part.resources.stuck for part in runner.parts):
                 stuck = count_noun(threads, "abandoned thread")
                 log.warning("exiting although %s did not end", stuck)
                 exit_now(forced.code)
@@ -124,7 +126,31 @@ async def work(
         forced.disarm()
 
 
-async def _arm_on_stop(runner: Engine, forced: ForcedEnd) -> None:
+def _runner(settings: Settings, handlers: Mapping[str, Handler], service: "Service | None") -> "Engine | ShardEngines":
+    """Make the runner of one database, or those of all shards."""
+    if not settings.shards:
+        pulled = NO_EXECUTORS if service is None else service.dispatch.executors
+        return Engine(settings, handlers, pulled=pulled)
+    if service is not None:
+        settings.require_one_database()
+    from runner.engine.shards import ShardEngines  # most runners have one database
+
+    return ShardEngines(settings, handlers)
+
+
+def _prepare(guard: StateGuard, runner: Engine) -> None:
+    """Prepare a runner for its process."""
+    if runner.settings.lease_timeout.total_seconds() < LONGEST_BLOCK:
+        runner.watchdog.keeper = KeeperProcess(runner.settings, EVERY, LONGEST_BLOCK)
+    runner.watchdog.on_broken = end_broken
+    runner.worker.buffer.before_write, runner.watchdog.on_response = guard.after, guard.check
+
+
+def _started(runner: "Engine | ShardEngines") -> list[Running]:
+    return [running for part in runner.parts for running in part.worker.in_flight.started()]
+
+
+async def _arm_on_stop(runner: "Engine | ShardEngines", forced: ForcedEnd) -> None:
     """Start the countdown when the runner stops for any reason."""
     await runner.stop_requested()
     forced.arm()
@@ -141,18 +167,18 @@ async def _cancel_leftovers() -> bool:
     return not tasks or not (await asyncio.wait(tasks, timeout=INTERRUPT))[1]
 
 
-def _report(runner: Engine, code: int) -> None:
-    in_flight = runner.worker.in_flight
+def _report(runner: "Engine | ShardEngines", code: int) -> None:
     if code == INTERRUPTED_TWICE:
-        log_immediate_exit(runner.worker.in_flight)
+        log_immediate_exit([part.worker.in_flight for part in runner.parts])
         return
-    for running in in_flight.started():
-        runner.events.publish(InterruptIgnored(running))
+    for part in runner.parts:
+        for running in part.worker.in_flight.started():
+            part.events.publish(InterruptIgnored(running))
     log.error("drain timeout exceeded: exiting with unfinished tasks", extra={"event": "exiting"})
 
 
 @contextmanager
-def _observed(runner: Engine) -> Iterator[None]:
+def _observed(runner: "Engine | ShardEngines") -> Iterator[None]:
     """Serve the probes inside the block, if a setting or systemd asks for them."""
     settings = runner.settings
     if not (settings.exports_metrics or settings.health_file or "NOTIFY_SOCKET" in os.environ):
@@ -165,7 +191,7 @@ def _observed(runner: Engine) -> Iterator[None]:
 
 
 @contextmanager
-def _signals(runner: Engine, forced: ForcedEnd) -> Iterator[None]:
+def _signals(runner: "Engine | ShardEngines", forced: ForcedEnd) -> Iterator[None]:
     """Stop on signals inside the block. Signal handlers also run while the event loop is blocked."""
     loop = asyncio.get_running_loop()
     first: float | None = None
@@ -195,25 +221,25 @@ def _signals(runner: Engine, forced: ForcedEnd) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _exit(runner: Engine) -> None:
-    log_immediate_exit(runner.worker.in_flight)
+def _exit(runner: "Engine | ShardEngines") -> None:
+    log_immediate_exit([part.worker.in_flight for part in runner.parts])
     exit_now(INTERRUPTED_TWICE)
 
 
-def _drain(runner: Engine, number: signal.Signals) -> None:
+def _drain(runner: "Engine | ShardEngines", number: signal.Signals) -> None:
     """Drain at the first signal, even if a command or another reason has begun to drain the runner."""
     again = "press ctrl-c again" if number == signal.SIGINT else "send a second signal"
     log.info("%s: draining; %s to exit immediately", number.name, again, extra={"event": "draining"})
     runner.stop()
 
 
-def log_immediate_exit(in_flight: InFlight) -> None:
+def log_immediate_exit(in_flight: Sequence[InFlight]) -> None:
     """Log the tasks of a process that ends on a second signal; other runners rescue them."""
-    started = in_flight.started()
+    started = [running for each in in_flight for running in each.started()]
     names = ", ".join(f"task {running.task.id} ({running.task.handler})" for running in started[:MOST_NAMED])
     more = f" and {len(started) - MOST_NAMED:,} more" if len(started) > MOST_NAMED else ""
     running = f"; running: {names}{more}" if started else ""
-    tasks = count_noun(len(in_flight), "task")
+    tasks = count_noun(sum(map(len, in_flight)), "task")
     log.warning("exiting immediately: %s will be rescued%s", tasks, running, extra={"event": "exiting"})
 
 

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -63,6 +63,7 @@ from runner.text.stuck_row import lock_text
 if TYPE_CHECKING:
     from runner.engine.external.connections import ExternalExecutors
     from runner.engine.external.executor import ExternalExecutor
+    from runner.engine.hosting.shared_resources import ShardParts
 
 log = logging.getLogger("runner")
 
@@ -91,6 +92,7 @@ class Engine:
         handlers: the handlers, by name; the settings select from them.
         replacements: objects to use instead of opening the resource with their name.
         pulled: executors that pull the tasks of a handler over HTTP, by handler.
+        shard: the parts of the process that the runners of its shards have in common; None for a runner alone.
 
     Raises:
         InvalidResource: a resource is missing, or resources need each other.
@@ -99,6 +101,8 @@ class Engine:
 
     start_problem = ""
     """Why the last attempt to register failed."""
+    on_new: Callable[["Engine"], object] = staticmethod(lambda _: None)
+    """Never called: a runner of one database ends when that refuses it."""
     _ending = False
     """True if the runner itself ends its permanent coroutines."""
     _failure: StoreError | None = None
@@ -111,10 +115,11 @@ class Engine:
         handlers: Mapping[str, Handler],
         replacements: Mapping[str, Any] | None = None,
         pulled: "Mapping[str, ExternalExecutor]" = NO_EXECUTORS,
+        shard: "ShardParts | None" = None,
     ) -> None:
         require_unpatched()
         contain_log_handlers()
-        settings, handlers, replacements = _own_parts(settings, handlers, replacements or {})
+        settings, handlers, replacements = own_parts(settings, handlers, replacements or {}, done=shard is not None)
         self.settings, self.handlers = settings, handlers
         self._mode = parse_poll_mode(settings.poll_mode)
         self._own_scans = parse_scans(settings.scans, list(handlers))
@@ -126,12 +131,11 @@ class Engine:
         self._stop = asyncio.Event()
         self.tried = asyncio.Event()
         """Set after the first attempt to register, successful or not."""
-        self.resources = RunnerResources(handlers, events, replacements)
+        self.resources = RunnerResources(handlers, events, replacements) if shard is None else shard.resources(events)
         self.schema_watch = SchemaWatch(self.database)
         self.scheduler = Scheduler(self.database, handlers, settings, events)
         executors = external_executors(settings.executors, handlers, pulled)
-        sizes = settings.concurrency, settings.threads, settings.prefetch, process_slots(settings.processes, handlers)
-        in_flight = InFlight(*sizes, executors, DELIVERIES if settings.alert_receivers else 0)
+        in_flight = _in_flight(settings, handlers, executors, shard)
         own_identity = identity(handlers, settings, in_flight)._replace(schedules=self.scheduler.fingerprints)
         lease, interval = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
         self.lease = Lease(self.database, lease, own_identity, interval)
@@ -157,14 +161,19 @@ class Engine:
         )
         self.dependency_resolver = DependencyResolver(self.database, settings.notify, events, stuck)
         self.scans = ScanLoop(settings, self.claimer, self._mode, events)
-        slices = (parse_slice(settings.slice) or load_slices(settings.slice)) if settings.slice else None
+        slices = settings.slice and (parse_slice(settings.slice) or load_slices(settings.slice))
         self.slices = Slices(self.database, self.lease, lease, slices, self.claimer, events) if slices else None
         self.reconciler = Reconciler(self.database, in_flight, self.claimer, events)
         self.commands = CommandReceiver(self.lease, self.worker, self.stop)
         self._maintenance = Maintenance(self.database, settings, self._stop.is_set, stuck)
         self._expiry = Expiry(self.database, events, self._stop.is_set, stuck)
-        parts = self.worker, self.claimer, self.dependency_resolver, self.resources, self._expiry
-        self.completion = Completion(self._pending, *parts, self.stop)
+        parts = self._pending, self.worker, self.claimer, self.dependency_resolver, self.resources, self._expiry
+        self.completion = Completion(*parts, shard.on_idle if shard else self._end_idle)
+
+    @property
+    def parts(self) -> "Sequence[Engine]":
+        """This runner, as the only one of its process."""
+        return [self]
 
     async def _pending(self) -> Pending:
         who, selection = self.claimer.claimant, selection_of(self.settings.slice, self.settings.buckets)
@@ -221,6 +230,9 @@ class Engine:
 
     def _end_limit(self, _: object) -> None:
         self._limited = (0.0, 0.0)
+
+    def _end_idle(self, _began: float) -> None:
+        self.stop()
 
     def stop(self) -> None:
         """Drain: claim nothing more, let running tasks finish, and exit."""
@@ -438,16 +450,30 @@ class Engine:
         return True
 
 
-def _own_parts(
-    settings: Settings, handlers: Mapping[str, Handler], resources: Mapping[str, Any]
+def own_parts(
+    settings: Settings, handlers: Mapping[str, Handler], resources: Mapping[str, Any], *, done: bool = False
 ) -> tuple[Settings, Mapping[str, Handler], Mapping[str, Any]]:
-    """Select the handlers of this runner, and add those of alerts with their settings and resources."""
+    """Select the handlers of this runner, and add those of alerts with their settings and resources.
+
+    Args:
+        done: True if a process with several runners has done it for all of them.
+    """
+    if done:
+        return settings, handlers, resources
     selected = select_handlers(handlers, settings.only, settings.without)
     if not settings.alert_receivers:
         return settings, selected, resources
     from runner.alerts.built_in import with_alerts
 
     return with_alerts(settings, selected, resources)
+
+
+def _in_flight(
+    settings: Settings, handlers: Mapping[str, Handler], executors: Iterable[str], shard: "ShardParts | None"
+) -> InFlight:
+    sizes = settings.concurrency, settings.threads, settings.prefetch, process_slots(settings.processes, handlers)
+    deliveries = DELIVERIES if settings.alert_receivers else 0
+    return InFlight(*sizes, executors, deliveries, None if shard is None else shard.slots)
 
 
 def _connect_to(

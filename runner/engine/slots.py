@@ -182,6 +182,20 @@ class Slots:
     in_use: int = 0
     waiting: deque[Running] = field(default_factory=deque)
     look_ahead: LookAhead = field(default_factory=LookAhead)
+    claiming: int = 0
+    """The slots for which a claim is in progress."""
+
+    @property
+    def limit(self) -> int:
+        """The slots that the runner has, also if other shards use some of them now."""
+        return self.size
+
+    def ask(self, wants: Callable[[], bool]) -> None:
+        """Ask other shards for a slot, if the runner shares its slots with them.
+
+        Args:
+            wants: returns True if a due task has no slot.
+        """
 
     def room(self) -> int:
         """Return the number of tasks to claim: free slots plus slots that will be free when the claim returns."""
@@ -313,6 +327,20 @@ class ProcessSlots(Slots):
             yield running
 
 
+S = TypeVar("S", bound=Slots)
+
+
+class SlotsMaker(Protocol):
+    """Makes the pools of a runner."""
+
+    def __call__(self, kind: type[S], name: str, size: int, ahead: int) -> S:
+        """Make a pool of a kind."""
+
+
+def _slots_alone(kind: type[S], name: str, size: int, ahead: int) -> S:
+    return kind(name, size, look_ahead=LookAhead(most=ahead))
+
+
 class InFlight:
     """The tasks in flight of one runner process. None of them starts twice.
 
@@ -323,6 +351,7 @@ class InFlight:
         process_slots: number of slots for process handlers; 0 if the runner has none.
         external: the names of the external executors, which have no slots until they are connected.
         deliveries: number of slots for deliveries of notices; 0 if the runner has no receivers.
+        shared: makes the pools of a shard, which have the slots of other shards too; None for a runner alone.
     """
 
     def __init__(
@@ -333,10 +362,12 @@ class InFlight:
         process_slots: int = 0,
         external: Iterable[str] = (),
         deliveries: int = 0,
+        shared: "SlotsMaker | None" = None,
     ) -> None:
-        self.on_loop = Slots("async", async_slots, look_ahead=LookAhead(most=ahead))
-        self.in_threads = Slots("threads", thread_slots, look_ahead=LookAhead(most=ahead))
-        self.in_processes = ProcessSlots("processes", process_slots, look_ahead=LookAhead(most=ahead))
+        make = shared or _slots_alone
+        self.on_loop = make(Slots, "async", async_slots, ahead)
+        self.in_threads = make(Slots, "threads", thread_slots, ahead)
+        self.in_processes = make(ProcessSlots, "processes", process_slots, ahead)
         self.external = {name: ExternalSlots(name, 0, look_ahead=LookAhead(most=ahead)) for name in external}
         """The slots of each external executor, by its name."""
         self.deliveries = Slots(QUEUE, deliveries, look_ahead=LookAhead(most=0))
@@ -449,7 +480,7 @@ class InFlight:
     @property
     def capacity(self) -> int:
         """The maximum number of tasks that run at the same time, without deliveries of notices."""
-        return sum(slots.size for slots in self.pools) - self.deliveries.size
+        return sum(slots.limit for slots in self.pools) - self.deliveries.size
 
     def __len__(self) -> int:
         return len(self.tasks)

@@ -156,7 +156,7 @@ class Worker:
                 running.job = AttemptJob(work, loop=loop, context=running.context, **_START)
                 budget -= EAGER
                 if not budget:
-                    self._start_soon()
+                    self.start_soon()
                 # A task that may not start returns to its position: with eager first steps the loop would never end.
                 may_start = not EAGER or (budget > 0 and self._lease.is_valid)
         finally:
@@ -168,7 +168,8 @@ class Worker:
         for slots in self.in_flight.pools:
             self.start(slots)
 
-    def _may_start(self) -> bool:
+    def may_start(self) -> bool:
+        """True while the lease is valid: other runners may have the tasks otherwise."""
         return self._lease.is_valid
 
     def resize(self, slots: int | None, threads: int | None, processes: int | None) -> None:
@@ -328,7 +329,7 @@ class Worker:
             self._settings,
             self._parent_results,
             self._middleware,
-            self._may_start,
+            self.may_start,
             self.executor.limit,
             self.executor.hung_server,
         )
@@ -359,10 +360,10 @@ class Worker:
         running.slot_released = True
         running.slots.release()
         if running.slots.waiting and not self._starting:
-            self._start_soon()
+            self.start_soon()
         self._events.publish(ROOM_FREED)
 
-    def _start_soon(self) -> None:
+    def start_soon(self) -> None:
         """Start waiting tasks in the next turn of the event loop, together for all slots that are free by then."""
         if not self._starts_soon:
             self._starts_soon = True

@@ -48,6 +48,11 @@ def by_hash(route: str, shards: Sequence[str]) -> str:
     return max(shards, key=lambda shard: blake2b(key, digest_size=8, key=shard.encode()[:64]).digest())
 
 
+def owner_of(schedule: str, shards: Sequence[str]) -> str:
+    """Return the shard that owns a schedule, by its id: a rule of the application knows routes only."""
+    return by_hash(schedule, shards)
+
+
 def _by_function(route: str, shards: Sequence[str], text: str, function: Callable[[str], Any]) -> str:
     try:
         shard = call_own(function, route)

@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from runner.errors import InvalidSettings, InvalidUrl
+from runner.errors import InvalidSettings, InvalidUrl, ShardNotChosen
 from runner.model.duration import format_duration
 from runner.model.outcome import ON_ERROR, ON_NONE
 from runner.settings.types import (
@@ -375,6 +375,15 @@ class Settings(BaseSettings):
     def shard(self) -> str | None:
         """The shard whose database these settings name; None for all shards, and without any."""
         return self.profile if self.profile in self.shards else None
+
+    def require_one_database(self) -> None:
+        """Refuse settings of several shards.
+
+        Raises:
+            ShardNotChosen: the profile has shards, and these settings name none of them.
+        """
+        if self.shards and self.shard is None:
+            raise ShardNotChosen(profile=self.called, shards=", ".join(self.shards))
 
     @property
     def exports_metrics(self) -> bool:

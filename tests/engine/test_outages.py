@@ -180,7 +180,7 @@ async def test_outcomes_wait_for_the_database_and_claims_stop(outage: Outage, ca
         await outage.begin()
         go_on.set()
         await until(lambda: has_logged(caplog, ": 1 outcome buffered, retrying in "))
-        assert not runner.claimer._allowed()
+        assert not runner.claimer.may_claim()
         await outage.end()
         await harness.wait_for(task)
         after = await harness.submit("work")

@@ -149,7 +149,7 @@ class Claimer:
             self._rescan_timer.cancel()
             self._rescan_timer = None
         try:
-            while self.state is ScanState.AGAIN and self._allowed():
+            while self.state is ScanState.AGAIN and self.may_claim():
                 await self._scan()
                 self._back_off.reset()
         except BaseException as error:  # a bug, or an own order that exits, must not stop all claiming
@@ -165,6 +165,9 @@ class Claimer:
             log.warning("%s: retrying in %.1f s: %s", problem, wait, reached_limit(error) or text)
         finally:
             self.state = ScanState.IDLE if self.state is ScanState.RUNNING else ScanState.WORK_LEFT
+            if self.state is ScanState.IDLE or not self.may_claim():
+                for slots in self._in_flight.pools:
+                    slots.ask(_nothing)
             if self.state is ScanState.IDLE and self.scope.is_open and self.scope.is_extended:
                 self.scope.end()
                 self.lanes.restrict(heads=True)
@@ -175,7 +178,7 @@ class Claimer:
         """Schedule a scan if due tasks may remain. Call it when a slot is free or the database is back."""
         if self._rescan_timer is not None or self.state.is_running:
             return  # the most frequent case: this is called at the end of each task
-        if not (self.state is ScanState.WORK_LEFT or self.suspects.may_follow) or not self._allowed():
+        if not (self.state is ScanState.WORK_LEFT or self.suspects.may_follow) or not self.may_claim():
             return
         loop = asyncio.get_running_loop()
         # One claim per finished task costs more than the task: wait briefly for more free slots.
@@ -235,7 +238,7 @@ class Claimer:
         if surveyed:
             await self.survey.run(self.claimant)
         total = 0
-        while self.lanes.has_ready(time.monotonic()) and self._allowed():
+        while self.lanes.has_ready(time.monotonic()) and self.may_claim():
             self._recall()  # a backlog lets no scan end, and an urgent task must not wait for the next survey
             await self.suspects.claim_if_due()
             claimed_count = await self._claim_round()
@@ -277,7 +280,8 @@ class Claimer:
         if event.verb == "release":
             self._expect_work()
 
-    def _allowed(self) -> bool:
+    def may_claim(self) -> bool:
+        """True while the runner may claim: it does not drain, its lease is valid, and the last error is long ago."""
         return self.gate is Gate.OPEN and self.scope.is_open and time.monotonic() >= self._retry_at
 
     async def _claim_round(self) -> int | None:
@@ -286,6 +290,7 @@ class Claimer:
         for slots in self._in_flight.pools:
             room = slots.to_claim(self._batch)
             if room <= 0:
+                slots.ask(lambda slots=slots: bool(self.limited.turns(slots)))  # type: ignore[misc] # a default
                 continue
             turns = [part for turn in self.limited.turns(slots) for part in turn.divided(self._shares, room)]
             counts += [await self._claim_turn(slots, turn) for turn in turns]
@@ -297,14 +302,18 @@ class Claimer:
         limit = min(slots.room(), self._batch, turn.most, self.scope.room, turn.most if room is None else room)
         if limit <= 0:
             return None
-        starts, dry = limit <= slots.free_count, 2 * slots.free_count > slots.size
+        free = slots.free_count
+        starts, dry = limit <= free, 2 * free > slots.size
         with self._claim_pending():
+            slots.claiming = min(limit, free)
             who = self._claimant()
             try:
                 claimed = await self._claim_from(who, turn, limit, starts)
             except StoreError as error:
                 await self._leave_out_refused(who, turn, limit, error)
                 return 0
+            finally:
+                slots.claiming = 0
             self.stuck.succeeded()
             self._session_ends.reset()
             if self.scope.is_extended and self.lanes.has_ready(time.monotonic()):
@@ -396,7 +405,7 @@ class Claimer:
         self.stuck.collect()
         without_room: list[tuple[int, ...]] = []
         for _ in range(PARTS):
-            if not self._allowed() or (part := self.stuck.next(self._kind)) is None:
+            if not self.may_claim() or (part := self.stuck.next(self._kind)) is None:
                 break
             ids, lanes = part
             if lanes[0].handler not in self._handlers:
@@ -480,7 +489,7 @@ class Claimer:
         lanes = self.lanes.first(self.lanes.heads, may_start)
         ask = ask._replace(limit=self.limited.within_rooms(lanes, min(ask.limit, self.scope.room)))
         who = self._claimant()
-        if not lanes or ask.limit <= 0 or not self._allowed():
+        if not lanes or ask.limit <= 0 or not self.may_claim():
             return []
         with self._claim_pending():
             try:
@@ -543,6 +552,10 @@ class Claimer:
     def _room_of(self, handler: str) -> int | None:
         most = self._handlers[handler].defaults.limit_per_runner
         return None if most is None else max(0, most - self._in_flight.capped[handler])
+
+
+def _nothing() -> bool:
+    return False
 
 
 def handler_defaults(handler: Handler, settings: Settings) -> HandlerDefaults:

@@ -34,6 +34,7 @@ class Completion:
         claimer: the scans of the runner.
         resolver: resolves the dependencies of finished tasks.
         expiry: ends the tasks that are too late to run.
+        on_idle: called with the start of a look, in monotonic seconds, that found nothing to do.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Completion:
         resolver: "DependencyResolver",
         resources: RunnerResources,
         expiry: "Expiry",
-        stop: Callable[[], None],
+        on_idle: Callable[[float], None],
     ) -> None:
         self._pending = pending
         self._in_flight, self._outcomes = worker.in_flight, worker.buffer
@@ -52,7 +53,7 @@ class Completion:
         self._resolver = resolver
         self._resources = resources
         self._expiry = expiry
-        self._stop = stop
+        self._on_idle = on_idle
         self.scheduled_count = 0
         """Scheduled tasks that remain when the runner stops because it is idle."""
         self._pause = 0.0
@@ -72,11 +73,13 @@ class Completion:
 
     async def stop_after_scan(self) -> None:
         """Stop if the first scan has claimed all due tasks and they have ended."""
+        began = time.monotonic()
         if self._at_rest and await self._resolver.resolve_all():
-            self._stop()
+            self._on_idle(began)
 
     async def stop_if_idle(self) -> None:
         """Stop if nothing runs, is due or will be retried."""
+        began = time.monotonic()
         if not self._at_rest:
             return
         try:
@@ -86,7 +89,7 @@ class Completion:
             self._pause = (time.monotonic() - begin) / LOOK_SHARE
             if counts.running == self._outcomes.refused and not counts.returning and await self._resolver.resolve_all():
                 self.scheduled_count = counts.later
-                self._stop()
+                self._on_idle(began)
         except DatabaseUnavailable as error:
             if not self._is_away:
                 log.warning("the runner cannot look for remaining work, and does not end before it can: %s", error)

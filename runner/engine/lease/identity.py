@@ -25,7 +25,7 @@ def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InF
     in_processes = sorted(name for name, handler in handlers.items() if handler.in_process)
     outside = {name for name, handler in handlers.items() if handler.in_process or handler.external is not None}
     threaded = [name for name, handler in handlers.items() if not handler.is_async and name not in outside]
-    names, queue_names, threads = sorted(handlers), sorted(settings.queues), in_flight.in_threads.size
+    names, queue_names, threads = sorted(handlers), sorted(settings.queues), in_flight.in_threads.limit
     slices, buckets = described_selection(settings.slice, settings.buckets)
     limits = {name: handler.defaults.limits for name, handler in handlers.items() if handler.defaults.limits}
     breakers = {name: breaker.columns for name, handler in handlers.items() if (breaker := handler.defaults.breaker)}
@@ -33,7 +33,7 @@ def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InF
     made = Identity(socket.gethostname(), os.getpid(), release(), names, in_flight.capacity, queue_names, threads)
     return made._replace(
         threaded=sorted(threaded),
-        processes=in_flight.in_processes.size,
+        processes=in_flight.in_processes.limit,
         in_processes=in_processes,
         executors={
             name: ExecutorSlots(slots=slots.size, handlers=sorted(_handlers_of(name, handlers)))

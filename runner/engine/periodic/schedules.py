@@ -18,6 +18,7 @@ from runner.engine.events import Events, TasksSubmitted
 from runner.errors import DatabaseRefused, DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
 from runner.handlers.schedules import SCHEDULES, DeclaredSchedule
+from runner.policy.shard_rule import owner_of
 from runner.settings import Settings
 from runner.store.schedules.register import Registered, has_changed, register_schedules
 from runner.store.schedules.runs import abandon_rounds, due_schedule_ids, next_tick, record_error
@@ -72,7 +73,8 @@ class Scheduler:
         self._modules = settings.handlers
         self._notify = settings.notify
         self._events = events
-        self.declared = declared_by(handlers)
+        self._shard, self._shards = settings.shard, settings.shards
+        self.declared = {id: schedule for id, schedule in declared_by(handlers).items() if self._owns(id)}
         self._runner_id = 0
         self._maintain_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -90,7 +92,9 @@ class Scheduler:
         self._runner_id = runner_id
         self._maintain_at = time.monotonic() + MAINTAIN_EVERY
         try:
-            _log_registered(await self._database.write(register_schedules, runner_id, self.declared, self._is_removed))
+            self._log_registered(
+                await self._database.write(register_schedules, runner_id, self.declared, self._is_removed)
+            )
         except DatabaseRefused as error:  # e.g. roles without rights on the table: tasks run all the same
             log.error("could not register the schedules: %s", error)
 
@@ -185,8 +189,14 @@ class Scheduler:
         if lanes := frozenset().union(*(each.lanes for each in ticked)):
             self._events.publish(TasksSubmitted(lanes))
 
+    def _owns(self, id: str) -> bool:
+        """True unless another shard owns a schedule."""
+        return self._shard is None or owner_of(id, self._shards) == self._shard
+
     def _is_removed(self, id: str, module: str) -> bool:
-        """True if this process has the code of a module, and it does not have a schedule."""
+        """True if this process has the code of a module, and it does not have a schedule, or for another shard."""
+        if id in SCHEDULES and not self._owns(id):
+            return True
         if id in SCHEDULES or module == "__main__":
             return False
         if module in sys.modules:
@@ -194,20 +204,22 @@ class Scheduler:
         parents = (name for name in self._modules if module.startswith(f"{name}."))
         return any(True for _ in parents) and not _exists(module)
 
+    def _log_registered(self, registered: Registered) -> None:
+        for id in registered.added:
+            log.info("schedule %s added", one_line(id))
+        for id in registered.changed:
+            kept = registered.kept.get(id)
+            edit = f"; {', '.join(kept)} as an operator edited them" if kept else ""
+            log.info("schedule %s changed with the code%s", one_line(id), edit)
+        for id in registered.vanished:
+            gone = (
+                "is no longer in the code" if self._owns(id) else f"belongs to the shard {owner_of(id, self._shards)}"
+            )
+            log.warning("schedule %s %s: it is paused here; delete it, or resume it", one_line(id), gone)
+
 
 def _exists(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except (ImportError, ValueError):  # a package above it no longer exists
         return False
-
-
-def _log_registered(registered: Registered) -> None:
-    for id in registered.added:
-        log.info("schedule %s added", one_line(id))
-    for id in registered.changed:
-        kept = registered.kept.get(id)
-        edit = f"; {', '.join(kept)} as an operator edited them" if kept else ""
-        log.info("schedule %s changed with the code%s", one_line(id), edit)
-    for id in registered.vanished:
-        log.warning("schedule %s is no longer in the code: it is paused; delete it, or resume it", one_line(id))
