@@ -1,5 +1,6 @@
 """`runner failures`: failed attempts by cause."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, NamedTuple
 
@@ -8,16 +9,18 @@ from cyclopts import Parameter
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter, warn_of_names
 from runner.cli.output import print_block, print_json, print_line, print_table, print_title
-from runner.db.transaction import clock
+from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.queries.failures import Failures
+from runner.queries.contrast import Contrast
+from runner.queries.contrast import contrast as read_contrast
+from runner.queries.failures import FailureChange, Failures, beginnings, by_rise, changes_of, trends
 from runner.queries.failures import failures as read_failures
 from runner.text import formatting
 from runner.text.columns import Column, figure
 from runner.text.redact import mask
-from runner.text.sanitize import count_noun
+from runner.text.sanitize import count_noun, one_line
 
 DAY = timedelta(days=1)
 
@@ -30,12 +33,17 @@ class FailureList(NamedTuple):
     """The failure groups of the attempts that match a filter.
 
     Args:
-        failures: the groups, the most frequent one first.
+        failures: the groups, the one whose rate has risen most above its usual one first.
+        changes: the rate of each group against its usual one, by fingerprint.
+        contrasts: the values that the failures of a group have and successes of its handler have not, by fingerprint;
+            empty without --contrast.
     """
 
     filter: str
     failures: list[Failures]
     at: datetime
+    changes: dict[str, FailureChange]
+    contrasts: dict[str, Contrast]
 
 
 DOCUMENTS = (FailureList,)
@@ -45,14 +53,16 @@ async def failures(
     *words: Annotated[str, Parameter(name="FILTER")],
     limit: int = 50,
     traceback: bool = False,
+    contrast: bool = False,
     json: bool = False,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """Group failed attempts by cause, the most frequent group first.
+    """Group failed attempts by cause, the largest rise of the rate first.
 
     Numbers, ids and quoted values in messages are masked. Without since: the
     filter covers the last day, and at most the last 20,000 attempts (shown as 57+).
-    NOW/m is the rate per minute over the last two minutes.
+    NOW/m is the rate per minute over the last two minutes, WAS/m the usual one.
+    BEGAN is the time since the first stored attempt, new in its first hour.
     GROUP works in filters: runner tasks failure:GROUP, runner retry failure:GROUP.
 
     Fields: id queue handler error failure host runner attempts since until.
@@ -61,6 +71,8 @@ async def failures(
         words: The filter on attempts; none matches all.
         limit: Maximum number of groups.
         traceback: Show the last traceback of each group.
+        contrast: Compare versions, hosts, tenants and arguments of the failures of
+            each group with the latest successes of its handler.
         json: Print one JSON document.
         connection: The database.
     """
@@ -73,11 +85,36 @@ async def failures(
         groups = await database.read(read_failures, attempts, limit=limit)
         if not groups:
             await warn_of_names(database, attempts)
+        since = _since(attempts, groups, at)
+        changes = await database.read(_changes, groups, since, at)
+        contrasts = {
+            group.fingerprint: await database.read(read_contrast, group.fingerprint, group.handler, since)
+            for group in (groups if contrast else ())
+        }
+    groups.sort(key=lambda group: by_rise(group, changes.get(group.fingerprint)))
+    failure_list = FailureList(str(attempts), groups, at, changes, contrasts)
     if json:
-        print_json(FailureList(str(attempts), groups, at))
+        print_json(failure_list)
     else:
-        _print_failures(groups, at, traceback=traceback)
+        _print_failures(failure_list, traceback=traceback)
     return Exit.OK
+
+
+async def _changes(
+    tx: Transaction, groups: Sequence[Failures], since: datetime, at: datetime
+) -> dict[str, FailureChange]:
+    """Compare the rates of groups with their usual ones in a period that ends now."""
+    if not groups or since >= at:
+        return {}
+    began = await beginnings(tx, [group.fingerprint for group in groups])
+    return changes_of(groups, await trends(tx, since, at), began, since, at)
+
+
+def _since(attempts: Filter, groups: Sequence[Failures], at: datetime) -> datetime:
+    """The start of the period of a filter; without one, the first attempt of the groups."""
+    times = [term.value for term in attempts.terms if term.field == "since" and not term.negated]
+    starts = [time for time in times if isinstance(time, datetime)]
+    return max(starts) if starts else min((group.first for group in groups if group.first), default=at)
 
 
 def _recent(attempts: Filter, at: datetime) -> Filter:
@@ -87,24 +124,36 @@ def _recent(attempts: Filter, at: datetime) -> Filter:
     return Filter((*attempts.terms, Term("since", Operator.GE, at - DAY)))
 
 
-def _print_failures(groups: list[Failures], at: datetime, *, traceback: bool) -> None:
+def _print_failures(failure_list: FailureList, *, traceback: bool) -> None:
+    groups = failure_list.failures
     if not groups:
         print_line("No failed attempts match.")
         return
-    print_table(_columns(at), groups)
+    print_table(_columns(failure_list.changes, failure_list.at), groups)
     print_line(count_noun(len(groups), "failure group"), style="dim")
+    for fingerprint, contrast in failure_list.contrasts.items():
+        print_line(f"{fingerprint}: {one_line(contrast.sentence) or 'too few failures to compare'}")
     for group in groups if traceback else ():
         print_title(f"{group.fingerprint}: last in task {group.task_id}, {_error(group)}")
         print_block(mask(group.traceback or "no traceback"))
 
 
-def _columns(at: datetime) -> tuple[Column[Failures], ...]:
+def _columns(changes: Mapping[str, FailureChange], at: datetime) -> tuple[Column[Failures], ...]:
+    def began(group: Failures) -> str:
+        change = changes.get(group.fingerprint, FailureChange(0.0, group.first))
+        return f"{'new ' * change.new}{formatting.since(change.began, at)}"
+
+    def usual(group: Failures) -> float:
+        return changes.get(group.fingerprint, FailureChange(0.0)).usual
+
     return (
         Column("GROUP", lambda group: group.fingerprint, fixed=True),
         figure("COUNT", lambda group: group.count),
         figure("NOW/m", lambda group: group.rate, "{:,.3g}".format),
+        figure("WAS/m", usual, "{:,.3g}".format),
         figure("TASKS", lambda group: group.counted(group.tasks)),
         figure("DEAD", lambda group: group.counted(group.dead)),
+        figure("BEGAN", began),
         figure("LAST", lambda group: formatting.since(group.last, at)),
         Column("HANDLER", lambda group: group.handler),
         Column("ERROR", _error),

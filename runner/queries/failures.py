@@ -1,8 +1,9 @@
 """failures: failed attempts, grouped by cause."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from statistics import median
 from typing import Any
 
 import sqlalchemy as sa
@@ -175,11 +176,98 @@ async def last_failed(tx: Transaction, fingerprints: Sequence[str]) -> float | N
 BUCKETS = 20
 """Parts of a period in a trend."""
 
+NEW_SECONDS, RISE = 3600.0, 3.0
+"""The seconds for which a failure group is new, and the multiple of the usual number in a part that is a rise."""
+
+MOST_BEGINNINGS = 400
+"""Failure groups whose beginnings are read; SQLite joins no more than 500 selects."""
+
 MOST_VERSIONS = 100
 """Maximum number of versions to read."""
 
 GROUP_WINDOW, SOON_SECONDS = 5_000, 600.0
 """The latest attempts of a group whose tasks are looked up, and the seconds within which a retry is soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureChange:
+    """The rate of a failure group against its usual one.
+
+    Args:
+        usual: attempts per minute in the median part of the period.
+        began: when its first stored attempt ended; None if unknown.
+        rose_at: the start of the part from which on it fails more often than usual, or when it began if it is new;
+            None if it does not.
+        new: True if it began in the last NEW_SECONDS seconds.
+    """
+
+    usual: float
+    began: datetime | None = None
+    rose_at: datetime | None = None
+    new: bool = False
+
+
+def changes_of(
+    groups: Sequence[Failures],
+    trends: Mapping[str, Sequence[int]],
+    began: Mapping[str, datetime],
+    since: datetime,
+    until: datetime,
+) -> dict[str, FailureChange]:
+    """Compare the present rate of each failure group with its usual one, by fingerprint.
+
+    Args:
+        trends: attempts in equal parts of the period.
+        began: when the first stored attempt of each group ended.
+        since: the start of the period, aware.
+    """
+    first = round(unread_share(trends) * BUCKETS)
+    part = (until - since) / BUCKETS
+    changes = {}
+    for group in groups:
+        trend, start = list(trends.get(group.fingerprint, ())), began.get(group.fingerprint)
+        read = trend[first:]
+        usual = median(read[:-1]) if len(read) > 1 else 0.0
+        is_new = start is not None and until - start <= timedelta(seconds=NEW_SECONDS)
+        place = len(trend) - 1  # The last part is short of attempts that fail in a moment.
+        while place > first and trend[place - 1] > RISE * usual:
+            place -= 1
+        rose = since + place * part if first < place < len(trend) - 1 else None
+        changes[group.fingerprint] = FailureChange(
+            usual / (part / timedelta(minutes=1)), start, start if is_new else rose, is_new
+        )
+    return changes
+
+
+def by_rise(group: Failures, change: FailureChange | None) -> tuple[float, int]:
+    """The sort key that puts the largest rise above the usual rate first, and then the largest group."""
+    return min(0.0, (change.usual if change else 0.0) - group.rate), -group.count.number
+
+
+def unread_share(trends: Mapping[str, Sequence[int]], window: int = WINDOW) -> float:
+    """The share of a period, at its beginning, whose attempts were not read because the window ended."""
+    if sum(map(sum, trends.values())) < window:
+        return 0.0
+    return min(next(place for place, number in enumerate(trend) if number) for trend in trends.values()) / BUCKETS
+
+
+async def beginnings(tx: Transaction, fingerprints: Sequence[str]) -> dict[str, datetime]:
+    """Read when the first stored attempt of each failure group ended.
+
+    Args:
+        tx: an open transaction; one statement looks up the index of fingerprints once per group.
+        fingerprints: at most a few hundred.
+    """
+    attempt = tx.tables.attempt.c
+    first = sa.func.min(attempt.ended_at, type_=attempt.ended_at.type)
+    parts = [
+        sa.select(sa.literal(fingerprint, sa.Text), tx.dialect.readable_time(first)).where(
+            attempt.fingerprint == fingerprint
+        )
+        for fingerprint in fingerprints[:MOST_BEGINNINGS]
+    ]
+    rows = await tx.rows(sa.union_all(*parts)) if parts else []
+    return {as_text(fingerprint): at for fingerprint, value in rows if (at := moment(value)) is not None}
 
 
 @dataclass(frozen=True, slots=True)

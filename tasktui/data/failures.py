@@ -1,23 +1,25 @@
 """The figures of the screen Failures."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from runner.db.transaction import Transaction, clock
 from runner.queries.breakers import BreakerRow, breakers
 from runner.queries.failures import (
-    BUCKETS,
-    WINDOW,
+    FailureChange,
     Failures,
     GroupTasks,
     Shares,
+    beginnings,
+    changes_of,
     deploys,
     failures,
     group_tasks,
     shares,
     trends,
+    unread_share,
 )
 from runner.queries.registries import Pause, pauses
 from runner.queries.reports import (
@@ -46,6 +48,7 @@ class FailureGroups:
         since: the begin of the span.
         groups: the groups, largest first.
         trends: attempts of each group over the span.
+        changes: the rate of each group against its usual one.
         unread: the share of the span, at its beginning, whose attempts were not read.
         flows: counts per minute over the span; empty for a longer one than LONGEST_BY_MINUTE.
         versions: when the first runner of each version started, the oldest version first.
@@ -60,6 +63,7 @@ class FailureGroups:
     versions: Mapping[str, datetime]
     paused: Mapping[str, Pause]
     breakers: Sequence[BreakerRow]
+    changes: Mapping[str, FailureChange] = field(default_factory=dict)
 
 
 class GroupDetail(NamedTuple):
@@ -77,14 +81,10 @@ async def failure_groups(tx: Transaction, span: timedelta) -> FailureGroups:
     flows = tuple(await read_per_minute(tx, since, at + HOUR)) if span <= LONGEST_BY_MINUTE else ()
     counts = await trends(tx, since, at) if groups else {}
     paused, opened = (await pauses(tx)).queues, await breakers(tx, only_open=True)
-    return FailureGroups(at, since, groups, counts, unread_share(counts), flows, await deploys(tx), paused, opened)
-
-
-def unread_share(trends: Mapping[str, Sequence[int]], window: int = WINDOW) -> float:
-    """The share of a span, at its beginning, whose attempts were not read because the window ended."""
-    if sum(map(sum, trends.values())) < window:
-        return 0.0
-    return min(next(place for place, number in enumerate(trend) if number) for trend in trends.values()) / BUCKETS
+    versions = await deploys(tx)
+    began = await beginnings(tx, [group.fingerprint for group in groups])
+    changes = changes_of(groups, counts, began, since, at)
+    return FailureGroups(at, since, groups, counts, unread_share(counts), flows, versions, paused, opened, changes)
 
 
 async def group_detail(tx: Transaction, fingerprint: str, since: datetime) -> GroupDetail:

@@ -1,10 +1,11 @@
 """The panels of a failure group: its row, the finding in one sentence, shares, tasks, and the latest of them."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 
 from runner.model.task import Shown
-from runner.queries.failures import Failures, GroupTasks, LatestTask, Shares
+from runner.queries.contrast import Contrast
+from runner.queries.failures import FailureChange, Failures, GroupTasks, LatestTask, Shares
 from runner.text import formatting
 from runner.text.sanitize import SIGNS
 from tasktui.data.failures import MOST_LATEST, FailureGroups, GroupDetail
@@ -47,21 +48,16 @@ UNREAD = "┄"
 """The cells of a sparkline whose attempts were not read."""
 
 
-def group_line(
-    group: Failures, at: datetime, trends: Mapping[str, Sequence[int]], total: int, unread: float
-) -> RenderedRow:
+def group_line(group: Failures, data: FailureGroups, total: int) -> RenderedRow:
     """Render a failure group as a row.
 
     Args:
-        trends: attempts over the span by fingerprint.
-        unread: the share of the span, at its beginning, whose attempts were not read.
+        total: attempts of all groups.
     """
-    numbers = trends.get(group.fingerprint, (0,))
-    hot = is_hot(group.rate, numbers)
-    rate = f"{group.rate:.1f}" if 0 < group.rate < TENTHS else compact(group.rate)
-    missing = round(unread * TREND)
-    read = numbers[round(unread * len(numbers)) :]
-    trend = [(UNREAD * missing, "faint"), *sparkline(read, TREND - missing, "trouble" if hot else "spark")]
+    at, numbers = data.at, data.trends.get(group.fingerprint, (0,))
+    change = data.changes.get(group.fingerprint, FailureChange(0.0))
+    hot = change.new or is_hot(group.rate, numbers)
+    trend = _trend(data, numbers, change, hot=hot)
     older = "+" if group.count.more else ""
     share = group.count.number / total if total else 0.0
     bar = [(" ", ""), *gauge([(share, "dead" if hot else "spark")], 9)]
@@ -69,8 +65,11 @@ def group_line(
     kind, colon, rest = error.partition(": ")
     name = handler_cell(line(group.handler))
     named = name.parts or ((name.text, "text"),)
+    age = formatting.since(change.began, at) if change.began else ""
+    badge: tuple[Part, ...] = ((f" NEW {age} ", "bold dead on tint_dead"), (" ", "")) if change.new else ()
     cause: tuple[Part, ...] = (
         (" ", ""),
+        *badge,
         *named,
         ("  ", ""),
         (kind, "strong" if hot else "text"),
@@ -81,7 +80,8 @@ def group_line(
             Cell("".join(text for text, _ in trend), "spark", tuple(trend)),
             Cell(str(group.count), "bold strong" if hot else "text"),
             Cell("".join(text for text, _ in bar), "spark", tuple(bar)),
-            Cell(rate, "bold dead" if hot else "muted" if group.rate else "faint"),
+            Cell(_rate(group.rate), "bold dead" if hot else "muted" if group.rate else "faint"),
+            Cell(_rate(change.usual), "muted" if change.usual else "faint"),
             Cell(str(group.counted(group.tasks)), "text"),
             Cell(str(group.counted(group.dead)), _role_of_dead(group, at)),
             Cell(f"{formatting.since(group.first, at)}{older}", "muted"),
@@ -91,19 +91,49 @@ def group_line(
     )
 
 
+def _rate(rate: float) -> str:
+    return f"{rate:.1f}" if 0 < rate < TENTHS else compact(rate)
+
+
+BEGIN = "┊"
+"""The mark of the beginning in a sparkline."""
+
+
+def _trend(data: FailureGroups, numbers: Sequence[int], change: FailureChange, *, hot: bool) -> list[Part]:
+    """The attempts over the span with the unread part and the mark of the beginning of a rise."""
+    missing = round(data.unread * TREND)
+    read = numbers[round(data.unread * len(numbers)) :]
+    parts: list[Part] = [(UNREAD * missing, "faint")]
+    parts += sparkline(read, TREND - missing, "trouble" if hot else "spark")
+    span = data.at - data.since
+    if change.rose_at is None or span <= timedelta(0):
+        return parts
+    cells = [(sign, role) for text, role in parts for sign in text]
+    place = int((change.rose_at - data.since) / span * TREND) - 1  # before the first bar, which stays
+    if 0 <= place < len(cells):
+        cells[place] = (BEGIN, "bold accent")
+    return joined(cells)
+
+
 def _role_of_dead(group: Failures, at: datetime) -> str:
     """Red is for tasks that died in the last hour."""
     return "faint" if not group.dead else "dead" if is_new(group.last, at) else "muted"
 
 
-def finding(group: Failures, shares: Shares | None, data: FailureGroups) -> list[Part]:
-    """A group in one sentence: what its attempts have in common, and since when."""
+def finding(
+    group: Failures, shares: Shares | None, data: FailureGroups, contrast: Contrast | None = None
+) -> list[Part]:
+    """A group in a few sentences: the values that its attempts have in common, and the period."""
     parts: list[Part] = []
     for counts, word in ((shares.versions, "version"), (shares.hosts, "host")) if shares is not None else ():
         name, number = max(counts.items(), key=lambda item: item[1], default=("", 0))
         named, share = line(name, 40), number / max(1, sum(counts.values()))
         if len(counts) == 1 and word == "version" and counts.keys() == data.versions.keys():
             continue  # All runners have this version.
+        if contrast is not None and any(each.field == word for each in contrast.differences):
+            if after := _after_deploy(group, name, data) if word == "version" else "":
+                parts.append((f"First failed {after.removeprefix(', first ')}. ", "bold strong"))
+            continue  # The comparison with successes names it.
         if len(counts) == 1:
             after = _after_deploy(group, name, data) if word == "version" else ""
             parts.append((f"Only {word} {named}{after}. ", "bold strong" if after else "text"))
@@ -112,6 +142,8 @@ def finding(group: Failures, shares: Shares | None, data: FailureGroups) -> list
             parts.append((text, "text"))
     since, tasks = formatting.since(group.first, data.at), group.counted(group.tasks).of("task")
     older = ", older ones not read" if group.count.more else ""
+    if contrast is not None and (sentence := contrast.sentence):
+        parts.insert(0, (f"{line(sentence)} ", "bold strong" if contrast.differences else "text"))
     return [*parts, (f"{group.count.of('attempt')} of {tasks} in {since}{older}.", "muted")]
 
 
@@ -124,7 +156,14 @@ def _after_deploy(group: Failures, version: str, data: FailureGroups) -> str:
 
 
 def detail(
-    group: Failures, tasks_detail: GroupDetail | None, data: FailureGroups, width: int, room: int, *, unfold: bool
+    group: Failures,
+    tasks_detail: GroupDetail | None,
+    data: FailureGroups,
+    width: int,
+    room: int,
+    *,
+    unfold: bool,
+    contrast: Contrast | None = None,
 ) -> list[Row]:
     """The group under the cursor: the finding, shares, one traceback, and as many latest tasks as there is room for."""
     error = formatting.brief(f"{group.error_type}: {group.message}")
@@ -133,7 +172,8 @@ def detail(
     title: list[Part] = [(kind, "bold strong"), (f" {message}", "muted")]
     most = width - width_of(note) - 8
     rows: list[Row] = [rule(title if width_of(title) < most else fit(title, most), width, note)]
-    rows += [*wrapped([("  ", ""), *finding(group, tasks_detail.shares if tasks_detail else None, data)], width), BLANK]
+    found = finding(group, tasks_detail.shares if tasks_detail else None, data, contrast)
+    rows += [*wrapped([("  ", ""), *found], width), BLANK]
     left, right = 46, width - 50 if width >= NORMAL else width - 2
     trace = error_rows(group.error_type, group.message, group.traceback, right, reveal=False, unfold=unfold)
     if tasks_detail is None:

@@ -12,7 +12,8 @@ from textual.widget import Widget
 
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.queries.failures import Failures
+from runner.queries.contrast import Contrast, contrast
+from runner.queries.failures import FailureChange, Failures, by_rise
 from runner.queries.overview import MINUTE, per_minute
 from runner.text.sanitize import count_noun
 from tasktui.actions.action import ActionTarget, Targets, TaskScope
@@ -41,6 +42,7 @@ COLUMNS = (
     ListColumn("COUNT", 7, right=True),
     ListColumn(" SHARE", 11, drop=4),
     ListColumn("/MIN", 5, right=True),
+    ListColumn("WAS", 5, right=True, drop=3),
     ListColumn("TASKS", 6, right=True, drop=2),
     ListColumn("DEAD", 6, right=True),
     ListColumn("FIRST", 8, right=True, drop=1),
@@ -48,14 +50,19 @@ COLUMNS = (
     ListColumn(" HANDLER AND ERROR", 33, grow=1),
 )
 
-ORDERS: Mapping[str, Callable[[Failures], Any]] = {
-    "count": lambda group: -group.count.number,
-    "rate": lambda group: -group.rate,
-    "dead": lambda group: -group.dead,
-    "last seen": lambda group: -group.last.timestamp() if group.last else 0.0,
-    "first seen": lambda group: -group.first.timestamp() if group.first else 0.0,
+ORDERS: Mapping[str, Callable[[Failures, FailureChange | None], Any]] = {
+    "rise": by_rise,
+    "count": lambda group, _: -group.count.number,
+    "rate": lambda group, _: -group.rate,
+    "dead": lambda group, _: -group.dead,
+    "last seen": lambda group, _: -group.last.timestamp() if group.last else 0.0,
+    "first seen": lambda group, _: -group.first.timestamp() if group.first else 0.0,
 }
-"""The orders of the groups: the largest, fastest, deadliest, latest or newest first."""
+"""The orders of the groups: the largest rise above the usual rate, the largest, fastest, deadliest, latest or newest
+first."""
+
+CONTRAST_EVERY = 60.0
+"""Seconds to cache the comparison of a group with successes."""
 
 DETAIL_EVERY = 5.0
 """Seconds to cache the shares and the tasks of a group."""
@@ -68,11 +75,13 @@ class FailuresScreen(LiveScreen):
     """The failure groups."""
 
     ABOUT = (
-        "Failed attempts grouped by handler and error, with numbers, ids and quoted values masked. The most frequent "
-        "group is first; o sorts by rate, dead, last seen or first seen. /MIN is the rate per minute over the last two "
-        "minutes, DEAD the attempts that left their task dead. Enter lists the tasks of a group. R, T and D act on its "
-        "tasks that failed in the span; ctrl+a in the dialog takes all of its tasks. H pauses its handler. :incident "
-        "writes a report as Markdown, and Z on screen 8 undoes a change."
+        "Failed attempts grouped by handler and error, with numbers, ids and quoted values masked. The group whose "
+        "rate has risen most is first; o sorts by count, rate, dead, last seen or first seen. /MIN is the rate per "
+        "minute over the last two minutes, WAS the usual one of the span, NEW a cause of the last hour, DEAD the "
+        "attempts that left their task dead. One sentence compares the failures with successes of the handler. Enter "
+        "lists the tasks of a group. R, T and D act on its tasks that failed in the span; ctrl+a in the dialog takes "
+        "all of its tasks. H pauses its handler. :incident writes a report as Markdown, and Z on screen 8 undoes a "
+        "change."
     )
     OPENS = "tasks"
     COMMANDS_SHOWN = ("incident",)
@@ -91,6 +100,8 @@ class FailuresScreen(LiveScreen):
         self._groups: dict[str, Failures] = {}
         self._details: dict[str, GroupDetail] = {}
         self._detail_cache = TtlCache[GroupDetail](DETAIL_EVERY)
+        self._contrasts: dict[str, Contrast] = {}
+        self._contrast_cache = TtlCache[Contrast](CONTRAST_EVERY)
         self._unfold = False
         self._order = next(iter(ORDERS))
         self._room = 0
@@ -110,14 +121,20 @@ class FailuresScreen(LiveScreen):
         snapshot = await self.session.read(failure_groups, SPANS[self._span])
         group = self._group()
         if group is not None:
+            is_next = group.fingerprint in self._details  # The comparison reads more, so the shares do not wait for it.
             ask = partial(self.session.read, group_detail, group.fingerprint, snapshot.since)
             group_tasks = await self._detail_cache.get((group.fingerprint, self._span), ask)
             self._details = {group.fingerprint: group_tasks}
+            if is_next:
+                compare = partial(self.session.read, contrast, group.fingerprint, group.handler, snapshot.since)
+                found = await self._contrast_cache.get((group.fingerprint, self._span), compare)
+                self._contrasts = {group.fingerprint: found}
         return snapshot
 
     def show(self, snapshot: Any) -> None:
         """Show the groups."""
-        ordered = sorted(snapshot.groups, key=ORDERS[self._order])
+        key = ORDERS[self._order]
+        ordered = sorted(snapshot.groups, key=lambda group: key(group, snapshot.changes.get(group.fingerprint)))
         self._groups = {group.fingerprint: group for group in ordered}
         groups, width, height = self._groups, self.size.width, self.size.height
         count = sum(group.count.number for group in groups.values())
@@ -132,7 +149,7 @@ class FailuresScreen(LiveScreen):
         self._room = height - above - len(upper) - listed
         title = f"LAST {LABELS[self._span].upper()}"
         table.columns = (COLUMNS[0]._replace(title=title), *COLUMNS[1:])
-        render = partial(group_line, at=snapshot.at, trends=snapshot.trends, total=count, unread=snapshot.unread)
+        render = partial(group_line, data=snapshot, total=count)
         table.show(keys, lambda key: render(groups[key]))
         self._show_example()
 
@@ -178,7 +195,8 @@ class FailuresScreen(LiveScreen):
                 self.feed.hurry()
             blank = [BLANK] if self.size.height >= HIGH else []
             for width in (self.size.width, self.size.width - 3):  # A scroll bar takes the last cells.
-                rows = detail(group, group_detail, data, max(40, width), self._room - len(blank), unfold=self._unfold)
+                room, found = self._room - len(blank), self._contrasts.get(group.fingerprint)
+                rows = detail(group, group_detail, data, max(40, width), room, unfold=self._unfold, contrast=found)
                 rows = [*blank, *rows]
                 if len(rows) <= self._room:
                     break

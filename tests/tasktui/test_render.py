@@ -11,15 +11,16 @@ from runner.filter.parse import parse_filter
 from runner.model.task import Shown
 from runner.policy.breaker import OpenBreaker
 from runner.policy.histogram import Histogram, Times
+from runner.queries.contrast import Contrast, Difference
 from runner.queries.counting import Count
-from runner.queries.failures import Failures, Shares
+from runner.queries.failures import FailureChange, Failures, Shares, by_rise, changes_of, unread_share
 from runner.queries.runners import RunnerRow
 from runner.queries.task.attempts import Attempt, LogRow
 from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
 from runner.text import formatting
-from tasktui.data.failures import FailureGroups, unread_share
+from tasktui.data.failures import FailureGroups
 from tasktui.data.runners import Workforce, busy_per_minute
 from tasktui.data.task_list import Listing, columns_for, empty_column, task_line
 from tasktui.panels import task as task_panels
@@ -211,16 +212,50 @@ def test_a_version_of_all_runners_is_no_finding(versions: list[str], named: bool
     assert "Only host web-1. 3 attempts of 3 tasks" in text
 
 
+def test_a_new_group_has_a_badge_its_usual_rate_and_the_mark_of_its_beginning() -> None:
+    start = AT - 12 * MINUTE
+    group = Failures("f", Count(140), 0, 9, 28, start, AT, "a.charge", "GatewayError", "502", None, 1)
+    trends = {"f": [0] * 16 + [35] * 4}
+    changes = changes_of([group], trends, {"f": start}, AT - 60 * MINUTE, AT)
+    assert changes == {"f": FailureChange(0.0, start, start, new=True)}
+    data = FailureGroups(AT, AT - 60 * MINUTE, (group,), trends, 0.0, (), {}, {}, (), changes)
+    cells = [cell.text for cell in group_line(group, data, 140).cells]
+    assert cells[0] == "▁▁▁▁▁▁▁▁▁▁┊▄▇▇"
+    assert cells[3:5] == ["14.0", "0"]
+    assert cells[-1].startswith("  NEW 12m  a.charge  GatewayError: 502")
+    found = Contrast(9, 50, (Difference("version", "2", 9, 9, 0, 50),))
+    text = plain([finding(group, Shares({"2": 9}, {"web-1": 9}, {}), data, found)])
+    assert text == (
+        "Only version 2: 9 of 9 failures, 0 of 50 successes. Only host web-1. 140 attempts of 9 tasks in 12m."
+    )
+
+
+def test_the_largest_rise_above_the_usual_rate_is_first() -> None:
+    def group(name: str, recent: int) -> Failures:
+        return Failures(name, Count(60), 0, 9, recent, AT, AT, "h", "E", "", None, 1)
+
+    steady, risen, over = group("steady", 40), group("risen", 28), group("over", 0)
+    trends = {"steady": [60] * 20, "risen": [3] * 14 + [30] * 6, "over": [30] * 20}
+    long_ago = dict.fromkeys(trends, AT - 600 * MINUTE)
+    groups = [steady, over, risen]
+    changes = changes_of(groups, trends, long_ago, AT - 60 * MINUTE, AT)
+    assert [changes[name].usual for name in trends] == [20.0, 1.0, 10.0]
+    assert [changes[name].rose_at for name in trends] == [None, AT - 18 * MINUTE, None]
+    assert not any(change.new for change in changes.values())
+    ordered = sorted(groups, key=lambda each: by_rise(each, changes[each.fingerprint]))
+    assert [each.fingerprint for each in ordered] == ["risen", "steady", "over"]
+
+
 def test_figures_of_a_group_whose_older_attempts_were_not_read_are_bounds() -> None:
     trends = {"f": [0] * 10 + [900] * 10, "g": [0] * 12 + [1_375] * 8}
     assert unread_share(trends) == 0.5
     assert unread_share({"f": [1] * 20}) == 0.0
     group = Failures("f", Count(9_000, True), 35, 283, 3, AT - 60 * MINUTE, AT, "h", "OSError", "no route", None, 1)
-    cells = [cell.text for cell in group_line(group, AT, trends, 20_000, 0.5).cells]
+    data = FailureGroups(AT, AT - 60 * MINUTE, (group,), trends, 0.5, (), {}, {}, ())
+    cells = [cell.text for cell in group_line(group, data, 20_000).cells]
     assert cells[0].startswith(UNREAD * (TREND // 2))
     assert UNREAD not in cells[0][TREND // 2 :]
-    assert (cells[1], *cells[4:7]) == ("9,000+", "283+", "35+", "1h+")
-    data = FailureGroups(AT, AT - 60 * MINUTE, (group,), trends, 0.5, (), {}, {}, ())
+    assert (cells[1], *cells[5:8]) == ("9,000+", "283+", "35+", "1h+")
     assert plain([finding(group, None, data)]) == "9,000+ attempts of 283+ tasks in 1h, older ones not read."
 
 

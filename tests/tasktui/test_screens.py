@@ -151,13 +151,16 @@ async def test_the_failure_groups_are_sorted_by_the_next_figure(database: Databa
             await add_attempt(database, id, fence, fingerprint=name, verb=verb, **times)
     async with watch("failures") as operator:
         table = operator.screen.query_one(Table)
-        await operator.until(lambda: table.keys == ("many", "new"))
+        await operator.until(lambda: table.keys == ("new", "many"))
+        await operator.sees("by rise", "NEW 1m", "NEW 50m", "┊", "WAS")
         await operator.press("o")
-        await operator.sees("by rate, same cause together, o sorts")
-        assert table.keys == ("new", "many")
-        assert table.cursor == "many"
+        await operator.sees("by count, same cause together, o sorts")
+        assert table.keys == ("many", "new")
+        assert table.cursor == "new"
+        await operator.press("o")
+        await operator.until(lambda: table.keys == ("new", "many"))
         await operator.press("o", "o", "o", "o")
-        await operator.until(lambda: table.keys == ("many", "new"))
+        await operator.sees("by rise")
 
 
 async def test_the_rows_of_a_foreign_client_break_no_screen(database: Database, watch: Watch) -> None:
