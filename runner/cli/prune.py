@@ -10,21 +10,20 @@ from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import print_json, print_line
 from runner.db.database import Database
-from runner.db.transaction import Transaction, clock
+from runner.db.transaction import Transaction
 from runner.errors import DatabaseRefused
-from runner.filter.fields import Operator
-from runner.filter.parse import Filter, Term
 from runner.model.duration import format_duration
 from runner.model.stuck_row import RowFault
 from runner.model.task import State
 from runner.policy.partitions import Range
+from runner.policy.retention import Retention
 from runner.queries.counting import Count, capped
-from runner.queries.task_list.search import find
+from runner.settings.queue_retention import NEVER
 from runner.store.archive.folder import Archive, ArchiveFile
 from runner.store.archive.identity import database_id
 from runner.store.archive.prune import prune_into
 from runner.store.partitions import extend, forecast
-from runner.store.retention import count_minutes, enforce, retention_of
+from runner.store.retention import count_minutes, enforce, prunable_tasks, retention_of
 from runner.text.document import Flat
 from runner.text.sanitize import count_noun, one_line
 
@@ -56,21 +55,24 @@ class PruneDocument(NamedTuple):
 
     Args:
         retention: the time that finished tasks are kept, by state.
+        queues: the same for the queues with a retention of their own, by queue and state; null keeps them forever.
     """
 
     dry_run: bool
     retention: Mapping[State, timedelta]
+    queues: Mapping[str, Mapping[State, timedelta | None]]
     result: Annotated[PruneResult, Flat()]
 
 
 DOCUMENTS = (PruneDocument,)
 
 
-async def prune(
+async def prune(  # noqa: PLR0913 - one argument per option
     *,
     retention_succeeded: str | None = None,
     retention_dead: str | None = None,
     retention_cancelled: str | None = None,
+    retention_queues: str | None = None,
     retention_statistics: str | None = None,
     archive: Path | None = None,
     dry_run: bool = False,
@@ -93,6 +95,7 @@ async def prune(
         retention_succeeded: How long to keep succeeded tasks: 7d, 12h, or never to delete any.
         retention_dead: The same for dead tasks.
         retention_cancelled: The same for cancelled tasks.
+        retention_queues: Queues with their own: audit=365d, chat:succeeded=1h.
         retention_statistics: The same for the minute statistics of reports.
         archive: Write the tasks to this folder before they are deleted.
         dry_run: Only count the tasks to delete.
@@ -103,6 +106,7 @@ async def prune(
         retention_succeeded=retention_succeeded,
         retention_dead=retention_dead,
         retention_cancelled=retention_cancelled,
+        retention_queues=retention_queues,
         retention_statistics=retention_statistics,
     )
     retention, statistics = retention_of(settings), settings.retention_statistics
@@ -114,26 +118,35 @@ async def prune(
         else:
             result = await _delete(database, retention, statistics)
     if json:
-        print_json(PruneDocument(dry_run, retention, result))
+        print_json(PruneDocument(dry_run, retention.states, _by_queue(retention), result))
     else:
         _print(result, retention, statistics, dry_run=dry_run)
     return Exit.PARTIAL if result.stuck or result.refused else Exit.OK
 
 
-def _print(
-    result: PruneResult, retention: Mapping[State, timedelta], statistics: timedelta | None, *, dry_run: bool
-) -> None:
+def _print(result: PruneResult, retention: Retention, statistics: timedelta | None, *, dry_run: bool) -> None:
     verb = "would be deleted" if dry_run else "deleted"
-    for state, age in retention.items():
+    for state, age in retention.states.items():
         print_line(f"{state} tasks older than {format_duration(age)} {verb}: {result.tasks.get(state, Count())}")
+    for queue, ages in _by_queue(retention).items():
+        texts = [f"{state} {NEVER if age is None else format_duration(age)}" for state, age in ages.items()]
+        print_line(f"  queue {one_line(queue)} has its own retention: {', '.join(texts)}")
     if statistics is not None:
         print_line(f"rows of minute statistics older than {format_duration(statistics)} {verb}: {result.statistics}")
     for part in result.partitions:
         print_line(f"the partition with tasks {part.first:,} to {part.end - 1:,} {_PARTITION_RESULTS[dry_run]}")
     for file in result.files:
         print_line(f"archived {count_noun(file.tasks, 'task')} in {file.name}")
-    if not retention:
+    if not retention.groups():
         print_line("All finished tasks are kept forever.")
+
+
+def _by_queue(retention: Retention) -> dict[str, dict[State, timedelta | None]]:
+    queues: dict[str, dict[State, timedelta | None]] = {}
+    for state, own in retention.queues.items():
+        for queue, age in own.items():
+            queues.setdefault(queue, {})[state] = age
+    return dict(sorted(queues.items()))
 
 
 _PARTITION_RESULTS = {
@@ -142,22 +155,18 @@ _PARTITION_RESULTS = {
 }
 
 
-async def _archive(
-    database: Database, folder: Path, retention: Mapping[State, timedelta], statistics: timedelta | None
-) -> PruneResult:
+async def _archive(database: Database, folder: Path, retention: Retention, statistics: timedelta | None) -> PruneResult:
     counts: Counter[State] = Counter()
     with Archive.writing(folder, await database.read(database_id)) as archive:
         known = {file.name for file in archive.manifest.files}
         async for deleted in prune_into(database, archive, retention):
             counts.update(deleted)
         files = [file for file in archive.manifest.files if file.name not in known]
-    rest = await _delete(database, {}, statistics)
+    rest = await _delete(database, Retention(), statistics)
     return rest._replace(tasks={state: Count(number) for state, number in counts.items()}, files=files)
 
 
-async def _delete(
-    database: Database, retention: Mapping[State, timedelta], statistics: timedelta | None
-) -> PruneResult:
+async def _delete(database: Database, retention: Retention, statistics: timedelta | None) -> PruneResult:
     try:
         while await database.write(extend):
             pass
@@ -188,15 +197,13 @@ async def _delete(
     return PruneResult(deleted, partitions, Count(minutes), faults, refused)
 
 
-async def _count(tx: Transaction, retention: Mapping[State, timedelta], statistics: timedelta | None) -> PruneResult:
-    at = await clock(tx)
-    counts = {}
-    for state, age in retention.items():
-        old = Filter((Term("state", Operator.EQ, state), Term("until", Operator.LT, at - age)))
-        page = await find(tx, old, CAP)
-        counts[state] = Count(len(page.ids), page.next is not None)
+async def _count(tx: Transaction, retention: Retention, statistics: timedelta | None) -> PruneResult:
+    counts: dict[State, Count] = {}
+    for group in retention.groups():
+        before, old = counts.get(group.state, Count()), await prunable_tasks(tx, group, CAP + 1)
+        counts[group.state] = capped(before.number + len(old), CAP)
     minutes = Count() if statistics is None else capped(await count_minutes(tx, statistics, CAP + 1), CAP)
     ranges: Sequence[Range] = ()
-    if State.SUCCEEDED in retention:
-        ranges = (await forecast(tx, retention[State.SUCCEEDED], leeway=0)).drop
+    if State.SUCCEEDED in retention.states:
+        ranges = (await forecast(tx, retention, leeway=0)).drop
     return PruneResult(counts, ranges, minutes)

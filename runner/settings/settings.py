@@ -23,6 +23,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from runner.errors import InvalidSettings, InvalidUrl, ShardNotChosen
 from runner.model.duration import format_duration
 from runner.model.outcome import ON_ERROR, ON_NONE
+from runner.model.task import State
+from runner.settings.queue_retention import parse_queue_retention
 from runner.settings.types import (
     ZERO,
     Address,
@@ -41,6 +43,7 @@ from runner.settings.types import (
     Percentage,
     Period,
     Prefix,
+    QueueRetentions,
     Receivers,
     Retention,
     Secret,
@@ -49,6 +52,7 @@ from runner.settings.types import (
     WebAddress,
     value_text,
 )
+from runner.text.sanitize import one_line
 from runner.urls import DatabaseUrl, parse_url
 
 DEFAULT_URL = "sqlite:///tasktui.db"
@@ -244,6 +248,10 @@ class Settings(BaseSettings):
     )
     retention_dead: Limit = Field(default=timedelta(days=180), description="the same for dead tasks")
     retention_cancelled: Limit = Field(default=timedelta(days=180), description="the same for cancelled tasks")
+    retention_queues: QueueRetentions = Field(
+        default=(),
+        description="queues with a retention of their own: audit=365d, or of one state: chat:succeeded=1h; never keeps",
+    )
     retention_statistics: Limit = Field(default=timedelta(days=30), description="the same for statistics, lost runners")
 
     payload_limit: Size = Field(
@@ -363,6 +371,16 @@ class Settings(BaseSettings):
         if lease is not None and heartbeat > lease / 2:
             raise ValueError(f"it must be at most half of the lease ({format_duration(lease)}), so that one may fail")
         return heartbeat
+
+    @field_validator("retention_queues")
+    @classmethod
+    def _rows_remain(cls, texts: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if info.data.get("retention_succeeded") == timedelta():
+            for each in map(parse_queue_retention, texts):
+                if State.SUCCEEDED in each.states and each.age != timedelta():
+                    why = "but retention_succeeded is 0s, which keeps no row of any queue: set it to 1m or more"
+                    raise ValueError(f"queue {one_line(each.queue)} keeps its succeeded tasks, {why}")
+        return texts
 
     def __eq__(self, other: object) -> bool:
         """Compare the values; their origins do not matter."""

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, StringConstraint
 from runner.errors import InvalidDuration
 from runner.model.duration import format_duration, parse_duration
 from runner.model.outcome import ON_ERROR, ON_NONE, Unexpected
+from runner.settings.queue_retention import require_different_queues
 from runner.settings.receivers import WEB_SCHEMES, parse_receiver, require_different_names, require_sendable
 from runner.settings.serve_tokens import parse_serve_token, require_different_tokens
 from runner.text import formatting
@@ -173,6 +174,9 @@ ServeTokens: TypeAlias = Annotated[
     tuple[Annotated[str, AfterValidator(_serve_token)], ...],
     BeforeValidator(_items),
     AfterValidator(require_different_tokens),
+]
+QueueRetentions: TypeAlias = Annotated[
+    tuple[str, ...], BeforeValidator(_items), AfterValidator(require_different_queues)
 ]
 WebAddress: TypeAlias = Annotated[str, AfterValidator(_web_address)]
 Durability: TypeAlias = Annotated[Literal["FULL", "NORMAL"], BeforeValidator(_upper)]

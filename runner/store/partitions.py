@@ -1,9 +1,9 @@
 """Partitions of the history: their layout, creating id ranges ahead of the ids, and dropping old ones as a whole."""
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,6 +16,7 @@ from runner.db.transaction import Transaction, clock
 from runner.errors import DatabaseRefused
 from runner.model.task import State
 from runner.policy.partitions import FEW, Fate, Range, RangeState, beyond, fate, next_range
+from runner.policy.retention import Retention
 from runner.store.dependencies.parents import is_awaited
 
 BOUNDS = re.compile(r"FOR VALUES FROM \('(-?\d+)'\) TO \('(-?\d+)'\)")
@@ -144,36 +145,72 @@ def within(tables: Tables, part: Range) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Cutoff:
+    """The time from which succeeded tasks are too young to be deleted.
+
+    Args:
+        before: tasks that finished before this time are old.
+        queues: the same for the queues whose tasks are kept longer; None keeps them indefinitely.
+    """
+
+    before: datetime
+    queues: Mapping[str, datetime | None] = field(default_factory=dict)
+
+    def is_young(self, past: Any) -> sa.ColumnElement[bool]:
+        """The condition that a finished task is too young, for the columns of a history."""
+        return sa.or_(past.finished_at >= self.before, *self.kept(past))
+
+    def kept(self, past: Any) -> list[sa.ColumnElement[bool]]:
+        """The conditions that a finished task is in one of the queues, and too young there."""
+        return [
+            past.queue == queue if before is None else (past.queue == queue) & (past.finished_at >= before)
+            for queue, before in self.queues.items()
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class Forecast:
     """The ranges to drop and to spare; tasks of other ranges are deleted row by row.
 
     Args:
-        before: tasks that finished before this time are old.
         drop: ranges to drop now, the lowest ids first.
         spare: ranges to skip, because they can be dropped soon.
     """
 
-    before: datetime
+    cutoff: Cutoff
     drop: Sequence[Range] = ()
     spare: Sequence[Range] = ()
 
 
-async def forecast(tx: Transaction, age: timedelta, leeway: float) -> Forecast:
+async def forecast(tx: Transaction, retention: Retention, leeway: float, at_least: timedelta = timedelta()) -> Forecast:
     """Decide which ranges of the history to drop or to spare, without changes.
 
     Args:
-        age: retention of succeeded tasks.
+        retention: retention of finished tasks, with one of succeeded tasks.
         leeway: fraction of the retention by which they may be kept longer.
+        at_least: the shortest retention of succeeded tasks.
     """
     now, layout = await clock(tx), await read_layout(tx)
-    before = now - age
+    age, queues = max(retention.states[State.SUCCEEDED], at_least), retention.longer(State.SUCCEEDED)
+    cutoff = Cutoff(now - age, {queue: own if own is None else now - max(own, age) for queue, own in queues.items()})
     if layout is None or not layout.may_change:
-        return Forecast(before)
-    soon = before + leeway * age
+        return Forecast(cutoff)
+    soon = cutoff.before + leeway * age
     started_ranges = [part for part in layout.ranges if part.first < layout.next_id]
-    fates = {part: fate(await assess(tx, part, layout.next_id, before, soon)) for part in started_ranges}
+    fates = {part: await _fate(tx, part, layout.next_id, cutoff, soon) for part in started_ranges}
     drop, spare = ([part for part in started_ranges if fates[part] is fate] for fate in (Fate.DROP, Fate.SPARE))
-    return Forecast(before, drop, spare)
+    return Forecast(cutoff, drop, spare)
+
+
+async def _fate(tx: Transaction, part: Range, next_id: int, cutoff: Cutoff, soon: datetime) -> Fate:
+    """Decide about a range. One with many tasks of queues that are kept longer is not dropped."""
+    decided = fate(await assess(tx, part, next_id, cutoff.before, soon))
+    if decided not in (Fate.DROP, Fate.SPARE) or not cutoff.queues:
+        return decided
+    past = tx.tables.history.c
+    kept = sa.select(past.id).where(*within(tx.tables, part), sa.or_(*cutoff.kept(past))).limit(FEW + 1)
+    many = await tx.scalar(sa.select(sa.func.count() > FEW).select_from(kept.subquery()))
+    return Fate.SWEEP if many else decided
 
 
 async def has_tasks_beyond(tx: Transaction, end: int) -> bool:
@@ -244,13 +281,10 @@ class Dropped:
     tasks: int
 
 
-async def drop(tx: Transaction, part: Range, before: datetime) -> Dropped | None:
+async def drop(tx: Transaction, part: Range, cutoff: Cutoff) -> Dropped | None:
     """Drop a range of the history if all but a few of its rows are old.
 
     These few, and parents of open dependencies, move to the default partition.
-
-    Args:
-        before: tasks that finished before this time are old.
 
     Returns:
         The dropped range; None if the caller must try again later, or if another runner dropped it.
@@ -260,12 +294,12 @@ async def drop(tx: Transaction, part: Range, before: datetime) -> Dropped | None
     layout = await read_layout(tx)
     if layout is None or part not in layout.ranges:
         return None
-    if fate(await assess(tx, part, layout.next_id, before, before)) is not Fate.DROP:
+    if await _fate(tx, part, layout.next_id, cutoff, cutoff.before) is not Fate.DROP:
         return None
     estimate = layout.ranges[part]
     tasks = await _count(tx, part) if estimate is None else estimate
     async with attempt_change(tx) as attempt:
-        moved = await _drop(tx, part, before)
+        moved = await _drop(tx, part, cutoff)
     if attempt.failed:
         raise DatabaseRefused(why=attempt.fact)
     return Dropped(part, max(0, tasks - moved))
@@ -277,17 +311,18 @@ async def _count(tx: Transaction, part: Range) -> int:
     return int(await tx.scalar(sa.select(sa.func.count()).select_from(past).where(*within(tx.tables, part))))
 
 
-async def _drop(tx: Transaction, part: Range, before: datetime) -> int:
+async def _drop(tx: Transaction, part: Range, cutoff: Cutoff) -> int:
     """Drop the range and return the number of rows that were kept: young ones, and parents of open dependencies."""
     history = tx.tables.history
     whole, table = (full_name(history, name) for name in (SUCCEEDED, range_name(part.first)))
     await tx.execute(sa.text(f"ALTER TABLE {whole} DETACH PARTITION {table}"))
     names = [column.name for column in history.c]
     apart = sa.table(f"{history.name}_{range_name(part.first)}", *map(sa.column, names), schema=history.schema)
-    young = sa.select(*apart.c).where(apart.c.finished_at >= before)
+    is_young = cutoff.is_young(apart.c)
+    young = sa.select(*apart.c).where(is_young)
     moved = await tx.rows(sa.insert(history).from_select(names, young).returning(history.c.id))
     if ids := await _awaited(tx, apart, part):
-        kept = sa.select(*apart.c).where(apart.c.finished_at < before, tx.dialect.one_of(apart.c.id, ids))
+        kept = sa.select(*apart.c).where(~is_young, tx.dialect.one_of(apart.c.id, ids))
         moved = [*moved, *await tx.rows(sa.insert(history).from_select(names, kept).returning(history.c.id))]
     await tx.execute(sa.text(f"DROP TABLE {table}"))
     return len(moved)
@@ -302,32 +337,31 @@ async def _awaited(tx: Transaction, apart: Any, part: Range) -> list[int]:
     return sorted({row[0] for row in await tx.rows(sa.union_all(sa.select(dependency.parent_id).where(*by_id), named))})
 
 
-async def strip(tx: Transaction, part: Range, before: datetime, limit: int = 1_000) -> Range | None:
+async def strip(tx: Transaction, part: Range, cutoff: Cutoff, limit: int = 1_000) -> Range | None:
     """Delete attempts, audit entries, dependencies and notes of the old tasks of a range, in small steps.
 
     Rows of other tasks with ids in the range stay: these are dead, live, not old yet, or parents of open dependencies.
 
     Args:
         part: the range to drop, or the rest from the last call.
-        before: tasks that finished before this time are old.
         limit: maximum number of rows to read in each table.
 
     Returns:
         The rest of the range for another transaction; None at the end.
     """
     columns = [table.c.task_id for table in tx.tables.of_tasks]
-    first = min([await _strip(tx, column, part, before, limit) for column in columns])
+    first = min([await _strip(tx, column, part, cutoff, limit) for column in columns])
     return Range(first, part.end) if first < part.end else None
 
 
-async def _strip(tx: Transaction, column: Any, part: Range, before: datetime, limit: int) -> int:
+async def _strip(tx: Transaction, column: Any, part: Range, cutoff: Cutoff, limit: int) -> int:
     """Strip the rows of one table and return the id to continue with."""
     here = (column >= part.first, column < part.end)
     met = [row[0] for row in await tx.rows(sa.select(column).where(*here).order_by(column).limit(limit))]
     upto = Range(part.first, met[-1] + 1 if len(met) == limit else part.end)
     past = tx.tables.history.c
     by_id, by_key = is_awaited(tx.tables, past)
-    old = (past.finished_at < before, tx.dialect.one_of(past.id, sorted(set(met))), ~by_id, ~by_key)
+    old = (~cutoff.is_young(past), tx.dialect.one_of(past.id, sorted(set(met))), ~by_id, ~by_key)
     ids = [row.id for row in await tx.rows(sa.select(past.id).where(*within(tx.tables, upto), *old))] if met else []
     if ids:
         await tx.execute(sa.delete(column.table).where(tx.dialect.one_of(column, ids)))

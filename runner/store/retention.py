@@ -4,7 +4,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 import sqlalchemy as sa
 
@@ -20,9 +20,11 @@ from runner.errors import DatabaseRefused, StoreError
 from runner.model.stuck_row import LOCKED, RowFault
 from runner.model.task import Scope, State
 from runner.policy.partitions import LEEWAY, Range
+from runner.policy.retention import AgeGroup, Retention
 from runner.policy.selection import among
 from runner.policy.uniqueness import HandlerKey
 from runner.settings import Settings
+from runner.settings.queue_retention import parse_queue_retention
 from runner.store.dependencies.parents import is_awaited
 from runner.store.partitions import Forecast, drop, forecast, strip
 from runner.store.unique import delete_keys
@@ -171,6 +173,7 @@ class Pruned:
         keys: number of expired unique keys.
         ranges: id ranges that were dropped as a whole; `tasks` includes their tasks.
         refused: id ranges that could not be dropped, and the reason of the database.
+        reached: the time up to which the tasks of a group were looked at, for groups of some queues.
     """
 
     tasks: Mapping[State, int] = field(default_factory=dict)
@@ -179,25 +182,39 @@ class Pruned:
     keys: int = 0
     ranges: Sequence[Range] = ()
     refused: Mapping[Range, str] = field(default_factory=dict)
+    reached: Mapping[AgeGroup, datetime] = field(default_factory=dict)
 
 
-def retention_of(settings: Settings) -> dict[State, timedelta]:
-    """Return the retention by state; states without one are kept indefinitely."""
+Reached: TypeAlias = Mapping[AgeGroup, datetime]
+"""The time up to which the tasks of a group were looked at.
+
+The history has no index by queue: without this, each look would pass the tasks of all other queues."""
+
+NOTHING_REACHED: Reached = {}
+
+
+def retention_of(settings: Settings) -> Retention:
+    """Return the retention that the settings contain."""
     ages = {
         State.SUCCEEDED: settings.retention_succeeded,
         State.DEAD: settings.retention_dead,
         State.CANCELLED: settings.retention_cancelled,
     }
-    return {state: age for state, age in ages.items() if age is not None}
+    queues: dict[State, dict[str, timedelta | None]] = {}
+    for each in map(parse_queue_retention, settings.retention_queues):
+        for state in each.states:
+            queues.setdefault(state, {})[each.queue] = each.age
+    return Retention({state: age for state, age in ages.items() if age is not None}, queues)
 
 
 async def prune(
     tx: Transaction,
-    retention: Mapping[State, timedelta],
+    retention: Retention,
     limit: int = 1_000,
     spared: Sequence[Range] = (),
     statistics: timedelta | None = None,
     without: Collection[int] = (),
+    reached: Reached = NOTHING_REACHED,
 ) -> Pruned:
     """Delete finished tasks that are older than the retention of their state, by the database's clock.
 
@@ -205,21 +222,44 @@ async def prune(
 
     Args:
         tx: a writing transaction; it is short for a small `limit`.
-        retention: retention by final state; states without one are kept indefinitely. The ticks of schedules are kept
-            for the longest of these.
+        retention: retention of finished tasks. The ticks of schedules are kept for the longest of any state.
         limit: maximum number of tasks, of statistics rows, of lost runners, of keys and of ticks to delete.
         spared: ranges whose succeeded tasks are skipped, because they will be dropped as a whole.
         statistics: retention of the minute statistics and of the lost runners; None keeps them indefinitely.
         without: ids of tasks to leave out.
+        reached: the results of earlier transactions.
     """
-    tasks: dict[State, int] = {}
-    for state, age in retention.items():
-        tasks[state] = await prune_tasks(tx, state, age, limit - sum(tasks.values()), spared, without=without)
+    tasks = dict.fromkeys((group.state for group in retention.groups()), 0)
+    passed: dict[AgeGroup, datetime] = {}
+    for group in retention.groups():
+        if room := limit - sum(tasks.values()):
+            number, upto = await _prune_group(tx, group, room, spared, without, reached.get(group))
+            tasks[group.state] += number
+            passed |= {} if upto is None else {group: upto}
     minutes = 0 if statistics is None else await prune_records(tx, "minute", statistics, limit)
     runners = 0 if statistics is None else await prune_records(tx, "lost_runner", statistics, limit)
     keys = await forget_expired(tx, limit)
-    ticks = await prune_records(tx, "tick", max(retention.values()), limit) if retention else 0
-    return Pruned(tasks, minutes, limit <= max(sum(tasks.values()), minutes, runners, keys, ticks), keys)
+    ages = retention.states.values()
+    ticks = await prune_records(tx, "tick", max(ages), limit) if ages else 0
+    more = limit <= max(sum(tasks.values()), minutes, runners, keys, ticks)
+    return Pruned(tasks, minutes, more, keys, reached=passed)
+
+
+async def _prune_group(
+    tx: Transaction,
+    group: AgeGroup,
+    limit: int,
+    spared: Sequence[Range],
+    without: Collection[int],
+    since: datetime | None,
+) -> tuple[int, datetime | None]:
+    """Delete the tasks of a group, and return their number and the time up to which its tasks were looked at."""
+    if not group.queues:
+        return await prune_tasks(tx, group, limit, spared, without=without), None
+    end = await clock(tx) - group.age
+    old = await prunable_tasks(tx, group, limit, spared, without, since)
+    number = await prune_tasks(tx, group, limit, spared, old) if old else 0
+    return number, end if len(old) < limit else max(each.finished_at for each in old.values())
 
 
 def _outside(tx: Transaction, part: Range) -> Condition:
@@ -227,28 +267,39 @@ def _outside(tx: Transaction, part: Range) -> Condition:
     return (id < part.first) | (id >= part.end)
 
 
+class OldTask(NamedTuple):
+    """A task that has exceeded its retention."""
+
+    handler: str
+    finished_at: datetime
+
+
 async def prunable_tasks(
     tx: Transaction,
-    state: State,
-    age: timedelta,
+    group: AgeGroup,
     limit: int,
     spared: Sequence[Range] = (),
     without: Collection[int] = (),
-) -> dict[int, str]:
-    """Return the handlers of the tasks that `prune_tasks` deletes, by task id, locked ones too."""
-    return {row.id: row.handler for row in await tx.rows(await _prunable(tx, state, age, limit, spared, None, without))}
+    since: datetime | None = None,
+) -> dict[int, OldTask]:
+    """Return the tasks that `prune_tasks` deletes, by id, locked ones too.
+
+    Args:
+        since: the earliest end of a task; None for any.
+    """
+    rows = await tx.rows(await _prunable(tx, group, limit, spared, None, without, since))
+    return {row.id: OldTask(row.handler, row.finished_at) for row in rows}
 
 
 async def prune_tasks(
     tx: Transaction,
-    state: State,
-    age: timedelta,
+    group: AgeGroup,
     limit: int,
     spared: Sequence[Range] = (),
     only: Collection[int] | None = None,
     without: Collection[int] = (),
 ) -> int:
-    """Delete finished tasks of one state that are older than its retention, and return their number.
+    """Delete finished tasks of a group that are older than its age, and return their number.
 
     Args:
         limit: maximum number of tasks.
@@ -258,7 +309,7 @@ async def prune_tasks(
     """
     history = tx.tables.history
     by_id, by_key = is_awaited(tx.tables, history.c)
-    selection = await _prunable(tx, state, age, limit, spared, only, without)
+    selection = await _prunable(tx, group, limit, spared, only, without)
     selection = selection.where(tx.dialect.lock_limit(LOCK_LIMIT))
     rows = await tx.rows(selection.with_for_update(skip_locked=True))
     if rows and tx.dialect.row_locks:
@@ -272,32 +323,39 @@ async def prune_tasks(
         await forget_finished(tx, [((row.handler, row.unique_key), row.id) for row in rows if row.unique_key])
         for column in (table.c.task_id for table in tx.tables.of_tasks):
             await tx.execute(sa.delete(column.table).where(tx.dialect.one_of(column, ids)))
-        condition = tx.dialect.one_of(history.c.id, ids) & is_state(history.c.state, state)
+        condition = tx.dialect.one_of(history.c.id, ids) & is_state(history.c.state, group.state)
         await tx.execute(sa.delete(history).where(condition))
     return len(ids)
 
 
 async def _prunable(
     tx: Transaction,
-    state: State,
-    age: timedelta,
+    group: AgeGroup,
     limit: int,
     spared: Sequence[Range],
     only: Collection[int] | None,
     without: Collection[int],
+    since: datetime | None = None,
 ) -> sa.Select[Any]:
     history = tx.tables.history
-    old = history.c.finished_at < db_later(db_now(), -age.total_seconds())
+    old = history.c.finished_at < db_later(db_now(), -group.age.total_seconds())
     # A parent with open dependents may be retried and succeed.
     by_id, by_key = is_awaited(tx.tables, history.c)
-    passed = [_outside(tx, part) for part in spared] if state is State.SUCCEEDED else []
+    passed = [_outside(tx, part) for part in spared] if group.state is State.SUCCEEDED else []
     chosen = among(history.c.id, only, without)
-    conditions = [is_final_state(history.c.state, state), old, ~by_id, ~by_key, *passed, *chosen]
+    conditions = [is_final_state(history.c.state, group.state), old, ~by_id, ~by_key, *passed, *chosen]
+    if group.queues:
+        queue = history.c.queue
+        conditions.append(queue.not_in(group.queues) if group.others else queue.in_(group.queues))
+    if since is not None:
+        conditions.append(history.c.finished_at >= since)
     if (start := await oldest_submit(tx)) is not None:
         conditions.append(history.c.finished_at < start)
-    # Newest first: older rows have mostly been deleted, except those of other states.
-    columns = (history.c.id, history.c.handler, history.c.unique_key, history.c.finished_at)
-    return sa.select(*columns).where(*conditions).order_by(history.c.finished_at.desc()).limit(limit)
+    # Newest first: older rows have mostly been deleted, except those of other states. A group of some queues goes on
+    # where it ended: rows of other queues stay.
+    end = history.c.finished_at
+    columns = (history.c.id, history.c.handler, history.c.unique_key, end)
+    return sa.select(*columns).where(*conditions).order_by(end if group.queues else end.desc()).limit(limit)
 
 
 Records: TypeAlias = Literal["minute", "lost_runner", "tick"]
@@ -354,32 +412,33 @@ CONTINUE = Pruned(more=True)
 
 async def enforce(
     database: Database,
-    retention: Mapping[State, timedelta],
+    retention: Retention,
     leeway: float = LEEWAY,
     statistics: timedelta | None = None,
     on_fault: OnFault = ignore,
     without: Callable[[], Collection[int]] = frozenset,
+    reached: Reached = NOTHING_REACHED,
 ) -> AsyncGenerator[Pruned]:
-    """Delete finished tasks that are older than the retention of their state: whole ranges first, then row by row.
+    """Delete finished tasks that are older than their retention: whole ranges first, then row by row.
 
     Args:
-        retention: retention by final state; states without one are kept indefinitely.
         leeway: fraction of the retention by which succeeded tasks may be kept longer, so that their range can be
             dropped as a whole.
         statistics: retention of the minute statistics; None keeps them indefinitely.
         on_fault: called with each task that cannot be deleted, its handler and the reason.
         without: returns the ids of tasks to leave out.
+        reached: the results of an earlier call.
 
     Yields:
         The result of each transaction. The caller may stop at any time; the next call continues.
     """
     spared: list[Range] = []
-    if State.SUCCEEDED in retention and database.dialect.partitions:
-        ranges = await database.read(_forecast, retention[State.SUCCEEDED], leeway)
+    if State.SUCCEEDED in retention.states and database.dialect.partitions:
+        ranges = await database.read(_forecast, retention, leeway)
         spared = [*ranges.drop, *ranges.spare]
         async for pruned in _drop_ranges(database, ranges):
             yield pruned
-    refused, pruned = set[int](), CONTINUE
+    refused, pruned, first = set[int](), CONTINUE, reached
 
     def refuse(id: int, handler: str, fault: RowFault) -> None:
         refused.add(id)
@@ -387,48 +446,53 @@ async def enforce(
 
     while pruned.more:
         try:
-            pruned = await database.write(prune, retention, CHUNK, spared, statistics, refused.union(without()))
+            out = refused.union(without())
+            pruned = await database.write(prune, retention, CHUNK, spared, statistics, out, reached)
         except StoreError as error:
             if row_fault(error) is None:
                 raise
             out = refused.union(without())
-            pruned = await _prune_in_parts(database, retention, spared, statistics, refuse, out)
+            pruned = await _prune_in_parts(database, retention, spared, statistics, refuse, out, reached)
+        reached = {**reached, **pruned.reached}
         yield pruned
-    for state, age in retention.items() if database.dialect.row_locks else ():
-        rest = await database.read(prunable_tasks, state, age, MOST_LOCKED, spared, refused.union(without()))
-        for id, handler in rest.items():
-            on_fault(id, handler, LOCKED)
+    for group in retention.groups() if database.dialect.row_locks else ():
+        out, since = refused.union(without()), first.get(group)
+        rest = await database.read(prunable_tasks, group, MOST_LOCKED, spared, out, since)
+        for id, task in rest.items():
+            on_fault(id, task.handler, LOCKED)
 
 
 async def _prune_in_parts(
     database: Database,
-    retention: Mapping[State, timedelta],
+    retention: Retention,
     spared: Sequence[Range],
     statistics: timedelta | None,
     on_fault: OnFault,
     without: Collection[int],
+    reached: Reached,
 ) -> Pruned:
     """Prune in parts, because the database refuses to delete one of the rows."""
     tasks, more = dict[State, int](), False
-    for state, age in retention.items():
-        found = await database.read(prunable_tasks, state, age, CHUNK, spared, without)
+    for group in retention.groups():
+        found = await database.read(prunable_tasks, group, CHUNK, spared, without, reached.get(group))
         deleted = 0
 
-        async def write(part: Sequence[int], state: State = state, age: timedelta = age) -> None:
+        async def write(part: Sequence[int], group: AgeGroup = group) -> None:
             nonlocal deleted
-            deleted += await database.write(prune_tasks, state, age, CHUNK, spared, part)
+            deleted += await database.write(prune_tasks, group, CHUNK, spared, part)
 
-        def refuse(id: int, fault: RowFault, found: Mapping[int, str] = found) -> None:
-            on_fault(id, found[id], fault)
+        def refuse(id: int, fault: RowFault, found: Mapping[int, OldTask] = found) -> None:
+            on_fault(id, found[id].handler, fault)
 
         await write_in_halves(list(found), write, refuse)
-        tasks[state], more = deleted, more or (len(found) == CHUNK and deleted > 0)
+        tasks[group.state] = tasks.get(group.state, 0) + deleted
+        more = more or (len(found) == CHUNK and deleted > 0)
     minutes = 0
     if statistics is not None:
         minutes = await _prune_records_in_parts(database, "minute", statistics)
         await _prune_records_in_parts(database, "lost_runner", statistics)
-    if retention:
-        await _prune_records_in_parts(database, "tick", max(retention.values()))
+    if retention.states:
+        await _prune_records_in_parts(database, "tick", max(retention.states.values()))
     try:
         keys = await database.write(forget_expired, CHUNK)
     except StoreError as error:
@@ -457,11 +521,10 @@ def _log_refused(rows: str, fault: RowFault) -> None:
     log.warning("could not prune %s: %s", one_line(rows), one_line(fault.fact))
 
 
-async def _forecast(tx: Transaction, age: timedelta, leeway: float) -> Forecast:
+async def _forecast(tx: Transaction, retention: Retention, leeway: float) -> Forecast:
     """Forecast the ranges; tasks that may have ended during an open submit with parents are too young."""
-    if (start := await oldest_submit(tx)) is not None:
-        age = max(age, await clock(tx) - start)
-    return await forecast(tx, age, leeway)
+    start = await oldest_submit(tx)
+    return await forecast(tx, retention, leeway, timedelta() if start is None else await clock(tx) - start)
 
 
 async def _drop_ranges(database: Database, ranges: Forecast) -> AsyncGenerator[Pruned]:
@@ -471,9 +534,9 @@ async def _drop_ranges(database: Database, ranges: Forecast) -> AsyncGenerator[P
         unstripped: Range | None = part
         try:
             while unstripped:
-                unstripped = await database.write(strip, unstripped, ranges.before)
+                unstripped = await database.write(strip, unstripped, ranges.cutoff)
                 yield CONTINUE
-            dropped = await database.write(drop, part, ranges.before)
+            dropped = await database.write(drop, part, ranges.cutoff)
         except StoreError as error:
             fault = row_fault(error)
             if fault is None and not isinstance(error, DatabaseRefused):

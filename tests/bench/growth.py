@@ -31,6 +31,7 @@ from runner.errors import BenchFailed
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.task import DependsOn, NewTask, State, UniqueKey
+from runner.policy.retention import Retention
 from runner.queries.failures import failures
 from runner.queries.summary import summary
 from runner.queries.task_list.search import page
@@ -286,7 +287,7 @@ async def _measure_history(load: Load, rows: int) -> dict[str, float]:
     # The oldest tasks are due, enough for all repetitions.
     kept = max(0, rows - 2 * REPEATS * PRUNED) * GAP
     limit = min(PRUNED, max(1, rows // (2 * REPEATS)))
-    retention = {State.SUCCEEDED: timedelta(seconds=kept)}
+    retention = Retention({State.SUCCEEDED: timedelta(seconds=kept)})
     times["prune"] = await _median(lambda: database.write(prune, retention, limit)) / limit
     return {f"{name}_": MICRO * seconds for name, seconds in times.items()}
 

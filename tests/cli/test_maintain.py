@@ -319,6 +319,19 @@ def test_old_tasks_are_pruned(cli: Call, store: Store) -> None:
     assert cli("show", ids[0]).code == Exit.NOT_FOUND
 
 
+def test_a_queue_is_pruned_by_its_own_retention(cli: Call, store: Store) -> None:
+    ids = store.submit(*(NewTask("a.b", queue=queue) for queue in ("mail", "audit", "audit")))
+    cli("terminate", *ids)
+    own = "--retention-cancelled", "1ms", "--retention-queues", "audit:cancelled=never,mail:dead=1d"
+    counted = cli("prune", *own, "--dry-run", "--json").document
+    assert counted["tasks"][State.CANCELLED]["number"] == 1
+    assert counted["queues"] == {"audit": {"cancelled": None}, "mail": {"dead": 86_400}}
+    assert "queue audit has its own retention: cancelled never" in cli("prune", *own).out
+    assert [cli("show", id).code for id in ids] == [Exit.NOT_FOUND, Exit.OK, Exit.OK]
+    refused = cli("prune", "--retention-queues", "audit")
+    assert (refused.code, "write QUEUE=AGE" in refused.err) == (Exit.CONFIGURATION, True)
+
+
 def test_an_idle_runner_exits_on_request(call: Call, handlers: None) -> None:
     call("submit", "a.b", '{"n": 1}')
     call("submit", "a.bad")

@@ -34,6 +34,7 @@ from runner.handlers.registry import REGISTRY
 from runner.model.task import State
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
+from runner.policy.retention import Retention
 from runner.queries.task.results import TaskResult
 from runner.settings import Settings
 from runner.store.retention import prune
@@ -232,7 +233,7 @@ async def test_a_pruned_task_is_not_found(running_handlers: SimpleNamespace, dat
     handle = await running_handlers.crunch.submit_async(rows=1)
     await handle.wait(timeout=WAIT_SECONDS)
     await database.write(_aged, handle)
-    await database.write(prune, {State.SUCCEEDED: timedelta(days=7)})
+    await database.write(prune, Retention({State.SUCCEEDED: timedelta(days=7)}))
     with pytest.raises(TaskNotFound, match="pruned"):
         await handle.wait(timeout=WAIT_SECONDS)
 

@@ -14,6 +14,7 @@ from runner.db.types import db_now
 from runner.filter.fields import NEWEST
 from runner.filter.parse import Filter
 from runner.model.task import State
+from runner.policy.retention import Retention
 from runner.queries.counts import counts
 from runner.queries.task.detail import task_detail
 from runner.queries.task_list.cursor import Cursor
@@ -104,6 +105,6 @@ async def test_old_tasks_are_found_by_their_time(watched: tuple[Database, Watch]
     database, looking = watched
     await add_past(database, 7 * WIDTH + ROWS + 1, finished_at=ahead(-8 * 86_400))
     async with looking.seeing() as cost:
-        pruned = await database.write(prune, {State.SUCCEEDED: timedelta(days=7)}, 10)
+        pruned = await database.write(prune, Retention({State.SUCCEEDED: timedelta(days=7)}), 10)
     assert pruned.tasks == {State.SUCCEEDED: 1}
     assert cost.rows <= RANGES + 20

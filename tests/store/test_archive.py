@@ -12,6 +12,7 @@ from runner.db.database import Database
 from runner.errors import ArchiveFailed, ArchiveInUse
 from runner.model.outcome import Dead
 from runner.model.task import State
+from runner.policy.retention import Retention
 from runner.store.archive.folder import Archive
 from runner.store.archive.identity import database_id
 from runner.store.archive.prune import prune_into
@@ -21,7 +22,7 @@ from tests.store.rows import add_attempt, add_past, ahead, history_row
 from tests.store.runners import Runner
 from tests.store.table import put
 
-DEAD = {State.DEAD: timedelta(seconds=1)}
+DEAD = Retention({State.DEAD: timedelta(seconds=1)})
 OURS = "ours"
 
 
@@ -64,7 +65,7 @@ async def test_a_task_of_a_runner_returns_as_it_was(database: Database, runner: 
     await runner.end(task, Dead("no"))
     before = await records_of(database, id)
     with Archive.writing(folder, OURS) as archive:
-        async with aclosing(prune_into(database, archive, {State.DEAD: timedelta(0)})) as rounds:
+        async with aclosing(prune_into(database, archive, Retention({State.DEAD: timedelta(0)}))) as rounds:
             assert [dict(deleted) async for deleted in rounds] == [{State.DEAD: 1}]
     record = Archive(folder).find(id)
     assert record == before[0]
@@ -89,7 +90,7 @@ async def test_a_task_that_changed_after_it_was_archived_stays(database: Databas
         archive.add("2026-11-25", await records_of(database, 1))
     await add_attempt(database, 1, fence=9)
     with Archive.writing(folder, OURS) as archive:
-        rounds = prune_into(database, archive, {})
+        rounds = prune_into(database, archive, Retention())
         assert [sum(deleted.values()) async for deleted in rounds] == [0]
     assert await prune(database, folder) == 1
     record = Archive(folder).find(1)

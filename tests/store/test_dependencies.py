@@ -15,6 +15,7 @@ from runner.operations.results import Actor, Target
 from runner.operations.retry import requeue
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
+from runner.policy.retention import Retention
 from runner.queries.audit import audit
 from runner.queries.task.detail import task_detail
 from runner.store.dependencies.resolve import any_open
@@ -366,7 +367,7 @@ async def test_dependencies_are_pruned_with_their_task_and_awaited_parents_stay(
     await runner.end(first)
     await runner.end(second, Dead("no"))
     await resolve_parents(database, parent, done)
-    at_once = {state: timedelta(0) for state in (State.SUCCEEDED, State.DEAD, State.CANCELLED)}
+    at_once = Retention(dict.fromkeys((State.SUCCEEDED, State.DEAD, State.CANCELLED), timedelta(0)))
     pruned = await database.write(prune, at_once)
     assert pruned.tasks == {State.SUCCEEDED: 1, State.DEAD: 0, State.CANCELLED: 0}
     assert await past(database, parent)

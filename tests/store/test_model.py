@@ -26,6 +26,7 @@ from runner.operations.retry import requeue
 from runner.operations.terminate import terminate as end
 from runner.operations.unblock import unblock
 from runner.operations.undo.undo import undo
+from runner.policy.retention import Retention
 from runner.queries.audit import audit
 from runner.store.heartbeat import heartbeat, leave
 from runner.store.history import FinishedTask, finish
@@ -219,7 +220,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def prune_keys(self) -> None:
-        self.do(self.database.write(prune, {}))
+        self.do(self.database.write(prune, Retention()))
 
     @precondition(lambda self: len(self.runners) < 5)
     @rule()

@@ -18,6 +18,7 @@ from runner.model.task import DependsOn, Scope, State
 from runner.operations.results import Actor, Target
 from runner.operations.retry import requeue
 from runner.policy.partitions import FEW, Range
+from runner.policy.retention import Retention
 from runner.queries.health import health
 from runner.queries.task.detail import task_detail
 from runner.store.partitions import extend, read_layout
@@ -32,7 +33,7 @@ from tests.store.table import change, count, live, past, put
 pytestmark = [on_postgresql, pytest.mark.usefixtures("new_database")]
 
 DAY = timedelta(days=1)
-WEEK = {State.SUCCEEDED: 7 * DAY}
+WEEK = Retention({State.SUCCEEDED: 7 * DAY})
 FIRST = Range(1, 1 + WIDTH)
 BY = Actor("ana", "desk-1")
 
@@ -246,6 +247,34 @@ async def test_a_dropped_range_leaves_the_parents_of_open_dependencies(
     assert await count(database, database.tables.attempt) == 1
     await sweep(database)
     assert (await stored(database, child)).state == State.WAITING
+
+
+KEPT_LONGER = Retention(WEEK.states, {State.SUCCEEDED: {"audit": 30 * DAY, "laws": None}})
+
+
+async def test_a_dropped_range_leaves_the_tasks_of_queues_that_are_kept_longer(database: Database) -> None:
+    await use_up(database)
+    await fill(database, 1, 2, days_ago(40))
+    for id, queue, days in ((3, "audit", 40), (4, "audit", 8), (5, "laws", 9_000), (6, "mail", 8)):
+        await add_past(database, id, queue=queue, finished_at=days_ago(days))
+        await add_attempt(database, id)
+    rounds = [pruned async for pruned in enforce(database, KEPT_LONGER, 0)]
+    assert [part for pruned in rounds for part in pruned.ranges] == [FIRST]
+    assert [id for id in range(1, 7) if await past(database, id)] == [4, 5]
+    assert await home(database, 4) == "task_history_beyond"
+    assert await count(database, database.tables.attempt) == 2
+
+
+async def test_a_range_with_many_tasks_of_a_queue_that_is_kept_longer_is_not_dropped(database: Database) -> None:
+    await use_up(database)
+    await fill(database, 1, FEW + 2, days_ago(8))
+    history = database.tables.history
+    await change(database, sa.update(history).where(history.c.id > 1).values(queue="audit"))
+    rounds = [pruned async for pruned in enforce(database, KEPT_LONGER, 0)]
+    assert not [part for pruned in rounds for part in pruned.ranges]
+    assert await count(database, history) == FEW + 1
+    assert (await enforced(database)).tasks == {State.SUCCEEDED: FEW + 1}
+    assert await count(database, history) == 0
 
 
 async def test_keys_are_looked_through_a_little_at_a_time(database: Database) -> None:

@@ -20,6 +20,7 @@ from runner.db.types import db_later, db_now
 from runner.model.outcome import Retry
 from runner.model.task import OnDuplicate, State
 from runner.policy.claim_order import FreshOrder
+from runner.policy.retention import Retention
 from runner.policy.selection import TaskSelection, listed, mask
 from runner.policy.suspicion import Ask
 from runner.queries import counting
@@ -575,6 +576,8 @@ async def test_a_pruning_does_not_read_all_open_dependencies(
         await change(database, sa.insert(table).from_select(names, sa.select(n.c.i, *values)))
     analyse(migrated_url)
     async with looking.seeing() as cost:
-        assert (await database.write(prune, {State.SUCCEEDED: timedelta(0)}, 100)).tasks == {State.SUCCEEDED: 100}
+        assert (await database.write(prune, Retention({State.SUCCEEDED: timedelta(0)}), 100)).tasks == {
+            State.SUCCEEDED: 100
+        }
     assert "task_dependency" not in cost.whole, cost
     assert cost.rows < MANY / 3, cost

@@ -18,6 +18,7 @@ from runner.model.outcome import Cancelled, Done, Outcome
 from runner.model.task import Claimed, DependsOn, NewTask, OrderKey, Scope, State, UniqueKey
 from runner.operations.results import Actor, Target
 from runner.operations.unblock import unblock
+from runner.policy.retention import Retention
 from runner.store.retention import SubmitWatch, oldest_submit, prune
 from runner.store.settle import Settled, Settlement, settle
 from runner.store.submit import submit, submit_steps
@@ -389,7 +390,7 @@ async def test_a_submit_with_an_old_snapshot_is_repeated_if_its_parent_has_ended
 
 async def pruned(database: Database) -> int:
     """Prune at a retention of zero, and return the number of deleted tasks."""
-    return (await database.write(prune, {State.SUCCEEDED: timedelta(0)})).tasks[State.SUCCEEDED]
+    return (await database.write(prune, Retention({State.SUCCEEDED: timedelta(0)}))).tasks[State.SUCCEEDED]
 
 
 @on_postgresql

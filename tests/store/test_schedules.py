@@ -16,6 +16,7 @@ from runner.handlers.registry import Handler, Options
 from runner.handlers.schedules import DeclaredSchedule
 from runner.model.schedule import ScheduleSpec
 from runner.model.task import State
+from runner.policy.retention import Retention
 from runner.store.retention import prune
 from runner.store.schedules.register import Registered, has_changed, register_schedules
 from runner.store.schedules.runs import abandon_rounds, next_tick
@@ -388,7 +389,7 @@ async def test_old_ticks_are_pruned_except_the_last_of_each_schedule(database: D
         await make_due(database)
     await change(database, sa.update(table).values(at=db_later(db_now(), -9 * 86_400)))
     last = (await history(database))[-1].tick
-    await database.write(prune, {State.SUCCEEDED: timedelta(days=7)})
+    await database.write(prune, Retention({State.SUCCEEDED: timedelta(days=7)}))
     assert [row.tick for row in await history(database)] == [last]
 
 

@@ -14,6 +14,7 @@ from runner.model.outcome import Dead, Release, Retry, Snooze
 from runner.model.task import NewTask, OnDuplicate, Scope, State, SubmitResult, UniqueKey
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
+from runner.policy.retention import Retention
 from runner.store.retention import forget_expired, prune
 from runner.store.submit import CHUNK, submit, submit_with_result
 from tests.conftest import on_postgresql
@@ -274,4 +275,4 @@ async def test_a_producer_that_locks_a_key_delays_no_runner(database: Database, 
             (task,) = await runner.claim()
             assert (await runner.end(task)).verbs == {task_id: "succeed"}
             assert await database.write(forget_expired, 10) == 0
-            await database.write(prune, {State.SUCCEEDED: timedelta(0)})
+            await database.write(prune, Retention({State.SUCCEEDED: timedelta(0)}))

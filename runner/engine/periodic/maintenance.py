@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
+from math import inf
 
 from runner.db.database import Database
 from runner.db.migrations.roles import missing_grant
@@ -13,7 +15,7 @@ from runner.db.server_watch import answer_within
 from runner.engine.stuck_rows import StuckRows
 from runner.errors import DatabaseRefused, DatabaseUnavailable
 from runner.model.stuck_row import RowFault
-from runner.model.task import State
+from runner.policy.retention import AgeGroup
 from runner.settings import Settings
 from runner.store.partitions import extend, read_layout
 from runner.store.retention import enforce, retention_of
@@ -25,6 +27,9 @@ log = logging.getLogger("runner.maintenance")
 
 PAUSE = 0.2
 """Seconds between two deleting transactions."""
+
+LOOK_AGAIN = 86_400.0
+"""Seconds after which a runner looks at all tasks of queues with a retention of their own: some were locked before."""
 
 NO_RIGHTS = (
     "role %s does not own task_history and cannot create partitions: old tasks are deleted row by row. "
@@ -53,11 +58,12 @@ class Maintenance:
     def __init__(self, database: Database, settings: Settings, stopping: Callable[[], bool], stuck: StuckRows) -> None:
         self._database = database
         self._stuck = stuck
-        self._retention = retention_of(settings)
+        self._retention, self._reached = retention_of(settings), dict[AgeGroup, datetime]()
+        self._look_again_at = -inf
         self._statistics = settings.retention_statistics
         self._stopping = stopping
         self._warned = False
-        self._checks_grant = self._retention.get(State.SUCCEEDED) == timedelta(0)
+        self._checks_grant = settings.retention_succeeded == timedelta(0)
 
     async def run(self) -> None:
         """Create partitions and delete old tasks; a large backlog is deleted in small transactions."""
@@ -76,11 +82,20 @@ class Maintenance:
 
         without = partial(self._stuck.resting, "prune")
         due = self._stuck.tasks("prune") - without()
+        if (now := time.monotonic()) >= self._look_again_at:
+            self._reached.clear()
+            self._look_again_at = now + LOOK_AGAIN
         rounds = enforce(
-            self._database, self._retention, statistics=self._statistics, on_fault=set_apart, without=without
+            self._database,
+            self._retention,
+            statistics=self._statistics,
+            on_fault=set_apart,
+            without=without,
+            reached=dict(self._reached),
         )
         async with contextlib.aclosing(rounds):
             async for pruned in rounds:
+                self._reached.update(pruned.reached)
                 for part, fact in pruned.refused.items():
                     log.warning(NOT_DROPPED, part.first, part.end - 1, one_line(fact, LONGEST_FACT))
                 if self._stopping():

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.model.task import State
+from runner.policy.retention import AgeGroup, Retention
 from runner.store.archive.folder import Archive, ArchiveFile
 from runner.store.retention import prunable_tasks, prune_tasks
 from runner.store.task_records import Record, digest_of, line_of, read_records
@@ -23,10 +24,8 @@ CHUNK = 500
 """Tasks per transaction."""
 
 
-async def prune_into(
-    database: Database, archive: Archive, retention: Mapping[State, timedelta]
-) -> AsyncGenerator[Mapping[State, int]]:
-    """Archive and delete finished tasks that are older than the retention of their state.
+async def prune_into(database: Database, archive: Archive, retention: Retention) -> AsyncGenerator[Mapping[State, int]]:
+    """Archive and delete finished tasks that are older than their retention.
 
     A task that changes after it was read stays, and the next call archives it again; its last version counts. The files
     of a call that was killed come first: their tasks are deleted now.
@@ -37,20 +36,20 @@ async def prune_into(
     for file in [each for each in archive.manifest.files if not each.pruned]:
         async for deleted in _delete(database, archive, file, archive.read(file)):
             yield deleted
-    for state, age in retention.items():
+    for group in retention.groups():
         passed = set[int]()
-        while batch := await _next_batch(database, state, age, passed):
+        while batch := await _next_batch(database, group, passed):
             passed.update(record["id"] for record in batch)
             for day, records in _by_day(batch).items():
                 async for deleted in _delete(database, archive, archive.add(day, records), records):
                     yield deleted
 
 
-async def _next_batch(database: Database, state: State, age: timedelta, passed: Collection[int]) -> list[Record]:
+async def _next_batch(database: Database, group: AgeGroup, passed: Collection[int]) -> list[Record]:
     batch: list[Record] = []
     ids, size = set(passed), 0
     while len(batch) < TASKS_PER_FILE and size < MOST_BYTES:
-        chunk = sorted(await database.read(prunable_tasks, state, age, CHUNK, (), ids))
+        chunk = sorted(await database.read(prunable_tasks, group, CHUNK, (), ids))
         if not chunk:
             break
         ids.update(chunk)
@@ -103,5 +102,5 @@ async def delete_archived(tx: Transaction, digests: Mapping[int, str]) -> Mappin
             by_state[State(record["state"])].append(record["id"])
     deleted = Counter[State]()
     for state, same in by_state.items():
-        deleted[state] = await prune_tasks(tx, state, timedelta(0), len(same), only=same)
+        deleted[state] = await prune_tasks(tx, AgeGroup(state, timedelta()), len(same), only=same)
     return deleted
