@@ -109,7 +109,8 @@ async def plain_entries(tx: Transaction) -> list[Any]:
     await tx.execute(sa.text("SET CONSTRAINTS ALL IMMEDIATE"))
     may = await tx.scalar(sa.text("SELECT has_table_privilege('task_audit', 'SELECT')"))
     audit = tx.tables.audit.c
-    return list(await tx.rows(sa.select(tx.tables.audit).where(audit.verb.startswith("SQL ")))) if may else []
+    entries = sa.select(tx.tables.audit).where(audit.verb.startswith("SQL ")).order_by(audit.id)
+    return list(await tx.rows(entries)) if may else []
 
 
 async def submits(tx: Transaction) -> None:
