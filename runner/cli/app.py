@@ -9,6 +9,7 @@ from typing import NamedTuple
 from cyclopts import App, Group, Parameter
 
 from runner.cli.exit_codes import MEANINGS, PROGRAM
+from runner.cli.shards import run_in_shards
 from runner.errors import InvalidInput
 from runner.filter.fields import suggestion
 
@@ -20,6 +21,7 @@ class CliCommand(NamedTuple):
         group: the heading in the help.
         place: the module of runner.cli with a function of this name; empty for the module of the same name.
         reads: the actions that change nothing, the default one first, of a command with others.
+        each: True if it runs in each shard of a profile; of a command with `reads`, these actions only.
     """
 
     name: str
@@ -27,6 +29,7 @@ class CliCommand(NamedTuple):
     help: str
     place: str = ""
     reads: tuple[str, ...] = ()
+    each: bool = False
 
     @property
     def module(self) -> str:
@@ -39,6 +42,9 @@ COMPLETION = "--install-completion"
 ALONE = ("--help", "--version", COMPLETION)
 """Options that need no command."""
 
+ONE_FILE = ("--html", "--output")
+"""Options that name a file: a second shard would overwrite what the first has written."""
+
 RUN, INSPECT, OPERATE, MAINTAIN = "Run", "Inspect", "Operate", "Maintain"
 
 CLI_COMMANDS = (
@@ -48,23 +54,24 @@ CLI_COMMANDS = (
     CliCommand("metrics", RUN, "Print the metrics of the database for Prometheus, or serve them."),
     CliCommand("submit", RUN, "Submit a task, or a file of tasks."),
     CliCommand("mcp", RUN, "Offer the commands to an assistant, over the Model Context Protocol."),
-    CliCommand("tasks", INSPECT, "List the tasks that match a filter."),
+    CliCommand("tasks", INSPECT, "List the tasks that match a filter.", each=True),
     CliCommand("show", INSPECT, "Show everything about one task, its log or its stack."),
-    CliCommand("why", INSPECT, "Explain why tasks are not running."),
-    CliCommand("stats", INSPECT, "Summarize the queues: states, ages, rates."),
-    CliCommand("runners", INSPECT, "List, drain or resize runners.", reads=("list",)),
+    CliCommand("why", INSPECT, "Explain why tasks are not running.", each=True),
+    CliCommand("stats", INSPECT, "Summarize the queues: states, ages, rates.", each=True),
+    CliCommand("runners", INSPECT, "List, drain or resize runners.", reads=("list",), each=True),
     CliCommand(
         "schedules",
         INSPECT,
         "List, preview, add, edit, pause, run, free or delete schedules.",
         reads=("list", "show", "preview"),
+        each=True,
     ),
-    CliCommand("reports", INSPECT, "Report success, attempts, durations and volume over a period."),
-    CliCommand("capacity", INSPECT, "Report when each queue is drained, or simulate other settings."),
-    CliCommand("incident", INSPECT, "Report an incident as Markdown, ready to paste."),
-    CliCommand("alerts", INSPECT, "List the alerts that fire, or silence them.", reads=("list",)),
-    CliCommand("failures", INSPECT, "Group failed attempts by cause."),
-    CliCommand("audit", INSPECT, "List the changes: who, when and why."),
+    CliCommand("reports", INSPECT, "Report success, attempts, durations and volume over a period.", each=True),
+    CliCommand("capacity", INSPECT, "Report when each queue is drained, or simulate other settings.", each=True),
+    CliCommand("incident", INSPECT, "Report an incident as Markdown, ready to paste.", each=True),
+    CliCommand("alerts", INSPECT, "List the alerts that fire, or silence them.", reads=("list",), each=True),
+    CliCommand("failures", INSPECT, "Group failed attempts by cause.", each=True),
+    CliCommand("audit", INSPECT, "List the changes: who, when and why.", each=True),
     CliCommand("views", INSPECT, "List, show, save or delete saved filters.", reads=("show",)),
     CliCommand("retry", OPERATE, "Run tasks again now."),
     CliCommand("terminate", OPERATE, "Terminate tasks: waiting ones now, running ones by request."),
@@ -73,16 +80,16 @@ CLI_COMMANDS = (
     CliCommand("rewind", OPERATE, "Make a task continue from an earlier checkpoint."),
     CliCommand("copy", OPERATE, "Submit a copy of a task, with the same or another payload."),
     CliCommand("edit", OPERATE, "Change when and how tasks run."),
-    CliCommand("pause", OPERATE, "Stop starting the tasks of a queue or a handler."),
-    CliCommand("resume", OPERATE, "End a pause."),
-    CliCommand("limit", OPERATE, "Limit a queue or a handler over all runners; open or close breakers."),
+    CliCommand("pause", OPERATE, "Stop starting the tasks of a queue or a handler.", each=True),
+    CliCommand("resume", OPERATE, "End a pause.", each=True),
+    CliCommand("limit", OPERATE, "Limit a queue or a handler over all runners; open or close breakers.", each=True),
     CliCommand("undo", OPERATE, "Undo a change or a whole change group."),
-    CliCommand("migrate", MAINTAIN, "Create or upgrade the tables."),
+    CliCommand("migrate", MAINTAIN, "Create or upgrade the tables.", each=True),
     CliCommand("prune", MAINTAIN, "Delete or archive finished tasks past their retention."),
     CliCommand("pull", MAINTAIN, "Copy tasks into a local SQLite file, for a debugger."),
     CliCommand("erase", MAINTAIN, "Remove the contents of finished tasks for good."),
     CliCommand("restore", MAINTAIN, "Return archived tasks to the database."),
-    CliCommand("check", MAINTAIN, "Check the installation and advise on problems."),
+    CliCommand("check", MAINTAIN, "Check the installation and advise on problems.", each=True),
     CliCommand("bench", MAINTAIN, "Measure submit and run throughput on this machine.", "bench.verb"),
 )
 
@@ -141,7 +148,22 @@ def run(arguments: Sequence[str], on_loaded: Callable[[], object] = bool) -> int
         gc.freeze()
         gc.enable()
     on_loaded()
-    return int(build(words[0])(words) or 0)
+
+    def execute(words: Sequence[str]) -> int:
+        return int(build(words[0])(words) or 0)
+
+    return run_in_shards(words, execute, in_each=_runs_in_each(words))
+
+
+def _runs_in_each(words: Sequence[str]) -> bool:
+    """True if a command may run in each shard of a profile."""
+    if any(word.partition("=")[0] in ONE_FILE for word in words):
+        return False
+    verb = next((verb for verb in CLI_COMMANDS if verb.name == words[0]), None)
+    if verb is None or not verb.each or not verb.reads:
+        return verb is not None and verb.each
+    action = next((word for word in words[1:] if not word.startswith("-")), verb.reads[0])
+    return action in verb.reads
 
 
 def _exit_codes() -> str:

@@ -45,6 +45,7 @@ async def mcp(*, allow_operations: bool = False, connection: Connection = DEFAUL
         connection: The database.
     """
     settings = connection.settings()
+    settings.require_one_database()  # the schemas of the tools are those of one
     try:
         from mcp.server.stdio import stdio_server
     except ModuleNotFoundError:

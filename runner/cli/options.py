@@ -23,7 +23,9 @@ from runner.errors import DatabaseRefused, InvalidInput
 from runner.filter import saved
 from runner.filter.parse import Filter, parse_filter
 from runner.model.duration import parse_duration
+from runner.model.shard import CURRENT_SHARD
 from runner.settings import Settings, load
+from runner.settings.shards import shard_settings
 from runner.text.operator import local_zone, now
 from runner.urls import refuse_password
 
@@ -59,7 +61,9 @@ class Connection:
         refuse_empty({**asdict(self), **overrides})
         if self.url is not None:
             refuse_password(self.url)
-        return load(profile=self.profile, config=self.config, url=self.url, **overrides)
+        settings = load(profile=self.profile, config=self.config, url=self.url, **overrides)
+        shard = CURRENT_SHARD.get()
+        return shard_settings(settings)[shard] if shard is not None and settings.shards else settings
 
 
 OPTION_NAMES = {"handlers": "-H", "without": "--except"}

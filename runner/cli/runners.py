@@ -122,7 +122,7 @@ async def _list(database: Database, *, json: bool) -> int:
 
 def _columns(at: datetime) -> tuple[Column[RunnerRow], ...]:
     return (
-        figure("RUNNER", lambda runner: runner.id),
+        figure("RUNNER", lambda runner: runner.id, formatting.row_id),
         Column("HOST", lambda runner: runner.host),
         figure("PID", lambda runner: runner.pid),
         Column("STATE", lambda runner: ", ".join((_state(runner), *runner.remarks)), fixed=True),

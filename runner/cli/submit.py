@@ -1,6 +1,5 @@
 """`runner submit`: one task from the command line, or many from lines of JSON."""
 
-import asyncio
 import json as jsons
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,16 +17,16 @@ from runner.cli.options import (
     NO_WAIT,
     Connection,
     WaitOptions,
-    open_database,
     set_options,
     with_task_options,
 )
 from runner.cli.output import print_block, print_json, print_line, progress
+from runner.cli.submit_databases import submit_databases
 from runner.client.client import connect, disconnect
-from runner.client.commit import submit_alone
 from runner.client.results import kept, wait_for_end
 from runner.errors import InvalidInput, NoResult, ResultNotKept
 from runner.handlers.options import SETTABLE
+from runner.model.shard import ShardId
 from runner.model.task import NewTask, OnFailure, State, SubmitResult
 from runner.settings import Settings
 from runner.text.document import Treatment
@@ -72,11 +71,13 @@ class SubmitDocument(NamedTuple):
     Args:
         duplicate: True if a task with its unique key existed.
         replaced: True if the values of that task were replaced.
+        shard: its shard; null without shards.
     """
 
     id: int
     duplicate: bool
     replaced: bool
+    shard: str | None
 
 
 class LinesDocument(NamedTuple):
@@ -191,7 +192,8 @@ def _report(settings: Settings, result: SubmitResult, wait: WaitOptions, json: b
         print_stderr(_sentence(task_id, result))
         return wait_for_task(settings, task_id, wait, json=json)
     if json:
-        print_json(SubmitDocument(task_id, bool(result.duplicates), bool(result.replaced)))
+        shard = task_id.shard if isinstance(task_id, ShardId) else None
+        print_json(SubmitDocument(task_id, bool(result.duplicates), bool(result.replaced), shard))
     else:
         print_line(_sentence(task_id, result))
     return Exit.OK
@@ -252,22 +254,10 @@ class Submitting(NamedTuple):
 
 @contextmanager
 def _submitting(settings: Settings, drafts: Drafts, options: RegistryOptions) -> Iterator[Submitting]:
-    """Open the database; the functions are synchronous, so that reading a pipe can be interrupted between them."""
-    with asyncio.Runner() as loop:
-        context = open_database(settings, creates=True)
-        database = loop.run(context.__aenter__())
-
-        def read(operation: Callable[..., Any], *arguments: Any) -> Any:
-            return loop.run(database.read(operation, *arguments))
-
-        registry = HandlerRegistry(read, drafts.handlers, **options._asdict())
-        try:
-            yield Submitting(
-                replace(drafts, registry=registry),
-                lambda tasks: loop.run(submit_alone(database, tasks, notify=settings.notify)),
-            )
-        finally:
-            loop.run(context.__aexit__(None, None, None))
+    """Open the database, or the shards of a profile."""
+    with submit_databases(settings) as databases:
+        registry = HandlerRegistry(databases.read, drafts.handlers, **options._asdict())
+        yield Submitting(replace(drafts, registry=registry), databases.submit)
 
 
 def wait_for_task(settings: Settings, id: int, wait: WaitOptions, *, json: bool) -> int:

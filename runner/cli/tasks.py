@@ -171,7 +171,7 @@ def _print(tasks_page: TaskPage, sort: Sort) -> None:
 def task_columns(at: datetime) -> tuple[Column[TaskRow], ...]:
     """The columns of a task list, at the database's time `at`."""
     return (
-        figure("ID", lambda task: task.id),
+        figure("ID", lambda task: task.id, formatting.row_id),
         Column("STATE", lambda task: task.shown, formatting.state, fixed=True),
         Column("QUEUE", lambda task: task.queue),
         Column("HANDLER", lambda task: task.handler),

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, tzinfo
 
+from runner.model.shard import CURRENT_SHARD
 from runner.model.task import Shown, State
 from runner.text.redact import mask
 from runner.text.sanitize import one_line, state_text
@@ -30,6 +31,12 @@ STEP, TENS = 1024, 99.95
 def text(value: object) -> str:
     """A value as text; NOTHING if it is missing."""
     return NOTHING if value is None or value == "" else str(value)
+
+
+def row_id(id: int) -> str:
+    """The id of a task or a runner, with its shard if a command reads several."""
+    shard = CURRENT_SHARD.get()
+    return str(id) if shard is None else f"{shard}:{id}"
 
 
 def age(length: timedelta | float | None) -> str:

@@ -46,7 +46,7 @@ def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_task_is_stored_as_typed(cli: Call, store: Store) -> None:
     result = cli("submit", "a.b", '{"x": 1.50, "y": "ü"}', "--key", "k1", "--tag", "t1", "--tag", "t2", "--json")
     (task,) = store.tasks()
-    assert result.document == {"id": task["id"], "duplicate": False, "replaced": False}
+    assert result.document == {"id": task["id"], "duplicate": False, "replaced": False, "shard": None}
     assert (task["handler"], task["payload"], task["key"]) == ("a.b", '{"x": 1.50, "y": "ü"}', "k1")
     assert json.loads(task["tags"]) == ["t1", "t2"]
 

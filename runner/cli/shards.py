@@ -1,0 +1,109 @@
+"""The shards of a profile on the command line: a command runs in the shards that its ids name, or in each."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
+from typing import Any
+
+from runner.cli.capture import CAPTURE, Capture
+from runner.cli.exit_codes import Exit, print_stderr
+from runner.cli.output import print_json, print_line
+from runner.errors import RunnerError, ShardNotChosen
+from runner.filter.fields import FIELDS
+from runner.model.shard import CURRENT_SHARD
+from runner.policy.shard_rule import owner_of
+from runner.settings import load
+
+SHARD_ID = re.compile(r"([\w-]+):(\d+)")
+"""An id with its shard, such as eu:17."""
+
+OPERATES_ON_ID = "schedules"
+"""The command whose actions on an id run in the shard that owns it."""
+
+Run = Callable[[Sequence[str]], int]
+
+
+def run_in_shards(words: Sequence[str], run: Run, *, in_each: bool) -> int:
+    """Run a command in the shards that its ids name; otherwise in its database, or in each shard of its profile.
+
+    Args:
+        words: the command with its arguments.
+        run: runs a command, which refuses a profile with shards before it does anything.
+        in_each: True if the command may run in each shard.
+
+    Returns:
+        The exit code; with several shards, the first that is no success.
+
+    Raises:
+        ShardNotChosen: the profile has shards, and the command needs one.
+    """
+    if named := _named(words):
+        return _run_each(named, run, words)
+    try:
+        return run(words)
+    except ShardNotChosen as error:
+        shards = str(error.fields["shards"]).split(", ")
+        if owned := _owned(words):
+            shards = [owner_of(owned, shards)]
+        elif not in_each:
+            raise
+    return _run_each(dict.fromkeys(shards, words), run, words)
+
+
+def _named(words: Sequence[str]) -> dict[str, list[str]]:
+    """The command for each shard that an id names; empty if none does."""
+    ids = {word: match for word in words if (match := SHARD_ID.fullmatch(word)) and match[1] not in FIELDS}
+    if not ids or words[0] == "submit":
+        return {}
+    shards = load(profile=_option(words, "--profile"), config=_option(words, "--config")).shards
+    named = {match[1] for match in ids.values()} & set(shards)
+    return {
+        shard: [ids[word][2] if word in ids else word for word in words if word not in ids or ids[word][1] == shard]
+        for shard in sorted(named)
+    }
+
+
+def _owned(words: Sequence[str]) -> str | None:
+    """The id of the schedule that a command names, which one shard owns."""
+    names = [word for word in words[1:] if not word.startswith("-")]
+    return names[1] if words[0] == OPERATES_ON_ID and len(names) > 1 and names[0] != "list" else None
+
+
+def _option(words: Sequence[str], name: str) -> str | None:
+    for word, value in zip(words, [*words[1:], None], strict=True):
+        if word == name:
+            return value
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+    return None
+
+
+def _run_each(by_shard: Mapping[str, Sequence[str]], run: Run, words: Sequence[str]) -> int:
+    as_json, documents = "--json" in words, dict[str, Any]()
+    code = int(Exit.OK)
+    for number, (shard, own) in enumerate(by_shard.items()):
+        if len(by_shard) > 1 and not as_json:
+            if number:
+                print_line("")
+            print_line(shard, style="bold reverse")
+        capture = Capture(read_only=False) if as_json and len(by_shard) > 1 and CAPTURE.get() is None else None
+        ended = copy_context().run(_run_one, shard, own, run, capture)
+        code = code or ended
+        if capture is not None:
+            documents[shard] = capture.documents[-1] if capture.documents else None
+            for message in capture.messages:
+                print_stderr(message)
+    if documents:
+        print_json({"shards": documents})
+    return code
+
+
+def _run_one(shard: str, words: Sequence[str], run: Run, capture: Capture | None) -> int:
+    CURRENT_SHARD.set(shard)
+    if capture is not None:
+        CAPTURE.set(capture)
+    try:
+        return run(words)
+    except RunnerError as error:  # such as a shard that is away: the others answer
+        print_stderr(f"runner: {shard}: {error}")
+        return int(error.exit_code)

@@ -1,0 +1,165 @@
+"""Commands on a profile with shards."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.cli.exit_codes import Exit
+from tests.cli.conftest import Call, Store
+from tests.shards import EACH_PAIR, Sharded, sharded, write_config
+
+EU, US = "customer-3", "customer-0"
+"""Routes of each shard."""
+
+
+@pytest.fixture
+def pair() -> tuple[str, str]:
+    return "sqlite", "sqlite"
+
+
+@pytest.fixture
+def profile(
+    request: pytest.FixtureRequest, tmp_path: Path, pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Sharded]:
+    with sharded(request, tmp_path, pair) as made:
+        monkeypatch.setenv("TASKTUI_CONFIG", str(made.config))
+        monkeypatch.setenv("TASKTUI_PROFILE", "orders")
+        yield made
+
+
+def submit(call: Call, route: str, **options: Any) -> str:
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    result = call("submit", "work", "{}", "--route", route, *words)
+    assert result.code == Exit.OK, result.err
+    return str(result.out.split()[-1].rstrip("."))
+
+
+@EACH_PAIR
+def test_a_submit_goes_to_the_shard_of_its_route(call: Call, profile: Sharded) -> None:
+    assert [submit(call, route) for route in (EU, US, EU)] == ["eu:1", "us:1", "eu:2"]
+    assert [len(Store(url).tasks()) for url in profile.urls.values()] == [2, 1]
+    refused = call("submit", "work", "{}")
+    assert (refused.code, "set options(route=...)" in refused.err) == (Exit.BAD_INPUT, True)
+
+
+def test_lines_go_to_the_shards_of_their_routes(call: Call, profile: Sharded, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f'{{"handler": "work", "route": "{route}"}}\n' for route in (EU, US, EU)))
+    result = call("submit", "--lines", lines)
+    assert (result.code, result.out) == (Exit.OK, "Submitted 3 tasks (eu:1 to eu:2).\n")
+    assert [len(Store(url).tasks()) for url in profile.urls.values()] == [2, 1]
+
+
+@EACH_PAIR
+def test_a_list_has_the_tasks_of_each_shard_with_their_ids(call: Call, profile: Sharded) -> None:
+    for route in (EU, US, EU):
+        submit(call, route)
+    result = call("tasks", "state:waiting")
+    assert result.code == Exit.OK
+    lines = [line.split()[0] for line in result.out.splitlines() if line]
+    assert lines == ["eu", "ID", "eu:2", "eu:1", "2", "us", "ID", "us:1", "1"]
+    document = call("tasks", "--json").document
+    assert {name: [task["id"] for task in page["tasks"]] for name, page in document["shards"].items()} == {
+        "eu": [2, 1],
+        "us": [1],
+    }
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("stats",),
+        ("runners",),
+        ("schedules",),
+        ("reports",),
+        ("capacity",),
+        ("alerts",),
+        ("failures",),
+        ("audit",),
+        ("why", "state:waiting"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_reads_reads_each_shard(call: Call, profile: Sharded, command: tuple[str, ...]) -> None:
+    submit(call, EU)
+    result = call(*command)
+    assert result.code == (Exit.FIRING if command == ("alerts",) else Exit.OK), result.err
+    assert [line for line in result.out.splitlines() if line in ("eu", "us")] == ["eu", "us"]
+    assert list(call(*command, "--json").document["shards"]) == ["eu", "us"]
+
+
+def test_an_id_with_its_shard_chooses_the_database(call: Call, profile: Sharded) -> None:
+    submit(call, EU, key="first")
+    submit(call, US, key="second")
+    assert "second" in call("show", "us:1").out
+    assert call("show", "us:1", "--json").document["key"] == "second"
+    assert call("terminate", "us:1").code == Exit.OK
+    assert [len(Store(url).tasks()) for url in profile.urls.values()] == [1, 0]
+
+
+def test_ids_of_several_shards_are_changed_in_each(call: Call, profile: Sharded) -> None:
+    for route in (EU, EU, US):
+        submit(call, route)
+    result = call("terminate", "eu:2", "us:1")
+    assert result.code == Exit.OK, result.err
+    assert [[task["id"] for task in Store(url).tasks()] for url in profile.urls.values()] == [[1], []]
+
+
+def test_a_change_by_filter_needs_a_shard(call: Call, profile: Sharded) -> None:
+    submit(call, EU)
+    result = call("terminate", "queue:default", "--yes", 1)
+    assert result.code == Exit.CONFIGURATION
+    assert "Choose a shard with --profile: eu, us" in result.err
+    assert len(Store(profile.urls["eu"]).tasks()) == 1
+    assert call("terminate", "queue:default", "--yes", 1, "--profile", "eu").code == Exit.OK
+
+
+def test_a_file_has_the_report_of_one_shard(call: Call, profile: Sharded, tmp_path: Path) -> None:
+    result = call("reports", "--html", tmp_path / "report.html")
+    assert (result.code, (tmp_path / "report.html").exists()) == (Exit.CONFIGURATION, False)
+
+
+def test_an_assistant_reads_one_shard(call: Call, profile: Sharded) -> None:
+    assert "Choose a shard" in call("mcp").err
+
+
+def test_a_submit_waits_for_its_task_in_its_shard(call: Call, profile: Sharded) -> None:
+    submit(call, EU)
+    result = call("submit", "work", "{}", "--route", US, "--wait-timeout", "10ms", "--json")
+    assert (result.code, "Submitted task us:1." in result.err) == (Exit.UNFINISHED, True)
+    assert call("submit", "work", "{}", "--route", US, "--json").document["shard"] == "us"
+
+
+def test_a_pause_holds_in_each_shard(call: Call, profile: Sharded) -> None:
+    for route in (EU, US):
+        submit(call, route)
+    assert call("pause", "default").code == Exit.OK
+    assert call("stats").out.count("has been paused") == 2
+    assert call("resume", "default").code == Exit.OK
+
+
+def test_a_schedule_is_changed_in_the_shard_that_owns_it(call: Call, profile: Sharded) -> None:
+    for id in ("report.1", "report.2", "report.3", "report.4"):
+        assert call("schedules", "add", id, "work", "--every", "1h").code == Exit.OK
+    documents = call("schedules", "--json").document["shards"]
+    counts = [len(documents[name]["schedules"]) for name in ("eu", "us")]
+    assert (sum(counts), min(counts) > 0) == (4, True)
+    assert call("schedules", "pause", "report.2").code == Exit.OK
+
+
+def test_a_shard_that_is_away_is_named_and_the_others_are_read(call: Call, profile: Sharded) -> None:
+    submit(call, EU)
+    Path(profile.urls["us"].removeprefix("sqlite:///")).unlink()
+    result = call("tasks")
+    assert result.code == Exit.DATABASE
+    assert "eu:1" in result.out
+    assert "runner: us: The SQLite file" in result.err
+
+
+def test_migrate_creates_the_tables_of_each_shard(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    urls = {name: f"sqlite:///{tmp_path / name}.db" for name in ("eu", "us")}
+    monkeypatch.setenv("TASKTUI_CONFIG", str(write_config(tmp_path / "c.toml", urls)))
+    assert call("migrate", "--profile", "orders").code == Exit.OK
+    assert all((tmp_path / f"{name}.db").exists() for name in urls)
