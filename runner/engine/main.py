@@ -20,7 +20,7 @@ from runner.engine.hosting.event_loop import EventLoopBroken, HiddenTasks, requi
 from runner.engine.hosting.process_state import ProcessState, StateGuard
 from runner.engine.lease.watchdog import EVERY, LONGEST_BLOCK, KeeperProcess
 from runner.engine.periodic.garbage import return_large_blocks
-from runner.engine.runner import LAST_WRITES, NO_EXECUTORS, Engine
+from runner.engine.runner import LAST_WRITES, Engine
 from runner.engine.slots import InFlight, Running
 from runner.engine.worker import INTERRUPT
 from runner.handlers.registry import Handler
@@ -108,7 +108,7 @@ async def work(
                 prepare(part)
             runner.on_new = prepare
             arming = asyncio.ensure_future(_arm_on_stop(runner, forced))
-            async with service.around(runner) if service and isinstance(runner, Engine) else nullcontext():
+            async with nullcontext() if service is None else service.around(runner.stop_requested()):
                 clean = await runner.run(until_idle=until_idle)
             guard.check()
             arming.cancel()
@@ -129,13 +129,10 @@ async def work(
 def _runner(settings: Settings, handlers: Mapping[str, Handler], service: "Service | None") -> "Engine | ShardEngines":
     """Make the runner of one database, or those of all shards."""
     if not settings.shards:
-        pulled = NO_EXECUTORS if service is None else service.dispatch.executors
-        return Engine(settings, handlers, pulled=pulled)
-    if service is not None:
-        settings.require_one_database()
+        return Engine(settings, handlers, pulled=None if service is None else service.database())
     from runner.engine.shards import ShardEngines  # most runners have one database
 
-    return ShardEngines(settings, handlers)
+    return ShardEngines(settings, handlers, None if service is None else service.database)
 
 
 def _prepare(guard: StateGuard, runner: Engine) -> None:

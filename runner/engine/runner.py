@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from runner.engine.external.connections import ExternalExecutors
     from runner.engine.external.executor import ExternalExecutor
     from runner.engine.hosting.shared_resources import ShardParts
+    from runner.engine.serving.served_database import ServedDatabase
 
 log = logging.getLogger("runner")
 
@@ -91,7 +92,7 @@ class Engine:
     Args:
         handlers: the handlers, by name; the settings select from them.
         replacements: objects to use instead of opening the resource with their name.
-        pulled: executors that pull the tasks of a handler over HTTP, by handler.
+        pulled: hands the tasks to executors that pull them over HTTP; None runs them here.
         shard: the parts of the process that the runners of its shards have in common; None for a runner alone.
 
     Raises:
@@ -114,7 +115,7 @@ class Engine:
         settings: Settings,
         handlers: Mapping[str, Handler],
         replacements: Mapping[str, Any] | None = None,
-        pulled: "Mapping[str, ExternalExecutor]" = NO_EXECUTORS,
+        pulled: "ServedDatabase | None" = None,
         shard: "ShardParts | None" = None,
     ) -> None:
         require_unpatched()
@@ -134,7 +135,7 @@ class Engine:
         self.resources = RunnerResources(handlers, events, replacements) if shard is None else shard.resources(events)
         self.schema_watch = SchemaWatch(self.database)
         self.scheduler = Scheduler(self.database, handlers, settings, events)
-        executors = external_executors(settings.executors, handlers, pulled)
+        executors = external_executors(settings.executors, handlers, _executors_of(pulled))
         in_flight = _in_flight(settings, handlers, executors, shard)
         own_identity = identity(handlers, settings, in_flight)._replace(schedules=self.scheduler.fingerprints)
         lease, interval = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
@@ -478,11 +479,17 @@ def _in_flight(
 
 def _connect_to(
     specs: Mapping[str, ExecutorSpec],
-    made: "Mapping[str, ExternalExecutor]",
+    pulled: "ServedDatabase | None",
     in_flight: InFlight,
     lease: Lease,
     events: Events,
 ) -> "ExternalExecutors":
     from runner.engine.external.connections import ExternalExecutors  # most runners have none
 
-    return ExternalExecutors(specs, made, in_flight, lease, events)
+    if pulled is not None:
+        pulled.join(events, in_flight)
+    return ExternalExecutors(specs, _executors_of(pulled), in_flight, lease, events)
+
+
+def _executors_of(pulled: "ServedDatabase | None") -> "Mapping[str, ExternalExecutor]":
+    return NO_EXECUTORS if pulled is None else pulled.executors

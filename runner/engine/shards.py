@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf
+from typing import TYPE_CHECKING
 
 from runner.engine.events import AttemptsEnded, RoomFreed, TasksClaimed
 from runner.engine.hosting.shared_resources import ShardParts, ShardResources, SharedResources
@@ -19,6 +20,9 @@ from runner.policy.executor_spec import external_executors
 from runner.settings import Settings
 from runner.settings.shards import shard_settings
 
+if TYPE_CHECKING:
+    from runner.engine.serving.served_database import ServedDatabase
+
 log = logging.getLogger("runner")
 
 RESTART = 30.0
@@ -28,17 +32,27 @@ RESTART = 30.0
 class ShardEngines:
     """The runners of all shards. A shard that does not answer delays no other one.
 
+    Args:
+        handlers: the handlers, by name; the settings select from them.
+        pulled: returns the part of a shard that hands its tasks to executors that pull them over HTTP; None runs them
+            here.
+
     Raises:
         InvalidSettings: a shard has no profile, or a setting does not work with shards.
         InvalidResource: a resource is missing, or resources need each other.
     """
 
-    def __init__(self, settings: Settings, handlers: Mapping[str, Handler]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        handlers: Mapping[str, Handler],
+        pulled: "Callable[[str], ServedDatabase] | None" = None,
+    ) -> None:
         self.settings, self._handlers, replacements = own_parts(settings, handlers, {})
-        if external_executors(settings.executors, self._handlers, NO_EXECUTORS):
+        if pulled is None and external_executors(settings.executors, self._handlers, NO_EXECUTORS):
             raise InvalidSettings(where=settings.origins.of("executors"), why=NO_EXTERNAL)
         self.resources = SharedResources(self._handlers, replacements)
-        self._slots = SharedSlots()
+        self._slots, self._pulled = SharedSlots(), pulled
         self._own = shard_settings(self.settings)
         self._idle_since: dict[str, float] = {}
         self._busy_at = -inf
@@ -66,7 +80,8 @@ class ShardEngines:
         parts = ShardParts(
             partial(self._slots.make, name), partial(ShardResources, self.resources), partial(self._note_idle, name)
         )
-        engine = context.run(Engine, settings, self._handlers, shard=parts)
+        pulled = None if self._pulled is None else self._pulled(name)
+        engine = context.run(Engine, settings, self._handlers, pulled=pulled, shard=parts)
         wake = partial(engine.events.publish, RoomFreed())
 
         def on_room() -> None:

@@ -263,6 +263,8 @@ class ExternalSlots(Slots):
 
     mean = inf
     """The mean run time of recent tasks in seconds."""
+    bound: Callable[[], int] | None = None
+    """Returns the number of tasks to claim at most; None if no other pool shares its slots."""
 
     @property
     def ahead(self) -> int:
@@ -275,7 +277,10 @@ class ExternalSlots(Slots):
 
     def room(self) -> int:
         """Return the number of tasks to claim; none without slots."""
-        return super().room() + self.ahead if self.size else 0
+        if not self.size:
+            return 0
+        room = super().room() + self.ahead
+        return room if self.bound is None else min(room, self.bound())
 
     def to_claim(self, batch: int) -> int:
         """Return the number of tasks to claim now; none without slots."""
@@ -370,6 +375,10 @@ class InFlight:
         self.in_processes = make(ProcessSlots, "processes", process_slots, ahead)
         self.external = {name: ExternalSlots(name, 0, look_ahead=LookAhead(most=ahead)) for name in external}
         """The slots of each external executor, by its name."""
+        self.sharing: frozenset[str] = frozenset()
+        """The external executors that share slots."""
+        self.shared_size: Callable[[], int] = lambda: 0
+        """Returns the number of slots that they share."""
         self.deliveries = Slots(QUEUE, deliveries, look_ahead=LookAhead(most=0))
         """Apart, for notices that tasks hold all slots; no part of the capacity, for the same reason."""
         self.pools: tuple[Slots, ...] = (
@@ -480,7 +489,8 @@ class InFlight:
     @property
     def capacity(self) -> int:
         """The maximum number of tasks that run at the same time, without deliveries of notices."""
-        return sum(slots.limit for slots in self.pools) - self.deliveries.size
+        shared = sum(self.external[name].size for name in self.sharing)
+        return sum(slots.limit for slots in self.pools) - self.deliveries.size - shared + self.shared_size()
 
     def __len__(self) -> int:
         return len(self.tasks)

@@ -84,8 +84,8 @@ async def served(
     made = Settings(**values)
     ports: list[int] = []
     service = Service(made, address, ports.append)
-    engine = Engine(made, service.handlers, pulled=service.dispatch.executors)
-    async with service.around(engine), at_work(engine):
+    engine = Engine(made, service.handlers, pulled=service.database())
+    async with service.around(engine.stop_requested()), at_work(engine):
         client = Client(ports[0])
         try:
             yield engine, client

@@ -18,7 +18,7 @@ RECORDED = DOCS / "openapi.json"
 
 
 def server() -> HttpServer:
-    return HttpServer(Dispatch([], 15.0, 1_000), [])
+    return HttpServer(Dispatch([], 15.0), [])
 
 
 def test_the_document_is_valid_and_recorded() -> None:

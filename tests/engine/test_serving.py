@@ -26,7 +26,7 @@ from runner.settings import Settings
 from runner.text.redact import mask
 from runner.urls import parse_url
 from tests.engine.harness import Harness, until
-from tests.engine.serving import FOLDER, SECRET, TOKENS, served, with_certificate
+from tests.engine.serving import FOLDER, OTHER, SECRET, TOKENS, Client, served, with_certificate
 
 pytestmark = pytest.mark.both_databases
 
@@ -87,7 +87,7 @@ async def test_a_frozen_executor_loses_its_task_and_its_settle_is_refused(harnes
         refused = await client.settle(task, result="late")
         assert refused["status"] == "refused"
         assert "its lease ran out" in refused["why"]
-        assert (await client.heartbeat(task, again))["lost"] == [{"id": id, "fence": task["fence"]}]
+        assert (await client.heartbeat(task, again))["lost"] == [{"shard": "", "id": id, "fence": task["fence"]}]
         await client.settle(again, result="in time")
         (attempt,) = await harness.attempts(id)
         assert attempt.error_type == "WorkerLost"
@@ -104,7 +104,7 @@ async def test_heartbeats_keep_a_task_and_report_its_termination(harness: Harnes
         async def is_stopped() -> bool:
             reply = await client.heartbeat(task)
             assert reply["lost"] == []
-            return bool(reply["stop"] == [{"id": id, "fence": task["fence"], "terminated": True}])
+            return bool(reply["stop"] == [{"shard": "", "id": id, "fence": task["fence"], "terminated": True}])
 
         await until(is_stopped)
         assert (await client.settle(task, "stopped"))["status"] == "settled"
@@ -114,7 +114,7 @@ async def test_heartbeats_keep_a_task_and_report_its_termination(harness: Harnes
 async def test_a_task_whose_executor_is_gone_at_the_reply_costs_no_attempt(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = Dispatch.queue
+    wake = Dispatch._wake
     async with served(harness) as (_, client):
         body = json.dumps({"executor": "two", "handlers": ["mail.send"], "free": 1, "wait": 60})
         head = f"POST /v1/pull HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {SECRET}\r\n"
@@ -123,12 +123,12 @@ async def test_a_task_whose_executor_is_gone_at_the_reply_costs_no_attempt(
         lost.sendall((head + body).encode())
         closed: list[Any] = []
 
-        def queue_and_close(dispatch: Dispatch, call: Any) -> None:
-            queue(dispatch, call)
-            closed.append(call)
+        def wake_and_close(dispatch: Dispatch, handler: str) -> None:
+            wake(dispatch, handler)
+            closed.extend(call for _, call in dispatch.databases[""].waiting[handler])
             lost.close()
 
-        monkeypatch.setattr(Dispatch, "queue", queue_and_close)
+        monkeypatch.setattr(Dispatch, "_wake", wake_and_close)
         id = await harness.submit("mail.send")
         await until(lambda: _is_true(closed))
         (task,) = await client.pull()
@@ -144,6 +144,36 @@ async def test_an_executor_that_asks_for_no_more_tasks_has_no_free_slots(harness
         assert await client.pull(free=0) == []
         await client.settle(task)
         assert engine.worker.in_flight.capacity == engine.settings.concurrency + engine.settings.threads
+
+
+async def test_a_free_slot_is_one_slot_over_all_handlers(harness: Harness) -> None:
+    both = ("mail.send", "sms.send")
+    for handler in both * 5:
+        await harness.submit(handler)
+    async with served(harness) as (_, client):
+        tasks: list[Any] = []
+        while len(tasks) < 3:
+            tasks += await client.pull(free=3 - len(tasks), handlers=both)
+        assert await _running(harness) == 3
+
+
+async def test_a_backlog_takes_no_slots_of_executors_that_do_not_run_it(harness: Harness) -> None:
+    for _ in range(20):
+        await harness.submit("mail.send")
+    async with served(harness) as (_, client):
+        other = Client(client.port, OTHER, "two")
+        waiting = asyncio.ensure_future(other.pull(free=8, handlers=("page.load",)))
+        (task,) = await client.pull(free=1)
+        assert await _running(harness) == 1
+        page = await harness.submit("page.load")
+        assert [each["id"] for each in await waiting] == [page]
+        await client.settle(task)
+        await other.close()
+
+
+async def _running(harness: Harness) -> int:
+    task = harness.database.tables.task
+    return await harness.count(task, task.c.state == State.RUNNING)
 
 
 async def test_a_later_pull_ends_the_wait_of_an_earlier_one(harness: Harness) -> None:
@@ -256,7 +286,7 @@ async def test_a_handler_stores_progress_lines_and_checkpoints(harness: Harness)
     tables = harness.database.tables
     async with served(harness) as (_, client):
         (task,) = await client.pull()
-        key = {"id": id, "fence": task["fence"]}
+        key = {"shard": "", "id": id, "fence": task["fence"]}
         assert (await client.post("checkpoint", **key, state={"page": 7}))["lost"] == []
         assert (await client.post("progress", progress=[key | {"done": 1, "total": 4}]))["lost"] == []
         assert (await client.post("log", lines=[key | {"level": 30, "text": "slow relay"}]))["lost"] == []

@@ -21,8 +21,8 @@ export const snooze = (delay, why = "") => new Outcome("snooze", { delay, why })
 /** The server refused a request; to send it again would not help. */
 class Refused extends Error {}
 
-const keyOf = ({ id, fence }) => ({ id, fence });
-const nameOf = ({ id, fence }) => `${id}/${fence}`;
+const keyOf = ({ shard, id, fence }) => ({ shard, id, fence });
+const nameOf = ({ shard, id, fence }) => `${shard}:${id}/${fence}`;
 const log = (text) => process.stderr.write(`${text}\n`);
 
 /** What a handler receives beside its payload. */

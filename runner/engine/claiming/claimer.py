@@ -6,8 +6,9 @@ import contextvars
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf
+from typing import Any
 
 from runner.db.database import Database
 from runner.db.errors import is_server_fault, outage, part_fault, row_fault
@@ -287,7 +288,7 @@ class Claimer:
     async def _claim_round(self) -> int | None:
         """Claim once per turn and return the number of tasks; None if no due lane has a free slot."""
         counts: list[int | None] = []
-        for slots in self._in_flight.pools:
+        for slots in self._pools():
             room = slots.to_claim(self._batch)
             if room <= 0:
                 slots.ask(lambda slots=slots: bool(self.limited.turns(slots)))  # type: ignore[misc] # a default
@@ -296,6 +297,16 @@ class Claimer:
             counts += [await self._claim_turn(slots, turn) for turn in turns]
         claimed = [count for count in counts if count is not None]
         return sum(claimed) if claimed else None
+
+    def _pools(self) -> Iterable[Slots]:
+        """The pools; those that share slots in the order of their first tasks, because the first ones may take all."""
+        if not self._in_flight.sharing:
+            return self._in_flight.pools
+        first: dict[Slots, Any] = {}
+        for lane in (*self.lanes.positions, *self.lanes.limited.ready(time.monotonic())):
+            slots, key = self._slots(lane), self.lanes.key(lane)
+            first[slots] = min(key, first.get(slots, key))
+        return [*sorted(first, key=first.__getitem__), *(each for each in self._in_flight.pools if each not in first)]
 
     async def _claim_turn(self, slots: Slots, turn: Turn) -> int | None:
         room = self._room_of(turn.lanes[0].handler)  # an earlier turn may have taken tasks of the handler

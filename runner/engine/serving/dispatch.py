@@ -1,19 +1,19 @@
-"""Dispatch: the queues of claimed tasks by handler, and the HTTP executors that pull them."""
+"""Dispatch: the HTTP executors of a server, and the claimed tasks of its databases that they pull."""
 
 import asyncio
-import heapq
 import json
 import logging
+import random
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable
 from contextlib import suppress
 from math import inf
 
-from runner.engine.events import AttemptsEnded
-from runner.engine.external.executor import End, Receive
 from runner.engine.processes.messages import ProcessEnd
 from runner.engine.serving.ending import end_call
+from runner.engine.serving.free_slots import FreeSlots
+from runner.engine.serving.http_session import HttpSession
 from runner.engine.serving.protocol import (
     AttemptKey,
     CheckpointRequest,
@@ -32,6 +32,7 @@ from runner.engine.serving.protocol import (
     StopRequest,
 )
 from runner.engine.serving.pulled_call import Key, PulledCall
+from runner.engine.serving.served_database import ServedDatabase
 from runner.model.outcome import Release
 from runner.settings.serve_tokens import ServeToken
 
@@ -46,97 +47,55 @@ SWEEP_EVERY = 0.5
 WRITE_LIMIT = 30.0
 """Seconds for which a settle waits for the database."""
 
-MOST_REMEMBERED = 100_000
-"""Written endings that are remembered, for executors that lost the reply and send one again."""
-
 LOST = "its lease ran out, or another claim has the task: the outcome changed nothing"
 
 
-class HttpSession:
-    """One HTTP executor, known by its token and its name."""
-
-    def __init__(self, token: str, name: str) -> None:
-        self.token, self.name = token, name
-        self.handlers: frozenset[str] = frozenset()
-        self.free = 0
-        """The number of tasks that it can start now."""
-        self.pulls = False
-        """True until its last pull asks for no tasks, or loses its connection: then an end frees no slot."""
-        self.last_pull: PullRequest | None = None
-        self.seen_at = time.monotonic()
-        self.held: dict[Key, PulledCall] = {}
-
-
-class PulledExecutor:
-    """The executors that pull the tasks of one handler, as the external executor of the engine."""
-
-    def __init__(self, dispatch: "Dispatch", handler: str) -> None:
-        self._dispatch, self._handler = dispatch, handler
-        self.resize: Callable[[int], object] = lambda _: None
-        self.size = 0
-
-    def open(self, resize: Callable[[int], object], lost: Callable[[str], object]) -> None:  # noqa: ARG002 - it stays
-        """Receive the number of slots from now on."""
-        self.resize = resize
-        resize(self.size)
-
-    def start(self, number: int, data: bytes, receive: Receive, end: End) -> PulledCall:  # noqa: ARG002 - in the data
-        """Queue a call for the executors."""
-        call = PulledCall(self._dispatch.forget, data, receive, end, time.monotonic())
-        self._dispatch.queue(call)
-        return call
-
-    def close(self) -> None:
-        """Change no slots any more."""
-        self.resize = lambda _: None
-
-
 class Dispatch:
-    """Gives claimed tasks to the executors that pull, and their outcomes to the engine.
+    """Gives claimed tasks to the executors that pull, and their outcomes to the engines.
 
     Args:
         handlers: the names of the handlers.
         lease: seconds without a heartbeat after which an executor has lost a task.
-        result_limit: maximum size of a result in bytes.
     """
 
-    def __init__(self, handlers: Iterable[str], lease: float, result_limit: int) -> None:
-        self.lease, self._result_limit = lease, result_limit
-        self.executors = {name: PulledExecutor(self, name) for name in handlers}
-        self._waiting: dict[str, list[tuple[tuple[int, int], PulledCall]]] = {name: [] for name in self.executors}
+    def __init__(self, handlers: Iterable[str], lease: float) -> None:
+        self.lease, self._handlers = lease, tuple(handlers)
+        self.databases: dict[str, ServedDatabase] = {}
+        self.slots = FreeSlots(self._pending, self._held)
         self._sessions: dict[tuple[str, str], HttpSession] = {}
         self._pulls: OrderedDict[asyncio.Future[None], HttpSession] = OrderedDict()
-        self._writes: dict[Key, asyncio.Future[str]] = {}
-        self._written: OrderedDict[Key, str] = OrderedDict()
         self._holders: dict[Key, HttpSession] = {}
-        self._held: Counter[str] = Counter()
-        """The number of tasks that executors have, by handler."""
         self._changed: set[str] = set()
         """The handlers whose slots change in this turn of the event loop."""
         self.is_draining = False
 
-    def queue(self, call: PulledCall) -> None:
-        """Queue a call until an executor pulls it."""
-        heapq.heappush(self._waiting[call.task.handler], (call.rank, call))
-        self._wake(call.task.handler)
+    def serve(self, shard: str, result_limit: int) -> ServedDatabase:
+        """Serve a database, and return it for its runner.
+
+        Args:
+            shard: its name; empty if there is only one.
+            result_limit: maximum size of a result in bytes.
+        """
+        places = self.slots, lambda call: self._wake(call.task.handler), self.forget
+        database = self.databases[shard] = ServedDatabase(shard, self._handlers, result_limit, *places)
+        return database
 
     def forget(self, call: PulledCall) -> None:
         """Forget a call: a settle of it is refused from now on."""
         call.close()
+        database, handler = self.databases[call.shard], call.task.handler
         if not call.is_pulled:
-            waiting = self._waiting[call.task.handler]
-            waiting[:] = [entry for entry in waiting if entry[1] is not call]
-            heapq.heapify(waiting)
+            database.remove(call)
         elif (session := self._holders.pop(call.key, None)) is not None:
             del session.held[call.key]
-            self._held[call.task.handler] -= 1
-            self._resize(session.handlers | {call.task.handler})
+            database.held[handler] -= 1
+            self._resize(session.handlers | {handler})
 
     async def pull(self, token: ServeToken, request: PullRequest) -> PullReply:
         """Return tasks for an executor, or wait for the first one. A later pull ends the wait of an earlier one."""
-        session = self._session(token, request.executor)
-        changed = session.handlers | frozenset(request.handlers)
-        session.handlers, session.free = frozenset(request.handlers), request.free
+        session, handlers = self._session(token, request.executor), frozenset(request.handlers)
+        changed = session.handlers | handlers
+        self.slots.change(session, request.free, handlers)
         session.pulls, session.last_pull = request.free > 0, request
         for earlier in [each for each, puller in self._pulls.items() if puller is session]:
             _set(earlier)
@@ -168,7 +127,7 @@ class Dispatch:
         """Return the tasks of a reply that its executor has not received; their attempts do not count."""
         session = self._session(token, request.executor)
         for task in reply.tasks:
-            if (call := session.held.get((task.id, task.fence))) is not None:
+            if (call := session.held.get(task.claim)) is not None:
                 self.forget(call)
                 call.finish(Release("its executor closed the connection before it received the task"))
         self._lose_pull(session)
@@ -187,21 +146,22 @@ class Dispatch:
         session, end = self._session(token, request.executor), time.monotonic() + self.lease
         stop, lost = [], []
         for attempt in request.tasks:
-            call = session.held.get((attempt.id, attempt.fence))
+            call = session.held.get(attempt.claim)
             if call is None:
-                lost.append(AttemptKey(id=attempt.id, fence=attempt.fence))
+                lost.append(_key(attempt))
                 continue
             call.lease_end = end
             if call.is_stopped:
-                stop.append(StopRequest(id=attempt.id, fence=attempt.fence, terminated=call.is_terminated))
+                shard, id, fence = attempt.claim
+                stop.append(StopRequest(shard=shard, id=id, fence=fence, terminated=call.is_terminated))
         return LeaseReply(stop=stop, lost=lost)
 
     def note_progress(self, token: ServeToken, request: ProgressRequest) -> NoteReply:
         """Store the progress of attempts."""
         session, lost = self._session(token, request.executor), []
         for each in request.progress:
-            if (call := session.held.get((each.id, each.fence))) is None:
-                lost.append(AttemptKey(id=each.id, fence=each.fence))
+            if (call := session.held.get(each.claim)) is None:
+                lost.append(_key(each))
             else:
                 call.message("progress", each.done, each.total, each.unit)
         return NoteReply(lost=lost)
@@ -210,25 +170,25 @@ class Dispatch:
         """Add lines to the logs of attempts."""
         session, lost = self._session(token, request.executor), []
         for each in request.lines:
-            if (call := session.held.get((each.id, each.fence))) is None:
-                lost.append(AttemptKey(id=each.id, fence=each.fence))
+            if (call := session.held.get(each.claim)) is None:
+                lost.append(_key(each))
             else:
                 call.message("line", each.level, each.text)
         return NoteReply(lost=lost)
 
     async def checkpoint(self, token: ServeToken, request: CheckpointRequest) -> NoteReply:
         """Store a checkpoint; an error of the runner is raised."""
-        key = request.id, request.fence
-        if (call := self._session(token, request.executor).held.get(key)) is not None:
+        if (call := self._session(token, request.executor).held.get(request.claim)) is not None:
             with suppress(asyncio.CancelledError):  # the attempt has ended
                 await call.ask("save", json.dumps(request.state))
                 return NoteReply(lost=[])
-        return NoteReply(lost=[AttemptKey(id=request.id, fence=request.fence)])
+        return NoteReply(lost=[_key(request)])
 
     def drain(self) -> None:
         """Give no more tasks to executors, and return the waiting ones."""
         self.is_draining = True
-        self._hand_back(inf, "its server stopped before the task started")
+        for database in self.databases.values():
+            self._hand_back(database, inf, "its server stopped before the task started")
         for wake in list(self._pulls):
             _set(wake)
 
@@ -244,7 +204,8 @@ class Dispatch:
         Args:
             now: the time in monotonic seconds.
         """
-        self._hand_back(now - MAX_QUEUE_WAIT, "no executor had a free slot")
+        for database in self.databases.values():
+            self._hand_back(database, now - MAX_QUEUE_WAIT, "no executor had a free slot")
         for key, session in list(self._sessions.items()):
             for call in [call for call in session.held.values() if call.lease_end < now]:
                 self.forget(call)
@@ -253,37 +214,23 @@ class Dispatch:
                 del self._sessions[key]
                 log.info("executor %s of token %s is gone", session.name, session.token)
                 self._resize(session.handlers)
-
-    def note_writes(self, event: AttemptsEnded) -> None:
-        """Answer the settles whose outcomes are written."""
-        for running, _ in event.attempts:
-            key = running.task.id, running.task.fence
-            if (write := self._writes.pop(key, None)) is None:
-                continue
-            self._written[key] = move = event.verb or ""
-            if len(self._written) > MOST_REMEMBERED:
-                self._written.popitem(last=False)
-            if not write.done():
-                write.set_result(move)
+                self.slots.remove(session)
 
     def _end(self, session: HttpSession, ending: Ending) -> "asyncio.Future[str] | str":
         """End a call; return its write, or why it is refused."""
-        key = ending.id, ending.fence
-        if (write := self._writes.get(key)) is not None:
-            return write
-        written, call = self._written.get(key), session.held.get(key)
-        write = asyncio.get_running_loop().create_future()
-        if written is not None:
-            write.set_result(written)
-            return write
-        if call is None:
+        key = ending.claim
+        if (database := self.databases.get(ending.shard)) is None:
             return LOST
-        end = end_call(call, ending, self._result_limit)
+        if (write := database.write_of(key)) is not None:
+            return write
+        if (call := session.held.get(key)) is None:
+            return LOST
+        end = end_call(call, ending, database.result_limit)
         if not isinstance(end, ProcessEnd):
             return end
-        self._writes[key] = write
+        write = database.expect_write(key)
         self.forget(call)
-        session.free += session.pulls
+        self.slots.change(session, session.free + session.pulls)
         self._resize(session.handlers)
         call.finish(end.outcome, end.error)
         return write
@@ -300,32 +247,37 @@ class Dispatch:
         return session in self._pulls.values()
 
     def _take(self, session: HttpSession) -> list[PulledTask]:
-        """Give waiting calls to an executor, by priority."""
+        """Give waiting calls to an executor: of the databases in turns, and of each the most urgent ones."""
         tasks: list[PulledTask] = []
-        queues = [self._waiting[name] for name in session.handlers]
-        lease_end = time.monotonic() + self.lease
-        while session.free and (first := min((queue for queue in queues if queue), key=_first, default=None)):
-            _, call = heapq.heappop(first)
-            session.free -= 1
+        databases, free, lease_end = list(self.databases.values()), session.free, time.monotonic() + self.lease
+        turn = random.randrange(len(databases)) if databases else 0  # noqa: S311 - spreads tasks, guards nothing
+        while databases and len(tasks) < free:
+            turn %= len(databases)
+            if (call := databases[turn].take(session.handlers)) is None:
+                del databases[turn]
+                continue
             session.held[call.key], self._holders[call.key] = call, session
-            self._held[call.task.handler] += 1
+            databases[turn].held[call.task.handler] += 1
             tasks.append(call.begin(lease_end))
-        self._wake_all(session.handlers)
+            turn += 1
         if tasks:
+            self.slots.change(session, free - len(tasks))
             self._resize(session.handlers)
+        self._wake_all(session.handlers)
         return tasks
 
     def _lose_pull(self, session: HttpSession) -> None:
         """Note that an executor has closed the connection of a pull: it has no free slots, unless it pulls again."""
         if not self._is_pulling(session):
-            session.free, session.pulls = 0, False
+            self.slots.change(session, 0)
+            session.pulls = False
             self._resize(session.handlers)
         self._wake_all(session.handlers)
 
     def _wake_all(self, handlers: Iterable[str]) -> None:
         """Wake a pull for each handler that has waiting calls."""
         for name in handlers:
-            if self._waiting[name]:
+            if any(database.waiting[name] for database in self.databases.values()):
                 self._wake(name)
 
     def _wake(self, handler: str) -> None:
@@ -345,24 +297,24 @@ class Dispatch:
         """Set the slots of handlers: the tasks that executors have, and those that they can start."""
         changed, self._changed = self._changed, set()
         for name in changed:
-            free = sum(session.free for session in self._sessions.values() if name in session.handlers)
-            size, executor = self._held[name] + free, self.executors[name]
-            if size != executor.size:
-                executor.size = size
-                executor.resize(size)
+            free = self.slots.free_for(name)
+            for database in self.databases.values():
+                database.executors[name].set_size(database.held[name] + free)
 
-    def _hand_back(self, before: float, why: str) -> None:
-        for waiting in self._waiting.values():
-            old = [call for _, call in waiting if call.received_at < before]
-            waiting[:] = [entry for entry in waiting if entry[1].received_at >= before]
-            heapq.heapify(waiting)
-            for call in old:
-                call.close()
-                call.finish(Release(why))
+    def _hand_back(self, database: ServedDatabase, before: float, why: str) -> None:
+        for call in list(database.received_before(before)):
+            call.close()
+            call.finish(Release(why))
+
+    def _pending(self, handler: str) -> int:
+        return sum(database.executors[handler].pending for database in self.databases.values())
+
+    def _held(self, handler: str) -> int:
+        return sum(database.held[handler] for database in self.databases.values())
 
 
-def _first(queue: Sequence[tuple[tuple[int, int], PulledCall]]) -> tuple[int, int]:
-    return queue[0][0]
+def _key(attempt: AttemptKey) -> AttemptKey:
+    return AttemptKey(shard=attempt.shard, id=attempt.id, fence=attempt.fence)
 
 
 def _set(wake: "asyncio.Future[None]") -> None:
@@ -378,4 +330,5 @@ def _reply(ending: Ending, reply: "asyncio.Future[str] | str") -> EndingReply:
         status, why = "pending", f"the database has not confirmed it in {WRITE_LIMIT:g} s: send it again"
     elif move := reply.result():
         status, why = "settled", ""
-    return EndingReply.model_construct(id=ending.id, fence=ending.fence, status=status, move=move, why=why)
+    shard, id, fence = ending.claim
+    return EndingReply.model_construct(shard=shard, id=id, fence=fence, status=status, move=move, why=why)

@@ -48,6 +48,9 @@ LEVELS = 50
 
 Ending = dict[str, Any]
 
+Claim = tuple[str, int, int]
+"""Shard, task id and fence."""
+
 
 class HttpExecutor:
     """Pulls tasks, runs their handlers, and settles them, until a signal.
@@ -63,8 +66,8 @@ class HttpExecutor:
         self._drain = settings.drain_timeout.total_seconds()
         self.name = f"{re.sub('[^A-Za-z0-9_.-]', '-', socket.gethostname())[:60]}-{secrets.token_hex(6)}"
         self._lease, self._beat = settings.lease_timeout.total_seconds(), 1.0
-        self._running: dict[int, tuple[int, int]] = {}
-        """The task id and the fence of each running call, by number."""
+        self._running: dict[int, Claim] = {}
+        """The claim of each running call, by number."""
         self._asked: set[int] = set()
         """The numbers of the calls that the server has asked to end."""
         self._changed = threading.Condition()
@@ -152,9 +155,9 @@ class HttpExecutor:
         """Start a task, or hand it back if this executor has begun to stop."""
         number = secrets.randbits(62)
         with self._changed:
-            self._running[number] = task["id"], task["fence"]
+            self._running[number] = _claim(task)
         if self._stop.is_set():
-            key = {"number": number, "id": task["id"], "fence": task["fence"]}
+            key = {"number": number, **_key(_claim(task))}
             self._endings.put(key | {"outcome": "release", "why": "its executor stopped before the task started"})
         else:
             pool.submit(self._run, number, task)
@@ -182,14 +185,14 @@ class HttpExecutor:
             places = handler.function.__module__, state, task["timeout"], self._interruptions, None
             call = ProcessCall(number, None, claimed, *places)
             data = ExternalCall.of(call, self._limits, REGISTRY.prepare).dumps()
-            key = {"id": task["id"], "fence": task["fence"]}
+            key = _key(_claim(task))
             end = call_site().run(data, lambda message: self._note(number, key, message))
             kind, value, *_ = read_message(end)
             outcome = value.outcome if kind == "end" else Retry(failure=Failure("ProcessNotStarted", str(value)))
         except BaseException as error:  # a bug here must not leave the task to its lease
             log.exception("task %s (%s) could not be executed", task["id"], one_line(str(task["handler"])))
             outcome = Retry(failure=Failure(type(error).__name__, str(error)))
-        self._endings.put({"number": number, "id": task["id"], "fence": task["fence"]} | self._ending(number, outcome))
+        self._endings.put({"number": number, **_key(_claim(task))} | self._ending(number, outcome))
 
     def _ending(self, number: int, outcome: Outcome) -> Ending:
         ending: Ending = {"outcome": "release", "why": "its executor stopped before the task ended"}
@@ -213,7 +216,7 @@ class HttpExecutor:
                 ending = {"outcome": "release", "why": outcome.why[:16_384]}
         return ending
 
-    def _note(self, number: int, key: Mapping[str, int], message: bytes) -> None:
+    def _note(self, number: int, key: Mapping[str, Any], message: bytes) -> None:
         """Take a message of a handler for the server; a checkpoint waits for its reply in a thread."""
         kind, *values = pickle.loads(message)  # noqa: S301 - from this process
         if kind == "progress":
@@ -231,7 +234,7 @@ class HttpExecutor:
             error = RuntimeError("ctx.batch.results() needs a runner with a database")
             call_site().deliver(number, pickle.dumps(("reply", values[0], None, error)))
 
-    def _save(self, number: int, key: Mapping[str, int], request: int, state: str) -> None:
+    def _save(self, number: int, key: Mapping[str, Any], request: int, state: str) -> None:
         error = None
         try:
             if self._client.post("checkpoint", self._body(**key, state=json.loads(state)))["lost"]:
@@ -302,19 +305,27 @@ class HttpExecutor:
             if not running:
                 continue
             try:
-                tasks = [{"id": id, "fence": fence} for id, fence in running]
-                reply = self._client.post("heartbeat", self._body(tasks=tasks))
+                reply = self._client.post("heartbeat", self._body(tasks=[_key(claim) for claim in running]))
             except (OSError, ServerRefused) as error:
                 log.warning("no heartbeat: %s", one_line(str(error)))
                 continue
             for task in [*reply["stop"], *reply["lost"]]:
-                number = running[task["id"], task["fence"]]
+                number = running[_claim(task)]
                 if number not in self._asked:
                     self._asked.add(number)
                     call_site().deliver(number, pickle.dumps(("stop", task.get("terminated", True))))
 
     def _body(self, **values: Any) -> dict[str, Any]:
         return {"executor": self.name, **values}
+
+
+def _claim(task: Mapping[str, Any]) -> Claim:
+    return task["shard"], task["id"], task["fence"]
+
+
+def _key(claim: Claim) -> dict[str, Any]:
+    shard, id, fence = claim
+    return {"shard": shard, "id": id, "fence": fence}
 
 
 def _error(failure: Failure | None) -> Ending:

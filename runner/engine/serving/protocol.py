@@ -26,8 +26,16 @@ class WireMessage(BaseModel):
 class AttemptKey(WireMessage):
     """An attempt of a task."""
 
+    shard: Annotated[str, Field(max_length=200, description="the database of the task; empty if there is only one")] = (
+        ""
+    )
     id: Id
     fence: Annotated[int, Field(ge=1, lt=1 << 63, description="number of the claim: a settle with an older one fails")]
+
+    @property
+    def claim(self) -> tuple[str, int, int]:
+        """Shard, task id and fence."""
+        return self.shard, self.id, self.fence
 
 
 class PullRequest(WireMessage):

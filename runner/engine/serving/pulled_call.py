@@ -18,8 +18,8 @@ from runner.model.task import Claimed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Key = tuple[int, int]
-"""Task id and fence."""
+Key = tuple[str, int, int]
+"""Shard, task id and fence."""
 
 
 class PulledCall:
@@ -38,8 +38,15 @@ class PulledCall:
     """True if its handler has to end: because the server stops, or an operator terminated the task."""
 
     def __init__(
-        self, forget: "Callable[[PulledCall], object]", data: bytes, receive: Receive, end: End, received_at: float
+        self,
+        shard: str,
+        forget: "Callable[[PulledCall], object]",
+        data: bytes,
+        receive: Receive,
+        end: End,
+        received_at: float,
     ) -> None:
+        self.shard = shard
         call = ExternalCall.loads(data).call
         self.number, self.task, self.timeout = call.number, call.task, call.timeout
         self.received_at = received_at
@@ -49,8 +56,8 @@ class PulledCall:
 
     @property
     def key(self) -> Key:
-        """Task id and fence."""
-        return self.task.id, self.task.fence
+        """Shard, task id and fence."""
+        return self.shard, self.task.id, self.task.fence
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -61,7 +68,7 @@ class PulledCall:
         """Give it to an executor."""
         self.is_pulled, self.lease_end = True, lease_end
         self.message("started")
-        return _pulled(self.task, self._state, self.timeout)
+        return _pulled(self.shard, self.task, self._state, self.timeout)
 
     def message(self, *message: Any) -> None:
         """Send the engine a message of the handler."""
@@ -108,8 +115,9 @@ class PulledCall:
         self.lose("its executor did not end it in time")
 
 
-def _pulled(task: Claimed, state: str | None, timeout: float | None) -> PulledTask:
+def _pulled(shard: str, task: Claimed, state: str | None, timeout: float | None) -> PulledTask:
     return PulledTask.model_construct(
+        shard=shard,
         id=task.id,
         fence=task.fence,
         handler=task.handler,

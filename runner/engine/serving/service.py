@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from runner.engine.events import AttemptsEnded
-from runner.engine.runner import Engine
 from runner.engine.serving.dispatch import Dispatch
 from runner.engine.serving.http_server import HttpServer, ServeAddress
+from runner.engine.serving.served_database import ServedDatabase
 from runner.errors import InvalidSettings
 from runner.handlers.context import Context
 from runner.handlers.registry import Handler
@@ -51,18 +50,23 @@ class Service:
             raise InvalidSettings(where=settings.origins.of("serve_tokens"), why=why)
         names = sorted({name for token in tokens for name in token.handlers})
         self.handlers: Mapping[str, Handler] = {name: RemoteHandler(name) for name in names}
-        self.dispatch = Dispatch(names, settings.lease_timeout.total_seconds(), int(settings.result_limit))
+        self.dispatch = Dispatch(names, settings.lease_timeout.total_seconds())
+        for shard in settings.shards or ("",):
+            self.dispatch.serve(shard, int(settings.result_limit))
         self._server, self._address, self._on_open = HttpServer(self.dispatch, tokens), address, on_open
 
     @asynccontextmanager
-    async def around(self, engine: Engine) -> AsyncIterator[None]:
-        """Serve while a runner runs inside the block; executors settle until it has drained."""
-        engine.events.subscribe(AttemptsEnded, self.dispatch.note_writes)
+    async def around(self, stop_requested: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+        """Serve while runners run inside the block; executors settle until they have drained.
+
+        Args:
+            stop_requested: ends when they begin to drain.
+        """
         async with self._server.serving(self._address) as port:
             scheme = "http" if self._address.certificate is None else "https"
             log.info("serving HTTP executors on %s://%s:%d", scheme, self._address.host, port)
             self._on_open(port)
-            parts = [asyncio.ensure_future(self.dispatch.sweep()), asyncio.ensure_future(self._drain(engine))]
+            parts = [asyncio.ensure_future(self.dispatch.sweep()), asyncio.ensure_future(self._drain(stop_requested))]
             try:
                 yield
             finally:
@@ -70,6 +74,10 @@ class Service:
                 for part in parts:
                     part.cancel()
 
-    async def _drain(self, engine: Engine) -> None:
-        await engine.stop_requested()
+    def database(self, shard: str = "") -> ServedDatabase:
+        """Return a database for its runner."""
+        return self.dispatch.databases[shard]
+
+    async def _drain(self, stop_requested: Coroutine[Any, Any, None]) -> None:
+        await stop_requested
         self.dispatch.drain()
