@@ -5,7 +5,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -470,9 +470,15 @@ def own_parts(
 
 
 def _in_flight(
-    settings: Settings, handlers: Mapping[str, Handler], executors: Iterable[str], shard: "ShardParts | None"
+    settings: Settings,
+    handlers: Mapping[str, Handler],
+    executors: Mapping[str, ExecutorSpec],
+    shard: "ShardParts | None",
 ) -> InFlight:
-    sizes = settings.concurrency, settings.threads, settings.prefetch, process_slots(settings.processes, handlers)
+    own = settings.concurrency, settings.threads
+    if executors and all(spec.engine == "http" for spec in executors.values()):
+        own = 0, 0  # no handler of a server runs in it
+    sizes = *own, settings.prefetch, process_slots(settings.processes, handlers)
     deliveries = DELIVERIES if settings.alert_receivers else 0
     return InFlight(*sizes, executors, deliveries, None if shard is None else shard.slots)
 

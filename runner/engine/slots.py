@@ -265,6 +265,13 @@ class ExternalSlots(Slots):
     """The mean run time of recent tasks in seconds."""
     bound: Callable[[], int] | None = None
     """Returns the number of tasks to claim at most; None if no other pool shares its slots."""
+    wanted_at = -inf
+    """When a due task had no slot, in monotonic seconds, if other pools share its slots."""
+
+    def ask(self, wants: Callable[[], bool]) -> None:
+        """Record whether a due task has no slot."""
+        if self.bound is not None:
+            self.wanted_at = time.monotonic() if wants() else -inf
 
     @property
     def ahead(self) -> int:

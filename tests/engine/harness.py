@@ -5,7 +5,7 @@ import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -18,6 +18,9 @@ from runner.operations.results import Actor
 from runner.settings import Settings
 from runner.store.submit import submit
 from runner.urls import parse_url
+
+if TYPE_CHECKING:
+    from runner.engine.shards import ShardEngines
 
 WAIT_SECONDS = 120.0
 """Timeout of a test in seconds; the expected events take a fraction of a second."""
@@ -123,7 +126,7 @@ class Harness:
 
 
 @asynccontextmanager
-async def at_work(runner: Engine) -> AsyncIterator[asyncio.Task[bool]]:
+async def at_work(runner: "Engine | ShardEngines") -> AsyncIterator[asyncio.Task[bool]]:
     """Keep a runner at work during the block, then stop it."""
     run = asyncio.ensure_future(runner.run())
     try:

@@ -52,14 +52,19 @@ class Client:
         return tasks
 
     async def settle(self, task: Any, outcome: str = "succeed", **values: Any) -> Any:
-        ending = {"id": task["id"], "fence": task["fence"], "outcome": outcome} | values
+        ending = {**key_of(task), "outcome": outcome} | values
         return (await self.post("settle", endings=[ending]))["endings"][0]
 
     async def heartbeat(self, *tasks: Any) -> Any:
-        return await self.post("heartbeat", tasks=[{"id": task["id"], "fence": task["fence"]} for task in tasks])
+        return await self.post("heartbeat", tasks=[key_of(task) for task in tasks])
 
     async def close(self) -> None:
         await self._http.aclose()
+
+
+def key_of(task: Any) -> dict[str, Any]:
+    """The attempt that a task or another message names."""
+    return {name: task[name] for name in ("shard", "id", "fence") if name in task}
 
 
 def with_certificate(folder: Path) -> tuple[ServeAddress, Path]:

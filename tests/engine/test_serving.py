@@ -143,7 +143,7 @@ async def test_an_executor_that_asks_for_no_more_tasks_has_no_free_slots(harness
         (task,) = await client.pull(free=1)
         assert await client.pull(free=0) == []
         await client.settle(task)
-        assert engine.worker.in_flight.capacity == engine.settings.concurrency + engine.settings.threads
+        assert engine.worker.in_flight.capacity == 0
 
 
 async def test_a_free_slot_is_one_slot_over_all_handlers(harness: Harness) -> None:

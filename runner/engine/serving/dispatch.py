@@ -34,6 +34,7 @@ from runner.engine.serving.protocol import (
 from runner.engine.serving.pulled_call import Key, PulledCall
 from runner.engine.serving.served_database import ServedDatabase
 from runner.model.outcome import Release
+from runner.policy.slot_shares import SlotUse
 from runner.settings.serve_tokens import ServeToken
 
 log = logging.getLogger("runner")
@@ -61,13 +62,15 @@ class Dispatch:
     def __init__(self, handlers: Iterable[str], lease: float) -> None:
         self.lease, self._handlers = lease, tuple(handlers)
         self.databases: dict[str, ServedDatabase] = {}
-        self.slots = FreeSlots(self._pending, self._held)
+        self.slots = FreeSlots(self._uses, self._held)
         self._sessions: dict[tuple[str, str], HttpSession] = {}
         self._pulls: OrderedDict[asyncio.Future[None], HttpSession] = OrderedDict()
         self._holders: dict[Key, HttpSession] = {}
         self._changed: set[str] = set()
         """The handlers whose slots change in this turn of the event loop."""
         self.is_draining = False
+        self._serves = 0
+        """The number of tasks that executors have received."""
 
     def serve(self, shard: str, result_limit: int) -> ServedDatabase:
         """Serve a database, and return it for its runner.
@@ -258,6 +261,7 @@ class Dispatch:
                 continue
             session.held[call.key], self._holders[call.key] = call, session
             databases[turn].held[call.task.handler] += 1
+            databases[turn].served = self._serves = self._serves + 1
             tasks.append(call.begin(lease_end))
             turn += 1
         if tasks:
@@ -306,8 +310,9 @@ class Dispatch:
             call.close()
             call.finish(Release(why))
 
-    def _pending(self, handler: str) -> int:
-        return sum(database.executors[handler].pending for database in self.databases.values())
+    def _uses(self, handlers: frozenset[str]) -> dict[str, SlotUse]:
+        now = time.monotonic()
+        return {shard: database.use(handlers, now) for shard, database in self.databases.items()}
 
     def _held(self, handler: str) -> int:
         return sum(database.held[handler] for database in self.databases.values())

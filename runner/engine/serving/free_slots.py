@@ -1,10 +1,11 @@
 """FreeSlots: the free slots of HTTP executors, each of which all handlers of its executor share."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from runner.engine.serving.http_session import HttpSession
+from runner.policy.slot_shares import SlotUse, slot_share
 
 Kind: TypeAlias = frozenset[str]
 """The handlers of an executor. Executors of one kind are alike."""
@@ -21,12 +22,12 @@ class FreeSlots:
     """The free slots by kind, and the tasks that wait for one.
 
     Args:
-        pending: returns the number of tasks of a handler that are claimed, and that no executor has.
+        uses: returns what each database uses for some handlers: the tasks that are claimed, and that no executor has.
         held: returns the number of tasks of a handler that executors have.
     """
 
-    def __init__(self, pending: Callable[[str], int], held: Callable[[str], int]) -> None:
-        self._pending, self._held = pending, held
+    def __init__(self, uses: Callable[[frozenset[str]], Mapping[str, SlotUse]], held: Callable[[str], int]) -> None:
+        self._uses, self._held = uses, held
         self._free = Counter[Kind]()
         self._sessions = Counter[Kind]()
         self._groups: dict[str, list[SlotGroup]] | None = None
@@ -59,21 +60,25 @@ class FreeSlots:
         """Return the number of free slots for a handler, if no other one takes them."""
         return sum(free for kind, free in self._free.items() if handler in kind)
 
-    def room(self, handler: str, *, is_short: bool) -> int:
-        """Return the number of tasks of a handler to claim now.
+    def room(self, shard: str, handler: str, *, is_short: bool) -> int:
+        """Return the number of tasks of a handler to claim now in a database.
 
         Args:
+            shard: the name of the database.
             is_short: True if its tasks are so short that each slot should have its next task before it is free.
         """
         if self._groups is None:
             self._groups = groups_of(kind for kind, sessions in self._sessions.items() if sessions)
             self._free = Counter({kind: free for kind, free in self._free.items() if free})
-        return min((self._room(group, is_short=is_short) for group in self._groups.get(handler, ())), default=0)
+        groups = self._groups.get(handler, ())
+        return max(0, min((self._room(shard, group, is_short=is_short) for group in groups), default=0))
 
-    def _room(self, group: SlotGroup, *, is_short: bool) -> int:
-        free = sum(self._free[kind] for kind in group.kinds)
-        ahead = free + sum(map(self._held, group.handlers)) if is_short else 0
-        return max(0, free + ahead - sum(map(self._pending, group.handlers)))
+    def _room(self, shard: str, group: SlotGroup, *, is_short: bool) -> int:
+        size = sum(self._free[kind] for kind in group.kinds)
+        if is_short:
+            size += size + sum(map(self._held, group.handlers))
+        uses = self._uses(group.handlers)
+        return min(size - sum(use.used for use in uses.values()), slot_share(size, shard, uses) - uses[shard].used)
 
 
 def groups_of(kinds: Iterable[Kind]) -> dict[str, list[SlotGroup]]:

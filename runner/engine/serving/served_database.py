@@ -11,9 +11,13 @@ from runner.engine.external.executor import End, Receive
 from runner.engine.serving.free_slots import FreeSlots
 from runner.engine.serving.pulled_call import Key, PulledCall
 from runner.engine.slots import ExternalSlots, InFlight
+from runner.policy.slot_shares import SlotUse
 
 MOST_REMEMBERED = 100_000
 """Written endings that are remembered, for executors that lost the reply and send one again."""
+
+PATIENCE = 2.0
+"""Seconds for which a database has a share of the slots after its last look at due tasks: the next one may hang."""
 
 Waiting = list[tuple[tuple[int, int], PulledCall]]
 """A heap of calls by rank."""
@@ -65,6 +69,10 @@ class PulledExecutor:
         slots = self._slots
         return 0 if slots is None else max(0, slots.in_use + len(slots.waiting) - self._held())
 
+    def wants(self, now: float) -> bool:
+        """True if due tasks have no slot, as far as known; the time is in monotonic seconds."""
+        return self._slots is not None and now - self._slots.wanted_at < PATIENCE
+
 
 class ServedDatabase:
     """One database of a server.
@@ -90,6 +98,8 @@ class ServedDatabase:
         self._slots, self._on_waiting, self._forget = slots, on_waiting, forget
         self.held: Counter[str] = Counter()
         """The number of tasks that executors have, by handler."""
+        self.served = 0
+        """A number that was higher at the later start of a task."""
         self.executors = {handler: self._executor(handler) for handler in handlers}
         self.waiting: dict[str, Waiting] = {handler: [] for handler in self.executors}
         self._writes: dict[Key, asyncio.Future[str]] = {}
@@ -103,9 +113,15 @@ class ServedDatabase:
         in_flight.sharing = frozenset(self.executors)
         in_flight.shared_size = lambda: self._slots.free + sum(self.held.values())
 
+    def use(self, handlers: Iterable[str], now: float) -> SlotUse:
+        """Return the use of slots for some handlers."""
+        executors = [self.executors[handler] for handler in handlers]
+        used = sum(executor.pending for executor in executors)
+        return SlotUse(used, used > 0 or any(executor.wants(now) for executor in executors), self.served)
+
     def _executor(self, handler: str) -> PulledExecutor:
         def room(is_short: bool) -> int:
-            return self._slots.room(handler, is_short=is_short)
+            return self._slots.room(self.shard, handler, is_short=is_short)
 
         return PulledExecutor(self._begin, room, lambda: self.held[handler])
 
