@@ -86,6 +86,7 @@ CLI_COMMANDS = (
     CliCommand("undo", OPERATE, "Undo a change or a whole change group."),
     CliCommand("migrate", MAINTAIN, "Create or upgrade the tables.", each=True),
     CliCommand("prune", MAINTAIN, "Delete or archive finished tasks past their retention."),
+    CliCommand("rebalance", MAINTAIN, "Move waiting tasks to the shards of their routes."),
     CliCommand("pull", MAINTAIN, "Copy tasks into a local SQLite file, for a debugger."),
     CliCommand("erase", MAINTAIN, "Remove the contents of finished tasks for good."),
     CliCommand("restore", MAINTAIN, "Return archived tasks to the database."),

@@ -196,6 +196,7 @@ UNTRIED = {
     "show: StackDocument",
     "submit: EndDocument",
     "submit: LinesDocument",
+    "rebalance: Rebalanced",
 }
 """Documents of which other tests have real output."""
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from runner.cli.exit_codes import Exit
+from runner.model.task import NewTask, UniqueKey
 from tests.cli.conftest import Call, Store
 from tests.shards import EACH_PAIR, Sharded, sharded, write_config
 
@@ -163,3 +164,20 @@ def test_migrate_creates_the_tables_of_each_shard(call: Call, tmp_path: Path, mo
     monkeypatch.setenv("TASKTUI_CONFIG", str(write_config(tmp_path / "c.toml", urls)))
     assert call("migrate", "--profile", "orders").code == Exit.OK
     assert all((tmp_path / f"{name}.db").exists() for name in urls)
+
+
+def test_a_rebalance_moves_waiting_tasks_to_the_shards_of_their_routes(call: Call, profile: Sharded) -> None:
+    eu = Store(profile.urls["eu"])
+    eu.submit(*(NewTask("work", headers=f'{{"route": "{route}"}}') for route in (US, EU, US)))
+    eu.submit(NewTask("work", headers=f'{{"route": "{US}"}}', unique_key=UniqueKey("u")))
+    stays = "1 task of eu stays: it has a unique key.\n"
+    assert call("rebalance", "--dry-run").out == f"Would move 2 tasks from eu to us.\n{stays}"
+    assert call("rebalance", "--reason", "a new shard").out == f"Moved 2 tasks from eu to us.\n{stays}"
+    assert [len(Store(url).tasks()) for url in profile.urls.values()] == [2, 2]
+    assert call("rebalance", "--json").document == {
+        "dry_run": False,
+        "moved": [],
+        "left": [{"shard": "eu", "reason": "a unique key", "tasks": 1}],
+    }
+    assert "a new shard" in call("audit", "--profile", "eu").out
+    assert call("rebalance", "--profile", "eu").code == Exit.BAD_INPUT

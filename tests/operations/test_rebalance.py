@@ -1,0 +1,193 @@
+"""Waiting tasks move to the shards of their routes, and a crash loses or doubles none."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.model.headers import write_headers
+from runner.model.task import DependsOn, NewTask, OrderKey, UniqueKey
+from runner.operations.rebalance import DEPENDENCY, ORDER, UNIQUE, Rebalance, held_copies, hold, release, scan, take
+from runner.operations.results import Actor
+from runner.policy.shard_rule import by_hash
+from runner.store.submit import submit, submit_many
+from tests.shards import EACH_PAIR, Sharded, sharded
+from tests.store.runners import Runner
+
+EU, US = "customer-3", "customer-0"
+"""Routes of each shard."""
+
+BY = Actor("ana", "desk", "a new shard")
+
+
+@pytest.fixture
+def pair() -> tuple[str, str]:
+    return "sqlite", "sqlite"
+
+
+@pytest.fixture
+def profile(request: pytest.FixtureRequest, tmp_path: Path, pair: tuple[str, str]) -> Iterator[Sharded]:
+    with sharded(request, tmp_path, pair) as made:
+        yield made
+
+
+@pytest.fixture
+async def databases(profile: Sharded) -> AsyncIterator[dict[str, Database]]:
+    opened = {name: Database.open(url) for name, url in profile.urls.items()}
+    yield opened
+    for database in opened.values():
+        await database.dispose()
+
+
+def rule(route: str) -> str:
+    return by_hash(route, ("eu", "us"))
+
+
+def task(route: str | None, **values: Any) -> NewTask:
+    return NewTask("work", headers=write_headers({} if route is None else {"route": route}), **values)
+
+
+async def rows(database: Database, table: str = "task") -> list[Any]:
+    async with database.reading() as tx:
+        source = getattr(tx.tables, table)
+        return list(await tx.rows(sa.select(source).order_by(source.c.id)))
+
+
+def values_of(row: Any) -> dict[str, Any]:
+    return {name: value for name, value in row._mapping.items() if name not in ("id", "version")}
+
+
+@EACH_PAIR
+async def test_a_task_moves_to_the_shard_of_its_route_with_all_its_values(databases: dict[str, Database]) -> None:
+    mine = task(US, payload='{"n": 1}', key="k", priority=7, delay=3600, tags='["red"]', tenant="t", bucket=7)
+    await databases["eu"].write(submit_many, [task(EU), mine, task(None)])
+    before = (await rows(databases["eu"]))[1]
+    work = Rebalance(databases, rule, BY)
+    await work.run()
+    assert work.moved == {("eu", "us"): 1}
+    assert [row.id for row in await rows(databases["eu"])] == [1, 3]
+    (after,) = await rows(databases["us"])
+    assert values_of(after) == values_of(before)
+    (entry,) = await rows(databases["eu"], "audit")
+    assert (entry.verb, entry.task_id, entry.after, entry.operator) == (
+        "rebalance",
+        2,
+        f'{{"task": "us:{after.id}"}}',
+        "ana",
+    )
+
+
+async def test_a_second_run_moves_nothing(databases: dict[str, Database]) -> None:
+    await databases["eu"].write(submit_many, [task(US)] * 1_200)
+    first, second = Rebalance(databases, rule, BY), Rebalance(databases, rule, BY)
+    await first.run(limit=700)
+    assert first.moved.total() == 700
+    await second.run()
+    assert (second.moved.total(), len(await rows(databases["us"]))) == (500, 1_200)
+    await second.run()
+    assert (second.moved.total(), await rows(databases["eu"])) == (500, [])
+
+
+async def test_a_dry_run_only_counts(databases: dict[str, Database]) -> None:
+    await databases["eu"].write(submit_many, [task(US)] * 3)
+    work = Rebalance(databases, rule, BY)
+    await work.run(dry_run=True)
+    assert (work.moved, len(await rows(databases["eu"]))) == ({("eu", "us"): 3}, 3)
+
+
+@EACH_PAIR
+async def test_tasks_that_hold_within_a_shard_stay(databases: dict[str, Database]) -> None:
+    database = databases["eu"]
+    parent = await database.write(submit, task(US, key="parent"))
+    await database.write(
+        submit_many,
+        [
+            task(US, unique_key=UniqueKey("u")),
+            task(US, order_key=OrderKey("o")),
+            task(US, after=(DependsOn(("work", "parent")),)),
+            task(US, key="later"),
+            task(US, after=(DependsOn(("work", "later")),)),
+        ],
+    )
+    work = Rebalance(databases, rule, BY)
+    await work.run()
+    assert (work.moved.total(), len(await rows(database)), parent) == (0, 6, 1)
+    assert work.left == {("eu", UNIQUE): 1, ("eu", ORDER): 1, ("eu", DEPENDENCY): 2}
+
+
+async def test_a_task_that_a_runner_has_claimed_stays(databases: dict[str, Database]) -> None:
+    await databases["eu"].write(submit, task(US))
+    found = await databases["eu"].read(scan, 0, "eu", rule)
+    copies = await databases["us"].write(hold, "eu", found.tasks)
+    runner = await Runner.enter(databases["eu"], "work")
+    assert len(await runner.claim()) == 1
+    assert await databases["eu"].write(take, found.tasks, "us", copies, BY) == set()
+
+
+@EACH_PAIR
+async def test_no_runner_takes_a_copy_that_is_held(databases: dict[str, Database]) -> None:
+    await databases["eu"].write(submit, task(US))
+    found = await databases["eu"].read(scan, 0, "eu", rule)
+    await databases["us"].write(hold, "eu", found.tasks)
+    assert await (await Runner.enter(databases["us"], "work")).claim() == []
+    (copy,) = await databases["us"].read(held_copies)
+    assert (copy.shard, copy.task) == ("eu", (1, 0, 0))
+
+
+@EACH_PAIR
+async def test_a_crash_before_the_move_leaves_the_task_where_it_was(databases: dict[str, Database]) -> None:
+    await databases["eu"].write(submit, task(US))
+    found = await databases["eu"].read(scan, 0, "eu", rule)
+    copies = await databases["us"].write(hold, "eu", found.tasks)
+    await Rebalance(databases, rule, BY).resolve()
+    assert await rows(databases["us"]) == []
+    # A rebalance that was only slow, and goes on now, moves nothing.
+    assert await databases["eu"].write(take, found.tasks, "us", copies, BY) == set()
+    await databases["us"].write(release, list(copies.values()))
+    assert (len(await rows(databases["eu"])), await rows(databases["us"])) == (1, [])
+
+
+@EACH_PAIR
+async def test_a_crash_after_the_move_is_finished_by_the_next_run(databases: dict[str, Database]) -> None:
+    await databases["eu"].write(submit_many, [task(US)] * 2)
+    found = await databases["eu"].read(scan, 0, "eu", rule)
+    copies = await databases["us"].write(hold, "eu", found.tasks)
+    await databases["eu"].write(take, found.tasks[:1], "us", copies, BY)
+    work = Rebalance(databases, rule, BY)
+    await work.resolve()
+    assert work.moved == {("eu", "us"): 1}
+    assert [row.state for row in await rows(databases["us"])] == ["waiting"]
+    assert [row.id for row in await rows(databases["eu"])] == [2]
+    await work.run()
+    assert len(await (await Runner.enter(databases["us"], "work")).claim()) == 2
+
+
+async def test_two_runs_at_once_move_each_task_once(databases: dict[str, Database]) -> None:
+    await databases["eu"].write(submit_many, [task(US, key=str(number)) for number in range(1_500)])
+
+    async def run() -> None:
+        work = Rebalance(databases, rule, BY)
+        await work.resolve()
+        await work.run()
+
+    await asyncio.gather(*(run() for _ in range(3)))
+    await Rebalance(databases, rule, BY).resolve()
+    last = Rebalance(databases, rule, BY)
+    await last.run()
+    assert await rows(databases["eu"]) == []
+    stored = await rows(databases["us"])
+    assert sorted(int(row.key) for row in stored) == list(range(1_500))
+    assert {row.state for row in stored} == {"waiting"}
+
+
+async def test_a_copy_of_a_shard_that_the_profile_lacks_stays_held(databases: dict[str, Database]) -> None:
+    await databases["eu"].write(submit, task(US))
+    found = await databases["eu"].read(scan, 0, "eu", rule)
+    await databases["us"].write(hold, "ap", found.tasks)
+    work = Rebalance(databases, rule, BY)
+    await work.resolve()
+    assert (work.left.total(), len(await rows(databases["us"]))) == (1, 1)
