@@ -17,6 +17,7 @@ from rich.text import Text
 from textual import constants, on
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
+from textual.events import TextSelected
 from textual.filter import LineFilter
 from textual.widget import AwaitMount
 from textual.widgets import Input
@@ -39,6 +40,7 @@ from tasktui.session.session import Session
 from tasktui.shell.actions import Actions
 from tasktui.shell.heading import Heading
 from tasktui.shell.live import LiveScreen
+from tasktui.terminal import clipboard
 from tasktui.terminal.keyboard import Keyboard, NoColor, forgive_bad_bytes
 from tasktui.terminal.typed_ahead import KeyBuffer
 
@@ -170,6 +172,13 @@ class Console(KeyBuffer):
         if isinstance(self.screen, LiveScreen):  # A dialog stays in front.
             await self.switch_mode(next(name for name, mode in SCREENS.items() if mode.title == event.title))
 
+    @on(TextSelected)
+    def _copy_selection(self) -> None:
+        """Copy the text that the mouse has selected."""
+        if text := self.screen.get_selected_text():
+            clipboard.copy(self, text)
+            self.show_notice(f"Copied {count_noun(len(text), 'character')}")
+
     def action_help(self) -> None:
         """Show the help of this screen."""
         if isinstance(self.screen, LiveScreen):
@@ -260,10 +269,10 @@ class Console(KeyBuffer):
     async def action_command(self, name: str = "") -> None:
         """Open the command line, with the name of a command. The following keys wait for it."""
         if isinstance(self.screen, LiveScreen):
-            names = self.session.names | {"view": list(self.views())}
-            names["db"] = [each.name for each in self.databases.behind]
-            from tasktui.dialogs.command_line import CommandScreen
+            from tasktui.dialogs.command_line import CommandScreen, saved_views
 
+            names = self.session.names | {"view": list(saved_views(self.session))}
+            names["db"] = [each.name for each in self.databases.behind]
             screen = CommandScreen(names, self._run_command, f"{name} " if name else "")
             await self.push_screen(screen)
             screen.set_focus(screen.line)
@@ -274,13 +283,6 @@ class Console(KeyBuffer):
             from tasktui.dialogs.command_line import PaletteScreen
 
             self.push_screen(PaletteScreen())
-
-    def views(self) -> dict[str, str]:
-        """Return the saved filters by name; empty if the file is unreadable, which `:views` reports."""
-        try:
-            return views.load(self.session.views)
-        except InvalidInput:
-            return {}
 
     def _run_command(self, typed: str) -> None:
         """Run a command. The following keys wait for the screen that it opens."""

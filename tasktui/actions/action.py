@@ -3,10 +3,10 @@
 The actions themselves are in tasktui.actions.actions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner.errors import InvalidInput
 from runner.filter.parse import Filter
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from runner.queries.runners import RunnerRow
     from runner.queries.schedules import ScheduleRow
     from runner.queries.task_list.row import TaskRow
+    from tasktui.data.values import Copyable
 
 
 def _nothing() -> None:
@@ -58,6 +59,7 @@ class Targets:
         alert: returns the name of the first alert that is not silenced, or else of the first one.
         change: returns the selected operation of the audit.
         remarks: returns sentences about the selection that a confirmation shows.
+        copyable: returns a read of the texts under the cursor to copy; None if there is nothing to copy.
         missing: returns the message for an action on tasks while no task is selected.
     """
 
@@ -71,6 +73,7 @@ class Targets:
     alert: Callable[[], str | None] = _nothing
     change: "Callable[[], ChangeGroup | None]" = _nothing
     remarks: Callable[[], tuple[str, ...]] = tuple
+    copyable: "Callable[[], Coroutine[Any, Any, Copyable] | None]" = _nothing
     missing: Callable[[], str] = _no_row
 
     def task(self) -> "TaskRow | None":

@@ -11,6 +11,7 @@ from runner.settings import Settings
 from runner.text.redact import mask
 from runner.text.sanitize import clean
 from tasktui.actions.action import Action, Confirmation
+from tasktui.terminal import clipboard
 
 if TYPE_CHECKING:
     from runner.model.schedule import ScheduleSpec
@@ -21,11 +22,11 @@ LONGEST = 4_000
 """Maximum number of characters of a command line to copy."""
 
 
-def command_line(words: Iterable[object], settings: Settings) -> str | None:
-    """Build a `runner` command line for a shell, with the database that it uses.
+def command_line(words: Iterable[object], settings: Settings, program: str = "runner") -> str | None:
+    """Build a command line for a shell, with the database that it uses.
 
     Args:
-        words: words after `runner`, unquoted.
+        words: words after the program, unquoted.
         settings: settings with the database; a URL with a password is left to the environment.
 
     Returns:
@@ -37,7 +38,7 @@ def command_line(words: Iterable[object], settings: Settings) -> str | None:
         database = ("--profile", settings.profile)
     elif not settings.url.password:
         database = ("--url", str(settings.url))
-    text = " ".join(shlex.quote(str(word)) for word in ("runner", *words, *database))
+    text = " ".join(shlex.quote(str(word)) for word in (program, *words, *database))
     return text if len(text) <= LONGEST and clean(text) == text == mask(text) else None
 
 
@@ -245,5 +246,5 @@ async def _copy_sql(target: CopyTarget, sql: SqlSource) -> None:
 
 
 def _put(target: CopyTarget, text: str, report: str) -> None:
-    target.app.copy_to_clipboard(text)
+    clipboard.copy(target.app, text)
     target.report(report)

@@ -1,7 +1,7 @@
 """Executes the commands of the command line."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,10 +72,6 @@ class CommandTarget(Protocol):
 
     def open_task(self, id: int) -> None:
         """Show a task."""
-        ...
-
-    def views(self) -> Mapping[str, str]:
-        """The saved filters by name."""
         ...
 
     def show_notice(self, text: str, *, tone: Tone = Tone.DONE) -> None:

@@ -11,16 +11,27 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
+from runner.errors import InvalidInput
+from runner.filter import saved
 from tasktui.actions.actions import ACTIONS
 from tasktui.commands.syntax import COMMANDS, complete_command
 from tasktui.render.render import content, line
 from tasktui.screens import MODES
+from tasktui.session.session import Session
 from tasktui.shell.heading import Heading
 from tasktui.shell.live import LiveScreen
 from tasktui.widgets.input import CompletionInput
 
 if TYPE_CHECKING:
     from tasktui.commands.run import CommandTarget
+
+
+def saved_views(session: Session) -> dict[str, str]:
+    """Return the saved filters by name; empty if the file is unreadable, which `:views` reports."""
+    try:
+        return saved.load(session.views)
+    except InvalidInput:
+        return {}
 
 
 class Choice(NamedTuple):
@@ -63,7 +74,7 @@ class PaletteProvider(Provider):
             yield from _actions(self.screen)
         for name, mode in MODES.items():
             yield Choice(f"{mode.title}  {mode.key}", "go to this screen", partial(console.action_go, name))
-        for view, filter_text in console.views().items():
+        for view, filter_text in saved_views(console.session).items():
             yield Choice(f"View {line(view)}", line(filter_text), partial(console.open_tasks, filter_text))
         for command in COMMANDS.values():
             if command.name not in MODES:

@@ -1,9 +1,9 @@
 """FailuresScreen: failed attempts, grouped by fingerprint."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -17,6 +17,7 @@ from runner.queries.failures import FailureChange, Failures, by_rise
 from runner.queries.overview import MINUTE, per_minute
 from runner.text.sanitize import count_noun
 from tasktui.actions.action import ActionTarget, Targets, TaskScope
+from tasktui.actions.as_command import command_line
 from tasktui.data.failures import LONGEST_BY_MINUTE, SPANS, FailureGroups, GroupDetail, failure_groups, group_detail
 from tasktui.panels.failure import NORMAL, TREND, detail, group_line
 from tasktui.panels.overview import failed_plot, is_unusual, marks
@@ -25,10 +26,14 @@ from tasktui.render.render import ListColumn
 from tasktui.render.rows import BLANK, Part, Row, heading, rule
 from tasktui.screens.selection import open_why
 from tasktui.session.cache import TtlCache
+from tasktui.session.session import Session
 from tasktui.shell.actions import action_bindings
 from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import HELD, Table
+
+if TYPE_CHECKING:
+    from tasktui.data.values import Copyable
 
 LABELS = ("hour", "24 h", "7 days", "30 days")
 FILTERS = ("1h", "1d", "7d", "30d")
@@ -94,7 +99,14 @@ class FailuresScreen(LiveScreen):
     ]
 
     def __init__(self) -> None:
-        super().__init__(Targets(task_filter=self._task_filter, scope=self._scope, handler=self._handler))
+        super().__init__(
+            Targets(
+                task_filter=self._task_filter,
+                scope=self._scope,
+                handler=self._handler,
+                copyable=lambda: texts_of_group(self._group(), self.session),
+            )
+        )
         self._table = Table[str](COLUMNS, id="groups")
         self._span = 0
         self._groups: dict[str, Failures] = {}
@@ -221,6 +233,17 @@ class FailuresScreen(LiveScreen):
 
     def _group(self) -> Failures | None:
         return self._groups.get(self._table.cursor or "")
+
+
+def texts_of_group(group: Failures | None, session: Session) -> "Coroutine[Any, Any, Copyable] | None":
+    """Return the texts of a failure group to copy; None without a group."""
+    return None if group is None else _texts(group, session)
+
+
+async def _texts(group: Failures, session: Session) -> "Copyable":
+    from tasktui.data.values import of_group
+
+    return of_group(group, command_line(["tasks", str(filter_of_group(group))], session.settings))
 
 
 def filter_of_group(group: Failures) -> Filter:

@@ -1,10 +1,10 @@
 """TaskScreen and PreviewPane: one task, on a screen of its own or beside the list."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, tzinfo
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -20,6 +20,7 @@ from runner.text import formatting
 from runner.text.redact import decode
 from tasktui.actions import perform
 from tasktui.actions.action import Targets
+from tasktui.actions.as_command import command_line
 from tasktui.messages import RevealRecorded
 from tasktui.panels import task as panels
 from tasktui.render.code import payload_line
@@ -31,6 +32,9 @@ from tasktui.session.session import Session
 from tasktui.shell.actions import TASK_TARGETS, action_bindings
 from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
+
+if TYPE_CHECKING:
+    from tasktui.data.values import Copyable
 
 TALL, PREVIEW = 34, 9
 """Rows of a screen with a preview below the list, and of the preview."""
@@ -96,6 +100,17 @@ async def _read(session: Session, id: int) -> TaskDetail | None:
     return None
 
 
+def texts_of_task(session: Session, id: int | None) -> "Coroutine[Any, Any, Copyable] | None":
+    """Return a read of the texts of a task to copy; None without a task."""
+    return None if id is None else _texts(session, id)
+
+
+async def _texts(session: Session, id: int) -> "Copyable":
+    from tasktui.data.values import of_task
+
+    return of_task(await session.read(task_detail, id), command_line(["--task", id], session.settings, "tasktui"))
+
+
 class TaskScreen(LiveScreen):
     """The detail of the task that the operator opened last."""
 
@@ -114,7 +129,13 @@ class TaskScreen(LiveScreen):
     ]
 
     def __init__(self) -> None:
-        super().__init__(Targets(tasks=self.tasks, missing=self.missing))
+        super().__init__(
+            Targets(
+                tasks=self.tasks,
+                missing=self.missing,
+                copyable=lambda: texts_of_task(self.session, self.opened.id),
+            )
+        )
         self._detail: TaskDetail | None = None
         self._reveal = self._unfold = False
 

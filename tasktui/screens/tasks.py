@@ -33,7 +33,7 @@ from tasktui.render.plot import gauge
 from tasktui.render.render import line
 from tasktui.render.rows import BLANK, Part, Row, fit, rule
 from tasktui.screens.selection import FilterBar, Selection, toggled, why_marked
-from tasktui.screens.task import PreviewPane
+from tasktui.screens.task import PreviewPane, texts_of_task
 from tasktui.shell.actions import TASK_TARGETS, action_bindings
 from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
@@ -74,7 +74,12 @@ class TasksScreen(LiveScreen):
         self.table = Table[int](TASK_HEADS, id="tasks")
         self.selection = Selection(self.pages, self.table)
         super().__init__(
-            Targets(tasks=self.selection.tasks, task_filter=self.selection.task_filter, remarks=self.selection.remarks)
+            Targets(
+                tasks=self.selection.tasks,
+                task_filter=self.selection.task_filter,
+                remarks=self.selection.remarks,
+                copyable=lambda: texts_of_task(self.session, self.table.cursor),
+            )
         )
         self.sql = lambda: self.pages.sql(self.session)
         self.preview = PreviewPane()

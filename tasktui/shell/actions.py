@@ -5,27 +5,35 @@ The first screen does not need the modules of the dialogs: the methods import th
 
 import time
 from asyncio import CancelledError
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from textual.binding import Binding, BindingType
 
 from runner.errors import RunnerError
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Result
+from runner.text.sanitize import count_noun
 from tasktui.actions.action import Action, ActionTarget, Confirmation, Targets
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import command_line
 from tasktui.messages import Notice, Tone
 from tasktui.session.session import Job
 from tasktui.session.write_lock import ReadOnly
+from tasktui.terminal import clipboard
 from tasktui.terminal.keyboard import key_buffer
 
 if TYPE_CHECKING:
     from runner.queries.task.detail import TaskDetail
     from tasktui.actions.question import BulkChange, Dialog, Question
+    from tasktui.data.values import Copyable, CopyItem
     from tasktui.shell.frame import FramedScreen
+
+T = TypeVar("T")
+
+LONGEST_COPY = 200
+"""Characters of a copied text in a notice."""
 
 TASK_TARGETS = (
     ActionTarget.TASKS,
@@ -86,6 +94,27 @@ class Actions:
             self._prepare(action, dialog)
         else:
             self._open(dialog)
+
+    def offer_texts(self) -> None:
+        """Offer the texts under the cursor, each with the key that copies it."""
+        reading = self.targets.copyable()
+        if reading is None:
+            text = "Nothing to copy here: move the cursor to a task or a failure group"
+            self._screen.post_message(Notice(text, bad=True))
+        else:
+            self.prepare("Copy", reading, self._open_texts)
+
+    def _open_texts(self, copyable: "Copyable") -> None:
+        from tasktui.dialogs.copy import CopyScreen
+
+        def copy_item(item: "CopyItem | None") -> None:
+            if item is not None:
+                clipboard.copy(self._screen.app, item.text)
+                lines = item.text.splitlines()
+                more = f" and {count_noun(len(lines) - 1, 'more line')}" if len(lines) > 1 else ""
+                self._screen.post_message(Notice(f"Copied the {item.name}: {lines[0][:LONGEST_COPY]}{more}"))
+
+        self._screen.app.push_screen(CopyScreen(copyable), copy_item)
 
     def ask_pause(self, target: PauseTarget, length: str, reason: str, *, resume: bool) -> None:
         """Ask to pause a queue or a handler that a command names, or to resume it.
@@ -170,13 +199,16 @@ class Actions:
         self._screen.run_worker(guarded(), group="act")
 
     def _prepare(self, action: Action, reading: "Coroutine[Any, Any, Dialog]") -> None:
+        self.prepare(action.label, reading, self._open)
+
+    def prepare(self, label: str, reading: Coroutine[Any, Any, T], open_dialog: Callable[[T], None]) -> None:
         """Read the data of a dialog and open it. The keys typed until then wait for the dialog; escape cancels it."""
         screen, ahead = self._screen, key_buffer(self._screen.app).ahead
-        pending = ahead.prepare(action.label)
+        pending = ahead.prepare(label)
 
         async def read_and_open() -> None:
             try:
-                show = partial(self._open, await reading)
+                show = partial(open_dialog, await reading)
             except RunnerError as error:
                 show = partial(ahead.refuse, str(error))
             except CancelledError:  # The screen is removed.

@@ -146,6 +146,7 @@ class LiveScreen(FramedScreen):
         Binding("r", "reload", "Reload", show=False),
         Binding("ctrl+x", "app.stop", "Stop", key_display="^x"),
         Binding("Y", "copy", "Copy command, SQL", show=False),
+        Binding("y", "copy('text')", "Copy id, key, payload, error, link", show=False),
     ]
 
     opened: Any = None
@@ -227,9 +228,11 @@ class LiveScreen(FramedScreen):
         """Return the words after `runner` of the command that shows the same."""
         return ["stats"]
 
-    def action_copy(self) -> None:
-        """Copy the command line that shows the same; the second time, copy the SQL."""
-        if self._input_error:  # The command line would fail as well.
+    def action_copy(self, part: str = "command") -> None:
+        """Copy the command line that shows the same, the second time the SQL; or offer each `text` at the cursor."""
+        if part == "text":
+            self.actions.offer_texts()
+        elif self._input_error:  # The command line would fail as well.
             self.report(f"Nothing was copied. {self._input_error}", bad=True)
         else:
             copy(self, command_line(self.command_words(), self.session.settings), self.sql)

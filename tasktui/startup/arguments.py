@@ -25,6 +25,7 @@ class Arguments:
         ascii: draw with ASCII characters only.
         record: a new file for a recording of the screen.
         replay: a recording to play; no database is opened.
+        task: the id of the task to open first.
         at: the past time to show, as typed; None for the present.
     """
 
@@ -38,6 +39,7 @@ class Arguments:
     record: Path | None = None
     replay: Path | None = None
     others: tuple[str, ...] = ()
+    task: int | None = None
     at: str | None = None
 
     def each(self) -> "tuple[Arguments, ...]":
@@ -86,6 +88,7 @@ def parse(arguments: Sequence[str]) -> Arguments:
     parser.add_argument(
         "--at", metavar="TIME", help="show queues and tasks as they were: 03:12, 20m, 2026-11-22T03:12Z"
     )
+    parser.add_argument("--task", type=int, metavar="ID", help="open this task first")
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     values = vars(parser.parse_args(arguments))
     if values.pop("version"):

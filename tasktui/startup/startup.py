@@ -136,10 +136,12 @@ async def run(
             await session.go_to(arguments.at)
         else:
             first_read = session.start_read(read_overview)
-        create = begun(await loading, past=session.at is not None)
+        screen = "overview" if arguments.task is None else "task"
+        create = begun(await loading, screen, past=session.at is not None)
         if session.at is None:
             await asyncio.wait([first_read], timeout=LONGEST_BLANK)
         console = create(session, arguments.theme, ascii_signs=arguments.ascii or needs_ascii(), others=others)
+        console.databases.opened.task.id = arguments.task
         if arguments.record is not None:
             from tasktui.terminal.keyboard import recorded
             from tasktui.terminal.recording import Recorder
@@ -189,9 +191,10 @@ def _each_key(on_keys: Callable[[bytes], object]) -> Iterator[bytes]:
         termios.tcsetattr(keyboard, termios.TCSANOW, before)
 
 
-def begun(console: "type[Console]", *, past: bool) -> "type[Console]":
-    """A console that begins with the overview, of the present or of a past time."""
-    return type("Begun", (console,), {"DEFAULT_MODE": mode_name("overview", 0, past=True)}) if past else console
+def begun(console: "type[Console]", screen: str, *, past: bool) -> "type[Console]":
+    """A console that begins with a screen, of the present or of a past time."""
+    mode = mode_name(screen, 0, past=past)
+    return type("Begun", (console,), {"DEFAULT_MODE": mode}) if mode != console.DEFAULT_MODE else console
 
 
 def needs_ascii() -> bool:

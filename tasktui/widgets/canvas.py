@@ -7,12 +7,14 @@ from rich.cells import cell_len
 from textual import events
 from textual.content import Content
 from textual.geometry import Region, Size
+from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Static
 
 from tasktui.render.rows import BLANK, Part, Row, cap, ends, strip_of, width_of
 from tasktui.render.theme import current
+from tasktui.widgets.drag import selectable, selected_text
 
 
 class Canvas(Widget):
@@ -56,7 +58,14 @@ class Canvas(Widget):
             self._strips.clear()
         if y not in self._strips:
             self._strips[y] = strip_of(self.rows[y] if y < len(self.rows) else BLANK, width, base)
-        return self._strips[y]
+        return selectable(self, self._strips[y], y)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The text that the mouse has selected."""
+        return selected_text(selection, lambda y: "".join(text for text, _ in self.rows[y]), len(self.rows))
+
+    def text_select_all(self) -> None:
+        """Select nothing: a double click opens a row."""
 
 
 class FittedCanvas(Canvas):

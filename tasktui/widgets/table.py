@@ -14,11 +14,13 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
+from textual.selection import Selection
 from textual.strip import Strip
 
 from tasktui.render.render import Cell, ListColumn, RenderedRow, fitted, gaps, widths
 from tasktui.render.rows import BLANK, Part, fit, strip_of, width_of
 from tasktui.render.theme import current, style
+from tasktui.widgets.drag import selectable, selected_text
 
 K = TypeVar("K", bound=Hashable)
 
@@ -245,7 +247,14 @@ class Table(ScrollView, Generic[K], can_focus=True):
             return self._strip([("  ", "")], titles, self.rich_style)
         if position >= len(self.keys):
             return Strip.blank(self.size.width, self.rich_style)
-        return self._row(self.keys[position])
+        return selectable(self, self._row(self.keys[position]), position)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The text that the mouse has selected."""
+        return selected_text(selection, lambda place: self._row(self.keys[place]).text, len(self.keys))
+
+    def text_select_all(self) -> None:
+        """Select nothing: a double click opens a row."""
 
     def _refresh_line(self, key: K | None) -> None:
         position = self.position(key)

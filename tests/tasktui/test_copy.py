@@ -1,0 +1,110 @@
+"""Copying: each text of a task by two keys, a dragged selection, and the program of the desktop."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from runner.db.database import Database
+from runner.model.task import State
+from tasktui.dialogs.copy import CopyScreen
+from tasktui.startup.arguments import parse
+from tasktui.terminal import clipboard
+from tests.store.rows import add_attempt, add_live, add_past, ahead
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Operator, Watch
+
+KEYS = {
+    "i": "ID",
+    "k": "order-88126␛[31m",
+    "p": '{"to": "ana", "card_token": "***"}',
+    "e": "OSError: password=*** is gone\nTraceback: here",
+    "l": "tasktui --task ID --profile shop",
+}
+"""The text of each key, with ID for the id."""
+
+
+async def copied(operator: Operator, text: str) -> None:
+    await operator.until(lambda: operator.console.clipboard == text)
+    await operator.until(lambda: not isinstance(operator.screen, CopyScreen))
+
+
+@pytest.mark.parametrize(("mode", "size"), [("tasks", NARROW), ("task", WIDE)])
+async def test_a_text_of_a_task_is_copied_by_two_keys(
+    database: Database, watch: Watch, mode: str, size: tuple[int, int]
+) -> None:
+    payload = '{"to": "ana", "card_token": "tok_live"}'
+    error = "OSError: password=hunter2 is gone"
+    id = await add_live(database, key="order-88126\x1b[31m", payload=payload, error=error, attempt=1)
+    await add_attempt(database, id, ended_at=ahead(-1), traceback="Traceback: here")
+    async with watch(mode, size, task_id=id, profile="shop") as operator:
+        await operator.sees("order-88126")
+        await operator.press("y")
+        await operator.sees(
+            f"Copy of task {id}", " i  id", " k  key", " p  payload", " e  error", "+1 lines", " l  link"
+        )
+        await operator.press("escape")
+        for key, text in KEYS.items():
+            await operator.press("y", key)  # The second key waits for the dialog.
+            await copied(operator, text.replace("ID", str(id)))
+        await operator.sees_notice(f"Copied the link: tasktui --task {id}")
+
+
+@ON_ONE_DATABASE
+async def test_a_failure_group_is_copied_and_an_empty_screen_copies_nothing(database: Database, watch: Watch) -> None:
+    async with watch("failures") as operator:
+        await operator.press("y")
+        await operator.sees_notice("Nothing to copy here")
+        await add_past(database, 7, State.DEAD)
+        await add_attempt(database, 7, ended_at=ahead(-1), traceback="Traceback: here")
+        await operator.press("r")
+        await operator.sees("ValueError")
+        await operator.press("y", "k", "i")  # A group has no key: the dialog ignores it.
+        await copied(operator, "f1")
+        await operator.press("y", "e")
+        await copied(operator, "ValueError: no\nTraceback: here")
+        await operator.press("y", "l")
+        await operator.until(lambda: operator.console.clipboard.startswith("runner tasks failure:f1 --url "))
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize(("mode", "text"), [("tasks", "mail.send"), ("task", "order-88126")])
+async def test_a_dragged_selection_is_copied(database: Database, watch: Watch, mode: str, text: str) -> None:
+    id = await add_live(database, "mail.send", key="order-88126")
+    async with watch(mode, task_id=id) as operator:
+        await operator.sees(text)
+        lines = [strip.text for strip in operator.screen._compositor.render_strips()]
+        y = next(number for number, line in enumerate(lines) if text in line)
+        x = lines[y].index(text)
+        await operator.pilot.mouse_down(offset=(x, y))
+        await operator.pilot.hover(offset=(x + len(text), y))
+        await operator.pilot.mouse_up(offset=(x + len(text), y))
+        await operator.until(lambda: operator.console.clipboard == text)
+        await operator.sees_notice(f"Copied {len(text)} characters")
+        assert operator.screen.title == mode.capitalize()
+
+
+def test_the_program_of_this_desktop_copies_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if name != "wl-copy" else None)
+    assert clipboard.programs({"DISPLAY": ":0", "WAYLAND_DISPLAY": "w"}) == [("xclip", "-selection", "clipboard")]
+    assert clipboard.programs({"DISPLAY": ":0", "SSH_CONNECTION": "x", "TMUX": "y"}) == [
+        ("tmux", "load-buffer", "-w", "-")
+    ]
+    assert clipboard.programs({}) == [("pbcopy",)]
+
+
+async def test_a_text_reaches_the_program_and_a_failing_one_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, program = tmp_path / "text", tmp_path / "xclip"
+    program.write_text(f"#!/bin/sh\ncat > {target}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    await clipboard.put("order-88126\nü", {"DISPLAY": ":0"})
+    assert target.read_text(encoding="utf-8") == "order-88126\nü"
+    program.write_text("#!/bin/nowhere\n")
+    await clipboard.put("x", {"DISPLAY": ":0"})
+
+
+def test_the_link_is_an_argument_of_the_console() -> None:
+    assert parse(["--task", "1832022"]).task == 1832022
