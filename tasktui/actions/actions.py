@@ -184,7 +184,7 @@ ACTIONS = {
         Action("schedules add", "A", "Add", ActionTarget.SCHEDULE, in_footer=False),
         Action("schedules run", "N", "Run now", ActionTarget.SCHEDULE),
         Action("schedules pause", "P", "Pause", ActionTarget.SCHEDULE, "Pause for", "30m", required=True),
-        Action("schedules edit", "E", "Edit", ActionTarget.SCHEDULE, "New rule", "every 5m", required=True),
+        Action("schedules edit", "E", "Edit", ActionTarget.SCHEDULE),
         Action("schedules delete", "X", "Delete", ActionTarget.SCHEDULE, in_footer=False),
         Action(
             "alerts silence", "Q", "Silence", ActionTarget.ALERT, "Silence for", "2h", required=True, in_footer=False

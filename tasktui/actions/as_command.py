@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from runner.errors import RunnerError
+from runner.errors import InvalidInput, RunnerError
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.settings import Settings
-from runner.text.redact import mask
+from runner.text.redact import MASK, mask
 from runner.text.sanitize import clean
 from tasktui.actions.action import Action, Confirmation
 from tasktui.terminal import clipboard
@@ -103,14 +103,29 @@ def stack_words(task_id: int, confirmation: Confirmation) -> list[object]:
 
 
 def schedule_words(name: str, id: str, confirmation: Confirmation) -> list[object]:
-    """The command that changes a schedule; the answer is the end of a pause, or a rule."""
+    """The command that changes a schedule; the answer is the end of a pause."""
     answer: list[object] = []
     if confirmation.answer and name == "schedules pause":
         answer = ["--until", confirmation.answer]
-    elif confirmation.answer and name == "schedules edit":
-        answer = _rule(confirmation.answer)
     group, _, action = name.partition(" ")
     return [group, action, id, *answer, *_reason(confirmation.reason)]
+
+
+def edited_schedule_words(id: str, values: Mapping[str, str], confirmation: Confirmation) -> list[object]:
+    """The command that edits a schedule.
+
+    Args:
+        values: the edited texts by column.
+
+    Raises:
+        InvalidInput: the payload has secrets.
+    """
+    if MASK in values.get("payload", ""):
+        raise InvalidInput(why="the payload has secrets, which a command line would show")
+    flags = {"timezone": "--tz", "overlap": "--overlap", "misfire": "--misfire", "payload": "--payload"}
+    options = [word for name, flag in flags.items() if name in values for word in (flag, values[name])]
+    rule = _rule(values["rule"]) if "rule" in values else []
+    return ["schedules", "edit", id, *rule, *options, *_reason(confirmation.reason)]
 
 
 def new_schedule_words(id: str, spec: "ScheduleSpec", confirmation: Confirmation) -> list[object]:

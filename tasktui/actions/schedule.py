@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from textual.content import Content
 
-from runner.errors import InvalidInput
+from runner.errors import InvalidInput, InvalidSchedule
 from runner.model.schedule import ScheduleSpec
 from runner.text import formatting
 from runner.text.redact import redact
 from runner.text.times import format_moment
 from tasktui.actions.action import Action, Confirmation, Targets
-from tasktui.actions.as_command import new_schedule_words, schedule_words
+from tasktui.actions.as_command import edited_schedule_words, new_schedule_words, schedule_words
 from tasktui.actions.question import Dialog, Form, FormField, Question, result_notice
 from tasktui.actions.queues import pause_meaning
 from tasktui.messages import Notice
@@ -141,17 +141,116 @@ def ask_to_pause(action: Action, session: Session, targets: Targets) -> Dialog |
 
 
 def ask_to_edit(action: Action, session: Session, targets: Targets) -> Dialog | None:
-    """Ask for another rule of the selected schedule."""
+    """Ask for other values of the selected schedule."""
     row = targets.schedule()
-    if row is None:
-        return None
-    about = [
-        content(("Another rule", "bold")),
-        content(f"  a cron line ({line(row.spec.timezone)}), every 5m, or after_end 30s"),
-        content("  for more options: runner schedules edit"),
-    ]
-    question = _question(replace(action, default=line(row.spec.rule)), row, about, partial(_edit, session, row))
-    return replace(question, effect=partial(rule_rows, row.spec.timezone, session.now()))
+    return None if row is None else edit_form(action, session, row)
+
+
+def edit_form(action: Action, session: Session, row: "ScheduleRow") -> Form:
+    """Build the form with the values of a schedule."""
+    from runner.model.schedule import OVERLAPS
+    from tasktui.actions.edit_form import shown_payload  # imports modules that the first screen does not need
+
+    spec = row.spec
+    payload, lock_reason = shown_payload(spec.payload)
+    fields = (
+        FormField("rule", "Rule", line(spec.rule), "a cron line, every 5m, or after_end 30s"),
+        FormField("timezone", "Time zone", line(spec.timezone), "of a cron line: Europe/Berlin"),
+        FormField("overlap", "Overlap", line(spec.overlap), ", ".join(OVERLAPS)),
+        FormField("misfire", "Missed ticks", line(spec.misfire), "skip, once or all N"),
+        FormField("payload", "Payload", payload, "{}", lock_reason, is_json=True),
+    )
+    about = [content((f"overlap: {', '.join(OVERLAPS)}; missed: skip, once or all N", "muted"))]
+    now = session.now()
+    return Form(
+        f"Edit schedule {line(row.id)}",
+        about,
+        fields,
+        partial(_edit_preview, row, now),
+        partial(_confirm_edit, action, session, row),
+        partial(_edit_errors, row),
+    )
+
+
+def _edited(row: "ScheduleRow", typed: Mapping[str, str]) -> dict[str, Any]:
+    """The edited values by column.
+
+    Raises:
+        InvalidInput: the payload is not JSON, or moves a masked secret.
+    """
+    from runner.text.redact import with_secrets
+    from tasktui.actions.edit_form import shown_payload
+
+    spec = row.spec
+    payload, lock_reason = shown_payload(spec.payload)
+    shown = {name: line(getattr(spec, name)) for name in ("rule", "timezone", "overlap", "misfire")}
+    texts = {name: " ".join(typed.get(name, "").split()) for name in shown}
+    values: dict[str, Any] = {name: text for name, text in texts.items() if text not in ("", shown[name])}
+    text = typed.get("payload", payload).strip()
+    if not lock_reason and text not in ("", payload):
+        try:
+            values["payload"] = with_secrets(text, spec.payload)
+        except ValueError as error:
+            raise InvalidSchedule(field="payload", value=text[:80], why=f"invalid JSON: {error}") from error
+    return values
+
+
+def _edit_errors(row: "ScheduleRow", typed: Mapping[str, str]) -> dict[str, str]:
+    """The reasons why texts are refused, by entry."""
+    from runner.policy.schedule_ticks import check_spec
+
+    try:
+        check_spec(replace(row.spec, **_edited(row, typed)))
+    except InvalidInput as error:
+        field = str(error.fields.get("field", "rule"))
+        return {field if field in ("timezone", "overlap", "misfire", "payload") else "rule": str(error.fields["why"])}
+    return {}
+
+
+def _edit_preview(row: "ScheduleRow", now: datetime, typed: Mapping[str, str]) -> list[str]:
+    """The edited values, and the next times of the rule."""
+    if _edit_errors(row, typed):
+        return []
+    values = _edited(row, typed)
+    spec = replace(row.spec, **values)
+    times = rule_rows(spec.timezone, now, 2 * COLUMN, spec.rule, low=False)
+    return [*(_differences(row, values) or ["no changes yet"]), *("".join(text for text, _ in each) for each in times)]
+
+
+def _differences(row: "ScheduleRow", values: Mapping[str, str]) -> list[str]:
+    """The values before and after an edit, with masked secrets."""
+    from tasktui.actions.edit_form import payload_differences
+
+    lines = [f"{name}: {getattr(row.spec, name)} -> {text}" for name, text in values.items() if name != "payload"]
+    lines += [f"payload {text}" for text in payload_differences(row.spec.payload, values.get("payload"))]
+    return [line(text, LONGEST) for text in lines]
+
+
+async def _confirm_edit(action: Action, session: Session, row: "ScheduleRow", typed: Mapping[str, str]) -> Dialog:
+    """Ask for confirmation of the edited values.
+
+    Raises:
+        InvalidInput: an entry is refused, or nothing is edited.
+    """
+    from runner.operations.schedule import check_arguments
+
+    if errors := _edit_errors(row, typed):
+        raise InvalidInput(why="; ".join(errors.values()))
+    values = _edited(row, typed)
+    if not values:
+        raise InvalidInput(why="edit a value first")
+    spec = replace(row.spec, **values)
+    if "payload" in values:
+        await session.read(check_arguments, spec)
+    texts = values if "payload" not in values else values | {"payload": typed["payload"].strip()}
+    question = _question(
+        action, row, [content(text) for text in _differences(row, values)], partial(_edit, session, row, values)
+    )
+    question = replace(question, words=partial(edited_schedule_words, row.id, texts))
+    if "rule" in values or "timezone" in values:
+        times = partial(rule_rows, spec.timezone, session.now())
+        return replace(question, effect=lambda width, answer, *, low: times(width, answer or spec.rule, low=low))
+    return question
 
 
 def rule_rows(timezone: str, now: datetime, width: int, answer: str, *, low: bool) -> list[Row]:
@@ -246,13 +345,12 @@ async def _resume(session: Session, row: "ScheduleRow", confirmation: Confirmati
     return Notice(f"Schedule {line(row.id)} resumed")
 
 
-async def _edit(session: Session, row: "ScheduleRow", confirmation: Confirmation) -> Notice:
+async def _edit(session: Session, row: "ScheduleRow", values: Mapping[str, str], confirmation: Confirmation) -> Notice:
     from runner.operations.schedule import edit_schedule
 
-    changes = {"rule": " ".join(confirmation.answer.split())}
-    by = session.by(confirmation.reason)
-    after = await session.write(edit_schedule, row.id, changes, by, version=row.version)
-    return Notice(f"Schedule {line(row.id)} {'edited' if after else 'has this rule'}")
+    by, limit = session.by(confirmation.reason), int(session.settings.payload_limit)
+    after = await session.write(edit_schedule, row.id, values, by, version=row.version, payload_limit=limit)
+    return Notice(f"Schedule {line(row.id)} {'edited' if after else 'has these values'}")
 
 
 async def _delete(session: Session, row: "ScheduleRow", confirmation: Confirmation) -> Notice:
