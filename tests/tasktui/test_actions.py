@@ -509,6 +509,9 @@ async def test_the_tasks_of_a_failure_group_are_retried(database: Database, watc
     async with watch("failures") as operator:
         await operator.sees("ValueError: no")
         await operator.press("R")
+        await operator.sees("ctrl+t  all at once")
+        await operator.press("ctrl+t")
+        await operator.sees("1 tries one, canary in")
         await confirm(operator)
         await operator.sees_notice("2 changed")
     assert [(await stored(database, id)).state for id in (7, 8)] == [State.WAITING, State.WAITING]
