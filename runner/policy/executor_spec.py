@@ -7,19 +7,19 @@ from typing import NamedTuple
 from runner.errors import InvalidSettings, UnknownExecutor
 from runner.handlers.registry import EXECUTOR_NAME, OWN_EXECUTORS, Handler
 
-ENGINES = ("dask",)
+ENGINES = ("dask", "ray")
 """The engines with an address. Any other specification is the path of a function."""
 
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
-CHOICES = "use dask:ADDRESS, or package.module:function that returns a concurrent.futures.Executor"
+CHOICES = "use dask:ADDRESS, ray:ADDRESS, or package.module:function that returns a concurrent.futures.Executor"
 
 
 class ExecutorSpec(NamedTuple):
     """One external executor.
 
     Args:
-        engine: `dask`, `futures`, or `http` for executors that pull.
+        engine: `dask`, `ray`, `futures`, or `http` for executors that pull.
         address: the address of the cluster, or the path package.module:function.
     """
 
@@ -46,6 +46,8 @@ def parse_executors(parts: Sequence[str]) -> dict[str, ExecutorSpec]:
         engine, _, address = text.partition(":")
         if not (equals and EXECUTOR_NAME.fullmatch(name) and name not in (*OWN_EXECUTORS, *specs)):
             why = f"{part!r} does not begin with a new name and =, such as gpu=dask:tcp://scheduler:8786"
+        elif engine == "ray" and any(spec.engine == engine for spec in specs.values()):
+            why = f"{part!r} is a second cluster of Ray: a process can connect to one"
         elif engine in ENGINES and address:
             specs[name] = ExecutorSpec(name, engine, address)
             continue

@@ -206,7 +206,7 @@ async def _is(harness: Harness, id: int, state: State) -> bool:
         ("far", "does not begin with a new name and ="),
         ("process=dask:tcp://a:1", "does not begin with a new name and ="),
         ("Far=dask:tcp://a:1", "does not begin with a new name and ="),
-        ("far=nonsense", "'nonsense' is no engine: use dask:ADDRESS, or package.module:function"),
+        ("far=nonsense", "'nonsense' is no engine: use dask:ADDRESS, ray:ADDRESS, or package.module:function"),
         ("far=dask:", "'dask:' is no engine"),
     ],
 )

@@ -152,11 +152,16 @@ def _make(spec: ExecutorSpec) -> ExternalExecutor:
         PackageMissing: the package of the engine is not installed.
         InvalidSettings: the function of the specification does not exist.
     """
-    if spec.engine == "dask":
-        try:
+    try:
+        if spec.engine == "dask":
             from runner.engine.external.dask import DaskExecutor
-        except ModuleNotFoundError as error:
-            name = error.name or spec.engine
-            raise PackageMissing(package=name, use=f"executor {spec}", extra=spec.engine, instead="") from None
-        return DaskExecutor(spec.address)
+
+            return DaskExecutor(spec.address)
+        if spec.engine == "ray":
+            from runner.engine.external.ray import RayExecutor
+
+            return RayExecutor(spec.address)
+    except ModuleNotFoundError as error:
+        name = error.name or spec.engine
+        raise PackageMissing(package=name, use=f"executor {spec}", extra=spec.engine, instead="") from None
     return FuturesExecutor(spec)
