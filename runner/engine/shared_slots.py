@@ -30,6 +30,7 @@ class SharedPool:
         self.size = size
         self._members: dict[str, _Shared] = {}
         self._turn = 0
+        self._offers = False
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, shard: str, member: "_Shared") -> None:
@@ -42,17 +43,34 @@ class SharedPool:
         reserve = 1 if self.size >= FEW * len(uses) else 0
         return slot_share(self.size, shard, uses | {shard: member.use}, reserve)
 
+    def is_full(self, member: "_Shared") -> bool:
+        """True if a shard may take no slot now. Most answers need no shares of all shards."""
+        in_use = claiming = 0
+        for each in self._members.values():
+            in_use += each.in_use
+            claiming += each.claiming
+        if in_use >= self.size:
+            return True
+        is_below = member.in_use < self.size // len(self._members)
+        return not (is_below and in_use + claiming < self.size) and member.in_use >= member.size
+
     def next_turn(self) -> int:
         """Return a number that is higher than all before."""
         self._turn += 1
         return self._turn
 
-    def offer(self, giver: "_Shared") -> None:
-        """Let the other shards take slots that one has left free."""
-        if sum(member.in_use for member in self._members.values()) >= self.size:
+    def offer(self) -> None:
+        """Let the shards take slots that one has left free, in the next turn of the event loop."""
+        if not self._offers and len(self._members) > 1:
+            self._offers = True
+            asyncio.get_running_loop().call_soon(self._offer)
+
+    def _offer(self) -> None:
+        self._offers = False
+        if sum([member.in_use for member in self._members.values()]) >= self.size:
             return
         for member in self._members.values():
-            if member is not giver and (member.wanted or member.waiting):
+            if (member.wanted or member.waiting) and not member.is_full:
                 member.receive()
                 if self._timer is None:  # the others take the slot if no claim comes
                     self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._offer_again)
@@ -103,7 +121,7 @@ class _Shared(Slots):
         before, self.wanted = self.wanted, wants()
         self._offered_at = inf
         if before and not self.wanted:
-            self._pool.offer(self)
+            self._pool.offer()
 
     @property
     def limit(self) -> int:
@@ -124,24 +142,29 @@ class _Shared(Slots):
             self._offered_at = time.monotonic()
         self.on_room()
 
+    @property
+    def is_full(self) -> bool:
+        """True if no task may start."""
+        return self._pool.is_full(self)
+
     def next(self) -> Running | None:
         """Return the next task and occupy a slot for it; None without a slot or a task."""
         running = super().next()
         if running is not None:
             self._served = self._pool.next_turn()
         elif self.waiting:
-            self._pool.offer(self)
+            self._pool.offer()
         return running
 
     def put_back(self, running: Running) -> None:
         """Return a task that did not start to its position among the waiting tasks, and release its slot."""
         super().put_back(running)
-        self._pool.offer(self)
+        self._pool.offer()
 
     def release(self) -> None:
         """Release the slot of a task that has ended."""
         super().release()
-        self._pool.offer(self)
+        self._pool.offer()
 
 
 class ShardSlots(_Shared):

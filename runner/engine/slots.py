@@ -215,10 +215,15 @@ class Slots:
 
     def next(self) -> Running | None:
         """Return the next task and occupy a slot for it; None without a slot or a task."""
-        if self.in_use >= self.size or not self.waiting:
+        if not self.waiting or self.is_full:
             return None
         self.in_use += 1
         return self.waiting.popleft()
+
+    @property
+    def is_full(self) -> bool:
+        """True if no task may start."""
+        return self.in_use >= self.size
 
     @property
     def free_count(self) -> int:
@@ -311,7 +316,7 @@ class ProcessSlots(Slots):
     def add(self, running: Running) -> None:
         """Add a claimed task, and offer it to a process if no slot is free."""
         super().add(running)
-        if self.in_use >= self.size:
+        if self.is_full:
             self.on_waiting(self)
 
     def next(self) -> Running | None:

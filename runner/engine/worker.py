@@ -374,7 +374,7 @@ class Worker:
         options = running.handler.defaults
         effect = _effect(options.breaker, outcome, running) if options.breaker else ""
         plan = options.retry or self._retry
-        running.slots.look_ahead.busy += (duration or 0.0) / max(1, running.slots.size)
+        running.slots.look_ahead.busy += (duration or 0.0) / max(1, running.slots.limit)
         noted = running.notes is not None
         headers = task.headers if running.has_new_headers else None
         values = outcome, duration, plan, effect, task.address, noted, headers
