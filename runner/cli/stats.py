@@ -9,7 +9,6 @@ from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import print_json, print_line, print_table, print_title
 from runner.db.transaction import Transaction, clock
 from runner.policy.limits import LimitUsage
-from runner.queries.counting import lane_heads
 from runner.queries.counts import MOST_QUEUES, QueueCounts, counts
 from runner.queries.limits import limit_usages
 from runner.queries.registries import Pause, pauses
@@ -85,10 +84,14 @@ async def stats(*, json: bool = False, connection: Connection = DEFAULT_CONNECTI
 async def read_stats(tx: Transaction) -> Stats:
     """Read the figures of `runner stats`."""
     at = await clock(tx)
-    hour = await totals(tx, at - HOUR, at + timedelta(minutes=1), most=MOST_TOTALS)
-    heads = await lane_heads(tx)
-    paused, limits = (await pauses(tx)).handlers, await limit_usages(tx)
-    return Stats(at, await counts(tx, heads=heads), paused, limits, hour, await unknown_handlers(tx, heads))
+    hour, queues, paused, limits, unknown = await tx.gather(
+        totals(tx, at - HOUR, at + timedelta(minutes=1), most=MOST_TOTALS),
+        counts(tx),
+        pauses(tx),
+        limit_usages(tx),
+        unknown_handlers(tx),
+    )
+    return Stats(at, queues, paused.handlers, limits, hour, unknown)
 
 
 def paused_line(subject: str, pause: Pause, at: datetime) -> str:

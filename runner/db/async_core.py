@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-DRIVERS = {"postgresql": "postgresql+psycopg_async", "sqlite": "sqlite+aiosqlite"}
+DRIVERS = {"postgresql": "postgresql+runner_async", "sqlite": "sqlite+aiosqlite"}
 """SQLAlchemy's names of the drivers that can be awaited, by backend."""
+
+sa.dialects.registry.register("postgresql.runner_async", "runner.db.server_dialect", "ServerDialect")
 
 
 async def shielded(work: Coroutine[Any, Any, T]) -> T:

@@ -48,6 +48,7 @@ from runner.urls import DatabaseUrl, async_url, redacted, sync_url
 
 if TYPE_CHECKING:
     from runner.db.loop_connections import LoopConnections
+    from runner.db.round_trips import RoundTrips
 
 P = ParamSpec("P")
 StoreVerb = Callable[Concatenate[Transaction, P], Awaitable[T]]
@@ -121,7 +122,10 @@ class Database:
 
     @cached_property
     def _reader(self) -> AsyncCoreEngine:
-        return self.engine.execution_options(**connect.READING[self.dialect.name])
+        options = connect.READING[self.dialect.name]
+        if self.dialect.begin_reading is not None:  # The driver would wait for the answer to its own BEGIN.
+            options = options | connect.SINGLE[self.dialect.name]
+        return self.engine.execution_options(**options)
 
     @cached_property
     def _writer(self) -> AsyncCoreEngine:
@@ -216,11 +220,14 @@ class Database:
         )
 
     @asynccontextmanager
-    async def reading(self, deadline: float | None = None) -> AsyncIterator[Transaction]:
+    async def reading(
+        self, deadline: float | None = None, on_answer: Callable[[float], object] | None = None
+    ) -> AsyncIterator[Transaction]:
         """Open a read-only transaction on one snapshot. Cancelling its task ends a running statement.
 
         Args:
             deadline: maximum seconds of a statement; None for no limit.
+            on_answer: called after each round trip to a server with its seconds.
 
         Raises:
             LockNotReleased: another transaction holds a lock of a whole table for longer than READ_LOCK_SECONDS.
@@ -230,10 +237,29 @@ class Database:
             self._translated(),
             await self._reader.connect() as connection,
             connection.begin(),
-            within_deadline(connection, deadline, READ_LOCK_SECONDS),
+            self._travelling(connection, on_answer) as trips,
+            within_deadline(connection, deadline, READ_LOCK_SECONDS, trips),
         ):
             with interruptible(connection, self._interrupts):
-                yield self._transaction(connection)
+                yield Transaction(connection, self.tables, self.dialect, round_trips=trips, reads=True)
+
+    @asynccontextmanager
+    async def _travelling(
+        self, connection: AsyncCoreConnection, on_answer: Callable[[float], object] | None
+    ) -> "AsyncIterator[RoundTrips | None]":
+        """Let the statements of concurrent steps travel together, after the BEGIN; None for a file."""
+        if self.dialect.begin_reading is None:
+            yield None
+            return
+        from runner.db.round_trips import RoundTrips  # imports psycopg
+
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        driver.round_trips = trips = RoundTrips(driver, on_answer)
+        trips.defer(self.dialect.begin_reading)
+        try:
+            yield trips
+        finally:
+            driver.round_trips = None
 
     def interrupt_reads(self) -> None:
         """End the running statements of read-only transactions whose tasks are cancelled."""

@@ -17,6 +17,7 @@ import psycopg
 from psycopg.pq import PollingStatus
 
 from runner.db.hosts import ServerHost, look_up, looked_up
+from runner.db.round_trips import RoundTrips
 from runner.db.server_watch import ANSWER_LIMIT, WATCH, AnswerLimits, describe_silence
 
 T = TypeVar("T")
@@ -374,10 +375,28 @@ class ServerConnection(WatchedConnection, psycopg.Connection[Any]):
         _in_thread(self._cancel_sender(), min(timeout, CANCEL_SECONDS)).join(min(timeout, CANCEL_SECONDS))
 
 
+class AsyncServerCursor(psycopg.AsyncCursor[Any]):
+    """A cursor whose statements can travel together with those of others; see RoundTrips."""
+
+    async def execute(self, *statement: Any, **options: Any) -> Self:
+        """Execute a statement."""
+        send = partial(super().execute, *statement, **options)
+        round_trips = getattr(self.connection, "round_trips", None)
+        await (send() if round_trips is None else round_trips.execute(send, self))
+        return self
+
+
 class AsyncServerConnection(WatchedConnection, psycopg.AsyncConnection[Any]):
     """A connection for event loops."""
 
     connect: Any = classmethod(_connect_async)
+
+    round_trips: RoundTrips | None = None
+    """The statements of its reading transaction; None without one."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.cursor_factory = AsyncServerCursor
 
     @staticmethod
     async def look_up(hosts: list[ServerHost], seconds: float) -> tuple[list[ServerHost], list[str]]:
@@ -421,6 +440,12 @@ class AsyncServerConnection(WatchedConnection, psycopg.AsyncConnection[Any]):
         if self.cancelled:
             self.raise_late()
         return result
+
+    async def close(self) -> None:
+        """Close the connection, and cancel the statements of a round trip whose steps were cancelled."""
+        if self.round_trips is not None and self.round_trips.is_sending and not self.closed:
+            await self._try_cancel()
+        await super().close()
 
     async def rollback(self) -> None:
         """The form of ServerConnection.rollback for event loops."""

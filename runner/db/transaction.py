@@ -2,12 +2,13 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import sqlalchemy as sa
 
@@ -21,7 +22,16 @@ from runner.db.statement import Prepared, Step, Steps, compiled_for
 from runner.db.types import db_now
 from runner.errors import Stage
 
+if TYPE_CHECKING:
+    from runner.db.round_trips import RoundTrips  # imports psycopg, which is optional
+
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
 
 
 class BlockingTransaction:
@@ -63,14 +73,35 @@ class Transaction:
         connection: a connection with an open transaction, which the caller ends.
         driver: the driver's own connection, if known.
         number: number among the open transactions of handlers in this process, from 1; 0 for other transactions.
+        round_trips: the statements of concurrent steps; None to execute the steps one after the other.
+        reads: it only reads, from one snapshot.
     """
 
-    __slots__ = ("_driver", "_keeps_to_indexes", "connection", "dialect", "number", "tables")
+    __slots__ = (
+        "_driver",
+        "_keeps_to_indexes",
+        "_results",
+        "_round_trips",
+        "connection",
+        "dialect",
+        "number",
+        "tables",
+    )
 
     def __init__(
-        self, connection: AsyncCoreConnection, tables: Tables, dialect: Dialect, driver: Any = None, number: int = 0
+        self,
+        connection: AsyncCoreConnection,
+        tables: Tables,
+        dialect: Dialect,
+        driver: Any = None,
+        number: int = 0,
+        round_trips: "RoundTrips | None" = None,
+        *,
+        reads: bool = False,
     ) -> None:
+        self._results: dict[object, Any] | None = {} if reads else None
         self.number = number
+        self._round_trips = round_trips
         self.connection = connection
         self.tables = tables
         self.dialect = dialect
@@ -102,6 +133,52 @@ class Transaction:
         """Execute a statement and return the first column of its first row, or None."""
         return await self.connection.scalar(statement, parameters)
 
+    @overload
+    def gather(self, a: Awaitable[A], b: Awaitable[B], /) -> Awaitable[tuple[A, B]]: ...
+
+    @overload
+    def gather(self, a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], /) -> Awaitable[tuple[A, B, C]]: ...
+
+    @overload
+    def gather(
+        self, a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], d: Awaitable[D], /
+    ) -> Awaitable[tuple[A, B, C, D]]: ...
+
+    @overload
+    def gather(
+        self, a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], d: Awaitable[D], e: Awaitable[E], /
+    ) -> Awaitable[tuple[A, B, C, D, E]]: ...
+
+    @overload
+    def gather(
+        self, a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], d: Awaitable[D], e: Awaitable[E], f: Awaitable[F], /
+    ) -> Awaitable[tuple[A, B, C, D, E, F]]: ...
+
+    @overload
+    def gather(self, *steps: Awaitable[T]) -> Awaitable[tuple[T, ...]]: ...
+
+    def gather(self, *steps: Awaitable[Any]) -> Awaitable[tuple[Any, ...]]:
+        """Run independent steps. Their statements travel together to a server if the transaction only reads.
+
+        Args:
+            *steps: coroutines that use this transaction.
+
+        Returns:
+            Their results, in the order of the steps.
+        """
+        return GatheredSteps(steps, self._round_trips)
+
+    async def once(self, verb: Callable[["Transaction"], Awaitable[T]]) -> T:
+        """Run a verb that several others need. A transaction that only reads runs it once, and keeps its result."""
+        if self._round_trips is not None:
+            return await self._round_trips.once(verb, partial(verb, self))
+        if self._results is None:
+            return await verb(self)
+        if verb not in self._results:
+            self._results[verb] = await verb(self)
+        result: T = self._results[verb]
+        return result
+
     # `run` and `follow` return the coroutine instead of awaiting it: a frame less around every statement.
 
     def run(self, prepared: Prepared, parameters: dict[str, Any]) -> Coroutine[Any, Any, list[Any]]:
@@ -113,9 +190,13 @@ class Transaction:
 
     async def keep_to_indexes(self) -> None:
         """Make the planner walk along indexes until the transaction ends, whatever its statistics; see `Dialect`."""
-        if (keep := self.dialect.along_indexes()) is not None:
-            await self.execute(keep)
         self._keeps_to_indexes = True
+        if (keep := self.dialect.along_indexes()) is None:
+            return
+        if self._round_trips is not None:
+            self._round_trips.defer(keep)
+        else:
+            await self.execute(sa.text(keep))
 
     async def walk(self, prepared: Prepared, parameters: dict[str, Any]) -> list[Any]:
         """Execute a prepared statement that walks along an index, and return its rows as plain tuples.
@@ -123,11 +204,14 @@ class Transaction:
         With outdated statistics a planner would collect all remaining rows and sort them for each step of the walk. A
         connection for prepared statements never does; on others this disables it for the statement.
         """
-        if self._keeps_to_indexes or (bitmap_scans := self.dialect.bitmap_scans) is None:
+        if self._keeps_to_indexes or (around := self.dialect.without_bitmap_scans) is None:
             return await self.run(prepared, parameters)
-        before = await self.scalar(bitmap_scans, {"value": "off"})
+        if self._round_trips is not None:
+            self._round_trips.surround(*around)
+            return await self.run(prepared, parameters)
+        await self.execute(sa.text(around[0]))
         rows = await self.run(prepared, parameters)
-        await self.execute(bitmap_scans, {"value": before})
+        await self.execute(sa.text(around[1]))
         return rows
 
     async def run_all(self, statements: Sequence[Prepared], parameters: dict[str, Any]) -> list[list[Any]]:
@@ -158,6 +242,40 @@ class Transaction:
         return self.run(step.prepared, step.parameters)
 
 
+class GatheredSteps:
+    """Steps that begin when they are awaited.
+
+    Args:
+        round_trips: the statements of concurrent steps; None to execute the steps one after the other.
+    """
+
+    __slots__ = ("_round_trips", "_steps")
+
+    def __init__(self, steps: tuple[Awaitable[Any], ...], round_trips: "RoundTrips | None") -> None:
+        self._steps = deque(steps)
+        self._round_trips = round_trips
+
+    def __await__(self) -> Generator[Any, None, tuple[Any, ...]]:
+        return self._run().__await__()
+
+    async def _run(self) -> tuple[Any, ...]:
+        if self._round_trips is not None:
+            return tuple(await self._round_trips.gather(tuple(self._steps)))
+        results = []
+        try:
+            while self._steps:
+                results.append(await self._steps.popleft())
+        finally:
+            self.close()
+        return tuple(results)
+
+    def close(self) -> None:
+        """Drop the steps that have not begun, because an earlier one failed."""
+        for step in self._steps:
+            if isinstance(step, Coroutine | GatheredSteps):
+                step.close()
+
+
 NOW = sa.select(db_now())
 
 
@@ -173,7 +291,11 @@ async def require_answer(tx: Transaction) -> None:
 
 
 async def clock(tx: Transaction) -> datetime:
-    """Return the database's time, the reference for all ages."""
+    """Return the database's time, the reference for all ages; one time in a transaction that only reads."""
+    return await tx.once(_read_clock)
+
+
+async def _read_clock(tx: Transaction) -> datetime:
     now: datetime = await tx.scalar(NOW)
     return now
 
@@ -194,20 +316,29 @@ INTERRUPT_INTERVAL = 0.05
 
 @asynccontextmanager
 async def within_deadline(
-    connection: AsyncCoreConnection, seconds: float | None, locks: float | None = None
+    connection: AsyncCoreConnection,
+    seconds: float | None,
+    locks: float | None = None,
+    round_trips: "RoundTrips | None" = None,
 ) -> AsyncIterator[None]:
     """Cancel statements in the block that take longer than `seconds`; on SQLite, all of them together.
 
     Args:
         seconds: maximum duration of a statement; None for no limit.
         locks: maximum seconds of a wait for a lock of PostgreSQL; None for no limit.
+        round_trips: sends the limits with the first statement of the block.
     """
     if connection.dialect.name == "postgresql":
         limits = (("statement_timeout", seconds), ("lock_timeout", locks))
-        settings = [(name, f"{int(limit * 1000)}ms") for name, limit in limits if limit is not None]
+        settings = [
+            f"set_config('{name}', '{int(limit * 1000)}ms', true)" for name, limit in limits if limit is not None
+        ]
+        sql = f"SELECT {', '.join(settings)}"
         with nullcontext() if seconds is None else answer_within(seconds + ANSWER_MARGIN):
-            if settings:
-                await connection.execute(sa.select(*(sa.func.set_config(*setting, True) for setting in settings)))
+            if settings and round_trips is not None:
+                round_trips.defer(sql)
+            elif settings:
+                await connection.execute(sa.text(sql))
             yield
     elif seconds is None:
         yield

@@ -48,14 +48,9 @@ async def breakers(tx: Transaction, handler: str | None = None, *, only_open: bo
     registry = tx.tables.handler
     column = registry.c.breaker_probes if only_open else registry.c.breaker
     statement = _breakers_statement(registry, tx.dialect, column.name)
-    rows = (
-        (await tx.execute(statement if handler is None else statement.where(registry.c.name == handler)))
-        .mappings()
-        .all()
+    found, at = await tx.gather(
+        tx.execute(statement if handler is None else statement.where(registry.c.name == handler)), clock(tx)
     )
-    if not rows:
-        return []
-    at = await clock(tx)
     return [
         BreakerRow(
             as_text(row["name"]),
@@ -64,7 +59,7 @@ async def breakers(tx: Transaction, handler: str | None = None, *, only_open: bo
             at,
             moment(row["breaker_closed_at"]),
         )
-        for row in rows
+        for row in found.mappings()
     ]
 
 

@@ -116,10 +116,9 @@ async def contrast(tx: Transaction, fingerprint: str, handler: str, since: datet
         since: include only failures that ended at or after this time, aware.
     """
     await tx.keep_to_indexes()
-    failed = await _failed(tx, fingerprint, since)
+    failed, succeeded = await tx.gather(_failed(tx, fingerprint, since), _succeeded(tx, handler))
     if len(failed) < FEWEST:
         return Contrast(len(failed), 0)
-    succeeded = await _succeeded(tx, handler)
     differences = differences_of([_values(each) for each in failed], [_values(each) for each in succeeded])
     return Contrast(len(failed), len(succeeded), differences)
 
@@ -132,13 +131,16 @@ async def _failed(tx: Transaction, fingerprint: str, since: datetime) -> list[_S
     placed = sa.select(latest.c.task_id, latest.c.host, runner.c.version)
     rows = await tx.rows(placed.select_from(latest.outerjoin(runner, runner.c.id == latest.c.runner_id)))
     places = {as_int(id): (text(version), text(host)) for id, host, version in rows}
-    samples = []
-    for table in (tx.tables.task, tx.tables.history):
-        task = table.c
-        statement = sa.select(task.id, task.tenant, _short_payload(task)).where(tx.dialect.one_of(task.id, [*places]))
-        for id, tenant, payload in await tx.rows(statement):
-            samples.append(_Sample(*places[as_int(id)], text(tenant), text(payload)))
-    return samples
+    tables = (tx.tables.task.c, tx.tables.history.c)
+    selects = (sa.select(task.id, task.tenant, _short_payload(task)) for task in tables)
+    statements = [
+        select.where(tx.dialect.one_of(task.id, [*places])) for select, task in zip(selects, tables, strict=True)
+    ]
+    return [
+        _Sample(*places[as_int(id)], text(tenant), text(payload))
+        for part in await tx.gather(*map(tx.rows, statements))
+        for id, tenant, payload in part
+    ]
 
 
 async def _succeeded(tx: Transaction, handler: str) -> list[_Sample]:

@@ -78,7 +78,7 @@ MOST_LANES = 10_000
 async def lane_heads(tx: Transaction) -> list[Head]:
     """Read the first MOST_LANES lanes with waiting tasks, in the order of their queues.
 
-    `counts` and `unknown_handlers` need them; a caller of both reads them once.
+    Several queries need them, with `once`.
     """
     return await survey(tx, most=MOST_LANES)
 

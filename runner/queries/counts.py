@@ -165,12 +165,25 @@ MOST_QUEUES = 1_000
 QUEUES_PER_STATEMENT = 100
 
 
+class QueueSurvey(NamedTuple):
+    """The queues, and those of their figures that need no list of lanes or queues.
+
+    Args:
+        heads: the lanes of the queues with waiting tasks.
+    """
+
+    names: frozenset[str]
+    heads: Sequence[Head]
+    in_hand: Mapping[str, RunningCounts]
+    blocked: Mapping[str, Count]
+    dead: Mapping[str, Count]
+    minute: Mapping[str, Flow]
+    hour: Mapping[str, Flow]
+    registry: Mapping[str, RegistryEntry]
+
+
 async def counts(
-    tx: Transaction,
-    cap: int = CAP,
-    depth: int | None = None,
-    most: int = MOST_QUEUES,
-    heads: Sequence[Head] | None = None,
+    tx: Transaction, cap: int = CAP, depth: int | None = None, most: int = MOST_QUEUES
 ) -> list[QueueCounts]:
     """Count the tasks of each queue by state, with the queue's rates.
 
@@ -182,18 +195,46 @@ async def counts(
         cap: maximum number of tasks to count per number; for running and blocked tasks, over all queues.
         depth: maximum number of waiting tasks to count, the slowest part on a large backlog; None for `cap`.
         most: maximum number of queues.
-        heads: the lanes with waiting tasks from `lane_heads`; None to read them.
 
     Returns:
         Every queue that has tasks, is registered, or was active in the last hour, by name. If there are more than
         `most`: queues that are paused or limited, have lost tasks or failed attempts, or wait longest.
     """
-    heads = _first_heads(await counting.lane_heads(tx) if heads is None else heads, most)
-    in_hand = await counting.running(tx, cap)
-    blocked = await counting.blocked(tx, cap)
-    dead = await counting.dead(tx, cap, most)
-    minute, hour = await flows(tx, most)
-    registry = await _registered(tx)
+    found = await (tx.once(queue_survey) if (cap, most) == (CAP, MOST_QUEUES) else queue_survey(tx, cap, most))
+    waiting_counts, uncounted_tasks = await tx.gather(_waiting(tx, found.heads, depth or cap), _uncounted(tx))
+    oldest = _oldest(found.heads)
+    queues = []
+    for name in sorted(found.names):
+        entry, flow = found.registry.get(name), found.minute.get(name, Flow())
+        queues.append(
+            QueueCounts(
+                name,
+                *waiting_counts.get(name, WaitingCounts()),
+                found.blocked.get(name, Count()),
+                *found.in_hand.get(name, RunningCounts()),
+                dead=found.dead.get(name, Count()),
+                oldest=oldest.get(name),
+                arrived=Count(flow.submitted + uncounted_tasks.of(name), uncounted_tasks.more),
+                minute=flow,
+                hour=found.hour.get(name, Flow()),
+                paused=entry.pause if entry else None,
+                limits=entry.limits if entry else UNLIMITED,
+            )
+        )
+    return queues
+
+
+async def queue_survey(tx: Transaction, cap: int = CAP, most: int = MOST_QUEUES) -> QueueSurvey:
+    """Read the queues; see `counts`."""
+    heads, in_hand, blocked, dead, (minute, hour), registry = await tx.gather(
+        tx.once(counting.lane_heads),
+        counting.running(tx, cap),
+        counting.blocked(tx, cap),
+        counting.dead(tx, cap, most),
+        flows(tx, most),
+        _registered(tx),
+    )
+    heads = _first_heads(heads, most)
     names: set[str] = {*(head.lane.queue for head in heads), *in_hand, *blocked, *dead, *hour, *registry}
     if len(names) >= most:  # each of the parts may have stopped before some of these queues
         rank = partial(_rank, urgent=_urgent(in_hand, registry), hour=hour, oldest=_oldest(heads))
@@ -203,28 +244,13 @@ async def counts(
         if quiet := sorted(names - hour.keys()):
             rest = await flows(tx, only=quiet)
             minute, hour = minute | rest[0], hour | rest[1]
-    waiting_counts, oldest = await _waiting(tx, heads, depth or cap), _oldest(heads)
+    return QueueSurvey(frozenset(names), heads, in_hand, blocked, dead, minute, hour, registry)
+
+
+async def _uncounted(tx: Transaction) -> Uncounted:
+    """The tasks of the last full minute that the minute statistics do not count as submitted yet."""
     this_minute = (await clock(tx)).replace(second=0, microsecond=0)
-    uncounted_tasks = await uncounted(tx, this_minute - ONE_MINUTE, this_minute)
-    queues = []
-    for name in sorted(names):
-        entry, flow = registry.get(name), minute.get(name, Flow())
-        queues.append(
-            QueueCounts(
-                name,
-                *waiting_counts.get(name, WaitingCounts()),
-                blocked.get(name, Count()),
-                *in_hand.get(name, RunningCounts()),
-                dead=dead.get(name, Count()),
-                oldest=oldest.get(name),
-                arrived=Count(flow.submitted + uncounted_tasks.of(name), uncounted_tasks.more),
-                minute=flow,
-                hour=hour.get(name, Flow()),
-                paused=entry.pause if entry else None,
-                limits=entry.limits if entry else UNLIMITED,
-            )
-        )
-    return queues
+    return await uncounted(tx, this_minute - ONE_MINUTE, this_minute)
 
 
 async def _registered(tx: Transaction) -> dict[str, RegistryEntry]:
@@ -253,7 +279,7 @@ async def waiting(tx: Transaction, cap: int = CAP, most: int = MOST_QUEUES) -> d
         cap: maximum number of tasks to count per number.
         most: maximum number of queues, by name.
     """
-    return await _waiting(tx, _first_heads(await counting.lane_heads(tx), most), cap)
+    return await _waiting(tx, _first_heads(await tx.once(counting.lane_heads), most), cap)
 
 
 async def _waiting(tx: Transaction, heads: Sequence[Head], cap: int) -> dict[str, WaitingCounts]:
@@ -263,9 +289,10 @@ async def _waiting(tx: Transaction, heads: Sequence[Head], cap: int) -> dict[str
         by_queue[lane.queue].append(lane)
     counts: dict[str, WaitingCounts] = {}
     every = list(by_queue)
-    for begin in range(0, len(every), QUEUES_PER_STATEMENT):
-        names = every[begin : begin + QUEUES_PER_STATEMENT]
-        counts |= await counting.waiting(tx, [lane for name in names for lane in by_queue[name]], cap)
+    chunks = [every[begin : begin + QUEUES_PER_STATEMENT] for begin in range(0, len(every), QUEUES_PER_STATEMENT)]
+    lanes = ([lane for name in names for lane in by_queue[name]] for names in chunks)
+    for part in await tx.gather(*(counting.waiting(tx, each, cap) for each in lanes)):
+        counts |= part
     if len(heads) < counting.MOST_LANES:
         return counts
     return {name: WaitingCounts(*(count._replace(more=True) for count in each)) for name, each in counts.items()}

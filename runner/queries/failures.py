@@ -402,15 +402,18 @@ async def group_tasks(
     waits = is_state(task.c.state, State.WAITING) & (task.c.run_at <= db_later(db_now(), SOON_SECONDS))
     numbers = (sa.func.count(), sa.func.sum(sa.case((waits, 1), else_=0)))
     live = ids.join(task, task.c.id == ids.c.task_id)
-    rows = await tx.rows(sa.select(state, *numbers).select_from(live).group_by(state))
     history = tx.tables.history
     past = ids.join(history, history.c.id == ids.c.task_id)
     dead = sa.select(sa.func.count()).select_from(past).where(is_state(history.c.state, State.DEAD))
-    ((died,),) = await tx.rows(dead)
-    read = await tx.rows(sa.select(sa.func.count()).select_from(recent))
     attempts_by_task: dict[int, tuple[datetime | None, str]] = {}
     times = readable(tx, columns)
-    for id, ended_at, host in await tx.rows(latest.with_only_columns(*times).limit(4 * limit)):
+    rows, ((died,),), read, last = await tx.gather(
+        tx.rows(sa.select(state, *numbers).select_from(live).group_by(state)),
+        tx.rows(dead),
+        tx.rows(sa.select(sa.func.count()).select_from(recent)),
+        tx.rows(latest.with_only_columns(*times).limit(4 * limit)),
+    )
+    for id, ended_at, host in last:
         attempts_by_task.setdefault(id, (moment(ended_at), as_text(host)))
     samples = await task_rows(tx, list(attempts_by_task)[:limit])
     return GroupTasks(

@@ -70,10 +70,12 @@ async def fate(tx: Transaction, change_group: str) -> GroupFate:
     """
     audit = tx.tables.audit.c
     mine = (audit.change_group == change_group) & audit.task_id.is_not(None)
-    rows = await tx.rows(sa.select(audit.task_id).where(mine).distinct().limit(CAP + 1))
-    ids = sorted(row.task_id for row in rows)
     begin = tx.dialect.readable_time(sa.func.min(audit.at, type_=audit.at.type))
-    since = moment(await tx.scalar(sa.select(begin).where(mine)))
+    rows, first = await tx.gather(
+        tx.rows(sa.select(audit.task_id).where(mine).distinct().limit(CAP + 1)),
+        tx.scalar(sa.select(begin).where(mine)),
+    )
+    ids, since = sorted(row.task_id for row in rows), moment(first)
     if since is None:
         return GroupFate(Count(), {}, (), ())
     return await fate_of(tx, ids[:CAP], since, more=len(ids) > CAP)
@@ -87,12 +89,11 @@ async def fate_of(tx: Transaction, ids: Sequence[int], since: datetime, *, more:
         since: the time of the change, aware; earlier failures do not count.
         more: True if there are more tasks.
     """
-    states: dict[int, Shown] = {}
-    for table in (tx.tables.history, tx.tables.task):  # A task that moves between the two reads is found in one.
-        shown = displayed_state(tx.tables, table)
-        rows = await tx.rows(sa.select(table.c.id, shown).where(tx.dialect.one_of(table.c.id, ids)))
-        states |= {id: Shown(state) for id, state in rows}
-    failures = await _failures(tx, ids, since)
+    tables = (tx.tables.history, tx.tables.task)  # A task that moves between the two reads is found in one.
+    selects = (sa.select(each.c.id, displayed_state(tx.tables, each)) for each in tables)
+    statements = [select.where(tx.dialect.one_of(each.c.id, ids)) for select, each in zip(selects, tables, strict=True)]
+    (past, live), failures = await tx.gather(tx.gather(*map(tx.rows, statements)), _failures(tx, ids, since))
+    states = {id: Shown(state) for id, state in (*past, *live)}
     failed = {failure.task_id for failure in failures if failure.after}
     finished = {id for id, shown in states.items() if STORED[shown] in FINAL}
     pending = tuple(id for id in ids if id in states and id not in failed | finished)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from runner.db.transaction import Transaction, clock
 from runner.model.task import Shown
 from runner.queries.breakers import breakers
-from runner.queries.counting import lane_heads
 from runner.queries.counts import QueueCounts, counts
 from runner.queries.deaths import dead_by_handler
 from runner.queries.health import Health, health
@@ -73,8 +72,7 @@ class Gauges:
 
 async def read_gauges(tx: Transaction) -> Gauges:
     """Read the numbers of `runner metrics`."""
-    at, heads = await clock(tx), await lane_heads(tx)
-    queues = await counts(tx, most=MOST_COUNTED, heads=heads)
+    at, queues = await tx.gather(clock(tx), counts(tx, most=MOST_COUNTED))
     listed = {queue.queue for queue in sorted(queues, key=_size, reverse=True)[:MOST_NAMES]}
     tasks, oldest = _by_queue(queues, listed)
     lateness = dict[str, float]()
@@ -89,7 +87,7 @@ async def read_gauges(tx: Transaction) -> Gauges:
         _runner_states(await runners(tx)),
         _largest(lateness, max),
         _largest({row.handler: 1 for row in await breakers(tx, only_open=True)}, sum),
-        _largest({row.handler: max(0.0, row.due) for row in await unknown_handlers(tx, heads)}, max),
+        _largest({row.handler: max(0.0, row.due) for row in await unknown_handlers(tx)}, max),
         await health(tx),
     )
 

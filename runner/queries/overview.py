@@ -9,8 +9,8 @@ from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.queries.breakers import BreakerRow, breakers
-from runner.queries.counting import Count, WaitingCounts, lane_heads
-from runner.queries.counts import MOST_QUEUES, QueueCounts, counts
+from runner.queries.counting import Count, WaitingCounts
+from runner.queries.counts import MOST_QUEUES, QueueCounts, counts, queue_survey
 from runner.queries.registries import Pause, paused_handlers
 from runner.queries.reports import OTHERS, Flow, MinuteFlow
 from runner.queries.reports import per_minute as read_per_minute
@@ -191,25 +191,39 @@ async def read_overview(tx: Transaction, last: Overview | None = None) -> Overvi
     Args:
         last: the previous overview, whose older minutes are reused; None to read all.
     """
-    at = await clock(tx)
     await tx.keep_to_indexes()
-    stored = last if last is not None and not is_stale(last, at) else None
-    since = at - (HOUR if stored is None else UNSETTLED)
-    heads = await lane_heads(tx)
-    queues = tuple(await counts(tx, depth=depth(last), heads=heads))
-    only = [queue.queue for queue in queues] if len(queues) == MOST_QUEUES else None
-    pulses = await read_pulses(tx, since, only)
+    (at, whole, pulses), queues, (runners, slots), unknown, handlers, opened = await tx.gather(
+        _last_hour(tx, last),
+        counts(tx, depth=depth(last)),
+        tx.gather(read_runners(tx), busy_slots(tx)),
+        unknown_handlers(tx),
+        paused_handlers(tx),
+        breakers(tx, only_open=True),
+    )
     return Overview(
         at=at,
-        queues=queues,
-        pulses=pulses if stored is None else joined(stored.pulses, pulses, at - HOUR, since),
-        whole=at if stored is None else stored.whole,
-        runners=tuple(await read_runners(tx)),
-        unknown=tuple(await unknown_handlers(tx, heads)),
-        handlers=await paused_handlers(tx),
-        breakers=tuple(await breakers(tx, only_open=True)),
-        slots=await busy_slots(tx),
+        queues=tuple(queues),
+        pulses=pulses,
+        whole=whole,
+        runners=tuple(runners),
+        unknown=tuple(unknown),
+        handlers=handlers,
+        breakers=tuple(opened),
+        slots=slots,
     )
+
+
+async def _last_hour(
+    tx: Transaction, last: Overview | None
+) -> tuple[datetime, datetime, Mapping[str, Sequence[MinuteFlow]]]:
+    """The time, the time of the last complete read, and the minutes of the last hour by queue."""
+    at, found = await tx.gather(clock(tx), tx.once(queue_survey))
+    stored = last if last is not None and not is_stale(last, at) else None
+    since = at - (HOUR if stored is None else UNSETTLED)
+    pulses = await read_pulses(tx, since, sorted(found.names) if len(found.names) == MOST_QUEUES else None)
+    if stored is None:
+        return at, at, pulses
+    return at, stored.whole, joined(stored.pulses, pulses, at - HOUR, since)
 
 
 def is_stale(last: Overview, at: datetime) -> bool:
@@ -273,21 +287,32 @@ async def diagnoses(tx: Transaction, behind: Sequence[str], failing: Sequence[st
     from runner.queries.summary import totals as read_totals
 
     at = await clock(tx)
+    failing, behind = failing[:MAX_DIAGNOSED], behind[:MAX_DIAGNOSED]
+
+    async def slowdown(queue: str) -> Slowdown | None:
+        recent, earlier = await tx.gather(
+            read_totals(tx, at - RECENT, at + MINUTE, queue), read_totals(tx, at - RECENT - HOUR, at - RECENT, queue)
+        )
+        if not recent:
+            return None
+        worst = max(recent, key=lambda total: total.durations.seconds)
+        before = next((total.p95 for total in earlier if total.handler == worst.handler), None)
+        return Slowdown(worst.handler, worst.p95, before)
+
+    filters = [Filter((Term("queue", Operator.EQ, queue),)) for queue in failing]
+    groups, found, slow = await tx.gather(
+        failures(tx, Filter(), at - HOUR),
+        tx.gather(*(failures(tx, each, at - RECENT, limit=1) for each in filters)),
+        tx.gather(*map(slowdown, behind)),
+    )
     deaths: Counter[str] = Counter()
-    for group in await failures(tx, Filter(), at - HOUR):
+    for group in groups:
         deaths[group.error_type] += group.dead
-    slow = {}
-    for queue in behind[:MAX_DIAGNOSED]:
-        recent = await read_totals(tx, at - RECENT, at + MINUTE, queue)
-        if recent:
-            worst = max(recent, key=lambda total: total.durations.seconds)
-            before = await read_totals(tx, at - RECENT - HOUR, at - RECENT, queue, worst.handler)
-            slow[queue] = Slowdown(worst.handler, worst.p95, before[0].p95 if before else None)
-    errors = {}
-    for queue in failing[:MAX_DIAGNOSED]:
-        for group in await failures(tx, Filter((Term("queue", Operator.EQ, queue),)), at - RECENT, limit=1):
-            errors[queue] = group.error_type
-    return Diagnoses({error: number for error, number in deaths.most_common() if number}, slow, errors)
+    return Diagnoses(
+        {error: number for error, number in deaths.most_common() if number},
+        {queue: each for queue, each in zip(behind, slow, strict=True) if each is not None},
+        {queue: each[0].error_type for queue, each in zip(failing, found, strict=True) if each},
+    )
 
 
 async def waits(tx: Transaction, queues: Sequence[str]) -> dict[str, dict[datetime, float]]:

@@ -71,7 +71,7 @@ class Pauses:
 
 async def pauses(tx: Transaction) -> Pauses:
     """Find the pauses in force."""
-    return Pauses(await _in_force(tx, tx.tables.queue), await paused_handlers(tx))
+    return Pauses(*await tx.gather(_in_force(tx, tx.tables.queue), paused_handlers(tx)))
 
 
 async def paused_handlers(tx: Transaction) -> dict[str, Pause]:

@@ -93,10 +93,15 @@ async def flows(
     minute = tx.tables.minute.c
     failed, tasks = (sa.func.sum(minute.retried + minute.died), sa.func.sum(minute.submitted + minute.succeeded))
     order = None if most is None else [failed.desc(), tasks.desc(), minute.queue]
-    hour = await _flows(tx, minute.minute > db_later(db_now(), -3600), order, most, only)
     # A statement of its own: it reads one minute, and not sixty with a condition for each sum.
-    last = (minute.minute > db_later(db_now(), -120)) & (minute.minute <= db_later(db_now(), -60))
-    return await _flows(tx, last, None, None, list(hour) if len(hour) == most else only), hour
+    of_minute = (minute.minute > db_later(db_now(), -120)) & (minute.minute <= db_later(db_now(), -60))
+    hour, last = await tx.gather(
+        _flows(tx, minute.minute > db_later(db_now(), -3600), order, most, only),
+        _flows(tx, of_minute, None, None, only),
+    )
+    if len(hour) == most:
+        last = {queue: flow for queue, flow in last.items() if queue in hour}
+    return last, hour
 
 
 async def flows_between(tx: Transaction, since: datetime, until: datetime) -> dict[str, Flow]:

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,7 +18,7 @@ from runner.db.types import db_now, seconds_until
 from runner.model.alert import DELIVER, DELIVERIES, QUEUE
 from runner.model.stuck_row import StuckReport, read_stuck
 from runner.model.task import BUCKETS, State
-from runner.policy.lanes import Head, Lane, runner_queue, serves
+from runner.policy.lanes import Lane, runner_queue, serves
 from runner.policy.selection import stored_buckets
 from runner.queries.counting import lane_heads
 from runner.queries.current_stuck import current_stuck
@@ -329,22 +329,20 @@ def _block(value: str | None) -> LoopBlock | None:
     return LoopBlock(valid, named, as_text(stored.get("place")), stored.get("locked") is True, fact)
 
 
-async def unknown_handlers(tx: Transaction, heads: Sequence[Head] | None = None) -> list[HandlerWithoutRunner]:
+async def unknown_handlers(tx: Transaction) -> list[HandlerWithoutRunner]:
     """Find the handlers with waiting tasks that no live runner claims, longest due first.
 
     Args:
         tx: an open transaction; three or four statements are executed.
-        heads: the lanes with waiting tasks from `lane_heads`; None to read them.
     """
     lanes: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
-    for head in await lane_heads(tx) if heads is None else heads:
+    runner = tx.tables.runner.c
+    live = sa.select(runner.id, runner.handlers, runner.queues, runner.host).where(runner.lease_until >= db_now())
+    heads, rows = await tx.gather(tx.once(lane_heads), tx.rows(live))
+    for head in heads:
         queues = lanes[as_text(head.lane.handler)]
         lane_key = as_text(head.lane.queue), ",".join(host_names(as_text(head.lane.hosts)))
         queues[lane_key] = min(queues.get(lane_key, head.wait), head.wait)
-    runner = tx.tables.runner.c
-    rows = await tx.rows(
-        sa.select(runner.id, runner.handlers, runner.queues, runner.host).where(runner.lease_until >= db_now())
-    )
     claimants = [(runner_queue(row[0]), texts(row[1]), texts(row[2]), as_text(row[3])) for row in rows]
     result = []
     for handler, queues in lanes.items():

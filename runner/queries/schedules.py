@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -133,8 +133,9 @@ async def schedules(
         statement = statement.where(table.c.id.in_(ids))
     rows = await tx.execute(statement.order_by(table.c.next_at.is_(None), table.c.next_at, table.c.id).limit(limit))
     mappings = rows.mappings().all()
-    last = await _runs(tx, {as_text(row["id"]): number(row["jitter"]) or 0.0 for row in mappings}, runs) if runs else {}
-    now = await clock(tx)
+    jitters = {as_text(row["id"]): number(row["jitter"]) or 0.0 for row in mappings}
+    now, found = await tx.gather(clock(tx), _runs(tx, list(jitters), runs))
+    last = found.by_schedule(jitters)
     return [_schedule(row, last.get(as_text(row["id"]), ()), now) for row in mappings]
 
 
@@ -184,51 +185,72 @@ def _edited(spec: ScheduleSpec, declared: str | None) -> tuple[str, ...]:
     return tuple(name for name, value in spec.values().items() if name in values and values[name] != value)
 
 
-async def schedule_runs(tx: Transaction, id: str, jitter: float = 0.0, limit: int = 50) -> list[ScheduleRun]:
+async def schedule_runs(tx: Transaction, id: str, limit: int = 50) -> list[ScheduleRun]:
     """List the runs of one schedule, the latest first."""
-    return list((await _runs(tx, {id: jitter}, limit)).get(id, ()))
+    schedule = tx.tables.schedule.c
+    jitters, runs = await tx.gather(
+        tx.rows(sa.select(schedule.jitter).where(schedule.id == id)), _runs(tx, [id], limit)
+    )
+    jitter = number(jitters[0][0]) if jitters else None
+    by_schedule: dict[str, list[ScheduleRun]] = runs.by_schedule({id: jitter or 0.0})
+    return by_schedule.get(id, [])
 
 
-async def _runs(tx: Transaction, jitters: Mapping[str, float], limit: int) -> dict[str, list[ScheduleRun]]:
+class StoredRuns(NamedTuple):
+    """Ticks as stored, their tasks, and the start of the first attempt of tasks that have failed once."""
+
+    rows: Sequence[sa.RowMapping]
+    tasks: Mapping[int, TaskRow]
+    starts: Mapping[int, datetime]
+
+    def by_schedule(self, jitters: Mapping[str, float]) -> dict[str, list[ScheduleRun]]:
+        """The runs of each schedule, the latest first; the jitter of a schedule delays them."""
+        runs: dict[str, list[ScheduleRun]] = defaultdict(list)
+        for row in self.rows:
+            id, task = row["schedule"], self.tasks.get(row["task_id"])
+            runs[id].append(
+                ScheduleRun(
+                    tick=row["tick"],
+                    due=delayed(id, row["tick"], jitters[id]) if jitters[id] else row["tick"],
+                    outcome=row["outcome"],
+                    at=row["at"],
+                    task=task,
+                    task_id=row["task_id"],
+                    runner_id=row["runner_id"] or None,
+                    started_at=_started(task, self.starts),
+                )
+            )
+        return {
+            id: sorted(each, key=lambda run: (run.tick, run.runner_id or 0), reverse=True) for id, each in runs.items()
+        }
+
+
+async def _runs(tx: Transaction, ids: Sequence[str], limit: int) -> StoredRuns:
     """Read the last ticks of schedules along the primary key, and their tasks."""
+    if not limit:
+        return StoredRuns((), {}, {})
     tick = tx.tables.tick
     rows: list[sa.RowMapping] = []
-    ids = list(jitters)
     for first in range(0, len(ids), CHUNK):
         parts = [
             sa.select(sa.select(tick).where(tick.c.schedule == id).order_by(tick.c.tick.desc()).limit(limit).subquery())
             for id in ids[first : first + CHUNK]
         ]
         rows += (await tx.execute(sa.union_all(*parts))).mappings().all()
-    tasks, starts = await _tasks(tx, [row["task_id"] for row in rows if row["task_id"] is not None])
-    runs: dict[str, list[ScheduleRun]] = defaultdict(list)
-    for row in rows:
-        id, task = row["schedule"], tasks.get(row["task_id"])
-        runs[id].append(
-            ScheduleRun(
-                tick=row["tick"],
-                due=delayed(id, row["tick"], jitters[id]) if jitters[id] else row["tick"],
-                outcome=row["outcome"],
-                at=row["at"],
-                task=task,
-                task_id=row["task_id"],
-                runner_id=row["runner_id"] or None,
-                started_at=_started(task, starts),
-            )
-        )
-    return {id: sorted(each, key=lambda run: (run.tick, run.runner_id or 0), reverse=True) for id, each in runs.items()}
+    return StoredRuns(rows, *await _tasks(tx, [row["task_id"] for row in rows if row["task_id"] is not None]))
 
 
 async def _tasks(tx: Transaction, ids: Sequence[int]) -> tuple[dict[int, TaskRow], dict[int, datetime]]:
     """The tasks by id, and the start of the first attempt of tasks that have failed once."""
-    tasks = {task.id: task for task in await task_rows(tx, ids)} if ids else {}
-    again = [task.id for task in tasks.values() if task.attempt > 1 or task.shown is Shown.RETRYING]
-    if not again:
-        return tasks, {}
+    if not ids:
+        return {}, {}
     attempt = tx.tables.attempt
     statement = sa.select(attempt.c.task_id, sa.func.min(attempt.c.started_at).label("started_at"))
-    rows = await tx.execute(statement.where(tx.dialect.one_of(attempt.c.task_id, again)).group_by(attempt.c.task_id))
-    starts = {row["task_id"]: moment(row["started_at"]) for row in rows.mappings()}
+    first = statement.where(tx.dialect.one_of(attempt.c.task_id, ids)).group_by(attempt.c.task_id)
+    found, rows = await tx.gather(task_rows(tx, ids), tx.execute(first))
+    tasks = {task.id: task for task in found}
+    again = {id for id, task in tasks.items() if task.attempt > 1 or task.shown is Shown.RETRYING}
+    starts = {row["task_id"]: moment(row["started_at"]) for row in rows.mappings() if row["task_id"] in again}
     return tasks, {id: start for id, start in starts.items() if start is not None}
 
 
@@ -250,13 +272,13 @@ async def recent_starts(tx: Transaction, span: timedelta) -> list[tuple[datetime
     recent = (tick.c.at > db_later(db_now(), -span.total_seconds())) & tick.c.task_id.is_not(None)
     window = sa.select(tick.c.schedule, tick.c.tick, tick.c.task_id).where(recent)
     window = window.order_by(tick.c.at.desc()).limit(MOST_STARTS)
-    rows = await tx.rows(window)
-    jitters = {
-        row.id: row.jitter
-        for row in await tx.rows(sa.select(schedule.c.id, schedule.c.jitter).where(schedule.c.jitter > 0))
-    }
+    rows, jittered, now = await tx.gather(
+        tx.rows(window),
+        tx.rows(sa.select(schedule.c.id, schedule.c.jitter).where(schedule.c.jitter > 0)),
+        clock(tx),
+    )
+    jitters = {row.id: row.jitter for row in jittered}
     tasks, starts = await _tasks(tx, [row.task_id for row in rows])
-    now = await clock(tx)
     points = []
     for row in rows:
         task = tasks.get(row.task_id)

@@ -28,20 +28,20 @@ def number_of_stuck(runners: Iterable[RunnerRow]) -> int:
     return len(stuck_on(alive)) + sum(each.stuck.total - len(each.stuck.rows) for each in alive)
 
 
-async def stuck_of(tx: Transaction, task: int) -> tuple[StuckRow, ...]:
-    """Find the stuck rows of one task, with the sessions that lock them now.
-
-    Args:
-        tx: an open transaction; one statement is executed, and a few more if another transaction locks the row.
-    """
+async def stored_stuck(tx: Transaction, task: int) -> list[StuckRow]:
+    """Find the stuck rows of one task as live runners stored them."""
     runner = tx.tables.runner.c
     stored = sa.select(runner.stuck).where(runner.stuck.is_not(None), runner.lease_until >= db_now())
     rows = [row for (value,) in await tx.rows(stored) for row in read_stuck(text(value)).rows if row.task == task]
-    return tuple(await with_sessions(tx, await current_stuck(tx, rows)))
+    return await current_stuck(tx, rows)
 
 
 async def with_sessions(tx: Transaction, rows: Iterable[StuckRow]) -> list[StuckRow]:
-    """Replace the sessions that a runner has seen by those that lock the rows now, as far as they are certain."""
+    """Replace the sessions that a runner has seen by those that lock the rows now, as far as they are certain.
+
+    Args:
+        tx: an open transaction without concurrent steps: a savepoint undoes a statement that fails.
+    """
     all_rows = list(rows)
     locked = sorted({row.task for row in all_rows if row.cause is StuckCause.LOCKED})
     sessions = {task: each for task, each in (await row_locks(tx, locked)).items() if each.certain} if locked else {}

@@ -1,7 +1,7 @@
 """summary: counts, success rates and durations of a period, by handler or by queue."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
@@ -127,14 +127,18 @@ async def _results(
     if most is not None:
         finished = sa.func.sum(minute.succeeded) + sa.func.sum(minute.died) + sa.func.sum(minute.cancelled)
         statement = statement.order_by(finished.desc(), *groups).limit(most)
-    rows = await tx.rows(statement)
+    if most is None:
+        rows, times = await tx.gather(tx.rows(statement), histograms(tx, groups, conditions))
+    else:
+        rows, times = await tx.rows(statement), None
     flows = {tuple(map(as_text, row[:width])): flow_of(row[width:]) for row in rows}
-    if most is not None and len(rows) == most:
-        # Each column for itself: a join by pairs depends on the planner. More than these is read, and left out.
-        conditions += [
-            tx.dialect.one_of(column, sorted({key[index] for key in flows})) for index, column in enumerate(groups)
-        ]
-    times = await histograms(tx, groups, conditions)
+    if times is None:
+        if len(rows) == most:
+            # Each column for itself: a join by pairs depends on the planner. More than these is read, and left out.
+            conditions += [
+                tx.dialect.one_of(column, sorted({key[index] for key in flows})) for index, column in enumerate(groups)
+            ]
+        times = await histograms(tx, groups, conditions)
     return {key: GroupResult(flow, times[key]) for key, flow in flows.items()}
 
 
@@ -245,8 +249,7 @@ async def summary(
     """
     at = await clock(tx)
     first, last = since.replace(second=0, microsecond=0), until or at
-    results: Mapping[str, GroupResult] = await results_by(tx, by, first, last, most)
-    uncounted_tasks = await uncounted(tx, first, last)
+    results, uncounted_tasks = await tx.gather(results_by(tx, by, first, last, most), uncounted(tx, first, last))
     waiting: dict[str, int] = defaultdict(int)
     for work_key, number in uncounted_tasks.work_keys.items():
         waiting[work_key[by is GroupBy.HANDLER]] += number

@@ -1,7 +1,7 @@
 """Slow figures: of the overview, those that need room, the failure groups with their tasks, and hours of runners."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import log
 
@@ -25,7 +25,7 @@ from runner.queries.reports import (
 from runner.queries.schedules import ScheduleRow, schedules
 from runner.queries.task.parents import StuckTasks, stuck_tasks
 from runner.queries.task_list.row import TaskRow
-from runner.queries.task_list.search import page
+from runner.queries.task_list.search import TaskPage, page
 
 HOUR, RECENT = timedelta(hours=1), timedelta(minutes=10)
 
@@ -100,29 +100,55 @@ async def read_background(tx: Transaction, *, wide: bool) -> Background:
     Args:
         wide: also read the panels of a wide screen.
     """
+    narrow, panels = await tx.gather(_narrow(tx), _panels(tx) if wide else _none())
+    if panels is None:
+        return narrow
+    (p95, groups, counts), slowest, changes, planned = panels
+    return replace(
+        narrow,
+        p95=p95,
+        failures=tuple(groups),
+        trends=counts if groups else {},
+        slowest=tuple(slowest.tasks),
+        changes=tuple(changes),
+        schedules=tuple(planned),
+    )
+
+
+async def _narrow(tx: Transaction) -> Background:
+    (at, histograms, results), stuck = await tx.gather(_times(tx), stuck_tasks(tx))
+    return Background(at, histograms, results, stuck=stuck)
+
+
+async def _times(tx: Transaction) -> tuple[datetime, dict[datetime, Times], dict[int, dict[str, Flow]]]:
     at = await clock(tx)
-    histograms = await times_by_minute(tx, at - HOUR)
-    results = await results_by_runner(tx, at - RECENT)
-    stuck = await stuck_tasks(tx)
-    if not wide:
-        return Background(at, histograms, results, stuck=stuck)
-    p95 = await usual_times(tx, at - HOUR, at + HOUR)
+    return at, *await tx.gather(times_by_minute(tx, at - HOUR), results_by_runner(tx, at - RECENT))
+
+
+async def _none() -> None:
+    """A step for panels without room."""
+
+
+async def _panels(
+    tx: Transaction,
+) -> tuple[
+    tuple[dict[str, float], list[Failures], dict[str, list[int]]], TaskPage, list[ChangeGroup], list[ScheduleRow]
+]:
     running = Filter((Term("state", Operator.EQ, str(State.RUNNING)),))
-    slowest = (await page(tx, running, None, MOST_SLOW, LONGEST_FIRST)).tasks
-    groups = await failures(tx, since=at - HOUR, limit=MOST_FAILURES)
-    changes = await change_groups(tx, MOST_CHANGES)
-    planned = await schedules(tx, limit=MOST_SCHEDULES)
-    return Background(
-        at,
-        histograms,
-        results,
-        p95,
-        tuple(groups),
-        await trends(tx, at - HOUR, at) if groups else {},
-        tuple(slowest),
-        tuple(changes),
-        tuple(planned),
-        stuck,
+    return await tx.gather(
+        _failures(tx),
+        page(tx, running, None, MOST_SLOW, LONGEST_FIRST),
+        change_groups(tx, MOST_CHANGES),
+        schedules(tx, limit=MOST_SCHEDULES),
+    )
+
+
+async def _failures(tx: Transaction) -> tuple[dict[str, float], list[Failures], dict[str, list[int]]]:
+    at = await clock(tx)
+    return await tx.gather(
+        usual_times(tx, at - HOUR, at + HOUR),
+        failures(tx, since=at - HOUR, limit=MOST_FAILURES),
+        trends(tx, at - HOUR, at),
     )
 
 

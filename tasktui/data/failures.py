@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from runner.db.transaction import Transaction, clock
 from runner.queries.breakers import BreakerRow, breakers
+from runner.queries.contrast import Contrast, contrast
 from runner.queries.failures import (
     FailureChange,
     Failures,
@@ -76,18 +77,37 @@ class GroupDetail(NamedTuple):
 async def failure_groups(tx: Transaction, span: timedelta) -> FailureGroups:
     """Read the failure groups of a span that ends now."""
     at = await clock(tx)
-    since = at.replace(microsecond=0) - span  # as filters write it
-    groups = tuple(await failures(tx, since=since))
-    flows = tuple(await read_per_minute(tx, since, at + HOUR)) if span <= LONGEST_BY_MINUTE else ()
-    counts = await trends(tx, since, at) if groups else {}
-    paused, opened = (await pauses(tx)).queues, await breakers(tx, only_open=True)
-    versions = await deploys(tx)
+    since = _begin(at, span)
+    until = at + HOUR if span <= LONGEST_BY_MINUTE else since
+    groups, flows, counts, paused, opened, versions = await tx.gather(
+        failures(tx, since=since),
+        read_per_minute(tx, since, until),
+        trends(tx, since, at),
+        pauses(tx),
+        breakers(tx, only_open=True),
+        deploys(tx),
+    )
     began = await beginnings(tx, [group.fingerprint for group in groups])
     changes = changes_of(groups, counts, began, since, at)
-    return FailureGroups(at, since, groups, counts, unread_share(counts), flows, versions, paused, opened, changes)
+    unread = unread_share(counts)
+    return FailureGroups(
+        at, since, tuple(groups), counts, unread, tuple(flows), versions, paused.queues, opened, changes
+    )
 
 
-async def group_detail(tx: Transaction, fingerprint: str, since: datetime) -> GroupDetail:
-    """Read the shares and the tasks of a failure group."""
-    tasks = await group_tasks(tx, fingerprint, since, MOST_LATEST)
-    return GroupDetail(await shares(tx, fingerprint, since), tasks)
+def _begin(at: datetime, span: timedelta) -> datetime:
+    """The begin of a span, as filters write it."""
+    return at.replace(microsecond=0) - span
+
+
+async def group_detail(tx: Transaction, fingerprint: str, span: timedelta) -> GroupDetail:
+    """Read the shares and the tasks of a failure group in a span that ends now."""
+    since = _begin(await clock(tx), span)
+    return GroupDetail(
+        *await tx.gather(shares(tx, fingerprint, since), group_tasks(tx, fingerprint, since, MOST_LATEST))
+    )
+
+
+async def group_contrast(tx: Transaction, fingerprint: str, handler: str, span: timedelta) -> Contrast:
+    """Compare a failure group in a span that ends now with successes of its handler."""
+    return await contrast(tx, fingerprint, handler, _begin(await clock(tx), span))

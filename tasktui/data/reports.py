@@ -237,34 +237,38 @@ async def read_report(tx: Transaction, span: ReportSpan, by: GroupBy, name: str)
     now = await clock(tx)
     since = now - span.length
     row = {str(by): name} if name != ALL else {}
-    flows = await per_minute(tx, since, now, step=span.step, **row)
+    flows, times_by_step, summary = await tx.gather(
+        per_minute(tx, since, now, step=span.step, **row),
+        times_per_step(tx, since, now, step=span.step, **row),
+        read_summary(tx, since, None, by),
+    )
     times: dict[int, tuple[float, float]] = {}
     waits: dict[int, tuple[float, float]] = {}
-    for at, each in (await times_per_step(tx, since, now, step=span.step, **row)).items():
+    for at, each in times_by_step.items():
         for ranges, histogram in ((times, each.runs), (waits, each.waits)):
             low, high = histogram.percentile(0.5), histogram.percentile(0.95)
             if low is not None and high is not None:
                 ranges[int(at.timestamp() // 60) // span.step] = (low, high)
-    return ReportData(await read_summary(tx, since, None, by), name, tuple(flows), times, waits)
+    return ReportData(summary, name, tuple(flows), times, waits)
 
 
 async def read_beside(tx: Transaction, span: ReportSpan, by: GroupBy, names: Sequence[str]) -> Comparison:
     """Read the period to compare a report with, and the counts over time of its first rows."""
     now = await clock(tx)
     since = now - span.length
-    before, base = await _before(tx, span, by, since)
-    pulses = await per_step(tx, str(by), names[:MOST_PULSES], since, now, span.step)
+    (before, base), pulses = await tx.gather(
+        _before(tx, span, by, since), per_step(tx, str(by), names[:MOST_PULSES], since, now, span.step)
+    )
     return Comparison(rows_by_key(before), pulses, base if before.total.flow.finished else "")
 
 
 async def _before(tx: Transaction, span: ReportSpan, by: GroupBy, since: datetime) -> tuple[Summary, str]:
     """The same hour of yesterday if it has data, because a day has its own rhythm; else the span before."""
+    before = read_summary(tx, since - span.length, since, by)
     if span.length < DAY:
-        yesterday = await read_summary(tx, since - DAY, since - DAY + span.length, by)
-        if yesterday.total.flow.finished:
-            return yesterday, "yesterday"
-    before = await read_summary(tx, since - span.length, since, by)
-    return before, "yesterday" if span.length == DAY else f"the {span.label} before"
+        yesterday, earlier = await tx.gather(read_summary(tx, since - DAY, since - DAY + span.length, by), before)
+        return (yesterday, "yesterday") if yesterday.total.flow.finished else (earlier, f"the {span.label} before")
+    return await before, "yesterday" if span.length == DAY else f"the {span.label} before"
 
 
 def usual_name(summary: Summary) -> str:

@@ -13,6 +13,7 @@ from runner.policy.histogram import Times
 from runner.queries.overview import MINUTE, per_minute
 from runner.queries.reports import (
     Flow,
+    MinuteFlow,
     per_step,
     results_by_runner,
     running_since,
@@ -51,13 +52,18 @@ async def runner_hours(tx: Transaction, runners: Sequence[int], *, busy: bool) -
         busy: also read the busy slots.
     """
     at = await clock(tx)
+    if not runners and not busy:
+        return RunnerHours(at, {}, ())
     begin, end = at.replace(second=0, microsecond=0) - HOUR, at.replace(second=0, microsecond=0)
-    flows = await per_step(tx, "runner_id", runners[:MOST_PLOTTED], begin, end, 1) if runners else {}
-    done = {int(id): per_minute(minutes, end - MINUTE, lambda flow: flow.finished) for id, minutes in flows.items()}
+    flows = per_step(tx, "runner_id", runners[:MOST_PLOTTED], begin, end, 1)
     if not busy:
-        return RunnerHours(at, done, ())
-    finished = await times_by_minute(tx, begin)
-    return RunnerHours(at, done, busy_per_minute(finished, await running_since(tx), begin))
+        return RunnerHours(at, _done(await flows, end), ())
+    flows_by_runner, finished, running = await tx.gather(flows, times_by_minute(tx, begin), running_since(tx))
+    return RunnerHours(at, _done(flows_by_runner, end), busy_per_minute(finished, running, begin))
+
+
+def _done(flows: Mapping[str, Sequence[MinuteFlow]], end: datetime) -> dict[int, list[float]]:
+    return {int(id): per_minute(minutes, end - MINUTE, lambda flow: flow.finished) for id, minutes in flows.items()}
 
 
 NO_HOURS = RunnerHours(EARLIEST, {}, ())
@@ -90,13 +96,20 @@ class Workforce:
 
 async def workforce(tx: Transaction, runner_id: int | None) -> Workforce:
     """Read the runners, and the tasks of one; None for the first."""
-    runners = tuple(await read_runners(tx))
-    runner_id = runners[0].id if runner_id is None and runners else runner_id
-    tasks = await _claimed_tasks(tx, runner_id) if runner_id is not None else []
-    at = await clock(tx)
-    handlers = await results_by_runner(tx, at - RECENT)
-    results = {runner_id: sum(flows.values(), Flow()) for runner_id, flows in handlers.items()}
-    return Workforce(at, runners, tuple(tasks), await busy_slots(tx), results, {})
+    (runners, tasks), results, slots = await tx.gather(_with_tasks(tx, runner_id), _results(tx), busy_slots(tx))
+    return Workforce(await clock(tx), tuple(runners), tuple(tasks), slots, results, {})
+
+
+async def _with_tasks(tx: Transaction, runner_id: int | None) -> tuple[list[RunnerRow], list[TaskRow]]:
+    if runner_id is not None:
+        return await tx.gather(tx.once(read_runners), _claimed_tasks(tx, runner_id))
+    runners = await tx.once(read_runners)
+    return runners, await _claimed_tasks(tx, runners[0].id) if runners else []
+
+
+async def _results(tx: Transaction) -> dict[int, Flow]:
+    by_runner = await results_by_runner(tx, await clock(tx) - RECENT)
+    return {runner_id: sum(flows.values(), Flow()) for runner_id, flows in by_runner.items()}
 
 
 async def usual_run_times(tx: Transaction) -> dict[str, float]:

@@ -56,14 +56,13 @@ async def read_board(tx: Transaction, id: str | None) -> ScheduleBoard:
     """Read the schedules.
 
     Args:
-        id: the schedule whose runs to read; None or an unknown one for the first.
+        id: the schedule whose runs to read; None for none.
     """
-    rows = tuple(await read_schedules(tx))
-    by_id = {row.id: row for row in rows}
-    row = by_id.get(id or "") or (rows[0] if rows else None)
-    runs = await schedule_runs(tx, row.id, row.spec.jitter, MOST_RUNS) if row is not None else []
-    starts = await recent_starts(tx, DAY)
-    return ScheduleBoard(await clock(tx), rows, row.id if row else None, tuple(runs), tuple(starts))
+    rows, starts, at, runs = await tx.gather(
+        read_schedules(tx), recent_starts(tx, DAY), clock(tx), schedule_runs(tx, id or "", MOST_RUNS)
+    )
+    known = any(row.id == id for row in rows)
+    return ScheduleBoard(at, tuple(rows), id if known else None, tuple(runs) if known else (), tuple(starts))
 
 
 def planned(row: ScheduleRow, at: datetime, length: timedelta) -> list[datetime]:

@@ -1,8 +1,8 @@
 """TaskPages: loads the task list page by page, and refreshes the visible tasks."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
@@ -36,6 +36,7 @@ class Loaded:
     """A first page.
 
     Args:
+        names: the queues and handlers, for completion.
         newest: highest matching id at that time; None if the search would be slow.
         unknown: a clause about each unknown queue and handler of the filter; empty if the page has tasks.
     """
@@ -43,6 +44,7 @@ class Loaded:
     page: TaskPage
     newest: int | None
     unknown: tuple[str, ...] = ()
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,9 @@ class Refreshed:
 async def names(tx: Transaction) -> dict[str, Sequence[str]]:
     """Existing names for completion; names that need sanitizing are left out."""
     tables = {"queue": tx.tables.queue, "handler": tx.tables.handler}
-    entries = {field: await registry_entries(tx, table) for field, table in tables.items()}
-    return {field: [name for name in values if line(name) == name] for field, values in entries.items()}
+    found = await tx.gather(*(registry_entries(tx, table) for table in tables.values()))
+    entries = dict(zip(tables, found, strict=True))
+    return {kind: [name for name in values if line(name) == name] for kind, values in entries.items()}
 
 
 async def load(tx: Transaction, task_filter: Filter, limit: int, sort: Sort) -> Loaded:
@@ -76,11 +79,20 @@ async def load(tx: Transaction, task_filter: Filter, limit: int, sort: Sort) -> 
     Args:
         limit: maximum number of tasks per page.
     """
+    (page, unknown), newest, found = await tx.gather(
+        _first_page(tx, task_filter, limit, sort), _newest(tx, task_filter), names(tx)
+    )
+    return Loaded(page, newest, unknown, found)
+
+
+async def _first_page(tx: Transaction, task_filter: Filter, limit: int, sort: Sort) -> tuple[TaskPage, tuple[str, ...]]:
     page = await read_page(tx, task_filter, None, limit, sort)
-    unknown = () if page.tasks else tuple(await filter_warnings(tx, task_filter, if_similar=False))
-    if not indexed(task_filter):
-        return Loaded(page, None, unknown)
-    return Loaded(page, max((await find(tx, task_filter, 1)).ids, default=0), unknown)
+    return page, () if page.tasks else tuple(await filter_warnings(tx, task_filter, if_similar=False))
+
+
+async def _newest(tx: Transaction, task_filter: Filter) -> int | None:
+    """The highest matching id; None if the search would be slow."""
+    return max((await find(tx, task_filter, 1)).ids, default=0) if indexed(task_filter) else None
 
 
 async def refresh(tx: Transaction, asked: tuple[int, ...], task_filter: Filter, newest: int | None) -> Refreshed:
@@ -89,12 +101,12 @@ async def refresh(tx: Transaction, asked: tuple[int, ...], task_filter: Filter, 
     Args:
         newest: highest id when the list was loaded; None skips the count.
     """
-    rows = await task_rows(tx, asked)
-    newer = 0
-    if newest is not None:
-        page = await find(tx, task_filter, MOST_NEWER)
-        newer = sum(id > newest for id in page.ids)
-    return Refreshed(asked, rows, newer, await clock(tx))
+    rows, ids, at = await tx.gather(task_rows(tx, asked), _latest(tx, task_filter, newest), clock(tx))
+    return Refreshed(asked, rows, sum(id > (newest or 0) for id in ids), at)
+
+
+async def _latest(tx: Transaction, task_filter: Filter, newest: int | None) -> list[int]:
+    return [] if newest is None else (await find(tx, task_filter, MOST_NEWER)).ids
 
 
 async def count_matches(tx: Transaction, task_filter: Filter) -> Count:
@@ -192,8 +204,9 @@ class TaskPages:
     async def read(self, session: Session, ids: tuple[int, ...]) -> Loaded | More | Refreshed:
         """Load the first page, read the next page, or refresh tasks."""
         if self.needs_load:
-            session.add_names(await session.read(names))
-            return await session.read(load, self.filter, PAGE, self.sort)
+            loaded = await session.read(load, self.filter, PAGE, self.sort)
+            session.add_names(loaded.names)
+            return loaded
         if self._needs_page and self.listing.next is not None:
             return More(await self._next_page(session, self.listing.next))
         snapshot = await session.read(refresh, ids, self.filter, self._newest)
@@ -220,12 +233,12 @@ class TaskPages:
         cheap = self.listing.indexed and self.sort.by in (SortField.ID, SortField.AGE, SortField.ATTEMPTS)
         if self.listing.next is None or not cheap:
             return None
-        return await self._counts.get(self.request, partial(session.read, count_matches, self.filter))
+        return await self._counts.get(self.request, partial(session.read, count_matches, self.filter), session.distance)
 
     def update(self, snapshot: Loaded | More | Refreshed) -> None:
         """Update the list; only a load changes its order."""
         match snapshot:
-            case Loaded(page, newest, unknown):
+            case Loaded(page, newest, unknown, _):
                 self.listing, self.needs_load = self.listing.loaded(page, unknown), False
                 self.stop_search()
                 self._newest = newest

@@ -47,7 +47,7 @@ class AttentionScreen(AnswerScreen[AttentionChoice | None]):
 
     async def read(self) -> object:
         """Read the facts of all rules."""
-        return await self._cache.get(None, self._causes)
+        return await self._cache.get(None, self._causes, self.session.distance)
 
     async def _causes(self) -> list[AlertCause]:
         thresholds = Thresholds.of(self.session.settings)

@@ -65,7 +65,7 @@ class CapacityScreen(AnswerScreen[None]):
 
     async def read(self) -> object:
         """Read the capacity."""
-        return await self._cache.get(None, lambda: self.session.read(read_capacity))
+        return await self._cache.get(None, lambda: self.session.read(read_capacity), self.session.distance)
 
     def answer_lines(self, answer: Any, width: int) -> Iterable[Content]:
         """Render the capacity."""

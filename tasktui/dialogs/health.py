@@ -61,7 +61,7 @@ def health_lines(vitals: Vitals, name: str, load: int) -> Iterator[Content]:
 
 def _rows(vitals: Vitals, load: int) -> Iterator[tuple[str, str]]:
     health = vitals.health
-    yield "latency", formatting.duration(vitals.ping.took)
+    yield "latency", f"{formatting.duration(vitals.ping.took)} each round trip"
     if health.stale is not None:
         yield "standby", f"newest replicated change is {formatting.age(health.stale)} old"
     yield "clock skew", milliseconds(vitals.ping.skew).replace(" ", "")

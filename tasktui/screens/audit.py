@@ -302,9 +302,13 @@ def _words(name: str) -> str:
 
 
 async def _operations(tx: Transaction, change_group: str | None, cursor: str | None) -> RecentOperations:
-    rows = tuple(await change_groups(tx, MOST, change_group))
     of = change_group or cursor
-    return RecentOperations(await clock(tx), rows, await fate(tx, of) if of is not None else None, of)
+    at, rows, fate_of = await tx.gather(clock(tx), change_groups(tx, MOST, change_group), _fate(tx, of))
+    return RecentOperations(at, tuple(rows), fate_of, of)
+
+
+async def _fate(tx: Transaction, change_group: str | None) -> GroupFate | None:
+    return None if change_group is None else await fate(tx, change_group)
 
 
 def fate_lines(fate: GroupFate) -> Iterator[Content]:

@@ -1,5 +1,6 @@
 """FailuresScreen: failed attempts, grouped by fingerprint."""
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
@@ -10,15 +11,24 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widget import Widget
 
+from runner.db.transaction import Transaction
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.queries.contrast import Contrast, contrast
+from runner.queries.contrast import Contrast
 from runner.queries.failures import FailureChange, Failures, by_rise
 from runner.queries.overview import MINUTE, per_minute
 from runner.text.sanitize import count_noun
 from tasktui.actions.action import ActionTarget, Targets, TaskScope
 from tasktui.actions.as_command import command_line
-from tasktui.data.failures import LONGEST_BY_MINUTE, SPANS, FailureGroups, GroupDetail, failure_groups, group_detail
+from tasktui.data.failures import (
+    LONGEST_BY_MINUTE,
+    SPANS,
+    FailureGroups,
+    GroupDetail,
+    failure_groups,
+    group_contrast,
+    group_detail,
+)
 from tasktui.panels.failure import NORMAL, TREND, detail, group_line
 from tasktui.panels.overview import failed_plot, is_unusual, marks
 from tasktui.render.plot import Span, compact
@@ -130,18 +140,30 @@ class FailuresScreen(LiveScreen):
 
     async def read(self) -> object:
         """Read the groups, and the shares and tasks of the one under the cursor."""
-        snapshot = await self.session.read(failure_groups, SPANS[self._span])
-        group = self._group()
-        if group is not None:
-            is_next = group.fingerprint in self._details  # The comparison reads more, so the shares do not wait for it.
-            ask = partial(self.session.read, group_detail, group.fingerprint, snapshot.since)
-            group_tasks = await self._detail_cache.get((group.fingerprint, self._span), ask)
+        group, span = self._group(), SPANS[self._span]
+
+        async def read_all(tx: Transaction) -> FailureGroups:
+            if group is None:
+                return await failure_groups(tx, span)
+            ask = partial(group_detail, tx, group.fingerprint, span)
+            snapshot, group_tasks = await tx.gather(
+                failure_groups(tx, span),
+                self._detail_cache.get((group.fingerprint, self._span), ask, self.session.distance),
+            )
             self._details = {group.fingerprint: group_tasks}
-            if is_next:
-                compare = partial(self.session.read, contrast, group.fingerprint, group.handler, snapshot.since)
-                found = await self._contrast_cache.get((group.fingerprint, self._span), compare)
-                self._contrasts = {group.fingerprint: found}
+            return snapshot
+
+        # The comparison reads more, so the shares do not wait for it.
+        compared = group if group is not None and group.fingerprint in self._details else None
+        snapshot, _ = await asyncio.gather(self.session.read(read_all), self._compare(compared, span))
         return snapshot
+
+    async def _compare(self, group: Failures | None, span: timedelta) -> None:
+        """Compare a failure group with successes of its handler."""
+        if group is not None:
+            ask = partial(self.session.read, group_contrast, group.fingerprint, group.handler, span)
+            found = await self._contrast_cache.get((group.fingerprint, self._span), ask, self.session.distance)
+            self._contrasts = {group.fingerprint: found}
 
     def show(self, snapshot: Any) -> None:
         """Show the groups."""

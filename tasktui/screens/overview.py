@@ -1,17 +1,19 @@
 """OverviewScreen: queues, throughput, failures and alerts."""
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
+from runner.db.transaction import Transaction
 from runner.model.alert import Silence
 from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.records import read_silences
@@ -89,6 +91,25 @@ SPANS = (("1 h", 60), ("24 h", 24 * 60))
 """Time spans of the plots: label and minutes."""
 
 
+class OverviewRest(NamedTuple):
+    """The results of the expensive queries.
+
+    Args:
+        backlog: counts of waiting tasks that go further than those of the overview; None if it has counted all.
+    """
+
+    backlog: Mapping[str, WaitingCounts] | None
+    diagnoses: Diagnoses
+    slow: "Background"
+    silences: tuple[Silence, ...]
+    waits: Mapping[str, Mapping[datetime, float]]
+    flows: tuple[MinuteFlow, ...]
+
+
+async def _none() -> None:
+    """A step for a query that is not needed."""
+
+
 class OverviewScreen(LiveScreen):
     """Problems, figures, queues and plots."""
 
@@ -137,32 +158,39 @@ class OverviewScreen(LiveScreen):
     async def read(self) -> object:
         """Read the overview; the results of expensive queries are cached."""
         last = self._last
-        snapshot = await (self.session.read(read_overview) if last is None else self.session.read(read_overview, last))
-        self._last = snapshot
-        if last is None:
-            return snapshot  # Show the first data early. The expensive queries run in the second read, which follows.
-        if any(queue.is_capped for queue in snapshot.queues):
-            backlog = await self._backlog_cache.get(None, partial(self.session.read, read_backlog))
-            snapshot = replace(snapshot, queues=deepened(snapshot.queues, backlog))
-        behind = tuple(queue.queue for queue in snapshot.queues if queue.falls_behind)
-        died = any(flow.flow.died for flow in snapshot.hour)
-        failing = tuple(snapshot.failing)
-        if behind or died or failing:
-            ask = partial(self.session.read, diagnoses, behind, failing)
-            details = await self._trouble_cache.get((behind, died, failing), ask)
-            snapshot = replace(snapshot, diagnoses=details)
-        wide = self.size.width >= WIDE
+        if last is None:  # Show the first data early. The expensive queries run in the second read, which follows.
+            self._last = await self.session.read(read_overview)
+            return self._last
+        now, rest = await asyncio.gather(
+            self.session.read(read_overview, last), self.session.read(self._read_rest, last)
+        )
+        self._last, self._slow, self._silences = now, rest.slow, rest.silences
+        queues = now.queues if rest.backlog is None else deepened(now.queues, rest.backlog)
+        return replace(now, queues=queues, diagnoses=rest.diagnoses, waits=rest.waits, flows=rest.flows)
+
+    async def _read_rest(self, tx: Transaction, last: Overview) -> "OverviewRest":
+        """Run the expensive queries, about the problems of the last overview."""
         from tasktui.data.background import read_background  # not needed for the first data
 
-        slow = partial(self.session.read, read_background, wide=wide)
-        self._slow = await self._slow_cache.get(wide, slow)
-        self._silences = await self._silence_cache.get(None, partial(self.session.read, read_silences))
-        names = tuple(sorted(queue.queue for queue in sorted_queues(snapshot)[:MOST_WAITS]))
-        measured = await self._waits_cache.get(names, partial(self.session.read, waits, names))
-        snapshot = replace(snapshot, waits=measured)
-        if self._span:
-            snapshot = replace(snapshot, flows=await self._day_cache.get(None, partial(self.session.read, day)))
-        return snapshot
+        behind = tuple(queue.queue for queue in last.queues if queue.falls_behind)
+        died, failing = any(flow.flow.died for flow in last.hour), tuple(last.failing)
+        wide, is_capped = self.size.width >= WIDE, any(queue.is_capped for queue in last.queues)
+        names = tuple(sorted(queue.queue for queue in sorted_queues(last)[:MOST_WAITS]))
+        ask = partial(diagnoses, tx, behind, failing)
+        plots = tx.gather(
+            self._waits_cache.get(names, partial(waits, tx, names), self.session.distance),
+            self._day_cache.get(None, partial(day, tx), self.session.distance) if self._span else _none(),
+        )
+        backlog, details, slow, silences, (measured, flows) = await tx.gather(
+            self._backlog_cache.get(None, partial(read_backlog, tx), self.session.distance) if is_capped else _none(),
+            self._trouble_cache.get((behind, died, failing), ask, self.session.distance)
+            if behind or died or failing
+            else _none(),
+            self._slow_cache.get(wide, partial(read_background, tx, wide=wide), self.session.distance),
+            self._silence_cache.get(None, partial(read_silences, tx), self.session.distance),
+            plots,
+        )
+        return OverviewRest(backlog, details or Diagnoses(), slow, silences, measured, flows or ())
 
     def show(self, snapshot: Any) -> None:
         """Show the overview."""

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from runner.db.transaction import clock
+from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
 from runner.queries.summary import GroupBy, Summary
 from runner.text import formatting
@@ -20,6 +20,7 @@ from tasktui.commands.syntax import filter_of
 from tasktui.data.reports import (
     ALL,
     BAR,
+    MOST_PULSES,
     ORDERS,
     RANGE,
     SPANS,
@@ -132,16 +133,25 @@ class ReportsScreen(LiveScreen):
 
     async def read(self) -> object:
         """Read the report; longer time spans are cached for longer."""
-        await self.session.read(clock)  # A cached report must not hide that the database is away.
         span, by, name = SPANS[self._span], self._by, self._selected_name
-        ask = partial(self.session.read, read_report, span, by, name)
-        report = await self._caches[self._span].get((by, name), ask)
-        names = [row.name for row in report.summary.lines]
-        beside = partial(self.session.read, read_beside, span, by, names)
-        return replace(report, background=await self._beside_cache.get((span, by), beside))
+        last = self._report
+        names = tuple(row.name for row in last.summary.lines[:MOST_PULSES]) if last and last.summary.by is by else ()
+
+        async def read_all(tx: Transaction) -> ReportData:
+            ask, beside = partial(read_report, tx, span, by, name), partial(read_beside, tx, span, by, names)
+            _, report, background = await tx.gather(
+                clock(tx),  # A cached report must not hide that the database is away.
+                self._caches[self._span].get((by, name), ask, self.session.distance),
+                self._beside_cache.get((span, by, names), beside, self.session.distance),
+            )
+            return replace(report, background=background)
+
+        return await self.session.read(read_all)
 
     def show(self, snapshot: Any) -> None:
         """Show the table and the plots."""
+        if self._report is None or self._report.summary.by is not snapshot.summary.by:
+            self.feed.hurry()  # for the counts over time of the rows
         self._report = report = snapshot
         summary, span = report.summary, SPANS[self._span]
         rows = rows_by_key(summary, self._order)

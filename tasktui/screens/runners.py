@@ -12,8 +12,10 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widget import Widget
 
+from runner.db.transaction import Transaction
 from runner.queries.reports import Flow
 from runner.queries.runners import RunnerRow
+from runner.queries.runners import runners as read_runners
 from runner.text import formatting
 from runner.text.stuck_row import stuck_text
 from tasktui.actions.action import ActionTarget, Targets
@@ -115,14 +117,19 @@ class RunnersScreen(LiveScreen):
 
     async def read(self) -> object:
         """Read the runners."""
-        usual = await self._usual.get(None, partial(self.session.read, usual_run_times))
-        data = replace(await self.session.read(workforce, self._table.cursor), p95=usual)
         wide, tall = self.size.width >= WIDE, self.size.height >= TALL
-        if not wide and not tall:
-            return data
-        ids = [runner.id for runner in data.runners] if wide else []
-        ask = partial(self.session.read, runner_hours, ids, busy=tall)
-        return replace(data, hours=await self._hours.get((tuple(ids), tall), ask))
+
+        async def hours(tx: Transaction) -> RunnerHours:
+            ids = tuple(runner.id for runner in await tx.once(read_runners)) if wide else ()
+            ask = partial(runner_hours, tx, ids, busy=tall)
+            return await self._hours.get((ids, tall), ask, self.session.distance)
+
+        async def read_all(tx: Transaction) -> Workforce:
+            usual = self._usual.get(None, partial(usual_run_times, tx), self.session.distance)
+            p95, data, last_hour = await tx.gather(usual, workforce(tx, self._table.cursor), hours(tx))
+            return replace(data, p95=p95, hours=last_hour)
+
+        return await self.session.read(read_all)
 
     def show(self, snapshot: Any) -> None:
         """Show the runners."""

@@ -79,6 +79,8 @@ class SchedulesScreen(LiveScreen):
         """Show the schedules."""
         board: ScheduleBoard = snapshot
         self._board = board
+        if board.id is None and board.rows:
+            self.feed.hurry()  # for the runs of the one under the cursor
         width, height = self.size
         zone, length = self.session.zone, SPANS[self._span][1]
         table = self._table

@@ -73,7 +73,7 @@ class PreviewPane:
         Args:
             listed: the version and the state in the list.
         """
-        self._detail = await self._details.get((id, listed), partial(_read, session, id))
+        self._detail = await self._details.get((id, listed), partial(_read, session, id), session.distance)
 
     def draw(self, cursor: int | None, session: Session, size: Size) -> None:
         """Show a task if it was read, and empty rows until then.

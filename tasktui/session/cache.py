@@ -43,18 +43,20 @@ class TtlCache(Generic[T]):
         self._clock = clock
         self._entry: tuple[Hashable, float, T] | None = None
 
-    async def get(self, key: Hashable, load: Callable[[], Awaitable[T]]) -> T:
+    async def get(self, key: Hashable, load: Callable[[], Awaitable[T]], distance: float = 0.0) -> T:
         """Return the cached value, or load it.
 
         Args:
             key: identifies the query; another key discards the entry.
+            distance: seconds that the query spends on the way to the server and back, which are no load.
         """
         now = self._clock()
         if self._entry is not None and self._entry[0] == key and now < self._entry[1]:
             return self._entry[2]
         value = await load()
         end = self._clock()
-        self._entry = (key, end + max(self._seconds, (end - now) * self._share), value)
+        took = end - now - distance
+        self._entry = (key, end + max(self._seconds, took * self._share), value)
         return value
 
 
@@ -77,17 +79,32 @@ class Timeout:
         self._waits_since = 0.0
         self._failed = False
 
-    async def wait(self, work: Coroutine[Any, Any, T], seconds: float, error: Exception) -> T:
-        """Run a transaction and wait for its result."""
+    async def wait(
+        self,
+        work: Coroutine[Any, Any, T],
+        seconds: float,
+        error: Exception,
+        answer: "asyncio.Future[T] | None" = None,
+    ) -> T:
+        """Run a transaction and wait for its result.
+
+        Args:
+            answer: gets the result before the end of the transaction, which takes another round trip.
+        """
         if not self._transactions:
             self._waits_since = self._clock()
         transaction = asyncio.ensure_future(work)
         self._transactions.add(transaction)
         transaction.add_done_callback(self._done)
-        done, _ = await asyncio.wait({transaction}, timeout=seconds)
+        results = {transaction} if answer is None else {transaction, answer}
+        done, _ = await asyncio.wait(results, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             raise error
-        return transaction.result()
+        return transaction.result() if answer is None or not answer.done() else answer.result()
+
+    def hear(self) -> None:
+        """Note an answer to a statement."""
+        self._waits_since = self._clock()
 
     @property
     def is_busy(self) -> bool:

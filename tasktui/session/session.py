@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -92,6 +92,9 @@ EFFECTIVE = os.access in os.supports_effective_ids
 RECENT = timedelta(minutes=10)
 """Age of the failures that the tabs count."""
 
+ROUND_TRIPS = 3
+"""Maximum number of round trips of the queries of a screen, unless it shows something deep."""
+
 PINGS = 3
 """Clock queries per measurement, of which the fastest one counts."""
 
@@ -110,6 +113,7 @@ class Session:
         views: file of saved filters.
         work: the running bulk operation, at most one.
         ping: latency of one query and clock skew at the last measurement.
+        round_trip: seconds of the fastest round trip of the last queries; 0 for a file.
         stale: age in seconds of the newest change on a standby at the last measurement.
         counts: text and role beside the tab of a screen where something needs attention, by name of the screen.
         alarm: its problems while another database is in front.
@@ -124,6 +128,7 @@ class Session:
     views: Path = field(default_factory=default_path)
     work: Job | None = None
     ping: Ping | None = None
+    round_trip: float = 0.0
     stale: float | None = None
     counts: dict[str, tuple[str, str]] = field(default_factory=dict)
     alarm: Alarm = field(default_factory=Alarm)
@@ -187,18 +192,15 @@ class Session:
             SchemaTooOld: the tables must be migrated first.
             SchemaTooNew: a later release created the tables.
         """
-        await self._reads.wait(self._open(), LONGEST_SILENCE, self._timeout_error(NOTHING, LONGEST_SILENCE))
-
-    async def _open(self) -> None:
         url = self.settings.url
         if url.file is not None and not url.file.exists():
             raise SchemaMissing(url=url, needed=HEAD)
-        await self._schema_check.get(None, lambda: check(self.database))
+        permission = await self._answer(connection_permission, LONGEST_SILENCE)
         if self.lock.barrier is UNOPENED:
             if url.file is not None and not os.access(url.file, os.W_OK, effective_ids=EFFECTIVE):
                 self.lock.barrier = FILE
             else:
-                self.lock.barrier = BARRIERS[await self.database.read(connection_permission)]
+                self.lock.barrier = BARRIERS[permission]
 
     def add_names(self, names: Mapping[str, Iterable[str]]) -> None:
         """Add names for completion, by filter field."""
@@ -228,18 +230,41 @@ class Session:
         return cast("T", await task) if task is not None else await self._read(verb, *args, **kwargs)
 
     async def _read(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        async def transaction() -> T:
-            async with self.database.reading(DEADLINE) as tx:
-                self._file = self._file_now()
-                await self._schema_check.get(None, lambda: check_in(tx, self.database.url))
-                return await verb(tx, *args, **kwargs)
-
         self._query_times.append(time.monotonic())
         try:
-            return await self._reads.wait(transaction(), SILENCE, self._timeout_error(NOTHING, SILENCE))
+            return await self._answer(lambda tx: verb(tx, *args, **kwargs), SILENCE)
         except DatabaseRefused:  # most likely the tables are of another release
             await self._reads.wait(check(self.database), SILENCE, self._timeout_error(NOTHING, SILENCE))
             raise
+
+    async def _answer(self, verb: Callable[[Transaction], Awaitable[T]], seconds: float) -> T:
+        """Run a store function, and return its result before the end of its transaction on a server."""
+        answer: asyncio.Future[T] | None = None
+        if self.database.dialect.is_server:
+            answer = asyncio.get_running_loop().create_future()
+
+        async def transaction() -> T:
+            trips: list[float] = []
+
+            def on_answer(took: float) -> None:
+                self._reads.hear()
+                trips.append(took)
+
+            async with self.database.reading(DEADLINE, on_answer) as tx:
+                self._file = self._file_now()
+                check_schema = self._schema_check.get(None, lambda: check_in(tx, self.database.url))
+                _, result = await tx.gather(check_schema, verb(tx))
+                self.round_trip = min(trips, default=0.0)
+                if answer is not None and not answer.done():
+                    answer.set_result(result)
+                return result
+
+        return await self._reads.wait(transaction(), seconds, self._timeout_error(NOTHING, seconds), answer)
+
+    @property
+    def distance(self) -> float:
+        """Seconds that the queries of a screen spend on the way to the server."""
+        return ROUND_TRIPS * self.round_trip
 
     async def measure(self) -> None:
         """Measure latency and clock skew, the lag of a standby, and the counts of the tabs, at intervals.
@@ -253,7 +278,7 @@ class Session:
             permission, self.stale = await self._standby_check.get(None, lambda: self.read(_standby_check))
             self.lock.barrier = BARRIERS[permission]
         await (self.pinged() if self.ping is not None and self.ping.slow else self._ping.get(None, self.pinged))
-        self.counts = await self._counts.get(None, lambda: self.read(_tab_counts))
+        self.counts = await self._counts.get(None, lambda: self.read(_tab_counts), self.distance)
 
     async def pinged(self) -> Ping:
         """Measure the latency of one query; every screen shows this value."""
@@ -320,11 +345,14 @@ async def _tab_counts(tx: Transaction) -> dict[str, tuple[str, str]]:
     from runner.queries.schedules import schedules
 
     at = await clock(tx)
+    failing, silent, planned = await tx.gather(
+        failing_handlers(tx, at - RECENT), silent_runners(tx), schedules(tx, runs=1)
+    )
     counts: dict[str, tuple[str, str]] = {}
-    if failing := await failing_handlers(tx, at - RECENT):
+    if failing:
         counts["failures"] = (f"{failing:,}", "dead")
-    if await silent_runners(tx):
+    if silent:
         counts["runners"] = ("!", "lost")
-    if any(row.error is not None or row.lateness(at) is not None for row in await schedules(tx, runs=1)):
+    if any(row.error is not None or row.lateness(at) is not None for row in planned):
         counts["schedules"] = ("!", "retrying")
     return counts

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from textual import events
 from textual.screen import ModalScreen, Screen
 
+from runner.queries.health import Ping
 from tasktui.commands.syntax import SCREENS
 from tasktui.messages import Tone
 from tasktui.render.render import block, line
@@ -50,6 +52,10 @@ class DataFeed(Protocol):
 
     def hurry(self) -> None:
         """Read as soon as possible."""
+
+    @property
+    def answered(self) -> bool:
+        """True if a read has succeeded."""
 
 
 class FramedScreen(Screen[None]):
@@ -299,7 +305,7 @@ class ScreenFrame:
             name=session.name,
             production=session.settings.production,
             lock=session.lock_label(now),
-            ping=session.ping,
+            ping=session.ping or (Ping(session.round_trip, timedelta(0)) if screen.feed.answered else None),
             clock=at.strftime("%H:%M:%S"),
             screens=[(each.key, each.title) for each in SCREENS.values()],
             title=screen.title or "",

@@ -100,6 +100,11 @@ class Poller:
         """Query as soon as possible, after a change or on request."""
         self.next, self.again = 0.0, self.looking
 
+    @property
+    def answered(self) -> bool:
+        """True if a query has succeeded."""
+        return self.read_at is not None
+
     def trouble(self, now: float) -> str:
         """The error or the missing answer, with the age of the data on the screen; empty if there is none."""
         waited = now - self.started_at
@@ -278,7 +283,8 @@ class LiveScreen(FramedScreen):
         except RunnerError as error:
             self.post_message(ReadFailed(error))
         else:
-            self.post_message(SnapshotRead(snapshot, request, time.monotonic() - start))
+            took = max(0.0, time.monotonic() - start - self.session.distance)  # The way is no load on the database.
+            self.post_message(SnapshotRead(snapshot, request, took))
             # The first snapshot must not wait for the measurement; a screen that reads once has no second one.
             if self.feed.read_at is not None or not self.LIVE:
                 with suppress(RunnerError):  # The next read reports an error that persists.

@@ -121,6 +121,8 @@ async def run(
     loading = asyncio.create_task(asyncio.to_thread(_console))
     async with AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(_prepared(*database)) for database in databases]
+        if arguments.at is None and sessions[0].database.dialect.is_server:
+            sessions[0].start_read(read_overview)  # beside the query that opens the database, which may be far away
         try:
             opened_sessions = await unless_quit(reached(sessions))
         except asyncio.CancelledError:  # ctrl+c

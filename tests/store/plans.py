@@ -1,5 +1,6 @@
 """The execution of a verb's statements: indexes, full scans, and the number of rows and pages."""
 
+import asyncio
 import json
 import re
 import sqlite3
@@ -7,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
 from psycopg import AsyncClientCursor, AsyncCursor
@@ -16,6 +18,7 @@ from psycopg.pq import TransactionStatus
 
 from runner.db.database import Database
 from runner.db.dialects.sqlite import ignore_statistics
+from runner.db.server_connection import AsyncServerCursor
 from tests.db.replaced_fetch import Fetch, replace_fetch
 
 LOCKS = "pg_lock_status"
@@ -70,7 +73,7 @@ class WatchedPostgreSQL:
         self._cost: Cost | None = None
         noting = self
 
-        class Explaining(AsyncCursor[Any]):
+        class Explaining(AsyncServerCursor):
             async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
                 if noting._cost is not None:
                     noting._note(noting._cost, await _explained(self.connection, query, params))
@@ -109,8 +112,19 @@ class WatchedPostgreSQL:
                 cost.rows += round(node["Actual Loops"] * sum([node["Actual Rows"], *removed]))
 
 
+EXPLAINING: WeakKeyDictionary[Any, asyncio.Lock] = WeakKeyDictionary()
+"""One statement of a connection is explained at a time."""
+
+
 async def _explained(connection: Any, query: Any, params: Any) -> dict[str, Any]:
     """Explain a statement by executing it in a savepoint that is rolled back."""
+    if connection.round_trips is not None:  # begins the transaction, with its settings
+        await AsyncServerCursor(connection).execute("SELECT 1")
+    async with EXPLAINING.setdefault(connection, asyncio.Lock()):
+        return await _in_savepoint(connection, query, params)
+
+
+async def _in_savepoint(connection: Any, query: Any, params: Any) -> dict[str, Any]:
     idle = connection.info.transaction_status == TransactionStatus.IDLE
     before, after = ("BEGIN", "ROLLBACK") if idle else ("SAVEPOINT explained", "ROLLBACK TO explained")
     async with AsyncCursor(connection) as cursor:

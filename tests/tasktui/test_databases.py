@@ -147,7 +147,7 @@ async def test_the_start_needs_one_of_several_databases(
         await databases.reached([us])
     monkeypatch.setattr(databases, "OPEN_TIMEOUT", 0.01)
     answer = asyncio.Event()
-    monkeypatch.setattr(Session, "_open", lambda self: answer.wait() if self is us else asyncio.sleep(0))
+    monkeypatch.setattr(Session, "open", lambda self: answer.wait() if self is us else asyncio.sleep(0))
     assert await databases.reached([us, eu]) == [eu, us]
     assert "no answer for 0.01 seconds" in us.alarm.error
     answer.set()

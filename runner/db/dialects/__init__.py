@@ -39,10 +39,12 @@ class Dialect(Protocol):
     """True if a subquery in FROM may refer to the tables before it."""
     schemas: bool
     """True if the tables may be in a schema of their own."""
-    bitmap_scans: sa.Executable | None
-    """Sets whether the transaction has bitmap scans to `value`, and returns the value before; None if it has none."""
+    without_bitmap_scans: tuple[str, str] | None
+    """Disable bitmap scans, and restore them as they were in this transaction; None if the database has none."""
     begin: str
     """The statement that begins a writing transaction."""
+    begin_reading: str | None
+    """The statement that begins a transaction of RoundTrips; None if statements make no round trips."""
     unprepared: Mapping[str, Any]
     """Options of the driver for a statement that is not prepared."""
     partitions: bool
@@ -189,7 +191,7 @@ class Dialect(Protocol):
         """
         ...
 
-    def along_indexes(self) -> sa.Executable | None:
+    def along_indexes(self) -> str | None:
         """Return a statement that makes the planner keep to an index walk; None if not needed."""
         ...
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime, timedelta
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
@@ -94,11 +94,15 @@ class PostgreSQL:
     name = "postgresql"
     is_server = row_locks = row_addresses = writing_ctes = laterals = schemas = partitions = True
     last_row_id = False
-    bitmap_scans: sa.Executable | None = sa.select(
-        sa.func.current_setting("enable_bitmapscan"),
-        sa.func.set_config("enable_bitmapscan", sa.bindparam("value", type_=sa.Text), True),
+    without_bitmap_scans: tuple[str, str] | None = (
+        (
+            "SELECT set_config('runner.bitmapscan', current_setting('enable_bitmapscan'), true), "
+            "set_config('enable_bitmapscan', 'off', true)"
+        ),
+        "SELECT set_config('enable_bitmapscan', current_setting('runner.bitmapscan'), true)",
     )
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+    begin_reading: str | None = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     unprepared: Mapping[str, Any] = MappingProxyType({"prepare": False})
 
     @cached_property
@@ -276,9 +280,11 @@ class PostgreSQL:
         numbered, names, returns = _numbered(sql)
         values = (arguments[name] for name in names)
         cursor = AsyncRawCursor(connection)
-        await cursor.execute(
-            numbered, [ArrayText(array_text(value)) if type(value) is list else value for value in values]
-        )
+        parameters = [ArrayText(array_text(value)) if type(value) is list else value for value in values]
+        if (round_trips := getattr(connection, "round_trips", None)) is not None:
+            await round_trips.execute(partial(cursor.execute, numbered, parameters), cursor)
+        else:
+            await cursor.execute(numbered, parameters)
         return cursor, returns
 
     @asynccontextmanager
@@ -315,12 +321,12 @@ class PostgreSQL:
             connection.prepare_threshold = PREPARE_AFTER
         return direct
 
-    def along_indexes(self) -> sa.Executable | None:
+    def along_indexes(self) -> str | None:
         """Disable bitmap and sequential scans until the transaction ends: they have no order.
 
         With outdated statistics a planner would collect all rows and sort them for each page.
         """
-        return sa.select(*(sa.func.set_config(f"enable_{scan}", "off", True) for scan in ("bitmapscan", "seqscan")))
+        return "SELECT set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)"
 
     def pause_limit(self) -> sa.ColumnElement[Any]:
         """A setting that ends with the transaction, so that poolers may share the session."""

@@ -30,11 +30,12 @@ class SQLite:
     name = "sqlite"
     is_server = row_locks = row_addresses = writing_ctes = laterals = schemas = partitions = False
     last_row_id = True
-    bitmap_scans: sa.Executable | None = None
+    without_bitmap_scans: tuple[str, str] | None = None
     # A deferred transaction takes the write lock at its first write. If another program has committed since its first
     # read, it fails at once (SQLITE_BUSY_SNAPSHOT), whatever the busy timeout; with the driver's own BEGIN, which comes
     # after the reads, the update of the other program is lost.
     begin = "BEGIN IMMEDIATE"
+    begin_reading: str | None = None
     unprepared: Mapping[str, Any] = MappingProxyType({})
 
     @cached_property
@@ -168,7 +169,7 @@ class SQLite:
         """Not needed: the driver keeps the statements that it compiled."""
         return False
 
-    def along_indexes(self) -> sa.Executable | None:
+    def along_indexes(self) -> str | None:
         """Not needed: SQLite uses the index with the right order."""
         return None
 

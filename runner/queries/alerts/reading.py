@@ -1,10 +1,11 @@
 """Reading the facts of all rules."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, timedelta, tzinfo
+from typing import TypeVar
 
-from runner.db.transaction import Transaction
+from runner.db.transaction import Transaction, clock
 from runner.model.alert import Alert, Severity
 from runner.policy.lanes import Head
 from runner.queries.alerts.facts import AlertFacts
@@ -18,10 +19,12 @@ from runner.queries.lost_runners import lost_runners
 from runner.queries.overview import MINUTE, RECENT, Overview, diagnoses, read_overview
 from runner.queries.registries import Pauses
 from runner.queries.repeated_failures import repeated_failures
-from runner.queries.reports import flows_by_work_key, results_by_runner
+from runner.queries.reports import Flow, flows_by_work_key, results_by_runner
 from runner.queries.rows import as_text
 from runner.queries.schedules import schedules
 from runner.queries.task.parents import stuck_tasks
+
+T = TypeVar("T")
 
 DAY = timedelta(days=1)
 """The period of the failed attempts of tasks that are not dead."""
@@ -42,26 +45,51 @@ async def read_facts(tx: Transaction, thresholds: Thresholds = DEFAULT_THRESHOLD
         tx: an open transaction; about thirty statements are executed, each along an index and up to a limit.
         zone: time zone of displayed times.
     """
-    overview = await read_overview(tx)
-    behind = [queue.queue for queue in overview.queues if queue.falls_behind]
-    failing = overview.failing_from(thresholds.failing)
-    if behind or failing:
-        overview = replace(overview, diagnoses=await diagnoses(tx, behind, tuple(failing)))
-    at = overview.at
+    await tx.keep_to_indexes()
+
+    async def since(span: timedelta, read: Callable[..., Awaitable[T]], *arguments: object) -> T:
+        return await read(tx, await clock(tx) - span, *arguments)
+
+    counts = tx.gather(
+        since(thresholds.span, dead_by_handler), since(DAY, repeated_failures, thresholds.failures), _flows(tx)
+    )
+    overview, (dead, repeated, by_work_key), results, lost, planned, (vitals, blocked) = await tx.gather(
+        _overview(tx, thresholds),
+        counts,
+        since(RECENT, results_by_runner),
+        since(RECENT, lost_runners),
+        schedules(tx, runs=TICKS),
+        tx.gather(health(tx), stuck_tasks(tx)),
+    )
     return AlertFacts(
         overview,
         zone,
         thresholds,
-        results=await results_by_runner(tx, at - RECENT),
-        blocked=await stuck_tasks(tx),
-        dead=await dead_by_handler(tx, at - thresholds.span),
-        repeated=await repeated_failures(tx, at - DAY, thresholds.failures),
-        lost=await lost_runners(tx, at - RECENT),
-        schedules=await schedules(tx, runs=TICKS),
-        health=await health(tx),
-        flows=await flows_by_work_key(tx, at - RECENT, at + MINUTE),
-        due=_due(await lane_heads(tx), _paused(overview)),
+        results=results,
+        blocked=blocked,
+        dead=dead,
+        repeated=repeated,
+        lost=lost,
+        schedules=planned,
+        health=vitals,
+        flows=by_work_key,
+        due=_due(await tx.once(lane_heads), _paused(overview)),
     )
+
+
+async def _overview(tx: Transaction, thresholds: Thresholds) -> Overview:
+    """The overview, with the diagnoses of its problems."""
+    overview = await read_overview(tx)
+    behind = [queue.queue for queue in overview.queues if queue.falls_behind]
+    failing = tuple(overview.failing_from(thresholds.failing))
+    if not behind and not failing:
+        return overview
+    return replace(overview, diagnoses=await diagnoses(tx, behind, failing))
+
+
+async def _flows(tx: Transaction) -> dict[tuple[str, str], Flow]:
+    at = await clock(tx)
+    return await flows_by_work_key(tx, at - RECENT, at + MINUTE)
 
 
 def _paused(overview: Overview) -> Pauses:

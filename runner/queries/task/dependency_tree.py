@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -105,21 +106,28 @@ class TreeChild:
     open: bool
 
 
-async def dependency_tree(tx: Transaction, task: TaskRow) -> DependencyTree:
+class DependencyProgress(NamedTuple):
+    """The numbers of dependencies of a task: all, the open ones, and the resolved ones by state of the parent."""
+
+    total: int
+    waiting: int
+    ended: dict[str, int]
+
+
+async def dependency_tree(tx: Transaction, task: TaskRow, progress: DependencyProgress) -> DependencyTree:
     """Read the dependencies and dependents of a task."""
-    total, waiting, by_state = await _progress(tx, task.id)
-    children = await _count(tx, task)
-    return DependencyTree(
-        total=total,
-        waiting=waiting,
-        ended=by_state,
-        above=await _above(tx, task) if total else (),
-        children=children,
-        below=await _below(tx, task) if children.number else (),
+    children, above, below = await tx.gather(
+        _count(tx, task), _above(tx, task) if progress.total else _no_parents(), _below(tx, task)
     )
+    return DependencyTree(**progress._asdict(), above=above, children=children, below=below)
 
 
-async def _progress(tx: Transaction, id: int) -> tuple[int, int, dict[str, int]]:
+async def _no_parents() -> tuple[Relative, ...]:
+    return ()
+
+
+async def dependency_progress(tx: Transaction, id: int) -> DependencyProgress:
+    """Count the dependencies of a task."""
     dependency = tx.tables.dependency.c
     still_open, number = is_open(dependency).label("open"), sa.func.count().label("number")
     rows = await tx.rows(
@@ -133,7 +141,8 @@ async def _progress(tx: Transaction, id: int) -> tuple[int, int, dict[str, int]]
             counts[as_text(row.parent_state)] += row.number
     order = [*FINAL, *counts]
     ended_by_state = {state: counts[state] for state in sorted(counts, key=order.index)}
-    return sum(row.number for row in rows), sum(row.number for row in rows if row.open), ended_by_state
+    total, waiting = sum(row.number for row in rows), sum(row.number for row in rows if row.open)
+    return DependencyProgress(total, waiting, ended_by_state)
 
 
 async def _above(tx: Transaction, task: TaskRow) -> tuple[Relative, ...]:
@@ -205,13 +214,14 @@ def _down(
 
 async def _children(tx: Transaction, level: Sequence[TaskRow]) -> list[TreeChild]:
     """The dependents of some tasks, up to MOST of each."""
-    dependency, rows_by_parent = tx.tables.dependency.c, []
+    dependency, statements = tx.tables.dependency.c, []
     for task in level[:MOST]:
         columns = (dependency.id, dependency.task_id, dependency.on_failure, is_open(dependency).label("open"))
         dependents = sa.select(*columns).where(_waits_for(tx, task)).limit(CAP).subquery()
         order = (sa.case((dependents.c.open, 0), else_=1), dependents.c.id)
-        rows = await tx.rows(sa.select(*dependents.c).order_by(*order).limit(MOST))
-        rows_by_parent += [(task.id, row) for row in rows]
+        statements.append(sa.select(*dependents.c).order_by(*order).limit(MOST))
+    found = zip(level, await tx.gather(*map(tx.rows, statements)), strict=False)
+    rows_by_parent = [(task.id, row) for task, rows in found for row in rows]
     tasks = {task.id: task for task in await task_rows(tx, [row.task_id for _, row in rows_by_parent])}
     return [
         TreeChild(tasks.get(row.task_id), row.task_id, parent, row.id, as_text(row.on_failure), bool(row.open))

@@ -23,7 +23,7 @@ from runner.queries.health import reads_audit
 from runner.queries.registries import Pause, pauses
 from runner.queries.rows import as_int, as_text, from_row, moment, number, readable, text
 from runner.queries.runners import RunnerRow, runner_of
-from runner.queries.stuck_rows import stuck_of
+from runner.queries.stuck_rows import stored_stuck, with_sessions
 from runner.queries.task.attempts import (
     LAST_LINES,
     MOST_ATTEMPTS,
@@ -36,7 +36,7 @@ from runner.queries.task.attempts import (
     log_of,
     progress_of,
 )
-from runner.queries.task.dependency_tree import DependencyTree, dependency_tree
+from runner.queries.task.dependency_tree import DependencyTree, dependency_progress, dependency_tree
 from runner.queries.task_list.row import TaskRow, displayed_state, one_task, same_key_tasks
 from runner.store.unique import is_key_held
 from runner.text import formatting
@@ -203,18 +203,29 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
     Raises:
         TaskNotFound: neither the live table nor the history has a task with this id.
     """
-    row = await _row(tx, id)
-    task, now = from_row(TaskRow, row), await clock(tx)
-    retry = text(row["retry"])
-    timeout = number(row["timeout"])
+    row, (now, all_pauses), (reads_log, changes), notes, stuck, progress_of_parents = await tx.gather(
+        _row(tx, id),
+        tx.gather(clock(tx), pauses(tx)),
+        _audit_of(tx, id),
+        _notes_of(tx, id),
+        stored_stuck(tx, id),
+        dependency_progress(tx, id),
+    )
+    task, retry, timeout = from_row(TaskRow, row), text(row["retry"]), number(row["timeout"])
     is_own = (retry is not None, task.max_attempts is not None, timeout is not None)
-    stored = {} if all(is_own) else await _stored_attempts(tx, task.handler)
+    attempts, progress, checkpoints, log = notes
+    waits, runs, key = task.state is State.WAITING, task.state is State.RUNNING, text(row["unique_key"])
+    stored, opened, executor, unique, tree, same_key = await tx.gather(
+        _stored_attempts(tx, task.handler) if not all(is_own) else _nothing(),
+        breakers(tx, task.handler, only_open=True) if waits else _nothing(),
+        runner_of(tx, task.runner_id) if runs else _nothing(),
+        unique_key(tx, id, task.handler, key) if key is not None else _nothing(),
+        dependency_tree(tx, task, progress_of_parents),
+        same_key_tasks(tx, task),
+    )
+    stored = stored or {}
     handler_retry = None if retry is not None else default_retry or _readable_retry(stored.get("retry"))
     most, limit = stored.get("max_attempts"), stored.get("timeout")
-    all_pauses = await pauses(tx)
-    reads_log = await reads_audit(tx)
-    waits = task.state is State.WAITING
-    opened = await breakers(tx, task.handler, only_open=True) if waits else []
     return from_row(
         TaskDetail,
         row,
@@ -223,23 +234,42 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         handler_retry=handler_retry,
         handler_max_attempts=most if isinstance(most, int) and task.max_attempts is None else None,
         handler_timeout=float(limit) if isinstance(limit, int | float) and timeout is None else None,
-        attempts=tuple(await attempts_of(tx, id)),
-        audit=tuple(reversed(await audit(tx, task_id=id, limit=MOST_ATTEMPTS))) if reads_log else (),
+        attempts=tuple(attempts),
+        audit=tuple(reversed(changes)),
         next_runs=forecast(task, retry or handler_retry, now),
-        runner=await runner_of(tx, task.runner_id) if task.state is State.RUNNING else None,
+        runner=executor,
         at=now,
-        unique=await unique_key(tx, id, task.handler, key) if (key := text(row["unique_key"])) is not None else None,
+        unique=unique,
         queue_pause=all_pauses.queues.get(task.queue),
         handler_pause=all_pauses.handlers.get(task.handler),
         breaker=opened[0].state if opened else None,
-        dependencies=await dependency_tree(tx, task),
+        dependencies=tree,
         audit_seen=reads_log,
-        progress=await progress_of(tx, id),
-        checkpoints=tuple(await checkpoints_of(tx, id)),
-        log=tuple(await log_of(tx, id, limit=LAST_LINES)),
+        progress=progress,
+        checkpoints=tuple(checkpoints),
+        log=tuple(log),
         options={name: text(row[name]) for name in OTHER_OPTIONS},
-        same_key=tuple(await same_key_tasks(tx, task)),
-        stuck=() if task.state.final else await stuck_of(tx, id),
+        same_key=tuple(same_key),
+        stuck=() if task.state.final else tuple(await with_sessions(tx, stuck)),
+    )
+
+
+async def _nothing() -> None:
+    """A step for a figure that a task does not have."""
+
+
+async def _audit_of(tx: Transaction, id: int) -> tuple[bool, list[AuditRecord]]:
+    """True if this login may read the audit log, and the operations on a task, latest first."""
+    reads_log = await reads_audit(tx)
+    return reads_log, await audit(tx, task_id=id, limit=MOST_ATTEMPTS) if reads_log else []
+
+
+async def _notes_of(
+    tx: Transaction, id: int
+) -> tuple[list[Attempt], TaskProgress | None, list[CheckpointRow], list[LogRow]]:
+    """What the attempts of a task have left."""
+    return await tx.gather(
+        attempts_of(tx, id), progress_of(tx, id), checkpoints_of(tx, id), log_of(tx, id, limit=LAST_LINES)
     )
 
 
@@ -291,10 +321,12 @@ def _runs(retry: str | None, attempt: int, max_attempts: int, start: datetime) -
 
 
 async def _row(tx: Transaction, id: int) -> sa.RowMapping:
+    statements = []
     for table in (tx.tables.task, tx.tables.history):
         shown = displayed_state(tx.tables, table).label("shown")
-        statement = one_task(tx, table, id, [*readable(tx, table.c), shown])
-        row = (await tx.execute(statement)).mappings().one_or_none()
+        statements.append(one_task(tx, table, id, [*readable(tx, table.c), shown]))
+    for result in await tx.gather(*map(tx.execute, statements)):
+        row = result.mappings().one_or_none()
         if row is not None:
             return row
     raise TaskNotFound(id=id)

@@ -105,11 +105,10 @@ async def task_rows(tx: Transaction, ids: Sequence[int]) -> list[TaskRow]:
     Returns:
         The existing tasks, in the order of `ids`.
     """
-    tasks = {
-        row["id"]: from_row(TaskRow, row)
-        for table in (tx.tables.task, tx.tables.history)
-        for row in await _read(tx, table, ids)
-    }
+    if not ids:
+        return []
+    parts = await tx.gather(*(_read(tx, table, ids) for table in (tx.tables.task, tx.tables.history)))
+    tasks = {row["id"]: from_row(TaskRow, row) for part in parts for row in part}
     return [tasks[id] for id in ids if id in tasks]
 
 
@@ -123,14 +122,12 @@ async def same_key_tasks(tx: Transaction, task: TaskRow) -> list[TaskRow]:
     if task.key is None:
         return []
     await tx.keep_to_indexes()
-    ids: set[int] = set()
+    statements = []
     for table in (tx.tables.task, tx.tables.history):
         column = table.c  # The index of the keys has the handler and the id: it ends after the last row that is read.
         same = (column.key == task.key) & (column.handler == task.handler) & (column.id != task.id)
-        ids.update(
-            row[0]
-            for row in await tx.rows(sa.select(column.id).where(same).order_by(column.id.desc()).limit(MOST_SAME_KEY))
-        )
+        statements.append(sa.select(column.id).where(same).order_by(column.id.desc()).limit(MOST_SAME_KEY))
+    ids = {row[0] for rows in await tx.gather(*map(tx.rows, statements)) for row in rows}
     return await task_rows(tx, sorted(ids, reverse=True)[:MOST_SAME_KEY])
 
 

@@ -232,10 +232,10 @@ async def page(
         InvalidSort: no matching task has the sort field, or the waiting tasks have too many lanes.
     """
     result = await find(tx, task_filter, limit, after, sort, scan_limit)
-    tasks = await task_rows(tx, result.ids)
+    tasks, at = await tx.gather(task_rows(tx, result.ids), clock(tx))
     is_indexed = indexed(task_filter) or result.access_path is AccessPath.INDEX
     is_sorted = result.access_path is AccessPath.SORTED
-    return TaskPage(tasks, result.next, result.capped, is_indexed, await clock(tx), is_sorted)
+    return TaskPage(tasks, result.next, result.capped, is_indexed, at, is_sorted)
 
 
 async def page_script(tx: Transaction, task_filter: Filter, sort: Sort, limit: int) -> str:
