@@ -29,6 +29,15 @@ def shard_settings(settings: Settings) -> dict[str, Settings]:
     return shards
 
 
+def settings_of_each(settings: Settings) -> list[Settings]:
+    """Return the settings of each database: those of the shards, or these.
+
+    Raises:
+        InvalidSettings: see `shard_settings`.
+    """
+    return [*shard_settings(settings).values()] if settings.shards and settings.shard is None else [settings]
+
+
 def _profile(file: ConfigFile, name: str, where: str) -> Profile:
     if name not in file.profiles:
         known = ", ".join(sorted(file.profiles)) or "none"

@@ -23,6 +23,7 @@ from runner.db.database import Database
 from runner.errors import DatabaseUnavailable, RunnerError
 from runner.queries.overview import read_overview
 from runner.settings import Settings
+from runner.settings.shards import settings_of_each
 from runner.text.sanitize import clean, crash_text
 from runner.urls import DatabaseUrl
 from tasktui.session.databases import mode_name, reached
@@ -117,7 +118,7 @@ async def run(
         on_leave: called when the operator has left, before waiting for the database, with a function that returns True
             while a change is written.
     """
-    databases = [(each, each.settings()) for each in arguments.each()]
+    databases = [(each, own) for each in arguments.each() for own in settings_of_each(each.settings())]
     loading = asyncio.create_task(asyncio.to_thread(_console))
     async with AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(_prepared(*database)) for database in databases]

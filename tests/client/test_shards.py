@@ -19,7 +19,8 @@ from runner.errors import InvalidSettings, InvalidTask, ShardNotChosen, TwoShard
 from runner.handlers.registry import REGISTRY
 from runner.model.headers import read_headers
 from runner.settings import load
-from runner.settings.shards import shard_settings
+from runner.settings.shards import settings_of_each, shard_settings
+from tasktui.startup.arguments import parse
 from tests.shards import EACH_PAIR, Sharded, sharded, write_config
 
 EU, US = "customer-3", "customer-0"
@@ -224,6 +225,13 @@ def test_a_url_chooses_one_database(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_shard_has_the_settings_of_the_profile_and_its_own_database(profile: Sharded) -> None:
     eu = shard_settings(profile.settings(concurrency=7))["eu"]
     assert (str(eu.url), eu.profile, eu.shard, eu.concurrency) == (str(load(url=profile.urls["eu"]).url), "eu", "eu", 7)
+
+
+def test_the_console_opens_each_shard(profile: Sharded) -> None:
+    arguments = parse(["--profile", "orders", "--config", str(profile.config)])
+    assert [each.called for each in settings_of_each(arguments.settings())] == ["eu", "us"]
+    one = parse(["--profile", "us", "--config", str(profile.config)]).settings()
+    assert settings_of_each(one) == [one]
 
 
 def test_work_for_one_database_needs_a_shard(profile: Sharded) -> None:
