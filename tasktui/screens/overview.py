@@ -27,7 +27,7 @@ from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
 from tasktui.data.alerts import Attention, attention, unavailable_databases
-from tasktui.data.queue_order import sorted_queues
+from tasktui.data.queue_order import ORDERS, sorted_queues
 from tasktui.data.task_list import is_new
 from tasktui.panels import overview as panels
 from tasktui.panels import side as side_panels
@@ -35,6 +35,7 @@ from tasktui.panels.overview import View
 from tasktui.render.plot import compact, gauge, sparkline
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line
 from tasktui.render.rows import BLANK, Part, Row, beside, heading, rule
+from tasktui.screens.queue_filter import QueueFilter
 from tasktui.session.cache import TtlCache
 from tasktui.shell.actions import action_bindings
 from tasktui.shell.live import LiveScreen
@@ -118,20 +119,25 @@ class OverviewScreen(LiveScreen):
         "the queue and the slots of the live runners that claim from it, or its limit if that is lower. IN/MIN and "
         "OUT/MIN are the tasks submitted and finished in the last full minute. DRAINED is the time until no task is "
         "ready at that rate; ‖ 06:00 is the end of a pause. WAIT is the time from the due time of tasks to their "
-        "start. Enter lists the tasks of a queue, P pauses or resumes it, M limits it, Q silences the first alert, s "
-        "switches the plots to a day."
+        "start. / filters the queues: mail dead>0 oldest>5m paused -reports; o or a click on a head sorts them. Enter "
+        "lists the tasks of a queue, P pauses or resumes it, M limits it, Q silences the first alert, s switches the "
+        "plots to a day."
     )
     OPENS = "tasks"
+    AUTO_FOCUS = "#queues"
     COMMANDS_SHOWN = ("incident",)
     BINDINGS: ClassVar[list[BindingType]] = [
         *action_bindings(ActionTarget.QUEUE, ActionTarget.ALERT),
         Binding("w", "why", "Why"),
+        Binding("slash", "filter('edit')", "Filter", key_display="/", priority=True),
+        Binding("o", "filter('order')", "Sort", show=False),
         Binding("s", "span", "Span"),
         Binding("c", "app.capacity", "Capacity"),
     ]
 
     def __init__(self) -> None:
         super().__init__(Targets(queue=self._queue, alert=self._alert))
+        self._filter = QueueFilter()
         self._last: Overview | None = None
         self._slow: Background | None = None
         self._alerts: tuple[Attention, ...] = ()
@@ -148,7 +154,9 @@ class OverviewScreen(LiveScreen):
     def parts(self) -> Iterable[Widget]:
         """Return the panels and the queues."""
         yield Canvas(id="attention")
-        left = Vertical(Canvas(id="figures"), Table[str](COLUMNS, id="queues"), Canvas(id="lower"), id="left")
+        left = Vertical(
+            Canvas(id="figures"), self._filter, Table[str](COLUMNS, id="queues"), Canvas(id="lower"), id="left"
+        )
         yield Horizontal(left, Canvas(id="side"), id="body")
 
     def request(self) -> object:
@@ -216,11 +224,11 @@ class OverviewScreen(LiveScreen):
         upper = panels.attention(view, width, MOST_ALERTS_TALL if tall else MOST_ALERTS)
         left = width - SIDE - 2 if wide else width
         middle = [BLANK, *panels.figures(view, left), BLANK] if normal else []
-        queues = sorted_queues(view.data)
+        queues = self._filter.apply(sorted_queues(view.data))
         table = self.query_one("#queues", Table)
-        order = table.steady(queue.queue for queue in queues)
+        order = table.steady((queue.queue for queue in queues), self._filter.sort)
         keeps_order = order != tuple(queue.queue for queue in queues)
-        middle.append(_queues_rule(view, left, keeps_order=keeps_order))
+        middle.append(_queues_rule(view, left, self._filter, len(queues), keeps_order=keeps_order))
         above = (3 if normal else 2) + self.frame.databases_height
         room = height - above - 1 - len(upper) - len(middle)
         lower = self._lower(view, left, room, len(queues))
@@ -291,6 +299,23 @@ class OverviewScreen(LiveScreen):
         self._span = (self._span + 1) % len(SPANS)
         self.action_reload()
 
+    def action_filter(self, what: str) -> None:
+        """`edit` the filter of the queues, for which the following keys are meant, or sort by the next `order`."""
+        if what == "edit":
+            self._filter.edit()
+        else:
+            self._filter.choose()
+
+    @on(Table.HeadClicked)
+    @on(QueueFilter.Applied)
+    def _arrange(self, event: Table.HeadClicked | QueueFilter.Applied) -> None:
+        """Sort the queues by the head of a column, which a second click reverses, or follow the filter."""
+        if isinstance(event, QueueFilter.Applied):
+            self.set_focus(self.query_one("#queues"))
+            self.redraw()
+        elif (head := event.title.lower().partition("/")[0]) in ORDERS:
+            self._filter.choose(head)
+
     def action_why(self) -> None:
         """Explain why the tasks of the queue under the cursor are not running."""
         from tasktui.screens.selection import why_queue  # not needed for the first data
@@ -318,10 +343,14 @@ def _next_schedules(view: View, width: int) -> list[Row]:
     return next_schedules(slow.schedules, slow.at, view.zone, width)
 
 
-def _queues_rule(view: View, width: int, *, keeps_order: bool) -> Row:
+def _queues_rule(view: View, width: int, queue_filter: QueueFilter, matching: int, *, keeps_order: bool) -> Row:
     queues = view.data.queues
     paused = sum(queue.paused is not None for queue in queues)
-    figure: list[Part] = [(Count(len(queues), view.data.hides_queues).of("queue"), "muted")]
+    of = f"{matching:,} of " if queue_filter.text else ""
+    figure: list[Part] = [
+        *queue_filter.notes(),
+        (f"{of}{Count(len(queues), view.data.hides_queues).of('queue')}", "muted"),
+    ]
     figure += [(f", {paused} paused", "paused")] if paused else []
     figure += [(HELD, "accent")] if keeps_order else []
     return rule([heading("QUEUES")], width, figure)
