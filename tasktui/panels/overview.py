@@ -34,6 +34,7 @@ from tasktui.render.rows import CLAUSE, Part, Row, cap, collapsed, ends, fit, he
 from tasktui.render.theme import draws_ascii
 
 if TYPE_CHECKING:  # The first screen does not need these.
+    from runner.queries.recovery import Recovery
     from tasktui.data.background import Background
 
 UNUSUAL = 3.0
@@ -61,6 +62,7 @@ class View:
         zone: time zone of displayed times.
         span: label and minutes of the plots.
         writable: True if changes are allowed.
+        recovery: the latest outage that has ended; None without one.
     """
 
     data: Overview
@@ -69,6 +71,7 @@ class View:
     zone: tzinfo
     span: tuple[str, int]
     writable: bool
+    recovery: "Recovery | None" = None
 
     @property
     def is_empty(self) -> bool:
@@ -114,14 +117,32 @@ def attention(view: View, width: int, most: int) -> list[Row]:
     alerts = view.alerts
     title: list[Part] = [heading("NEEDS ATTENTION")]
     if not alerts:
-        return [rule(title, width), *_quiet(view, width)]
+        return [rule(title, width), *_quiet(view, width), *_recovered(view, width)]
     title.append((f" {len(alerts)}", f"bold {alerts[0].role if alerts[0].role != 'paused' else 'retrying'}"))
     hidden = alerts[most:]
     names = ", ".join(alert.title for alert in hidden)
     text = fitted(f"+{len(hidden)} more: {names}", min(width // 2, 60)).rstrip()
     more: list[Part] = [(text, "muted"), ("  ", ""), *cap("!", "all")] if hidden else []
     rows: list[Row] = [rule(title, width, more)]
-    return [*rows, *(_alert(alert, width, view.writable, first=not index) for index, alert in enumerate(alerts[:most]))]
+    rows += [_alert(alert, width, view.writable, first=not index) for index, alert in enumerate(alerts[:most])]
+    return [*rows, *_recovered(view, width)]
+
+
+def _recovered(view: View, width: int) -> list[Row]:
+    """The end of the latest outage, with the fate of its tasks and the key that writes the report."""
+    outage = view.recovery
+    if outage is None:
+        return []
+    end = formatting.clock(outage.until, view.data.at, view.zone)
+    clear = all(alert.role not in ("dead", "lost") for alert in view.alerts)
+    longer = "more than " * outage.longer
+    fate = f"{outage.tasks} waited, {outage.died:,} died, {outage.done:,} done since."
+    text = f" was down {longer}{formatting.age(outage.length)}: {fate}"
+    title = f"All clear since {end}. " if clear else f"Works again since {end}: "
+    right = [(" ", ""), *cap("i", "incident" if width >= 100 else "")]
+    left: list[Part] = [("  ✓ ", "bold succeeded"), (title, "bold strong"), (line(outage.handler, 40), "text")]
+    room = width - width_of([*left, *right]) - 1
+    return [ends([*left, (collapsed(text, room), "muted")], right, width)]
 
 
 def _alert(alert: Attention, width: int, writable: bool, *, first: bool) -> Row:

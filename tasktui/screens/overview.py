@@ -22,6 +22,7 @@ from runner.queries.counting import Count, WaitingCounts
 from runner.queries.counts import MINUTE, QueueCounts
 from runner.queries.counts import waiting as read_backlog
 from runner.queries.overview import Diagnoses, Overview, day, deepened, diagnoses, read_overview, waits
+from runner.queries.recovery import Recovery, recovery
 from runner.queries.reports import MinuteFlow
 from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
@@ -105,6 +106,7 @@ class OverviewRest(NamedTuple):
     silences: tuple[Silence, ...]
     waits: Mapping[str, Mapping[datetime, float]]
     flows: tuple[MinuteFlow, ...]
+    recovery: Recovery | None
 
 
 async def _none() -> None:
@@ -121,7 +123,7 @@ class OverviewScreen(LiveScreen):
         "ready at that rate; ‖ 06:00 is the end of a pause. WAIT is the time from the due time of tasks to their "
         "start. / filters the queues: mail dead>0 oldest>5m paused -reports; o or a click on a head sorts them. Enter "
         "lists the tasks of a queue, P pauses or resumes it, M limits it, Q silences the first alert, s switches the "
-        "plots to a day."
+        "plots to a day, i writes the report of the latest outage."
     )
     OPENS = "tasks"
     AUTO_FOCUS = "#queues"
@@ -132,6 +134,7 @@ class OverviewScreen(LiveScreen):
         Binding("slash", "filter('edit')", "Filter", key_display="/", priority=True),
         Binding("o", "filter('order')", "Sort", show=False),
         Binding("s", "span", "Span"),
+        Binding("i", "incident", "Incident report", show=False),
         Binding("c", "app.capacity", "Capacity"),
     ]
 
@@ -149,6 +152,8 @@ class OverviewScreen(LiveScreen):
         self._slow_cache = TtlCache["Background"](TROUBLE_EVERY)
         self._silence_cache = TtlCache[tuple[Silence, ...]](SILENCE_EVERY)
         self._waits_cache = TtlCache[dict[str, dict[datetime, float]]](DAY_EVERY)
+        self._recovery_cache = TtlCache["Recovery | None"](DAY_EVERY)
+        self._recovery: Recovery | None = None
         self._day_cache = TtlCache[tuple[MinuteFlow, ...]](DAY_EVERY)
 
     def parts(self) -> Iterable[Widget]:
@@ -172,7 +177,7 @@ class OverviewScreen(LiveScreen):
         now, rest = await asyncio.gather(
             self.session.read(read_overview, last), self.session.read(self._read_rest, last)
         )
-        self._last, self._slow, self._silences = now, rest.slow, rest.silences
+        self._last, self._slow, self._silences, self._recovery = now, rest.slow, rest.silences, rest.recovery
         queues = now.queues if rest.backlog is None else deepened(now.queues, rest.backlog)
         return replace(now, queues=queues, diagnoses=rest.diagnoses, waits=rest.waits, flows=rest.flows)
 
@@ -188,8 +193,9 @@ class OverviewScreen(LiveScreen):
         plots = tx.gather(
             self._waits_cache.get(names, partial(waits, tx, names), self.session.distance),
             self._day_cache.get(None, partial(day, tx), self.session.distance) if self._span else _none(),
+            self._recovery_cache.get(None, partial(recovery, tx), self.session.distance),
         )
-        backlog, details, slow, silences, (measured, flows) = await tx.gather(
+        backlog, details, slow, silences, (measured, flows, outage) = await tx.gather(
             self._backlog_cache.get(None, partial(read_backlog, tx), self.session.distance) if is_capped else _none(),
             self._trouble_cache.get((behind, died, failing), ask, self.session.distance)
             if behind or died or failing
@@ -198,7 +204,7 @@ class OverviewScreen(LiveScreen):
             self._silence_cache.get(None, partial(read_silences, tx), self.session.distance),
             plots,
         )
-        return OverviewRest(backlog, details or Diagnoses(), slow, silences, measured, flows or ())
+        return OverviewRest(backlog, details or Diagnoses(), slow, silences, measured, flows or (), outage)
 
     def show(self, snapshot: Any) -> None:
         """Show the overview."""
@@ -214,7 +220,8 @@ class OverviewScreen(LiveScreen):
         problems = (*others, *attention(facts, self._silences))
         self._alerts = tuple(each for each in problems if each.alert)
         self.session.add_names({"alert": [each.alert for each in self._alerts if " " not in each.alert]})
-        view = View(data, self._slow, problems, self.session.zone, SPANS[self._span], self.session.writable)
+        span, writable = SPANS[self._span], self.session.writable
+        view = View(data, self._slow, problems, self.session.zone, span, writable, self._recovery)
         self._draw(view)
 
     def _draw(self, view: View) -> None:
@@ -293,6 +300,13 @@ class OverviewScreen(LiveScreen):
             if added and len(rows) + len(added) + 1 <= room:
                 rows += [BLANK, *added]
         return rows
+
+    def action_incident(self) -> None:
+        """Write the report of the latest outage that has ended."""
+        if (outage := self._recovery) is None:
+            self.report("No outage has ended in the last two hours; :incident 3:00 4:00 reports a period", bad=True)
+        else:
+            self.console.write_incident([outage.since.isoformat(), outage.until.isoformat()])
 
     def action_span(self) -> None:
         """Switch to the next time span of the plots."""
