@@ -292,7 +292,12 @@ class Console(KeyBuffer):
             for screen in self.screen_stack:
                 if isinstance(screen, LiveScreen):
                     screen.frame.clear_error()
-            run_command(self, command)
+            if command.name == "compare":
+                from tasktui.dialogs.compare import open_comparison
+
+                open_comparison(self, command.words)
+            else:
+                run_command(self, command)
         except RunnerError as error:
             self.ahead.refuse(str(error))
         self.call_later(self.ahead.release)

@@ -128,6 +128,7 @@ COMMANDS = {
             "views", "[show|save|delete NAME]", "list the saved filters; apply one, save the current one, or delete one"
         ),
         CommandSpec("db", "NAME", "bring another database to the front, of a console with several"),
+        CommandSpec("compare", "NAME [NAME]", "compare the queues of two databases, or of two times: :compare 03:12"),
         CommandSpec("theme", "NAME", "draw with dark, light, sixteen or none; auto chooses by the terminal"),
         CommandSpec("stop", "", "stop the running operation after its current chunk"),
         CommandSpec("write", "[TIME] [REASON]", "allow changes for a time: :write 10m mend the mail queue"),
@@ -201,7 +202,7 @@ def _complete_words(name: str, prefix: str, names: Mapping[str, Sequence[str]]) 
     match name:
         case "tasks":
             return complete_filter(prefix, names)
-        case "theme" | "db" | "silence":
+        case "theme" | "db" | "silence" | "compare":
             choices = {"theme": ("auto", *THEMES), "silence": names.get("alert", ())}
             return first_of(prefix, choices.get(name, names.get("db", ())))
         case "views":

@@ -1,0 +1,151 @@
+"""Comparison: the queues of two databases, or of one at two times, with the figures that differ."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from runner.db.transaction import Transaction
+from runner.model.task import Shown
+from runner.policy.limits import SharedLimits
+from runner.queries.counting import Count
+from runner.queries.counts import QueueCounts, counts
+from runner.queries.past.as_of import PastQueue, queues_as_of
+from runner.queries.registries import Pause
+from runner.queries.reports import Flow
+from runner.queries.runners import runners
+from runner.text import formatting
+from tasktui.session.session import Session
+
+LEAST, FACTOR = 10, 2.0
+"""The least difference of two figures that counts, and the factor between them."""
+
+
+class Side(NamedTuple):
+    """A database at one time.
+
+    Args:
+        name: its name, or the time.
+        queues: the figures of each queue.
+        facts: other facts, by name; empty if they are not recorded.
+    """
+
+    name: str
+    queues: "Mapping[str, QueueFigures]"
+    facts: Mapping[str, str]
+
+
+class QueueFigures(NamedTuple):
+    """The figures of a queue on one side."""
+
+    ready: Count
+    retrying: Count
+    running: Count
+    dead: Count
+    oldest: float | None
+    done: int
+    failed: int
+    settings: str
+
+
+class Place(NamedTuple):
+    """A side to read.
+
+    Args:
+        at: the past time; None for the present.
+    """
+
+    session: Session
+    name: str
+    at: datetime | None = None
+
+
+async def compare(one: Place, other: Place) -> tuple[Side, Side]:
+    """Read two sides at the same time."""
+    first, second = await asyncio.gather(_read(one), _read(other))
+    return first, second
+
+
+async def _read(place: Place) -> Side:
+    if place.at is None:
+        return await place.session.read(_present, place.name)
+    return await place.session.read(_past, place.name, place.at)
+
+
+async def _present(tx: Transaction, name: str) -> Side:
+    queues = {queue.queue: _figures(queue) for queue in await counts(tx)}
+    alive = [runner for runner in await runners(tx) if runner.alive]
+    slots = sum(runner.capacity for runner in alive)
+    versions = ", ".join(sorted({runner.version for runner in alive})) or "none"
+    return Side(name, queues, {"runners": str(len(alive)), "slots": f"{slots:,}", "versions": versions})
+
+
+async def _past(tx: Transaction, name: str, at: datetime) -> Side:
+    past = await queues_as_of(tx, at)
+    return Side(name, {queue.queue: _past_figures(queue, capped=past.capped) for queue in past.queues}, {})
+
+
+def _figures(queue: QueueCounts) -> QueueFigures:
+    return QueueFigures(
+        queue.ready,
+        queue.retrying,
+        queue.running,
+        queue.dead,
+        queue.oldest,
+        *_rates(queue.minute, queue.hour),
+        _settings(queue.paused, queue.limits),
+    )
+
+
+def _past_figures(queue: PastQueue, *, capped: bool) -> QueueFigures:
+    ready, retrying, running = (
+        Count(queue.states.get(shown, 0), capped) for shown in (Shown.READY, Shown.RETRYING, Shown.RUNNING)
+    )
+    rates = _rates(queue.minute, queue.hour)
+    return QueueFigures(
+        ready, retrying, running, queue.dead, queue.oldest, *rates, _settings(queue.pause, queue.limits)
+    )
+
+
+def _rates(minute: Flow, hour: Flow) -> tuple[int, int]:
+    return minute.finished, hour.failed
+
+
+def _settings(pause: Pause | None, limits: SharedLimits) -> str:
+    """The pause and the limits in words; empty without any."""
+    return ", ".join([*(["paused"] if pause else []), *([str(limits)] if any(limits) else [])])
+
+
+HEADS: Sequence[tuple[str, str]] = (
+    ("READY", "ready"),
+    ("RETRY", "retrying"),
+    ("RUN", "running"),
+    ("DEAD", "dead"),
+    ("OLDEST", "oldest"),
+    ("DONE/M", "done"),
+    ("FAIL/H", "failed"),
+)
+"""The heads of the compared figures, and their fields."""
+
+
+def text_of(figures: QueueFigures | None, field: str) -> str:
+    """A figure as text; empty for a queue that this side does not have."""
+    value = getattr(figures, field) if figures is not None else None
+    if value is None:
+        return ""
+    return formatting.age(value) if field == "oldest" else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def differs(one: QueueFigures | None, other: QueueFigures | None, field: str) -> bool:
+    """True if a figure is certainly far from the other one, or a queue is on one side only."""
+    if one is None or other is None:
+        return True
+    (low, is_bound), (high, _) = sorted(_number(getattr(each, field)) for each in (one, other))
+    return not is_bound and high - low >= LEAST and high >= FACTOR * low
+
+
+def _number(value: object) -> tuple[float, bool]:
+    """A figure, and whether it is only the least that it can be."""
+    if isinstance(value, Count):
+        return float(value.number), value.more
+    return (float(value) if isinstance(value, int | float) else 0.0), False
