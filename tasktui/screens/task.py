@@ -45,6 +45,9 @@ WIDE, SIDE = 180, 72
 NORMAL, LEAST_CHART = 98, 70
 """Cells of a page with panels side by side, and of the narrowest one with the attempts over time."""
 
+BIG, FRAME = 56, 6
+"""Rows of a wide screen on which nothing is folded if all has room, and of its heading and footer."""
+
 PREVIEW_EVERY = 2.0
 """Seconds to cache the task of the preview."""
 
@@ -116,7 +119,7 @@ class TaskScreen(LiveScreen):
 
     ABOUT = (
         "The task opened with enter or :task ID. Secrets are masked; v reveals them and records that in the audit. A "
-        "long payload and the frames of libraries are folded; f unfolds them."
+        "long payload and the frames of libraries are folded, unless a big screen has room for all; f unfolds them."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         *action_bindings(*TASK_TARGETS),
@@ -137,7 +140,8 @@ class TaskScreen(LiveScreen):
             )
         )
         self._detail: TaskDetail | None = None
-        self._reveal = self._unfold = False
+        self._reveal = self._is_unfolded = False
+        self._unfold: bool | None = None
 
     def parts(self) -> Iterable[Widget]:
         """Return one scrollable text."""
@@ -168,7 +172,7 @@ class TaskScreen(LiveScreen):
         if snapshot is None:
             return
         if self._detail is None or self._detail.task.id != snapshot.task.id:
-            self._reveal = self._unfold = False
+            self._reveal, self._unfold = False, None
             self.query_one("#scroll", VerticalScroll).scroll_home(animate=False)
         self._detail = snapshot
         self._draw()
@@ -198,8 +202,8 @@ class TaskScreen(LiveScreen):
             self.actions.run(self._record_reveal(self._detail.task.id))
 
     def action_fold(self) -> None:
-        """Fold or unfold a long payload."""
-        self._unfold = not self._unfold
+        """Fold or unfold a long payload and the frames of libraries."""
+        self._unfold = not self._is_unfolded
         self._draw()
 
     async def _record_reveal(self, id: int) -> None:
@@ -242,7 +246,13 @@ class TaskScreen(LiveScreen):
         if self._detail is not None:
             canvas = self.query_one("#detail", Canvas)
             width = max(36, self.size.width - 2)  # a margin and the scroll bar
-            canvas.draw(task_rows(self._detail, self.session.zone, width, reveal=self._reveal, unfold=self._unfold))
+            render = partial(task_rows, self._detail, self.session.zone, width, reveal=self._reveal)
+            rows, self._is_unfolded = render(unfold=bool(self._unfold)), bool(self._unfold)
+            if self._unfold is None and self.size.width >= WIDE and self.size.height >= BIG:
+                whole = render(unfold=True)
+                if len(whole) <= self.size.height - FRAME:
+                    rows, self._is_unfolded = whole, True
+            canvas.draw(rows)
 
 
 def task_rows(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool, unfold: bool) -> list[Row]:

@@ -420,3 +420,20 @@ async def test_the_help_cuts_no_line(database: Database, watch: Watch, size: tup
             await operator.until(lambda canvas=canvas: canvas.size.width)
             assert [row for row in canvas.rows if width_of(row) > canvas.size.width] == [], mode
             assert about in " ".join(" ".join(text_of(row).split()) for row in canvas.rows), mode
+
+
+@ON_ONE_DATABASE
+async def test_a_big_screen_unfolds_a_task_that_has_room(database: Database, watch: Watch) -> None:
+    numbers = ", ".join(str(number) for number in range(30))
+    id = await add_live(database, payload=f'{{"charges": [{numbers}]}}', attempt=1)
+    many = await add_live(database, payload=f'{{"charges": [{", ".join(["7"] * 200)}]}}', attempt=1)
+    async with watch("task", (200, 60), task_id=id) as operator:
+        await operator.until(lambda: "29" in operator.text)
+        await operator.press("f")
+        await operator.sees("30 items, f unfolds")
+        await operator.press("f")
+        await operator.until(lambda: "f unfolds" not in operator.text)
+        await operator.command(f"task {many}")
+        await operator.sees("200 items, f unfolds")
+    async with watch("task", WIDE, task_id=id) as operator:
+        await operator.sees("30 items, f unfolds")
