@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.client.database_client import Client
 from runner.db.semaphore import InterruptibleLock
-from runner.errors import WouldBlock
+from runner.errors import InvalidSettings, WouldBlock
 from runner.settings import Settings, load
 
 _lock = InterruptibleLock()
@@ -77,12 +77,19 @@ def connect(settings: Settings | None = None, **overrides: Any) -> None:
         DriverMissing: the driver of the database is not installed.
     """
     global _connected
+    _require_settings(settings)
     settings = settings or load(**overrides)
     client = _new(settings)
     client.load_now()
     old, _connected = replace(client), settings
     if old is not None:
         old.close()
+
+
+def _require_settings(settings: object) -> None:
+    if isinstance(settings, str):
+        why = 'a URL is a keyword argument: runner.connect(url="postgresql://host/database")'
+        raise InvalidSettings(where="connect", why=why)
 
 
 def connected_settings() -> Settings | None:

@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from runner import connect
+from runner.errors import InvalidSettings
 from tests.conftest import on_sqlite
 
 SETUP = """
@@ -71,3 +75,8 @@ def test_a_first_submit_without_connect_imports_packages_in_a_thread(migrated_ur
 @on_sqlite
 def test_a_first_submit_in_a_transaction_without_connect_imports_packages_in_a_thread(migrated_url: str) -> None:
     assert printed(IN_A_TRANSACTION, migrated_url) == "False"
+
+
+def test_a_url_that_is_no_keyword_argument_gets_the_line_to_write() -> None:
+    with pytest.raises(InvalidSettings, match=r"a URL is a keyword argument: runner\.connect\(url="):
+        connect("postgresql://user:secret@host/db")  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from runner.engine.executing.jobs import AttemptJob
 from runner.engine.external.call import ExternalCall
 from runner.engine.hosting.hooks import Middleware
 from runner.engine.hosting.resources import OpenResources
-from runner.engine.processes.messages import ProcessEnd, plain_outcome, remote_error
+from runner.engine.processes.messages import ProcessEnd, plain_outcome, read_message, remote_error
 from runner.engine.processes.remote import RemoteNotes, RemoteParentResults, Requests
 from runner.engine.slots import Running, Slots
 from runner.handlers.hooks import LIFE_CYCLE
@@ -163,8 +163,19 @@ def _stop(running: Running, terminated: bool) -> None:
         running.interrupt()
 
 
+REFUSAL = "fail"
+"""The kind of the only message of a call whose handler this worker cannot load."""
+
+
 def _not_started(why: str) -> bytes:
-    return pickle.dumps(("fail", why))
+    return pickle.dumps((REFUSAL, why))
+
+
+def is_refusal(data: bytes) -> bool:
+    """True for the end of a call whose handler its worker could not load."""
+    with contextlib.suppress(Exception):  # another message, which its attempt names
+        return bool(read_message(data)[0] == REFUSAL)
+    return False
 
 
 _site: CallSite | None = None

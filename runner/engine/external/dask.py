@@ -8,6 +8,7 @@ import contextlib
 import logging
 import secrets
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from typing import Any
 
 from distributed import Client, get_worker
 
-from runner.engine.external.call_site import call_site
+from runner.engine.external.call_site import call_site, is_refusal
 from runner.engine.external.executor import End, ExecutorLost, Receive, StartedCall, WorkerLost
 
 log = logging.getLogger("runner")
@@ -28,6 +29,9 @@ LOOK_EVERY = 1.0
 
 FETCHES = 4
 """Threads that fetch results. One that a lost worker has waits for up to LOOK_EVERY."""
+
+AVOID = 60.0
+"""Seconds for which a worker gets no call that another worker can take, after it could not load a handler."""
 
 DISCONNECTED = ("newly-created", "connecting", "closing", "closed")
 """The states of a client without its scheduler."""
@@ -49,6 +53,8 @@ class DaskExecutor:
         """Those, and calls whose messages still arrive."""
         self._threads: dict[str, int] = {}
         """The number of threads of each worker, by its address."""
+        self._refused: dict[str, float] = {}
+        """The monotonic time until which other workers are better, by the address of a worker that refused a call."""
         self._guard = threading.Lock()
         self._closing = threading.Event()
         self._sends: ThreadPoolExecutor | None = None
@@ -77,7 +83,7 @@ class DaskExecutor:
             raise ExecutorLost("it is closed")
         with self._guard:
             used = Counter(call.worker for call in self._calls.values())
-            worker = max(self._threads, key=lambda address: self._threads[address] - used[address], default=None)
+            worker = max(self._threads, key=lambda address: self._rank(address, used[address]), default=None)
             if worker is None:
                 raise ExecutorLost("it has no workers")
             call = self._calls[number] = self._open[number] = DaskCall(self, number, worker, receive, end)
@@ -86,6 +92,10 @@ class DaskExecutor:
         )
         future.add_done_callback(lambda done: self._take_result(number, done))
         return call
+
+    def _rank(self, address: str, used: int) -> tuple[bool, int]:
+        """The order of the workers: those that refuse calls end them fast, and so have the most free threads."""
+        return time.monotonic() >= self._refused.get(address, 0.0), self._threads[address] - used
 
     def send(self, number: int, worker: str, data: bytes) -> None:
         """Send a message to a call."""
@@ -150,6 +160,8 @@ class DaskExecutor:
             except Exception as error:
                 result = error
             if (call := self._pop(number)) is not None:
+                if isinstance(result, bytes) and is_refusal(result):
+                    self._refused[call.worker] = time.monotonic() + AVOID
                 call.end(result)
 
     def _pop(self, number: int) -> "DaskCall | None":
