@@ -13,6 +13,7 @@ import httpx
 import trustme
 
 from runner.engine.runner import Engine
+from runner.engine.serving.endpoints import ENDPOINTS
 from runner.engine.serving.http_server import ServeAddress
 from runner.engine.serving.service import Service
 from runner.settings import Settings
@@ -23,6 +24,8 @@ FOLDER = Path(__file__).parents[2]
 
 SECRET, OTHER = "correct-horse-battery", "another-horse-battery"
 TOKENS = (f"node={SECRET}@mail.send+sms.send", f"other={OTHER}@page.load")
+
+REPLIES = {endpoint.name: endpoint.reply for endpoint in ENDPOINTS}
 
 LOOPBACK = ServeAddress("127.0.0.1", 0)
 
@@ -42,6 +45,7 @@ class Client:
     async def post(self, path: str, **body: Any) -> Any:
         answer = await self._http.post(f"/v1/{path}", json={"executor": self.executor} | body)
         assert answer.status_code == 200, answer.text
+        REPLIES[path].model_validate_json(answer.content)
         return answer.json()
 
     async def raw(self, path: str, **arguments: Any) -> httpx.Response:

@@ -36,10 +36,13 @@ async def has_runner(harness: Harness) -> bool:
 
 
 async def test_an_executor_pulls_a_task_and_its_result_is_stored(harness: Harness) -> None:
-    id = await harness.submit("mail.send", {"to": "ada"}, priority=2)
+    payload: dict[str, Any] = {"to": 'ä "quoted" \\ \n', "n": [None, 1.5, {}]}
+    headers = '{"trace": "\\u00e4 \\"b\\""}'
+    id = await harness.submit("mail.send", payload, priority=2, key='k "é"\\', headers=headers)
     async with served(harness) as (_, client):
         (task,) = await client.pull()
-        assert (task["id"], task["handler"], task["payload"], task["attempt"]) == (id, "mail.send", {"to": "ada"}, 1)
+        assert (task["id"], task["handler"], task["payload"], task["attempt"]) == (id, "mail.send", payload, 1)
+        assert (task["key"], task["headers"]) == ('k "é"\\', {"trace": 'ä "b"'})
         settled = await client.settle(task, result={"sent": [1, 2]})
         assert (settled["status"], settled["move"]) == ("settled", "succeed")
         row = await harness.row(id)

@@ -71,11 +71,15 @@ class ExternalAttempts:
             release_slot: called when the engine has ended the call, which can be after the outcome.
         """
         attempt = ExternalAttempt(self, running, release_slot)
-        body = job = AttemptJob(
-            run_in_middleware(self._middleware, running, context, attempt.run, self.limits),
-            loop=asyncio.get_running_loop(),
-        )
-        job.owner = running.task
+        body: asyncio.Future[Outcome]
+        if running.around:
+            body = job = AttemptJob(
+                run_in_middleware(self._middleware, running, context, attempt.run, self.limits),
+                loop=asyncio.get_running_loop(),
+            )
+            job.owner = running.task
+        else:
+            body = attempt.start()
         if await attempt.ended(body):
             ended: Outcome = body.result()
             return ended
@@ -112,13 +116,13 @@ class ExternalAttempts:
         for attempt in list(self._attempts.get(name, ())):
             attempt.end(ExecutorLost(why))
 
-    def call(self, running: Running, limit: float | None) -> tuple[int, bytes]:
-        """Return the number of a call, and its bytes."""
-        notes, number = running.notes, self._next_number()
+    def call(self, running: Running, limit: float | None) -> ExternalCall:
+        """Return the call of an attempt."""
+        notes = running.notes
         state = None if notes is None or notes.state is None else json.dumps(notes.state)
         module, most = running.handler.function.__module__, self.limits.interruptions
-        call = ProcessCall(number, None, running.task, module, state, limit, most, None)
-        return number, ExternalCall.of(call, self._call_limits, REGISTRY.prepare).dumps()
+        call = ProcessCall(self._next_number(), None, running.task, module, state, limit, most, None)
+        return ExternalCall.of(call, self._call_limits, REGISTRY.prepare)
 
 
 class ExternalAttempt:
@@ -132,8 +136,12 @@ class ExternalAttempt:
         self.limit = attempts.limit_of(running)
         """Seconds allowed for the handler: its wait in the engine does not count."""
         self._call: StartedCall | None = None
-        self._has_begun: asyncio.Future[float] = self._loop.create_future()
-        """Receives the start of the handler in monotonic seconds."""
+        self._begun_at: float | None = None
+        """The start of the handler in monotonic seconds."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_late = False
+        self._woken: asyncio.Future[None] | None = None
+        """Receives the end of the handler, or its deadline."""
         self._occupies = True
         self._received = 0
         self._last: WorkerMessage = b""
@@ -141,38 +149,59 @@ class ExternalAttempt:
 
     async def run(self) -> Outcome:
         """Start the handler and wait for its end."""
+        return await self.start()
+
+    def start(self) -> "asyncio.Future[Outcome]":
+        """Start the handler; the future receives its outcome."""
         executor = self._attempts.begin(self)
         self._inbox.open()
         if executor is None:
             self.end(ExecutorLost("it is not connected"))
         else:
-            number, data = self._attempts.call(self._running, self.limit)
             try:
-                self._call = executor.start(number, data, self._receive_later, self._end_later)
+                call = self._attempts.call(self._running, self.limit)
+                ways = (self._receive, self.end) if executor.calls_on_loop else (self._receive_later, self._end_later)
+                self._call = executor.start(call, *ways)
             except Exception as error:
                 self.end(ExecutorLost(f"{type(error).__name__}: {error}"))
-        return await self._inbox.ending
+        return self._inbox.ending
 
     async def ended(self, body: "asyncio.Future[Outcome]") -> bool:
         """Wait for the end of the handler; False if its deadline passes, or the runner asks it to end, before.
 
         Nothing else can end it, so any other cancellation of its asyncio task is ignored.
         """
-        running, deadline = self._running, None
-        while not body.done():
-            if deadline is None and self.limit is not None and self._has_begun.done():
-                deadline = running.deadline = self._has_begun.result() + self.limit + GRACE
-            waits: list[asyncio.Future[Any]] = [body] if self._has_begun.done() else [body, self._has_begun]
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            try:
-                done, _ = await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            except asyncio.CancelledError:
-                if running.cancel_requested or running.interrupted:
-                    return False
-            else:
-                if not done:
-                    return False
-        return True
+        running = self._running
+        body.add_done_callback(self._wake)
+        try:
+            while not (body.done() or self._is_late):
+                self._woken = self._loop.create_future()
+                try:
+                    await self._woken
+                except asyncio.CancelledError:
+                    if running.cancel_requested or running.interrupted:
+                        return False
+            return body.done()
+        finally:
+            body.remove_done_callback(self._wake)
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _wake(self, _: object = None) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    def _begin(self) -> None:
+        """Note that the handler has started: its time limit begins."""
+        if self._begun_at is None:
+            self._begun_at = time.monotonic()
+            if self.limit is not None:
+                self._running.deadline = self._begun_at + self.limit + GRACE
+                self._timer = self._loop.call_later(self.limit + GRACE, self._expire)
+
+    def _expire(self) -> None:
+        self._is_late = True
+        self._wake()
 
     @property
     def crashed(self) -> bool:
@@ -214,8 +243,8 @@ class ExternalAttempt:
         else:
             error = end if isinstance(end, WorkerLost) else WorkerLost(f"{type(end).__name__}: {end}")
             self._inbox.receive("fail", [error])
-        if self._has_begun.done() and isinstance(self._running.slots, ExternalSlots):
-            self._running.slots.note_run(time.monotonic() - self._has_begun.result())
+        if self._begun_at is not None and isinstance(self._running.slots, ExternalSlots):
+            self._running.slots.note_run(time.monotonic() - self._begun_at)
         self._release_slot(self._running)
 
     def _receive(self, data: WorkerMessage) -> None:
@@ -224,8 +253,7 @@ class ExternalAttempt:
         except Exception as error:
             kind, values = "fail", [WorkerLost(f"it sent a message that is not readable: {error}")]
         if kind == "started":
-            if not self._has_begun.done():
-                self._has_begun.set_result(time.monotonic())
+            self._begin()
         elif kind == "fail" and isinstance(values[0], str):
             self._inbox.receive("fail", [ProcessNotStarted(values[0])])
         else:

@@ -16,6 +16,7 @@ from typing import Any
 
 from distributed import Client, get_worker
 
+from runner.engine.external.call import ExternalCall
 from runner.engine.external.call_site import call_site, is_refusal
 from runner.engine.external.executor import End, ExecutorLost, Receive, StartedCall, WorkerLost
 
@@ -43,6 +44,8 @@ class DaskExecutor:
     Args:
         address: the address of the scheduler, such as tcp://scheduler:8786, or a file that the scheduler wrote.
     """
+
+    calls_on_loop = False
 
     def __init__(self, address: str) -> None:
         self._address, self._topic = address, f"tasktui-{secrets.token_hex(8)}"
@@ -76,9 +79,9 @@ class DaskExecutor:
         self._look(client)
         threading.Thread(target=self._watch, args=(client, self._closing), name="runner-dask", daemon=True).start()
 
-    def start(self, number: int, data: bytes, receive: Receive, end: End) -> StartedCall:
+    def start(self, call: ExternalCall, receive: Receive, end: End) -> StartedCall:
         """Start a call on the worker with the most free threads."""
-        client = self._client
+        client, number = self._client, call.call.number
         if client is None:
             raise ExecutorLost("it is closed")
         with self._guard:
@@ -86,12 +89,12 @@ class DaskExecutor:
             worker = max(self._threads, key=lambda address: self._rank(address, used[address]), default=None)
             if worker is None:
                 raise ExecutorLost("it has no workers")
-            call = self._calls[number] = self._open[number] = DaskCall(self, number, worker, receive, end)
-        call.future = future = client.submit(
-            run_call, number, data, self._topic, key=f"tasktui-{number}", pure=False, workers=[worker]
+            started = self._calls[number] = self._open[number] = DaskCall(self, number, worker, receive, end)
+        started.future = future = client.submit(
+            run_call, number, call.dumps(), self._topic, key=f"tasktui-{number}", pure=False, workers=[worker]
         )
         future.add_done_callback(lambda done: self._take_result(number, done))
-        return call
+        return started
 
     def _rank(self, address: str, used: int) -> tuple[bool, int]:
         """The order of the workers: those that refuse calls end them fast, and so have the most free threads."""

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from runner.engine.external.call import ExternalCall
+
 WorkerMessage = bytes | tuple[Any, ...]
 """A message of a call, pickled by its worker; a tuple if this process made it."""
 
@@ -37,6 +39,9 @@ class StartedCall(Protocol):
 class ExternalExecutor(Protocol):
     """One engine. Its methods are called on the event loop of the runner, and return without a wait."""
 
+    calls_on_loop: bool
+    """True if it calls `receive` and `end` on that event loop, after the return of `start`."""
+
     def open(self, resize: Callable[[int], object], lost: Callable[[str], object]) -> None:
         """Connect, in a thread.
 
@@ -48,11 +53,10 @@ class ExternalExecutor(Protocol):
             Exception: the cluster is not available.
         """
 
-    def start(self, number: int, data: bytes, receive: Receive, end: End) -> StartedCall:
+    def start(self, call: ExternalCall, receive: Receive, end: End) -> StartedCall:
         """Start a call.
 
         Args:
-            number: its number, which no other call has.
             receive: receives its messages.
             end: receives its end.
         """

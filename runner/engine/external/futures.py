@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
 
+from runner.engine.external.call import ExternalCall
 from runner.engine.external.executor import End, ExecutorLost, Receive, StartedCall, WorkerLost
 from runner.engine.external.worker_messages import WorkerMessages, run_call
 from runner.errors import InvalidSettings
@@ -25,6 +26,8 @@ class FuturesExecutor:
     Raises:
         InvalidSettings: the function does not exist.
     """
+
+    calls_on_loop = False
 
     def __init__(self, spec: ExecutorSpec) -> None:
         module, _, name = spec.address.partition(":")
@@ -48,14 +51,15 @@ class FuturesExecutor:
         self._messages.listen()
         resize(getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
 
-    def start(self, number: int, data: bytes, receive: Receive, end: End) -> StartedCall:
+    def start(self, call: ExternalCall, receive: Receive, end: End) -> StartedCall:
         """Start a call."""
+        number = call.call.number
         if self._executor is None:
             raise ExecutorLost("it is closed")
         self._messages.expect(number, receive)
         self._ends[number] = end
         try:
-            future = self._executor.submit(run_call, number, data, self._messages.address, self._messages.key)
+            future = self._executor.submit(run_call, number, call.dumps(), self._messages.address, self._messages.key)
         except BrokenExecutor as error:
             self._break(error)
             raise

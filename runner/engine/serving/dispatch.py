@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
 from math import inf
+from typing import Any
 
 from runner.engine.processes.messages import ProcessEnd
 from runner.engine.serving.ending import end_call
@@ -18,16 +19,12 @@ from runner.engine.serving.protocol import (
     AttemptKey,
     CheckpointRequest,
     Ending,
-    EndingReply,
     LeaseReply,
     LeaseRequest,
     LogRequest,
     NoteReply,
     ProgressRequest,
-    PulledTask,
-    PullReply,
     PullRequest,
-    SettleReply,
     SettleRequest,
     StopRequest,
 )
@@ -94,7 +91,7 @@ class Dispatch:
             database.held[handler] -= 1
             self._resize(session.handlers | {handler})
 
-    async def pull(self, token: ServeToken, request: PullRequest) -> PullReply:
+    async def pull(self, token: ServeToken, request: PullRequest) -> list[PulledCall]:
         """Return tasks for an executor, or wait for the first one. A later pull ends the wait of an earlier one."""
         session, handlers = self._session(token, request.executor), frozenset(request.handlers)
         changed = session.handlers | handlers
@@ -103,8 +100,8 @@ class Dispatch:
         for earlier in [each for each, puller in self._pulls.items() if puller is session]:
             _set(earlier)
         self._resize(changed)
-        end, tasks = time.monotonic() + request.wait, self._take(session)
-        while not tasks and self._may_wait(session, request) and (left := end - time.monotonic()) > 0:
+        end, calls = time.monotonic() + request.wait, self._take(session)
+        while not calls and self._may_wait(session, request) and (left := end - time.monotonic()) > 0:
             wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._pulls[wake] = session
             try:
@@ -118,31 +115,34 @@ class Dispatch:
             finally:
                 self._pulls.pop(wake, None)
             session.seen_at = time.monotonic()
-            tasks = self._take(session) if session.last_pull is request else []
-        return PullReply.model_construct(
-            tasks=tasks, lease=self.lease, heartbeat=self.lease / 5, draining=self.is_draining
-        )
+            calls = self._take(session) if session.last_pull is request else []
+        return calls
+
+    def pull_reply(self, calls: Iterable[PulledCall]) -> str:
+        """Return a PullReply as JSON."""
+        duties = {"lease": self.lease, "heartbeat": self.lease / 5, "draining": self.is_draining}
+        return f'{json.dumps(duties)[:-1]}, "tasks": [{", ".join(call.text for call in calls)}]}}'
 
     def _may_wait(self, session: HttpSession, request: PullRequest) -> bool:
         return request.free > 0 and session.last_pull is request and not self.is_draining
 
-    def take_back(self, token: ServeToken, request: PullRequest, reply: PullReply) -> None:
+    def take_back(self, token: ServeToken, request: PullRequest, calls: Iterable[PulledCall]) -> None:
         """Return the tasks of a reply that its executor has not received; their attempts do not count."""
         session = self._session(token, request.executor)
-        for task in reply.tasks:
-            if (call := session.held.get(task.claim)) is not None:
+        for call in calls:
+            if session.held.get(call.key) is call:
                 self.forget(call)
                 call.finish(Release("its executor closed the connection before it received the task"))
         self._lose_pull(session)
 
-    async def settle(self, token: ServeToken, request: SettleRequest) -> SettleReply:
-        """Write the ends of attempts, and return the answer to each."""
+    async def settle(self, token: ServeToken, request: SettleRequest) -> str:
+        """Write the ends of attempts, and return a SettleReply as JSON, with the answer to each."""
         session = self._session(token, request.executor)
         replies = [self._end(session, ending) for ending in request.endings]
         if writes := [reply for reply in replies if isinstance(reply, asyncio.Future)]:
             await asyncio.wait(writes, timeout=WRITE_LIMIT)
         pairs = zip(request.endings, replies, strict=True)
-        return SettleReply.model_construct(endings=[_reply(ending, reply) for ending, reply in pairs])
+        return json.dumps({"endings": [_reply(ending, reply) for ending, reply in pairs]})
 
     def heartbeat(self, token: ServeToken, request: LeaseRequest) -> LeaseReply:
         """Renew the leases of the tasks that an executor runs."""
@@ -249,12 +249,12 @@ class Dispatch:
     def _is_pulling(self, session: HttpSession) -> bool:
         return session in self._pulls.values()
 
-    def _take(self, session: HttpSession) -> list[PulledTask]:
+    def _take(self, session: HttpSession) -> list[PulledCall]:
         """Give waiting calls to an executor: of the databases in turns, and of each the most urgent ones."""
-        tasks: list[PulledTask] = []
+        calls: list[PulledCall] = []
         databases, free, lease_end = list(self.databases.values()), session.free, time.monotonic() + self.lease
         turn = random.randrange(len(databases)) if databases else 0  # noqa: S311 - spreads tasks, guards nothing
-        while databases and len(tasks) < free:
+        while databases and len(calls) < free:
             turn %= len(databases)
             if (call := databases[turn].take(session.handlers)) is None:
                 del databases[turn]
@@ -262,13 +262,14 @@ class Dispatch:
             session.held[call.key], self._holders[call.key] = call, session
             databases[turn].held[call.task.handler] += 1
             databases[turn].served = self._serves = self._serves + 1
-            tasks.append(call.begin(lease_end))
+            call.begin(lease_end)
+            calls.append(call)
             turn += 1
-        if tasks:
-            self.slots.change(session, free - len(tasks))
+        if calls:
+            self.slots.change(session, free - len(calls))
             self._resize(session.handlers)
         self._wake_all(session.handlers)
-        return tasks
+        return calls
 
     def _lose_pull(self, session: HttpSession) -> None:
         """Note that an executor has closed the connection of a pull: it has no free slots, unless it pulls again."""
@@ -327,7 +328,8 @@ def _set(wake: "asyncio.Future[None]") -> None:
         wake.set_result(None)
 
 
-def _reply(ending: Ending, reply: "asyncio.Future[str] | str") -> EndingReply:
+def _reply(ending: Ending, reply: "asyncio.Future[str] | str") -> dict[str, Any]:
+    """Return an EndingReply."""
     status, move, why = "refused", "", LOST
     if isinstance(reply, str):
         why = reply
@@ -336,4 +338,4 @@ def _reply(ending: Ending, reply: "asyncio.Future[str] | str") -> EndingReply:
     elif move := reply.result():
         status, why = "settled", ""
     shard, id, fence = ending.claim
-    return EndingReply.model_construct(shard=shard, id=id, fence=fence, status=status, move=move, why=why)
+    return {"shard": shard, "id": id, "fence": fence, "status": status, "move": move, "why": why}

@@ -185,18 +185,18 @@ class HttpServer:
             await asyncio.wait([pulling, gone], return_when=asyncio.FIRST_COMPLETED)
             if not pulling.done():
                 raise Refused(499, "the executor has closed the connection")
-            reply = pulling.result()
-            if reply.tasks and (await asyncio.wait([gone], timeout=0))[0]:  # a turn of the event loop sees a lost peer
-                self._dispatch.take_back(token, message, reply)
+            calls = pulling.result()
+            if calls and (await asyncio.wait([gone], timeout=0))[0]:  # a turn of the event loop sees a lost peer
+                self._dispatch.take_back(token, message, calls)
                 raise Refused(499, "the executor has closed the connection")
-            return _answer(reply)
+            return _json(self._dispatch.pull_reply(calls))
         finally:
             gone.cancel()
             pulling.cancel()
 
     async def _settle(self, request: Request) -> Response:
         token = self._authorize(request)
-        return _answer(await self._dispatch.settle(token, await _read(request, SettleRequest)))
+        return _json(await self._dispatch.settle(token, await _read(request, SettleRequest)))
 
     async def _heartbeat(self, request: Request) -> Response:
         token = self._authorize(request)
@@ -283,7 +283,11 @@ async def _body(request: Request) -> bytes:
 
 
 def _answer(message: BaseModel, status: int = 200) -> Response:
-    return Response(message.model_dump_json(), status, media_type="application/json")
+    return _json(message.model_dump_json(), status)
+
+
+def _json(text: str, status: int = 200) -> Response:
+    return Response(text, status, media_type="application/json")
 
 
 async def _refuse(_: Request, error: Exception) -> Response:

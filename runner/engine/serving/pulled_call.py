@@ -7,16 +7,16 @@ import pickle
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from runner.engine.external.call import ExternalCall
 from runner.engine.external.executor import End, Receive, WorkerLost
-from runner.engine.processes.messages import ProcessEnd, RemoteError
-from runner.engine.serving.protocol import PulledTask
+from runner.engine.processes.messages import ProcessCall, ProcessEnd, RemoteError
 from runner.model.headers import read_headers
 from runner.model.outcome import Cancelled, Outcome, Release
-from runner.model.task import Claimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+quote = json.encoder.encode_basestring_ascii
+"""Returns a text as JSON."""
 
 Key = tuple[str, int, int]
 """Shard, task id and fence."""
@@ -41,13 +41,12 @@ class PulledCall:
         self,
         shard: str,
         forget: "Callable[[PulledCall], object]",
-        data: bytes,
+        call: ProcessCall,
         receive: Receive,
         end: End,
         received_at: float,
     ) -> None:
         self.shard = shard
-        call = ExternalCall.loads(data).call
         self.number, self.task, self.timeout = call.number, call.task, call.timeout
         self.received_at = received_at
         self._state, self._forget, self._receive, self._end = call.state, forget, receive, end
@@ -64,11 +63,25 @@ class PulledCall:
         """Its position among the waiting calls: by priority, then by the order of their starts."""
         return -self.task.priority, self.number
 
-    def begin(self, lease_end: float) -> PulledTask:
+    def begin(self, lease_end: float) -> None:
         """Give it to an executor."""
         self.is_pulled, self.lease_end = True, lease_end
         self.message("started")
-        return _pulled(self.shard, self.task, self._state, self.timeout)
+
+    @property
+    def text(self) -> str:
+        """Its PulledTask as JSON; payload and checkpoint are JSON already."""
+        task, timeout = self.task, "null" if self.timeout is None else self.timeout
+        key = "null" if task.key is None else quote(task.key)
+        headers = "{}" if task.headers is None else json.dumps(dict(read_headers(task.headers)))
+        checkpoint = "null" if self._state is None else self._state
+        texts = (
+            f'"shard": {quote(self.shard)}, "handler": {quote(task.handler)}, "queue": {quote(task.queue)}',
+            f'"key": {key}, "id": {task.id}, "fence": {task.fence}, "priority": {task.priority}',
+            f'"attempt": {task.attempt}, "max_attempts": {task.max_attempts}, "timeout": {timeout}',
+            f'"headers": {headers}, "payload": {task.payload or "{}"}, "checkpoint": {checkpoint}',
+        )
+        return f"{{{', '.join(texts)}}}"
 
     def message(self, *message: Any) -> None:
         """Send the engine a message of the handler."""
@@ -113,21 +126,3 @@ class PulledCall:
         """Take it from its executor, whose settle is refused from now on."""
         self._forget(self)
         self.lose("its executor did not end it in time")
-
-
-def _pulled(shard: str, task: Claimed, state: str | None, timeout: float | None) -> PulledTask:
-    return PulledTask.model_construct(
-        shard=shard,
-        id=task.id,
-        fence=task.fence,
-        handler=task.handler,
-        queue=task.queue,
-        payload=json.loads(task.payload or "{}"),
-        key=task.key,
-        priority=task.priority,
-        attempt=task.attempt,
-        max_attempts=task.max_attempts,
-        timeout=timeout,
-        headers={} if task.headers is None else dict(read_headers(task.headers)),
-        checkpoint=None if state is None else json.loads(state),
-    )

@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
 from runner.engine.events import AttemptsEnded, Events
+from runner.engine.external.call import ExternalCall
 from runner.engine.external.executor import End, Receive
 from runner.engine.serving.free_slots import FreeSlots
 from runner.engine.serving.pulled_call import Key, PulledCall
@@ -31,8 +32,13 @@ class PulledExecutor:
         room: returns the number of tasks to claim now; True if they are short.
     """
 
+    calls_on_loop = True
+
     def __init__(
-        self, begin: Callable[[bytes, Receive, End], PulledCall], room: Callable[[bool], int], held: Callable[[], int]
+        self,
+        begin: Callable[[ExternalCall, Receive, End], PulledCall],
+        room: Callable[[bool], int],
+        held: Callable[[], int],
     ) -> None:
         self._begin, self._room, self._held = begin, room, held
         self._resize: Callable[[int], object] = lambda _: None
@@ -44,9 +50,9 @@ class PulledExecutor:
         self._resize = resize
         resize(self._size)
 
-    def start(self, number: int, data: bytes, receive: Receive, end: End) -> PulledCall:  # noqa: ARG002 - in the data
+    def start(self, call: ExternalCall, receive: Receive, end: End) -> PulledCall:
         """Queue a call for the executors."""
-        return self._begin(data, receive, end)
+        return self._begin(call, receive, end)
 
     def close(self) -> None:
         """Change no slots any more."""
@@ -125,11 +131,11 @@ class ServedDatabase:
 
         return PulledExecutor(self._begin, room, lambda: self.held[handler])
 
-    def _begin(self, data: bytes, receive: Receive, end: End) -> PulledCall:
-        call = PulledCall(self.shard, self._forget, data, receive, end, time.monotonic())
-        heapq.heappush(self.waiting[call.task.handler], (call.rank, call))
-        self._on_waiting(call)
-        return call
+    def _begin(self, call: ExternalCall, receive: Receive, end: End) -> PulledCall:
+        pulled = PulledCall(self.shard, self._forget, call.call, receive, end, time.monotonic())
+        heapq.heappush(self.waiting[pulled.task.handler], (pulled.rank, pulled))
+        self._on_waiting(pulled)
+        return pulled
 
     def take(self, handlers: Iterable[str]) -> PulledCall | None:
         """Remove and return the most urgent call of some handlers; None without one."""
