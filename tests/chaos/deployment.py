@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import sqlalchemy as sa
 
@@ -44,15 +44,18 @@ class Deployment:
         settings: settings of the runners that differ from QUICK.
     """
 
+    make_fleet: ClassVar[type[Fleet]] = Fleet
+
     def __init__(self, url: str, home: Path, url_of_processes: str | None = None, **settings: str) -> None:
         self.url = url
-        self.fleet = Fleet(url_of_processes or url, home, **QUICK | settings)
+        self.fleet = self.make_fleet(url_of_processes or url, home, **QUICK | settings)
         self._loop = asyncio.Runner()
         self._database = Database.open(url)
         """For the checks that a storm repeats: a new connection for each would cost more than its statement."""
         self.do(_create_orders)
 
     def __enter__(self) -> Self:
+        self.fleet.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:

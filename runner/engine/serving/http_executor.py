@@ -34,6 +34,9 @@ log = logging.getLogger("runner")
 PULL_WAIT = 20.0
 """Seconds for which a pull waits for a task."""
 
+SILENCE = 10.0
+"""Seconds without a reply to a pull, beyond its wait, after which the connection is lost."""
+
 BATCH = 500
 """Maximum number of outcomes in one request."""
 
@@ -132,7 +135,8 @@ class HttpExecutor:
                 continue
             wait = min(PULL_WAIT, 1.0) if until_idle else PULL_WAIT
             try:
-                reply = self._client.post("pull", self._body(handlers=sorted(self._handlers), free=free, wait=wait))
+                body = self._body(handlers=sorted(self._handlers), free=free, wait=wait)
+                reply = self._client.post("pull", body, wait + SILENCE)
             except OSError as error:
                 if not self._stop.is_set():
                     log.warning("%s; trying again in %.1f s", one_line(str(error)), pause)
@@ -305,7 +309,8 @@ class HttpExecutor:
             if not running:
                 continue
             try:
-                reply = self._client.post("heartbeat", self._body(tasks=[_key(claim) for claim in running]))
+                body = self._body(tasks=[_key(claim) for claim in running])
+                reply = self._client.post("heartbeat", body, max(1.0, self._lease / 3))  # a lease outlasts a lost one
             except (OSError, ServerRefused) as error:
                 log.warning("no heartbeat: %s", one_line(str(error)))
                 continue

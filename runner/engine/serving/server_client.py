@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from runner.errors import InvalidInput, RunnerError
 from runner.text.sanitize import one_line
 
-TIMEOUT = 60.0
-"""Seconds without an answer of the server."""
+TIMEOUT = 40.0
+"""Seconds without an answer of the server; a settle waits up to 30 seconds for its database."""
 
 STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
 """The errors of a connection that its other end has closed."""
@@ -61,8 +61,11 @@ class ServerClient:
         """The path of each request without a reply yet; empty if it was interrupted."""
         self._is_closed = False
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
+    def post(self, path: str, body: dict[str, Any], timeout: float = TIMEOUT) -> Any:
         """Send a request and return the reply.
+
+        Args:
+            timeout: seconds without an answer of the server.
 
         Raises:
             ServerUnreachable: the server does not answer, or is overloaded.
@@ -71,9 +74,9 @@ class ServerClient:
         data = json.dumps(body).encode()
         try:
             try:
-                status, text = self._send(path, data, again=True)
+                status, text = self._send(path, data, timeout, again=True)
             except StaleConnection:
-                status, text = self._send(path, data, again=False)
+                status, text = self._send(path, data, timeout, again=False)
         except ssl.SSLCertVerificationError as error:
             raise ServerUnreachable(f"{self.url}: {error.verify_message}; {TRUST}") from None
         except (OSError, http.client.HTTPException) as error:
@@ -100,11 +103,14 @@ class ServerClient:
         for connection in idle:
             connection.close()
 
-    def _send(self, path: str, data: bytes, *, again: bool) -> tuple[int, bytes]:
+    def _send(self, path: str, data: bytes, timeout: float, *, again: bool) -> tuple[int, bytes]:
         """Send a request, over a connection that is open already if `again` allows it."""
         with self._changing:
             connection = self._idle.pop() if again and self._idle else self._connect()
             self._busy[connection] = path
+        connection.timeout = timeout
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout)
         is_open, is_usable = connection.sock is not None, False
         try:
             headers = {"authorization": f"Bearer {self._token}", "content-type": "application/json"}
@@ -127,8 +133,8 @@ class ServerClient:
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._tls is None:
-            return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT)
-        return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT, context=self._tls)
+            return http.client.HTTPConnection(self._host, self._port)
+        return http.client.HTTPSConnection(self._host, self._port, context=self._tls)
 
 
 def is_loopback(host: str) -> bool:
