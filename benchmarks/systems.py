@@ -36,6 +36,7 @@ SYSTEMS = {
     for system in (
         System("ours", "this project", "postgresql", "ours.py"),
         System("ours-sqlite", "this project, SQLite", "sqlite", "ours.py"),
+        System("served", "this project, HTTP executors", "postgresql", "served.py", note="batches of 100"),
         System("graphile", "Graphile Worker", "postgresql", "graphile.js", note="local queue of 500"),
         System(
             "pgqueuer",
