@@ -15,6 +15,7 @@ import ray
 from ray.exceptions import RayError, TaskCancelledError
 from ray.util import client
 
+from runner.engine.external.call import ExternalCall
 from runner.engine.external.call_site import call_site
 from runner.engine.external.executor import End, ExecutorLost, Receive, StartedCall, WorkerLost
 from runner.text.sanitize import one_line
@@ -92,6 +93,8 @@ class RayExecutor:
         address: host and port of the client server of the head node, or `auto` for port 10001 of this machine.
     """
 
+    calls_on_loop = False
+
     def __init__(self, address: str) -> None:
         self._address = f"ray://{AUTO if address == 'auto' else address.removeprefix('ray://')}"
         self._cluster: Any = None
@@ -115,14 +118,15 @@ class RayExecutor:
         for work in (lambda: self._watch(cluster, resize), lambda: self._take(cluster, self._mailbox)):
             threading.Thread(target=work, name="runner-ray", daemon=True).start()
 
-    def start(self, number: int, data: bytes, receive: Receive, end: End) -> StartedCall:
+    def start(self, call: ExternalCall, receive: Receive, end: End) -> StartedCall:
         """Start a call."""
         if self._cluster is None:
             raise ExecutorLost("it is closed")
-        call = self._calls[number] = RayCall(self, number, receive, end)
-        call.result = self._function.remote(self._mailbox, number, data)
-        call.result.future().add_done_callback(lambda done: self._end(number, done))
-        return call
+        number = call.call.number
+        started = self._calls[number] = RayCall(self, number, receive, end)
+        started.result = self._function.remote(self._mailbox, number, call.dumps())
+        started.result.future().add_done_callback(lambda done: self._end(number, done))
+        return started
 
     def send(self, number: int, data: bytes) -> None:
         """Send a message to a call."""
