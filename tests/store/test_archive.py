@@ -1,8 +1,10 @@
 """Archives: finished tasks in files, complete or absent, and deleted only from there on."""
 
 import multiprocessing
+import resource
 import signal
-from contextlib import aclosing
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -225,3 +227,30 @@ async def test_duckdb_reads_the_files(database: Database, folder: Path) -> None:
     assert duckdb.sql(query).fetchall() == [("h", 3, 2, "ana\u2028")]
     errors = f"SELECT error.error_type, count(*) FROM (SELECT unnest(attempts) AS error FROM {files}) GROUP BY 1"
     assert duckdb.sql(errors).fetchall() == [("ValueError", 3)]
+
+
+@contextmanager
+def small_files(size: int) -> Iterator[None]:
+    """Let the system refuse files of this process beyond a size in bytes, as it does on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_a_disk_that_takes_no_more_keeps_the_tasks_and_no_part_of_a_file(
+    database: Database, folder: Path
+) -> None:
+    await add_dead(database, 1)
+    assert await prune(database, folder) == 1
+    await add_dead(database, 2, 3, days=9)
+    before = sorted(path.name for path in folder.rglob("*.gz*"))
+    refused = r"File too large \(errno 27\); tasks that are not in the archive are still in the database"
+    with small_files(64), pytest.raises(ArchiveFailed, match=refused):
+        await prune(database, folder)
+    assert [bool(await history_row(database, id)) for id in (2, 3)] == [True, True]
+    assert sorted(path.name for path in folder.rglob("*.gz*")) == before
+    assert await prune(database, folder) == 2
+    assert {record["id"] for records in Archive(folder, OURS).newest_first() for record in records} == {1, 2, 3}
