@@ -181,6 +181,7 @@ def test_these_tests_cover_every_operation_of_the_store() -> None:
         "requeue_with",
         "cancel",
         "cancel_submit",
+        "take",
     }
     scripts = {"reveal", "undo_script", "command_script"}
     assert verbs - steps | scripts == {name.split()[0] for name in OPERATIONS}
