@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, cast
 
 from rich.segment import Segments
 from rich.text import Text
@@ -35,7 +35,7 @@ from tasktui.render import theme
 from tasktui.render.theme import THEMES, Ascii, suitable
 from tasktui.screens import MODES as SCREENS
 from tasktui.screens import preload
-from tasktui.session.databases import Databases, mode_name
+from tasktui.session.databases import LIST, TASK, Databases, mode_name
 from tasktui.session.session import Session
 from tasktui.shell.actions import Actions
 from tasktui.shell.heading import Heading
@@ -47,6 +47,9 @@ from tasktui.terminal.typed_ahead import KeyBuffer
 if TYPE_CHECKING:
     from tasktui.dialogs.attention import AttentionChoice
     from tasktui.terminal.recording import Recorder
+
+TargetScreen: TypeAlias = Literal["runners", "audit", "failures", "schedules"]
+"""The screens that open at a target."""
 
 PRELOAD_DELAY = 0.2
 """Seconds between the first data and loading further modules, so that the first screen is drawn before."""
@@ -164,8 +167,9 @@ class Console(KeyBuffer):
             views.delete(theme_file(self.session), self.session.name)
 
     async def action_go(self, mode: str) -> None:
-        """Switch to a screen. The following keys wait for it."""
-        await super().switch_mode(self.databases.mode(mode, by_key=True))
+        """Switch to a screen, or with `back` from a task to the one that opened it. The following keys wait for it."""
+        screen = (self.databases.opener(TASK) or LIST) if mode == "back" else mode
+        await super().switch_mode(self.databases.mode(screen, by_key=True))
 
     @on(Heading.Chosen)
     async def _open_screen(self, event: Heading.Chosen) -> None:
@@ -323,6 +327,8 @@ class Console(KeyBuffer):
             sort: the order; None keeps the present one.
         """
         tasks = self.databases.opened.tasks
+        changes = self.databases.shown == LIST and filter_text not in (None, tasks.filter_text)
+        tasks.before = (tasks.filter_text, tasks.sort) if changes else None
         tasks.filter_text = tasks.filter_text if filter_text is None else filter_text
         tasks.sort = sort or tasks.sort
         self.switch_mode("tasks")
@@ -337,8 +343,8 @@ class Console(KeyBuffer):
         task.id, task.ids = id, task.ids if ids is None else ids
         self.switch_mode("task")
 
-    def open_at(self, mode: Literal["runners", "audit"], target: str) -> None:
-        """Open the runners or the audit with the cursor on a runner or on the latest operation on a target."""
+    def open_at(self, mode: "TargetScreen", target: str) -> None:
+        """Open a screen with the cursor on a runner, a schedule, the failures of a handler, or an operation."""
         getattr(self.databases.opened, mode).target = target
         self.switch_mode(mode)
 
@@ -378,6 +384,9 @@ def _open_alert(console: Console, choice: "AttentionChoice | None") -> None:
         return
     from tasktui.screens.selection import open_why  # not needed for the first data
 
+    if choice.action:
+        cast("LiveScreen", console.screen).actions.start_for(choice.action, choice.targets)
+        return
     kind, subject = choice.alert.rule.subject, choice.alert.subject
     named = kind in ("queue", "handler") and subject
     tasks = Filter((Term(kind, Operator.EQ, subject),)) if named else Filter()
@@ -388,4 +397,4 @@ def _open_alert(console: Console, choice: "AttentionChoice | None") -> None:
     if mode == "tasks":
         console.open_tasks(str(tasks))
     else:
-        console.switch_mode(mode)
+        console.open_at(cast("TargetScreen", mode), subject)

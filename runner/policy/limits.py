@@ -158,7 +158,7 @@ class Limit:
         author = f"Set by {one_line(usage.by or 'an unknown operator')} {usage.since} ago{reason}"
         return Explanation(WithinLimits.name, f"{text} {author}", advice, ("audit", usage.words))
 
-    def remedy(self, usage: LimitUsage) -> RemedyStep:
+    def remedy(self, usage: LimitUsage) -> RemedyStep | None:
         """Remove the limit."""
         command = f"runner limit {usage.kind} {quote(one_line(usage.name))} {self.option} none"
         return RemedyStep(WithinLimits.name, f"{usage.words} had no limit on {self.name}", command)
@@ -269,10 +269,14 @@ class BreakerLimit(Limit):
     def explain(self, usage: LimitUsage, text: str) -> Explanation:
         """Name the command that closes it."""
         by = usage.breaker.by if usage.breaker else None
-        return Explanation(self.name, text, self.remedy(usage).command, ("audit", usage.words) if by else None)
+        step = self.remedy(usage)
+        advice = step.command if step else "repair the service; the next probe that succeeds closes the breaker"
+        return Explanation(self.name, text, advice, ("audit", usage.words) if by else None)
 
-    def remedy(self, usage: LimitUsage) -> RemedyStep:
-        """Close it."""
+    def remedy(self, usage: LimitUsage) -> RemedyStep | None:
+        """Close it, if an operator opened it and no probe has failed since; otherwise its tasks would fail."""
+        if usage.breaker is None or usage.breaker.by is None or usage.breaker.round > 1:
+            return None
         command = f"runner limit handler {quote(one_line(usage.name))} --breaker close"
         return RemedyStep(self.name, f"the breaker of {usage.words} were closed", command)
 
@@ -315,12 +319,16 @@ class WithinLimits(ClaimCondition):
         """Name each limit that is full, the tasks that use it, and its author."""
         for usage, limit in () if facts.later else self._full(facts):
             tenant = f", tenant {one_line(facts.task.tenant or '')}" if limit.of_tenants else ""
-            common = CommonCause(f"{usage.words}: {limit.words(usage.limits)}{tenant}", limit.remedy(usage).command)
+            step = limit.remedy(usage)
+            command = step.command if step else ""
+            common = CommonCause(f"{usage.words}: {limit.words(usage.limits)}{tenant}", command)
             yield limit.explain(usage, limit.full(usage, facts.task.tenant))._replace(common=common)
 
-    def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:
-        """Remove each limit that is full."""
-        return [limit.remedy(usage) for usage, limit in self._full(facts)]
+    def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep] | None:
+        """Remove each limit that is full; None if one of them is better kept."""
+        steps = [limit.remedy(usage) for usage, limit in self._full(facts)]
+        kept = [step for step in steps if step is not None]
+        return kept if len(kept) == len(steps) else None
 
     @staticmethod
     def _full(facts: ClaimFacts) -> Iterator[tuple[LimitUsage, Limit]]:

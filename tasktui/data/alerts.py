@@ -1,6 +1,8 @@
 """Attention: the alerts of a database as lines of the overview, with pauses and hidden queues after them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from runner.errors import RunnerError
@@ -11,6 +13,7 @@ from runner.queries.alerts.shown import MAX_ERROR, MAX_TEXT, shown
 from runner.queries.alerts.thresholds import Thresholds
 from runner.queries.overview import Overview, read_overview
 from runner.queries.registries import Pause
+from runner.queries.reports import Flow
 from runner.text import formatting
 from tasktui.render.render import line
 from tasktui.session.session import Alarm, Session
@@ -42,6 +45,8 @@ class Attention(NamedTuple):
         """Title and text."""
         return f"{self.title}: {self.text}" if self.text else self.title
 
+
+NO_FLOWS: Mapping[tuple[str, str], Flow] = MappingProxyType({})
 
 SIGNS = {"dead": "✗", "retrying": "!", "lost": "◌", "paused": "‖"}
 """The sign of an alert by its role."""
@@ -77,17 +82,28 @@ KEYS = {AlertRule.TASKS_BLOCKED: "; R retries, U unblocks"}
 """Keys of that view that end the problem."""
 
 
-def attention(facts: AlertFacts, silences: Iterable[Silence] = ()) -> Iterator[Attention]:
-    """List the problems, causes first, then the silenced ones and the pauses."""
+def attention(
+    facts: AlertFacts, silences: Iterable[Silence] = (), flows: Mapping[tuple[str, str], Flow] = NO_FLOWS
+) -> Iterator[Attention]:
+    """List the problems, causes first, then the silenced ones and the pauses. A cause has its effects at its end.
+
+    Args:
+        flows: results of the last ten minutes by queue and handler, which tell effects from causes.
+    """
     overview, listed = facts.overview, list(silences)
+    heard: list[Alert] = []
     silenced = []
     for alert in alerts(facts):
         silence = next((each for each in listed if each.covers(alert.name)), None)
         if silence is None:
-            yield as_attention(alert)
+            heard.append(alert)
         else:
             until = formatting.clock(silence.until, overview.at, facts.zone)
             silenced.append(as_attention(alert)._replace(role="paused", text=f"silenced until {until}; {alert.text}"))
+    for cause in folded(heard, replace(facts, flows=flows)):
+        shown_cause = as_attention(cause.alert)
+        effects = ", ".join(effect.title for effect in cause.effects)
+        yield shown_cause._replace(text=f"{shown_cause.text}; so {effects}") if effects else shown_cause
     yield from silenced
     for queue in overview.queues:
         if queue.paused:
@@ -142,6 +158,8 @@ def folded(found: Sequence[Alert], facts: AlertFacts) -> list[AlertCause]:
 
 def _follows(effect: Alert, cause: Alert, facts: AlertFacts) -> bool:
     """True for two alerts of one subject, and for a queue most of whose failures are those of a handler."""
+    if cause.rule is effect.rule:
+        return False
     kinds = (cause.rule.subject, effect.rule.subject)
     if kinds[0] == kinds[1]:
         return bool(cause.subject) and cause.subject == effect.subject

@@ -18,6 +18,7 @@ from runner.queries.failures import (
 )
 from runner.queries.reports import (
     Flow,
+    flows_by_work_key,
     results_by_runner,
     times_by_minute,
     usual_times,
@@ -59,6 +60,7 @@ class Background:
         changes: the latest operations.
         schedules: the next schedules.
         stuck: the blocked tasks that wait for a dead or cancelled task; None without any.
+        flows: results of the last ten minutes by queue and handler.
     """
 
     at: datetime
@@ -71,6 +73,7 @@ class Background:
     changes: tuple[ChangeGroup, ...] = ()
     schedules: tuple[ScheduleRow, ...] = ()
     stuck: StuckTasks | None = None
+    flows: Mapping[tuple[str, str], Flow] = field(default_factory=dict)
 
     def percentile(self, q: float, since: datetime, until: datetime) -> float | None:
         """A percentile of the run times in seconds; None if no attempt ended in the period."""
@@ -116,13 +119,19 @@ async def read_background(tx: Transaction, *, wide: bool) -> Background:
 
 
 async def _narrow(tx: Transaction) -> Background:
-    (at, histograms, results), stuck = await tx.gather(_times(tx), stuck_tasks(tx))
-    return Background(at, histograms, results, stuck=stuck)
+    (at, (histograms, results, flows)), stuck = await tx.gather(_times(tx), stuck_tasks(tx))
+    return Background(at, histograms, results, stuck=stuck, flows=flows)
 
 
-async def _times(tx: Transaction) -> tuple[datetime, dict[datetime, Times], dict[int, dict[str, Flow]]]:
+async def _times(
+    tx: Transaction,
+) -> tuple[datetime, tuple[dict[datetime, Times], dict[int, dict[str, Flow]], dict[tuple[str, str], Flow]]]:
     at = await clock(tx)
-    return at, *await tx.gather(times_by_minute(tx, at - HOUR), results_by_runner(tx, at - RECENT))
+    return at, await tx.gather(
+        times_by_minute(tx, at - HOUR),
+        results_by_runner(tx, at - RECENT),
+        flows_by_work_key(tx, at - RECENT, at + HOUR),
+    )
 
 
 async def _none() -> None:

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
@@ -11,6 +12,8 @@ from runner.model.alert import Alert
 from runner.queries.alerts.reading import read_facts
 from runner.queries.alerts.rules import alerts
 from runner.queries.alerts.thresholds import Thresholds
+from tasktui.actions.action import Action, ActionTarget, Targets
+from tasktui.actions.actions import ACTIONS
 from tasktui.data.alerts import SIGNS, AlertCause, as_attention, folded
 from tasktui.dialogs.answer import AnswerScreen
 from tasktui.render.render import content
@@ -22,10 +25,39 @@ READ_EVERY = 10.0
 
 
 class AttentionChoice(NamedTuple):
-    """The alert that the operator chose, and whether to explain its tasks or to go to its screen."""
+    """The alert that the operator chose.
+
+    Args:
+        explain: explain its tasks, and do not go to its screen.
+        action: the action to ask about; empty for none.
+    """
 
     alert: Alert
-    explain: bool
+    explain: bool = False
+    action: str = ""
+
+    @property
+    def targets(self) -> Targets:
+        """The subject of the alert, for actions."""
+        return targets_of(self.alert)
+
+
+def targets_of(alert: Alert) -> Targets:
+    """The subject of an alert, and the alert itself, for actions."""
+    kind, subject = alert.rule.subject, alert.subject or None
+    return Targets(
+        alert=lambda: alert.name,
+        queue=lambda: subject if kind == "queue" else None,
+        handler=lambda: subject if kind == "handler" else None,
+    )
+
+
+def actions_of(alert: Alert) -> list[Action]:
+    """The actions on the subject of an alert, and on the alert itself."""
+    targets = {ActionTarget.ALERT}
+    if alert.subject and alert.rule.subject in ("queue", "handler"):
+        targets.add(ActionTarget(alert.rule.subject))
+    return [action for action in ACTIONS.values() if action.target in targets and action.name != "submit"]
 
 
 class AttentionScreen(AnswerScreen[AttentionChoice | None]):
@@ -56,7 +88,10 @@ class AttentionScreen(AnswerScreen[AttentionChoice | None]):
 
     def hint(self) -> str:
         """Return the keys to show below the alerts."""
-        return "enter goes there, w explains, escape closes" if self._answer else "escape closes"
+        if not self._answer:
+            return "escape closes"
+        keys = ", ".join(f"{action.key} {action.label.lower()}" for action in actions_of(self._selected))
+        return f"enter goes there, w explains, {keys}"
 
     def answer_lines(self, answer: Any, width: int) -> Iterable[Content]:
         """Render the causes with their effects."""
@@ -65,6 +100,19 @@ class AttentionScreen(AnswerScreen[AttentionChoice | None]):
     @property
     def _position(self) -> int:
         return max(0, min(self._index, len(self._answer or ()) - 1))
+
+    @property
+    def _selected(self) -> Alert:
+        alert: Alert = self._answer[self._position].alert
+        return alert
+
+    def on_key(self, event: events.Key) -> None:
+        """Close with the action of a key on the selected cause."""
+        if self._answer:
+            action = next((each for each in actions_of(self._selected) if each.key == event.key), None)
+            if action is not None:
+                event.stop()
+                self.dismiss(AttentionChoice(self._selected, action=action.name))
 
     def action_move(self, by: int) -> None:
         """Select another cause."""
@@ -75,7 +123,7 @@ class AttentionScreen(AnswerScreen[AttentionChoice | None]):
     def action_choose(self, explain: bool) -> None:
         """Close with the selected cause."""
         if self._answer:
-            self.dismiss(AttentionChoice(self._answer[self._position].alert, explain))
+            self.dismiss(AttentionChoice(self._selected, explain))
 
 
 def cause_lines(causes: Sequence[AlertCause], width: int, selected: int) -> Iterable[Content]:

@@ -1,21 +1,23 @@
 """WhyScreen and WhyManyScreen: dialogs that explain why a task, or many tasks, are not running."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
+from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
 from runner.filter.fields import Operator
-from runner.filter.parse import Filter, Term
+from runner.filter.parse import Filter, Term, parse_filter
 from runner.model.task import State
 from runner.queries.counting import Count
 from runner.queries.why.many import CauseGroup, WhyMany, why_many
 from runner.queries.why.remedies import RelatedView, sentence
 from runner.queries.why.why import UNRECORDED, Why, why
 from runner.text import formatting
-from tasktui.actions.actions import shortcut
+from tasktui.actions.action import Targets
+from tasktui.actions.remedy_key import RemedyKey, remedy_keys
 from tasktui.data.task_pages import count_matches
 from tasktui.dialogs.answer import AnswerScreen
 from tasktui.render.plot import gauge
@@ -24,8 +26,8 @@ from tasktui.render.rows import pill
 from tasktui.session.session import Session
 
 
-class WhyScreen(AnswerScreen[RelatedView | None]):
-    """The causes, most decisive first. It returns the cause that the operator opens."""
+class WhyScreen(AnswerScreen[RelatedView | RemedyKey | None]):
+    """The causes, most decisive first. It returns the cause that the operator opens, or the remedy of a key."""
 
     FAILING = "Cannot determine why"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -52,7 +54,19 @@ class WhyScreen(AnswerScreen[RelatedView | None]):
     def hint(self) -> str:
         """Return the keys to show below the causes."""
         more = ", up/down select a cause" if len(self._views) > 1 else ""
-        return f"enter opens ▸{more}, escape closes" if self._views else "escape closes"
+        acts = "a letter acts, " if self.keys() else ""
+        return f"{acts}enter opens ▸{more}, escape closes" if self._views else f"{acts}escape closes"
+
+    def on_key(self, event: events.Key) -> None:
+        """Close with the remedy of a key."""
+        key = next((each for each in self.keys() if each.key == event.key), None)
+        if key is not None:
+            event.stop()
+            self.dismiss(key)
+
+    def keys(self) -> Sequence[RemedyKey]:
+        """Return the remedies that have keys."""
+        return task_keys(self._answer) if self._answer is not None else ()
 
     def action_move(self, by: int) -> None:
         """Select another cause."""
@@ -87,21 +101,32 @@ class WhyManyScreen(WhyScreen):
         self._topic = "Why are these tasks not running?"
         self._filter = task_filter
         self._dead = Count()
+        self._dead_filter = Filter((*task_filter.terms, Term("state", Operator.EQ, str(State.DEAD))))
 
     async def read(self) -> object:
         """Read the causes, and count the dead tasks, which wait for nothing."""
-        dead = Filter((*self._filter.terms, Term("state", Operator.EQ, str(State.DEAD))))
-        self._dead = await self.session.read(count_matches, dead)
+        self._dead = await self.session.read(count_matches, self._dead_filter)
         return await self.session.read(why_many, self._filter, self.session.zone)
 
     def answer_lines(self, answer: Any, width: int) -> Iterable[Content]:
         """Render the causes."""
-        yield from many_lines(answer, width, self._view)
+        yield from many_lines(answer, width, self._view, self._parse)
         if self._dead.number:
             are = "is" if self._dead == Count(1) else "are"
             yield content("")
             text = f"{self._dead.of('task')} {are} dead and will not run again"
-            yield content((text, "bold strong"), ("; R runs dead tasks again", "muted"))
+            yield content((text, "bold strong"), ("; ", "muted"), ("R", "bold accent"), (" retries them", "muted"))
+
+    def keys(self) -> Sequence[RemedyKey]:
+        """Return the remedies that have keys; one on dead tasks comes first."""
+        if self._answer is None:
+            return ()
+        dead = RemedyKey("retry", "retry dead tasks", Targets(task_filter=lambda: self._dead_filter))
+        groups = [key for group in self._answer.causes for key in remedy_keys(group.command, parse=self._parse)]
+        return (*[dead] * bool(self._dead.number), *groups)
+
+    def _parse(self, text: str) -> Filter:
+        return parse_filter(text, self.session.now(), self.session.zone)
 
 
 BAR = 12
@@ -111,11 +136,17 @@ MOST_CAUSES = 12
 """Maximum number of causes in the dialog."""
 
 
-def many_lines(answer: WhyMany, width: int, selected: RelatedView | None = None) -> Iterator[Content]:
+def many_lines(
+    answer: WhyMany,
+    width: int,
+    selected: RelatedView | None = None,
+    parse: Callable[[str], Filter] | None = None,
+) -> Iterator[Content]:
     """Render the causes of many tasks.
 
     Args:
         width: cells of a line.
+        parse: reads the filter of a remedy.
     """
     yield content((line(answer.filter, width) if answer.filter else "all tasks", "muted"))
     yield content("")
@@ -130,22 +161,38 @@ def many_lines(answer: WhyMany, width: int, selected: RelatedView | None = None)
         wrapped = textwrap.wrap(line(group.phrase), max(20, width - len(indent)))
         text = f"\n{indent}".join(wrapped)
         yield content((head, "bold strong"), *share, (f"  {text}", "bold strong" if number == 1 else "text"))
-        yield content((f"{indent}→ {line(_advice(group))}", "muted"), (_freed(group), "strong"))
+        yield content((indent, ""), *_remedy(_advice(group), remedy_keys(group.command, parse=parse)), _freed(group))
     if len(answer.causes) > MOST_CAUSES:
         yield content((f"and {len(answer.causes) - MOST_CAUSES} more causes", "faint"))
     if (best := answer.frees_most) is not None:
         yield content("")
         yield content(("What helps most", "bold strong"))
-        shown_key = shortcut(best.command, 0)
-        yield content((f" → {line(best.command)}", "muted"), (_freed(best), "strong"), (shown_key, "bold accent"))
+        yield content(" ", *_remedy(best.command, remedy_keys(best.command, parse=parse)), _freed(best))
 
 
 def _advice(group: CauseGroup) -> str:
     return group.command or f"runner why {group.example}"
 
 
-def _freed(group: CauseGroup) -> str:
-    return f"  frees {group.freed:,}" if group.freed else ""
+def _freed(group: CauseGroup) -> tuple[str, str]:
+    return f"  frees {group.freed:,}" if group.freed else "", "strong"
+
+
+def _remedy(advice: str, keys: Sequence[RemedyKey]) -> list[tuple[str, str]]:
+    """A remedy as the keys that open its dialog, or as a command or a sentence if it has none."""
+    if not keys:
+        return [(f"→ {line(advice)}", "muted")]
+    parts: list[tuple[str, str]] = [("→ ", "muted")]
+    for number, each in enumerate(keys):
+        then = ", then " if number else ""
+        parts += [(then, "muted"), (each.key, "bold accent"), (f" {line(each.words)}", "text")]
+    return parts
+
+
+def task_keys(answer: Why) -> Sequence[RemedyKey]:
+    """The keys of the remedies of a task: those that let it start, then the advice of each cause."""
+    advice = [*(remedy.commands for remedy in answer.remedies), *(cause.advice for cause in answer.causes)]
+    return [key for each in advice for key in remedy_keys(each, answer.task)]
 
 
 def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> Iterator[Content]:
@@ -172,15 +219,13 @@ def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> I
         recorded = cause.kind != UNRECORDED
         yield content(sign if recorded else ("? ", "muted"), *_lines(wrapped, number * recorded))
         if cause.advice not in commands:
-            shown_key = shortcut(cause.advice, task.id)
-            yield content((f"  {' ' * len(first)}→ {line(cause.advice)}", "muted"), (shown_key, "bold accent"))
+            yield content(f"  {' ' * len(first)}", *_remedy(cause.advice, remedy_keys(cause.advice, task)))
     if answer.remedies:
         yield content("")
         yield content(("What helps", "bold strong"))
         yield content("\n".join(textwrap.wrap(line(sentence(answer.remedies)), width, subsequent_indent=" ")))
     for remedy in answer.remedies:
-        shown_key = shortcut(remedy.commands, task.id)
-        yield content((f" → {line(remedy.commands)}", "muted"), (shown_key, "bold accent"))
+        yield content(" ", *_remedy(remedy.commands, remedy_keys(remedy.commands, task)))
 
 
 def _lines(wrapped: Sequence[str], number: int) -> list[tuple[str, str]]:

@@ -185,6 +185,10 @@ class FailuresScreen(LiveScreen):
         table.columns = (COLUMNS[0]._replace(title=title), *COLUMNS[1:])
         render = partial(group_line, data=snapshot, total=count)
         table.show(keys, lambda key: render(groups[key]))
+        target, self.opened.target = self.opened.target, ""
+        of_handler = next((key for key in keys if groups[key].handler == target), None)
+        if of_handler is not None:
+            table.move_to(of_handler)
         self._show_example()
 
     def command_words(self) -> Sequence[object]:

@@ -27,7 +27,7 @@ from runner.queries.reports import MinuteFlow
 from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
-from tasktui.data.alerts import Attention, attention, unavailable_databases
+from tasktui.data.alerts import NO_FLOWS, Attention, attention, unavailable_databases
 from tasktui.data.queue_order import ORDERS, sorted_queues
 from tasktui.data.task_list import is_new
 from tasktui.panels import overview as panels
@@ -217,7 +217,8 @@ class OverviewScreen(LiveScreen):
         if self._slow is not None:
             facts = replace(facts, results=self._slow.results, blocked=self._slow.stuck)
         others = unavailable_databases(self.console.databases.behind)
-        problems = (*others, *attention(facts, self._silences))
+        flows = self._slow.flows if self._slow is not None else NO_FLOWS
+        problems = (*others, *attention(facts, self._silences, flows))
         self._alerts = tuple(each for each in problems if each.alert)
         self.session.add_names({"alert": [each.alert for each in self._alerts if " " not in each.alert]})
         span, writable = SPANS[self._span], self.session.writable

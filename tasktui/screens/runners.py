@@ -13,6 +13,7 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 
 from runner.db.transaction import Transaction
+from runner.queries.alerts.runners import name_of
 from runner.queries.reports import Flow
 from runner.queries.runners import RunnerRow
 from runner.queries.runners import runners as read_runners
@@ -147,9 +148,10 @@ class RunnersScreen(LiveScreen):
         titles = {key: RenderedRow((Cell("", "", tuple(row)),)) for key, row in heads.items() if row is not None}
         render = partial(runner_line, data=data, colours=colours, columns=table.columns, width=width)
         table.show(keys, lambda id: titles.get(id) or render(runners[id]), titles=titles)
-        if self.opened.target.isdecimal() and int(self.opened.target) in runners:
-            table.move_to(int(self.opened.target))
-        self.opened.target = ""
+        target, self.opened.target = self.opened.target, ""
+        named = next((id for id, runner in runners.items() if target in (str(id), name_of(runner))), None)
+        if named is not None:
+            table.move_to(named)
         hosts = host_rows(data.runners, width, MOST_HOSTS if height >= HIGH and not heads else 0)
         self.query_one("#about", Canvas).draw(
             [totals_row(data, width), *hosts, *([BLANK] if height >= HIGH or not heads else [])]

@@ -89,6 +89,9 @@ class SchedulesScreen(LiveScreen):
         sizes = widths(columns, (table.scrollable_content_region.width or width) - GUTTER - MARGIN)
         rows = {row.id: row for row in board.rows}
         table.show(tuple(rows), lambda id: schedule_line(rows[id], board, length, sizes[-1], zone))
+        target, self.opened.target = self.opened.target, ""
+        if target in rows:
+            table.move_to(target)
         self.query_one("#title", Canvas).draw([rule([heading("SCHEDULES")], width, panels.count_figure(board))])
         above = (4 if width >= panels.NORMAL else 3) + self.frame.databases_height
         room = height - above - 2

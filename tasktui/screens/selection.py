@@ -28,6 +28,7 @@ from tasktui.widgets.input import CompletionInput
 from tasktui.widgets.table import Table
 
 if TYPE_CHECKING:
+    from tasktui.actions.remedy_key import RemedyKey
     from tasktui.shell.live import LiveScreen
 
 
@@ -254,9 +255,11 @@ def open_why(screen: "LiveScreen", tasks: int | Filter | None) -> None:
         screen.post_message(Notice(text, bad=True))
         return
 
-    def open_cause(view: RelatedView | None) -> None:
-        if view is not None:
-            _open_cause(screen, view)
+    def open_cause(choice: "RelatedView | RemedyKey | None") -> None:
+        if isinstance(choice, RelatedView):
+            _open_cause(screen, choice)
+        elif choice is not None:
+            screen.actions.start_for(choice.action, choice.targets)
 
     from tasktui.dialogs.why import WhyManyScreen, WhyScreen
 

@@ -128,7 +128,7 @@ class TaskScreen(LiveScreen):
         Binding("f", "fold", "Unfold"),
         Binding("n", "neighbour(1)", "Next task of the list", show=False),
         Binding("p", "neighbour(-1)", "Previous task of the list", show=False),
-        Binding("escape", "app.go('tasks')", "Back to the list", show=False),
+        Binding("escape", "app.go('back')", "Back", show=False),
     ]
 
     def __init__(self) -> None:

@@ -34,6 +34,7 @@ from tasktui.render.render import line
 from tasktui.render.rows import BLANK, Part, Row, fit, rule
 from tasktui.screens.selection import FilterBar, Selection, toggled, why_marked
 from tasktui.screens.task import PreviewPane, texts_of_task
+from tasktui.session.databases import LIST
 from tasktui.shell.actions import TASK_TARGETS, action_bindings
 from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
@@ -160,8 +161,11 @@ class TasksScreen(LiveScreen):
         self.feed.hurry()
 
     async def action_list(self) -> None:
-        """Go back to the list, discard an unsubmitted filter, and stop a search; then, to the screen that opened it."""
-        opener = self.console.databases.opener
+        """Go back to the list, discard an unsubmitted filter, and stop a search; then, to where the list was opened."""
+        if self.focused is self.table and not self.pages.searching and self.opened.go_back():
+            self.on_screen_resume()
+            return
+        opener = self.console.databases.opener(LIST)
         if opener and self.focused is self.table and not self.pages.searching:
             await self.run_action(f"app.go('{opener}')")
         self.pages.stop_search()

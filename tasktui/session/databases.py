@@ -10,6 +10,9 @@ from tasktui.session.session import Alarm, Job, Session
 FIRST, LIST, TASK = "overview", "tasks", "task"
 """The first screen, the task list, and the screen of a task of the list."""
 
+OPENED = {LIST: (LIST, TASK), TASK: (TASK,)}
+"""The screens to which escape goes back, each with those that do not count as its opener."""
+
 ALARMS_EVERY = 10.0
 """Seconds between reads of the databases behind the one in front."""
 
@@ -38,7 +41,7 @@ class Databases:
         self._opened = tuple(Opened() for _ in self.sessions)
         self._place = 0
         self._last: dict[int, str] = {}
-        self._openers: dict[int, str] = {}
+        self._openers: dict[tuple[int, str], str] = {}
 
     @property
     def front(self) -> Session:
@@ -55,9 +58,13 @@ class Databases:
         return next(opened for each, opened in zip(self.sessions, self._opened, strict=True) if each is session)
 
     @property
-    def opener(self) -> str:
-        """The screen from which the task list of the database in front was opened; empty after its key."""
-        return self._openers.get(self._place, "")
+    def shown(self) -> str:
+        """The screen that the database in front shows."""
+        return self._last.get(self._place, FIRST)
+
+    def opener(self, screen: str) -> str:
+        """The screen from which the task list, or a task, of the database in front was opened; empty after its key."""
+        return self._openers.get((self._place, screen), "")
 
     @property
     def jobs(self) -> list[Job]:
@@ -70,9 +77,9 @@ class Databases:
         Args:
             by_key: its key or a tab opens it, so that the task list has no opener.
         """
-        shown = self._last.get(self._place, FIRST)
-        if screen == LIST and shown not in (LIST, TASK):
-            self._openers[self._place] = "" if by_key else shown
+        shown = self.shown
+        if screen in OPENED and shown not in OPENED[screen]:
+            self._openers[self._place, screen] = "" if by_key else shown
         self._last[self._place] = screen
         return mode_name(screen, self._place, past=self.front.at is not None)
 

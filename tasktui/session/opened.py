@@ -15,10 +15,19 @@ class OpenedList:
 
     Args:
         sort: order of the list.
+        before: the filter and the order to which escape goes back; None if another screen opened the list.
     """
 
     filter_text: str = QUIET_TEXT
     sort: Sort = NEWEST
+    before: tuple[str, Sort] | None = None
+
+    def go_back(self) -> bool:
+        """Restore the filter and the order before; False if there are none."""
+        if self.before is None:
+            return False
+        (self.filter_text, self.sort), self.before = self.before, None
+        return True
 
 
 @dataclass(slots=True)
@@ -36,10 +45,11 @@ class OpenedTask:
 
 @dataclass(slots=True)
 class OpenedTarget:
-    """The arguments of the runners and of the audit.
+    """The arguments of the runners, of the schedules, of the failures and of the audit.
 
     Args:
-        target: initial cursor: a runner id, or the target of an operation; empty once the screen has moved there.
+        target: initial cursor: a runner as id or host:pid, a schedule, a handler, or the target of an operation; empty
+            once the screen has moved there.
         has_new_change: True after a change on another screen than the audit, until the audit has looked for it.
     """
 
@@ -55,3 +65,5 @@ class Opened:
     task: OpenedTask = field(default_factory=OpenedTask)
     runners: OpenedTarget = field(default_factory=OpenedTarget)
     audit: OpenedTarget = field(default_factory=OpenedTarget)
+    failures: OpenedTarget = field(default_factory=OpenedTarget)
+    schedules: OpenedTarget = field(default_factory=OpenedTarget)

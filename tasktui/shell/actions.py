@@ -80,14 +80,23 @@ class Actions:
         self._screen = screen
         self.targets = targets
 
-    def start(self, name: str) -> None:
-        """Ask for confirmation of an action, then apply it."""
+    def start_for(self, name: str, targets: Targets) -> None:
+        """Ask for confirmation of an action on other targets than the selection of the screen."""
+        if self._may_write():
+            self.start(name, targets)
+
+    def start(self, name: str, targets: Targets | None = None) -> None:
+        """Ask for confirmation of an action, then apply it.
+
+        Args:
+            targets: its targets; None for the selection of the screen.
+        """
         from tasktui.actions.dialogs import DIALOGS
 
-        action = ACTIONS[name]
-        dialog = DIALOGS[name](action, self._screen.session, self.targets)
+        action, targets = ACTIONS[name], targets or self.targets
+        dialog = DIALOGS[name](action, self._screen.session, targets)
         if dialog is None:
-            marked = len(self.targets.tasks())
+            marked = len(targets.tasks())
             hint = f"{marked:,} are marked, \\ clears the marks" if marked > 1 else "select one"
             dialog = Notice(f"{action.label} applies to one {action.target.word}: {hint}", bad=True)
         if isinstance(dialog, Coroutine):

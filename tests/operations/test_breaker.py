@@ -8,15 +8,18 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.errors import InvalidInput
+from runner.filter.parse import Filter
 from runner.operations.breaker import breaker_of, close_by_hand, open_by_hand
 from runner.operations.results import Actor
 from runner.operations.sql_export import breaker_script
 from runner.operations.undo.undo import undo
 from runner.policy.breaker import Breaker
 from runner.queries.audit import audit
+from runner.queries.why.many import why_many
 from runner.queries.why.why import why
 from runner.store.breaker import Report, review
 from runner.store.heartbeat import Identity, register
+from tests.store.table import change as change_rows
 from tests.store.table import put
 
 ANA = Actor("ana", "desk-1", "the gateway is down")
@@ -99,4 +102,23 @@ class TestByHand:
         texts = " ".join(cause.text for cause in answer.causes)
         assert "The breaker of handler sms opened " in texts
         assert "ConnectionError: refused. The next probe starts in " in texts
-        assert any("runner limit handler sms --breaker close" in remedy.commands for remedy in answer.remedies)
+
+    async def test_why_closes_a_breaker_of_an_operator_but_none_that_failures_have_opened(
+        self, database: Database
+    ) -> None:
+        async def advised(task: int) -> str:
+            answer = await database.read(why, task, UTC)
+            many = await database.read(why_many, Filter(), UTC)
+            commands = [remedy.commands for remedy in answer.remedies] + [group.command for group in many.causes]
+            return " ".join([*commands, *(cause.advice for cause in answer.causes)])
+
+        await database.write(review, Report("sms", opens="ConnectionError: refused"))
+        task = await put(database, "sms")
+        assert "--breaker close" not in await advised(task)
+        assert "the next probe that succeeds closes the breaker" in await advised(task)
+        await database.write(close_by_hand, "sms", ANA)
+        await database.write(open_by_hand, "sms", ANA)
+        assert "runner limit handler sms --breaker close" in await advised(task)
+        handler = database.tables.handler
+        await change_rows(database, sa.update(handler).values(breaker_round=2))  # a probe has failed
+        assert "--breaker close" not in await advised(task)

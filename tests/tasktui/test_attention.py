@@ -1,15 +1,23 @@
 """The list of all alerts: causes with their effects, on any screen."""
 
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
+import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.model.alert import Alert, AlertRule, Severity
+from runner.policy.breaker import OpenBreaker
 from runner.queries.alerts.facts import AlertFacts
-from runner.queries.reports import Flow
-from tasktui.data.alerts import folded
-from tests.store.rows import add_live, ahead
+from runner.queries.alerts.rules import alerts
+from runner.queries.breakers import BreakerRow
+from runner.queries.reports import Flow, MinuteFlow
+from tasktui.data.alerts import as_attention, attention, folded
+from tasktui.widgets.table import Table
+from tests.store.rows import add_attempt, add_live, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
-from tests.tasktui.test_overview import overview_of
+from tests.tasktui.test_overview import AT, overview_of, queue, runner
 
 
 def alert(rule: AlertRule, subject: str = "") -> Alert:
@@ -41,3 +49,52 @@ async def test_one_key_lists_all_alerts_on_any_screen(
         await operator.press(key)
         await operator.sees(shown)
         assert operator.console.current_mode == ("runners" if key == "enter" else "reports")
+
+
+def test_the_overview_and_the_list_word_an_alert_alike_and_fold_its_effects() -> None:
+    """One breaker is one line, although its queue fails too."""
+    opened = BreakerRow("charge", None, OpenBreaker(1, 16.0, 30.0, since="2m", why="502 Bad Gateway"), AT)
+    minutes = [MinuteFlow(AT - timedelta(minutes=1), Flow(submitted=40, retried=40))]
+    overview = overview_of(
+        queue("payments"), breakers=(opened,), pulses={"payments": minutes}, runners=(runner(handlers=("charge",)),)
+    )
+    facts = AlertFacts(overview)
+    flows = {("payments", "charge"): Flow(retried=40)}
+    assert len(list(alerts(facts))) == 2
+    (line,) = attention(facts, flows=flows)
+    (cause,) = folded(list(alerts(facts)), replace(facts, flows=flows))
+    assert line.sentence == f"{as_attention(cause.alert).sentence}; so payments is failing"
+    assert len(list(attention(facts))) == 2  # Without the results of handlers, the cause of a queue is unknown.
+
+
+@ON_ONE_DATABASE
+async def test_action_keys_act_on_the_subject_of_an_alert(database: Database, watch: Watch) -> None:
+    await add_runner(database, handlers='["other"]', lease=600)
+    await add_live(database, "smtp.send", queue="mail", run_at=ahead(-600))
+    async with watch("reports") as operator:
+        await operator.press("exclamation_mark")
+        await operator.sees("no live runner takes smtp.send", "H pause handler", "Q silence")
+        await operator.press("H")
+        await operator.sees("Pause", "handler smtp.send")
+        await operator.press("escape", "exclamation_mark")
+        await operator.sees("no live runner takes smtp.send")
+        await operator.press("Q")
+        await operator.sees("Silence", "handler-unclaimed")
+
+
+@ON_ONE_DATABASE
+async def test_enter_goes_to_the_failures_of_the_handler(database: Database, watch: Watch) -> None:
+    await add_runner(database, handlers='["a", "b"]', lease=600)
+    for handler, number in (("a", 3), ("b", 1)):
+        for _ in range(number):
+            id = await add_live(database, handler, attempt=1, fence=1, run_at=ahead(300))
+            await add_attempt(database, id, handler=handler, ended_at=ahead(-30), fingerprint=handler)
+    values = {"breaker_probes": 1, "breaker_wait": 60.0, "breaker_round": 1, "breaker_probe_at": ahead(60)}
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.handler).values(name="b", breaker_opened_at=ahead(-200), **values))
+    async with watch("overview") as operator:
+        await operator.press("exclamation_mark")
+        await operator.sees("▸ ✗ the breaker of b is open")
+        await operator.press("enter")
+        await operator.until(lambda: operator.screen.title == "Failures")
+        await operator.until(lambda: operator.screen.query_one("#groups", Table).cursor == "b")

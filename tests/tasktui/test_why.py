@@ -6,11 +6,13 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
+from runner.filter.parse import parse_filter
 from runner.model.task import DependsOn, State
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
+from runner.queries.task_list.row import task_rows
 from runner.queries.why.why import why
-from tasktui.actions.actions import keys_of
+from tasktui.actions.remedy_key import remedy_keys
 from tasktui.dialogs.why import why_lines
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_past, add_runner, ahead
@@ -32,7 +34,7 @@ async def test_w_explains_the_task_under_the_cursor(database: Database, watch: W
             f"Task {id} smtp.send is not running because:",
             "1. Queue mail was paused by ana",
             "2. No live",
-            "(or escape, P)",
+            "→ P resume queue mail",
         )
         await operator.press("escape")
         await operator.until(lambda: operator.screen.title == "Tasks")
@@ -41,21 +43,79 @@ async def test_w_explains_the_task_under_the_cursor(database: Database, watch: W
 @pytest.mark.parametrize(
     ("advice", "keys"),
     [
-        ("runner retry 7", ("R",)),
-        ("runner edit 7 --max-attempts 4 && runner retry 7", ("E", "R")),
-        ("runner edit 7 --max-attempts 4 && runner edit 7 --priority 9", ("E",)),
-        ("runner resume mail", ("P",)),
-        ("runner resume --handler 'smtp send' && runner retry 7", ("H", "R")),
-        ("runner runners resize 3 --concurrency 20", ("5 S",)),
-        ("runner limit handler payments.charge --breaker close", ("C",)),
-        ("runner retry 8", ()),  # not the task under the cursor
-        ("runner retry 7 && runner work -H package.module", ()),  # The second command has no key.
-        ("look at the runner's log", ()),
-        ("", ()),
+        ("runner retry 7", ["R retry task 7"]),
+        (
+            "runner edit 7 --max-attempts 4 && runner retry 7",
+            ["E edit task 7 max-attempts 4", "R retry task 7"],
+        ),
+        ("runner edit 7 --max-attempts 4 && runner edit 7 --priority 9", ["E edit task 7 priority 9"]),
+        ("runner resume mail", ["P resume queue mail"]),
+        ("runner resume --handler 'smtp send' && runner retry 7", ["H resume handler smtp send", "R retry task 7"]),
+        ("runner limit queue mail --concurrency none", ["M limit queue mail"]),
+        ("runner limit handler payments.charge --breaker close", ["C close the breaker of payments.charge"]),
+        ("runner retry state:dead", ["R retry state:dead"]),
+        ("runner retry 7 && runner work -H package.module", []),  # The second command has no key.
+        ("runner runners resize 3 --concurrency 20", []),
+        ("look at the runner's log", []),
+        ("", []),
     ],
 )
-def test_advice_has_the_keys_that_follow_it(advice: str, keys: tuple[str, ...]) -> None:
-    assert keys_of(advice, 7) == keys
+async def test_advice_has_the_keys_that_follow_it(database: Database, advice: str, keys: list[str]) -> None:
+    await add_live(database, "smtp.send", id=7)
+    (task,) = await database.read(task_rows, [7])
+    found = remedy_keys(advice, task, lambda text: parse_filter(text, ahead(0), UTC))
+    assert [f"{each.key} {each.words}" for each in found] == keys
+
+
+@ON_ONE_DATABASE
+async def test_a_key_of_the_explanation_opens_the_preview_of_its_remedy(database: Database, watch: Watch) -> None:
+    """Also on a screen that does not have the key."""
+    await add_runner(database, handlers='["smtp.send"]', capacity=2)
+    await add_live(database, "smtp.send", queue="mail")
+    await database.write(pause, PauseTarget(PauseKind.HANDLER, "smtp.send"), BY)
+    await add_past(database, 900, State.DEAD, handler="fetch", queue="mail")
+    async with watch("overview", NARROW) as operator:
+        await operator.sees("mail")
+        await operator.press("w")
+        await operator.sees("→ H resume handler smtp.send", "1 task is dead and will not run again; R retries them")
+        await operator.press("H")
+        await operator.sees("Resume", "handler smtp.send")
+        await operator.press("escape", "w")
+        await operator.sees("R retries them")
+        await operator.press("R")
+        await operator.sees("Retry", "1 dead")
+    async with watch("overview", NARROW, writable=False) as operator:
+        await operator.sees("mail")
+        await operator.press("w")
+        await operator.sees("→ H resume handler smtp.send")
+        await operator.press("H")
+        await operator.sees_notice("read-only")
+
+
+@ON_ONE_DATABASE
+async def test_escape_goes_back_to_the_screen_and_the_filter_before(database: Database, watch: Watch) -> None:
+    await add_past(database, 900, State.DEAD, handler="fetch")
+    id = await put(database, after=(DependsOn(900),))
+    async with watch("overview") as operator:
+        await operator.command(f"task {id}")
+        await operator.sees("waits for")
+        await operator.press("escape")
+        await operator.until(lambda: operator.screen.title == "Overview")
+        await operator.command("tasks state:blocked")
+        await operator.sees("state:", "blocked", "1 task")
+        await operator.press("w")
+        await operator.sees("900 fetch")
+        await operator.press("enter")
+        await operator.until(lambda: operator.screen.title == "Task")
+        await operator.press("escape")
+        await operator.until(lambda: operator.console.databases.opened.tasks.filter_text == "state:blocked")
+        await operator.until(lambda: operator.screen.title == "Tasks")
+        await operator.command("tasks state:dead")
+        await operator.until(lambda: operator.screen.pages.filter_text == "state:dead")
+        await operator.press("escape")
+        await operator.until(lambda: operator.screen.pages.filter_text == "state:blocked")
+        await operator.press("escape")
+        await operator.until(lambda: operator.screen.title == "Overview")
 
 
 @ON_ONE_DATABASE
@@ -75,8 +135,8 @@ async def test_a_remedy_is_listed_once(database: Database) -> None:
     await database.write(pause, PauseTarget(PauseKind.QUEUE, "mail"), BY)
     answer = await database.read(why, id, UTC)
     text = "\n".join(part.plain for part in why_lines(answer, 80))
-    assert text.count("runner resume mail") == 1
-    assert text.index("What helps") < text.index("runner resume mail")
+    assert text.count("P resume queue mail") == 1
+    assert text.index("What helps") < text.index("P resume queue mail")
 
 
 @pytest.mark.slow
@@ -153,10 +213,9 @@ async def test_w_explains_many_tasks_by_their_causes(database: Database, watch: 
             "4 tasks are not running because:",
             "▸      3 ",
             "queue mail is paused",
-            "runner resume mail  frees 3",
+            "→ P resume queue mail  frees 3",
             "no live runner has handler missing",
             "What helps most",
-            "(or escape, P)",
         )
         await operator.press("enter")
         await operator.sees("pause by ana@web-1", "OPERATION")
