@@ -86,6 +86,7 @@ class Console(KeyBuffer):
         Binding("h", "health", "Database health", show=False),
         Binding("exclamation_mark", "attention", "All alerts", key_display="!", show=False),
         Binding("q", "quit", "Quit", show=False),
+        Binding("ctrl+z", "suspend_process", "Suspend", show=False, system=True),
         Binding("ctrl+c", "quit", show=False, system=True),  # A field copies; a dialog has no such key.
     ]
 

@@ -173,6 +173,22 @@ async def last_failed(tx: Transaction, fingerprints: Sequence[str]) -> float | N
     return max(0.0, (now - max(times)).total_seconds()) if times else None
 
 
+async def number_of_groups(tx: Transaction, since: datetime, window: int = WINDOW) -> Count:
+    """Count the failure groups.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        since: include only attempts that ended at or after this time, aware.
+        window: maximum number of attempts to read, latest first.
+    """
+    attempt = tx.tables.attempt.c
+    ended = (attempt.ended_at >= since) & (attempt.verb != INTERRUPTED_VERB)
+    latest = sa.select(attempt.fingerprint).where(ended).order_by(attempt.ended_at.desc()).limit(window).subquery()
+    statement = sa.select(sa.func.count(latest.c.fingerprint.distinct()), sa.func.count()).select_from(latest)
+    ((groups, attempts),) = await tx.rows(statement)
+    return Count(groups, attempts >= window)
+
+
 BUCKETS = 20
 """Parts of a period in a trend."""
 

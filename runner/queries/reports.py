@@ -332,19 +332,6 @@ async def flows_by_work_key(tx: Transaction, since: datetime, until: datetime) -
     return {(as_text(row[0]), as_text(row[1])): flow_of(row[2:]) for row in await tx.rows(statement)}
 
 
-async def failing_handlers(tx: Transaction, since: datetime) -> int:
-    """Count the handlers with failed attempts.
-
-    Args:
-        tx: an open transaction; one statement is executed.
-        since: the first minute, aware.
-    """
-    minute = tx.tables.minute.c
-    failed = (minute.retried > 0) | (minute.died > 0)
-    statement = sa.select(sa.func.count(minute.handler.distinct())).where(*_counts(tx, since), failed)
-    return int((await tx.rows(statement))[0][0])
-
-
 async def running_since(tx: Transaction, cap: int = 10_000) -> dict[datetime, int]:
     """Count the running tasks by the minute in which their attempt began.
 

@@ -38,6 +38,8 @@ _PICTURES = {code: chr(0x2400 + code) for code in range(32)} | {127: "\u2421"}
 # Letters and symbols by category that are invisible or look like a blank.
 _BLANK_LETTERS = "\u115f\u1160\u2800\u3164\uffa0"
 _JOINER = "\u034f"
+# Terminals disagree on the width of a symbol that asks for its form as a picture.
+_PRESENTATIONS = "\ufe0e\ufe0f"
 _TAB = "    "
 
 
@@ -45,7 +47,8 @@ def clean(text: str, limit: int = LONGEST_TEXT, *, newlines: bool = False) -> st
     r"""Make a text safe to print: it cannot move the cursor, change colours, or hide its neighbours.
 
     Control characters become their pictures (ESC is `␛`); reordering, invisible and unassigned characters become
-    escapes (`\u202e`); all blanks become spaces; combining marks are limited; a long text is cut.
+    escapes (`\u202e`); all blanks become spaces; combining marks are limited; the choice between the text and the
+    picture of a symbol is dropped; a long text is cut.
 
     Args:
         limit: maximum number of characters to show, at least 1.
@@ -113,6 +116,8 @@ def _visible(character: str, category: str) -> str:
         return _PICTURES[ord(character)]
     if category == "Zs":
         return " "
+    if character in _PRESENTATIONS:
+        return ""
     if character.isprintable() and character not in _BLANK_LETTERS and character != _JOINER:
         return character
     return character.encode("unicode_escape").decode()

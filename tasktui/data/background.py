@@ -42,6 +42,9 @@ LOWEST_MS, HIGHEST_MS = 10, 60_000
 """The range of the heat map in milliseconds; its outer rows hold everything beyond."""
 
 
+CHANGED = 1.5
+"""The factor of a run time from which it is compared with the one before."""
+
 NOTABLE = 0.1
 """Seconds of a run time from which a slowdown is a trouble."""
 
@@ -89,6 +92,14 @@ class Background:
             self.percentile(0.95, begin, later),
             self.percentile(0.95, self.at - HOUR, begin),
         )
+
+    @property
+    def has_changed(self) -> bool:
+        """True if the 95th percentile has become notably higher or lower."""
+        _, p95, before = self.latest
+        if p95 is None or before is None:
+            return False
+        return max(p95, before) > max(CHANGED * min(p95, before), min(p95, before) + NOTABLE)
 
     @property
     def is_slower(self) -> bool:

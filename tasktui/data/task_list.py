@@ -232,10 +232,10 @@ def _reason_cell(row: _ListedTask) -> Cell:
 TASK_COLUMNS: tuple[tuple[ListColumn, Callable[[_ListedTask], Cell]], ...] = (
     (ListColumn("ID", 8, right=True), lambda row: Cell(str(row.task.id), row.style("text"))),
     (ListColumn("STATE", 12), _state_cell),
-    (ListColumn("QUEUE", 10, drop=4), lambda row: Cell(line(row.task.queue), row.style("muted"))),
-    (ListColumn("HANDLER", 19), lambda row: handler_cell(line(row.task.handler), row.style("text"))),
+    (ListColumn("QUEUE", 10, drop=4, name=True), lambda row: Cell(line(row.task.queue), row.style("muted"))),
+    (ListColumn("HANDLER", 19, name=True), lambda row: handler_cell(line(row.task.handler), row.style("text"))),
     (
-        ListColumn("KEY", 15, grow=1),
+        ListColumn("KEY", 15, grow=1, name=True),
         lambda row: Cell(line(row.task.key) if row.task.key else "", row.style("text")),
     ),
     (ListColumn("ATTEMPT", 7, right=True), _attempt_cell),

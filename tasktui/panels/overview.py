@@ -314,7 +314,7 @@ def run_time(view: View, width: int, height: int) -> list[Row]:
         legend = [("p50 ", "muted"), (formatting.duration(p50), "text"), ("  p95 ", "muted")]
         now, earlier = formatting.duration(p95), formatting.duration(before) if before is not None else ""
         legend += [(now, "bold dead" if slower else "bold strong")]
-        legend += [(f" was {earlier}", "muted")] if earlier not in ("", now) else []
+        legend += [(f" was {earlier}", "muted")] if view.slow.has_changed else []
     labels = log_labels(height)
     rows = [
         [(f"{labels.get(index, ''):>5} ", "faint"), ("┤" if index in labels else "│", "line"), *row]
@@ -342,7 +342,7 @@ def system(view: View, width: int) -> list[Row]:
         slower = view.slow.is_slower
         minutes = [view.slow.percentile(0.95, at, at + MINUTE) or 0.0 for at in _minutes(view)]
         plotted = sparkline(minutes, bar, "trouble" if slower else "spark")
-        was = f"was {formatting.duration(before)}" if before is not None else ""
+        was = f"was {formatting.duration(before)}" if before is not None and view.slow.has_changed else ""
         rows.append(_system("run time p95", formatting.duration(p95), "dead" if slower else "strong", plotted, was))
     share = busy / capacity if capacity else 0.0
     full = gauge([(share, "retrying" if share >= 1 else "running")], bar)

@@ -118,6 +118,7 @@ class ListColumn(NamedTuple):
         right: align right, for numbers.
         grow: share of spare width.
         drop: columns with the highest number are hidden first on a narrow screen; 0 always stays.
+        name: the texts are names: they get the first spare cells, and are cut in the middle, so that they differ.
     """
 
     title: str
@@ -125,30 +126,73 @@ class ListColumn(NamedTuple):
     right: bool = False
     grow: int = 0
     drop: int = 0
+    name: bool = False
+
+    @property
+    def follows_content(self) -> bool:
+        """True if its width depends on its texts: no number is cut, and a name only without room."""
+        return self.right or self.name
 
 
-def widths(columns: Sequence[ListColumn], room: int) -> list[int]:
+SHORT_NAME = 16
+"""Cells of a name for which other columns are hidden."""
+
+
+def widths(columns: Sequence[ListColumn], room: int, needs: Sequence[int] = ()) -> list[int]:
     """Compute the width of each column.
 
     Args:
         room: cells for all columns and the gaps between them.
+        needs: cells of the longest text of each column; empty if unknown.
 
     Returns:
         Widths in cells; 0 for hidden columns.
     """
+    needed = dict(zip(columns, needs, strict=True)) if any(needs) else {}
+    least = {column: column._replace(width=_least(column, needed.get(column))) for column in columns}
     visible = list(columns)
-    while _total_width(visible, room) > room and any(column.drop for column in visible):
+    while _total_width([least[column] for column in visible], room) > room and any(column.drop for column in visible):
         visible.remove(max(visible, key=lambda column: column.drop))
-    spare, shares = max(0, room - _total_width(visible, room)), sum(column.grow for column in visible)
-    widths_in_order = []
-    for column in columns:
-        if column not in visible:
-            widths_in_order.append(0)
-            continue
-        extra = spare * column.grow // shares if column.grow else 0
+    sizes = {column: least[column].width for column in visible}
+    spare = max(0, room - _total_width([least[column] for column in visible], room))
+    lacks = {column: needed.get(column, 0) - sizes[column] for column in visible if column.name}
+    while spare and lacks and max(lacks.values()) > 0:  # The longest name gets the next cell.
+        column = max(lacks, key=lacks.__getitem__)
+        lacks[column], sizes[column], spare = lacks[column] - 1, sizes[column] + 1, spare - 1
+    growing = [column for column in visible if column.grow and not (needed and column.name)]
+    growing = growing or [column for column in visible if column.grow]
+    shares = sum(column.grow for column in growing)
+    for column in growing:
+        extra = spare * column.grow // shares
         spare, shares = spare - extra, shares - column.grow
-        widths_in_order.append(column.width + extra)
-    return widths_in_order
+        sizes[column] += extra
+    return [sizes.get(column, 0) for column in columns]
+
+
+def _least(column: ListColumn, needed: int | None) -> int:
+    """The cells that a column needs at least; a name column without names gives its room to others."""
+    if needed is None:
+        return column.width
+    if column.name:
+        return max(cell_len(column.title), min(needed, SHORT_NAME))
+    return max(column.width, min(needed, SHORT_NAME) if column.right else 0)
+
+
+def cut_middle(parts: Sequence[tuple[str, str]], width: int) -> list[tuple[str, str]]:
+    """Cut sanitized texts in the middle if they are longer than a width: names differ at their beginning or end."""
+    if sum(cell_len(text) for text, _ in parts) <= width or width < 1:
+        return list(parts)
+    cells = [(character, spec) for text, spec in parts for character in text]
+    head: list[tuple[str, str]] = []
+    tail: list[tuple[str, str]] = []
+    room = width - 1
+    while cells:
+        taken = cells.pop(0) if len(head) <= len(tail) else cells.pop()
+        room -= cell_len(taken[0])
+        if room < 0:
+            break
+        (head if len(head) <= len(tail) else tail).append(taken)
+    return [*head, (CUT, "faint"), *reversed(tail)]
 
 
 def gaps(columns: Sequence[ListColumn], room: int) -> list[int]:

@@ -111,7 +111,7 @@ class PastOverview(PastScreen):
     )
     OPENS = "tasks"
     COLUMNS = (
-        ListColumn("NAME", 9, grow=1),
+        ListColumn("NAME", 9, grow=1, name=True),
         *(ListColumn(name, 7, right=True) for name in ("READY", "SCHED", "RETRY")),
         ListColumn("BLOCKED", 7, right=True, drop=3),
         ListColumn("RUNNING", 7, right=True),
@@ -285,7 +285,7 @@ class PastRunners(PastScreen):
     COLUMNS = (
         ListColumn("RUNNER", 9, right=True),
         ListColumn("RUNNING", 7, right=True),
-        ListColumn("HOST", 20, grow=1),
+        ListColumn("HOST", 20, grow=1, name=True),
     )
 
     def body(self) -> Iterable[Widget]:

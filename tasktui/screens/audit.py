@@ -56,7 +56,7 @@ COLUMNS = (
     ListColumn("OPERATOR", 10),
     ListColumn("HOST", 10, drop=2),
     ListColumn("OPERATION", 10),
-    ListColumn("TARGET", 16, grow=3),
+    ListColumn("TARGET", 16, grow=3, name=True),
     ListColumn("CHANGE", 18, grow=2),
     ListColumn("REASON", 12, grow=2, drop=1),
 )

@@ -70,7 +70,7 @@ SILENCE_EVERY = 3.0
 """Seconds to cache the results of expensive queries."""
 
 COLUMNS = (
-    ListColumn("NAME", 9, grow=1),
+    ListColumn("NAME", 9, grow=1, name=True),
     ListColumn("READY", 7, right=True),
     ListColumn("SCHED", 7, right=True, drop=5),
     ListColumn("RETRY", 7, right=True),

@@ -61,7 +61,7 @@ VOLUME = 12
 """Cells of the tasks over time."""
 
 COLUMNS = (
-    ListColumn("NAME", 16, grow=1),
+    ListColumn("NAME", 16, grow=1, name=True),
     ListColumn("IN", 10, right=True, drop=5),
     ListColumn("DONE", 10, right=True),
     ListColumn("", BAR, drop=4),

@@ -33,7 +33,7 @@ from tasktui.panels.side import (
     slots_per_block,
 )
 from tasktui.render.plot import compact, gauge, sparkline
-from tasktui.render.render import Cell, ListColumn, RenderedRow, fitted, line, widths
+from tasktui.render.render import Cell, ListColumn, RenderedRow, cut_middle, fitted, line, widths
 from tasktui.render.rows import BLANK, Part, Row, ends, faded, fit, handler, heading, rule
 from tasktui.session.cache import TtlCache
 from tasktui.shell.actions import action_bindings
@@ -212,9 +212,9 @@ def columns_for(data: Workforce, width: int, *, grouped: bool) -> tuple[ListColu
     most_slots = max((runner.capacity for runner in data.runners), default=0)
     versions = [cell_len(line(runner.version)) for runner in data.runners]
     texts = {
-        "  RUNNER": (names, 34),
+        "  RUNNER": (names, 60 if width >= WIDE else 34 if width >= NORMAL else 22),
         "VERSION": (versions, 12),
-        "SEEN": (remarks, 44),
+        "SEEN": (remarks, 44 if width >= NORMAL else 20),
         SLOTS: ([2 * most_slots], 64),
     }
     hidden = set() if measured and (width >= WIDE or not grouped) else {"CPU", "MEMORY"}
@@ -273,7 +273,8 @@ def runner_line(
     name = f"{line(runner.host)}:{runner.pid}"
     well = runner.alive and not runner.silent
     sign, role = ("●", "succeeded") if well else ("◌", "bold lost")
-    title: tuple[Part, ...] = ((f"{sign} ", role), (name, "text" if well else "bold lost"))
+    short = cut_middle([(name, "text" if well else "bold lost")], room["  RUNNER"] - cell_len(f"{sign} "))
+    title: tuple[Part, ...] = ((f"{sign} ", role), *short)
     blocks = slot_row(data.slots.get(runner.id, {}), runner.capacity, room[SLOTS], colours)
     attempts = flow.failed + flow.succeeded
     failing = attempts >= 10 and flow.failed >= attempts * 0.9

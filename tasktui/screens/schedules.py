@@ -25,7 +25,7 @@ from tasktui.widgets.table import GUTTER, MARGIN, Table
 
 COLUMNS = (
     ListColumn("", 1),
-    ListColumn("NAME", 18, grow=2),
+    ListColumn("NAME", 18, grow=2, name=True),
     ListColumn("EVERY", 14, grow=1),
     ListColumn("NEXT", 12, right=True),
     ListColumn(" LAST 12", 13),

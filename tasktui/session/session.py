@@ -339,18 +339,18 @@ async def _standby_check(tx: Transaction) -> tuple[Permission, float | None]:
 
 
 async def _tab_counts(tx: Transaction) -> dict[str, tuple[str, str]]:
-    """The handlers that failed recently, and a sign for a silent runner and for a late or invalid schedule."""
-    from runner.queries.reports import failing_handlers  # The first screen does not need these.
+    """The failure groups of the last minutes, and a sign for a silent runner and for a late or invalid schedule."""
+    from runner.queries.failures import number_of_groups  # The first screen does not need these.
     from runner.queries.runners import silent_runners
     from runner.queries.schedules import schedules
 
     at = await clock(tx)
     failing, silent, planned = await tx.gather(
-        failing_handlers(tx, at - RECENT), silent_runners(tx), schedules(tx, runs=1)
+        number_of_groups(tx, at - RECENT), silent_runners(tx), schedules(tx, runs=1)
     )
     counts: dict[str, tuple[str, str]] = {}
-    if failing:
-        counts["failures"] = (f"{failing:,}", "dead")
+    if failing.number:
+        counts["failures"] = (str(failing), "dead")
     if silent:
         counts["runners"] = ("!", "lost")
     if any(row.error is not None or row.lateness(at) is not None for row in planned):

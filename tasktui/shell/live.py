@@ -41,7 +41,7 @@ LONGEST_WAIT = 30.0
 """Maximum seconds between attempts while the database is down."""
 
 OLD = 4.0
-"""Seconds after which the heading shows the age of the data: ages on the screen do not advance between queries."""
+"""Seconds after its time by which a query is late, so that the heading shows the age of the data."""
 
 
 @dataclass(slots=True)
@@ -114,9 +114,10 @@ class Poller:
         return f"{prefix}{trouble}" if trouble else ""
 
     def age(self, now: float) -> str:
-        """The age of the data on the screen; empty while it is current."""
-        seconds = now - self.read_at if self.read_at is not None and not self.frozen else 0.0
-        return formatting.age(int(seconds)) if seconds > OLD else ""
+        """The age of the data on the screen; empty until the next query is late."""
+        if self.read_at is None or self.frozen or now - max(self.next, self.read_at) <= OLD:
+            return ""
+        return formatting.age(int(now - self.read_at))
 
 
 MOST_LINES, LONGEST_LINE = 8, 400

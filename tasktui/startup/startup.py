@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.db.connect import driver_threads_ended
@@ -200,9 +201,29 @@ def begun(console: "type[Console]", screen: str, *, past: bool) -> "type[Console
     return type("Begun", (console,), {"DEFAULT_MODE": mode}) if mode != console.DEFAULT_MODE else console
 
 
+COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
+"""The values that Python gives to LC_CTYPE; see PEP 538."""
+
+
+def _first_environment() -> bytes:
+    """The environment with which this process started; LC_CTYPE is in it where the system does not keep it."""
+    try:
+        return Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return b"LC_CTYPE="
+
+
 def needs_ascii() -> bool:
-    """True if the locale of the terminal is not UTF-8."""
-    language = next((os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "")
+    """True if the locale of the terminal is not UTF-8.
+
+    In the locale C, Python sets LC_CTYPE to a UTF-8 locale, and uses UTF-8 itself.
+    """
+    names = ["LC_ALL", "LC_CTYPE", "LANG"]
+    if os.environ.get("LC_CTYPE") in COERCED and b"LC_CTYPE=" not in _first_environment():
+        names.remove("LC_CTYPE")
+    language = next((os.environ[name] for name in names if os.environ.get(name)), "")
+    if language in ("C", "POSIX"):
+        return True
     encoding = language.rpartition(".")[2] if "." in language else locale.getpreferredencoding(do_setlocale=False)
     return encoding.partition("@")[0].lower().replace("-", "") != "utf8"
 

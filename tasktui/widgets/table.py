@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from math import inf
 from typing import Any, ClassVar, Generic, TypeVar
 
+from rich.cells import cell_len
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
@@ -17,7 +18,7 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
-from tasktui.render.render import Cell, ListColumn, RenderedRow, fitted, gaps, widths
+from tasktui.render.render import Cell, ListColumn, RenderedRow, cut_middle, fitted, gaps, widths
 from tasktui.render.rows import BLANK, Part, fit, strip_of, width_of
 from tasktui.render.theme import current, style
 from tasktui.widgets.drag import selectable, selected_text
@@ -87,6 +88,7 @@ class Table(ScrollView, Generic[K], can_focus=True):
         self._order: tuple[object, ...] = ()
         self._arranged_for: tuple[object, ...] = ()
         self._arranged: list[tuple[ListColumn, int, int]] = []
+        self._needs: dict[tuple[ListColumn, ...], tuple[int, ...]] = {}
         self._moved_at, self._sort = -inf, ""
 
     def steady(self, keys: Iterable[K], sort: str = "") -> tuple[K, ...]:
@@ -134,7 +136,7 @@ class Table(ScrollView, Generic[K], can_focus=True):
         if is_in_sight and self.cursor is not None:
             self._reveal(self._positions[self.cursor])
         order = (self.keys, self.cursor, self.columns)
-        if order != self._order:
+        if self._measure() or order != self._order:
             self._order = order
             self.refresh()
             return
@@ -229,20 +231,35 @@ class Table(ScrollView, Generic[K], can_focus=True):
     def _layout(self) -> list[tuple[ListColumn, int, int]]:
         """The columns with their widths and the blanks after them; both are 0 for a hidden one."""
         room = self.scrollable_content_region.width - GUTTER - MARGIN  # without the scroll bar
-        if (self.columns, room) == self._arranged_for:
+        needs = self._needs.get(self.columns, ())
+        if (self.columns, room, needs) == self._arranged_for:
             return self._arranged
-        each = widths(self.columns, room)
+        each = widths(self.columns, room, needs)
         blanks = iter(gaps([column for column, width in zip(self.columns, each, strict=True) if width], room))
-        self._arranged_for = (self.columns, room)
+        self._arranged_for = (self.columns, room, needs)
         self._arranged = [
             (column, width, next(blanks) if width else 0) for column, width in zip(self.columns, each, strict=True)
         ]
         return self._arranged
 
+    def _measure(self) -> bool:
+        """Note the longest texts of the visible rows; True if one is new. No column becomes narrower again."""
+        known = self._needs.get(self.columns, (0,) * len(self.columns))
+        rows = [self._line_of(key).cells for key in self.visible_keys if key not in self._titles]
+        needs = tuple(
+            max([need, *(cell_len(cells[place].text) for cells in rows if place < len(cells))])
+            if column.follows_content
+            else 0
+            for place, (column, need) in enumerate(zip(self.columns, known, strict=True))
+        )
+        self._needs = {self.columns: needs}
+        return needs != known
+
     def render_line(self, y: int) -> Strip:
         """Draw one line; the titles stay at the top."""
         position = self.scroll_offset.y + y - 1
-        if y == 0:
+        if y == 0 and self.is_attached:  # All lines are drawn again, after a scroll for example.
+            self._measure()
             titles = [Cell(column.title, "muted") for column in self.columns]
             return self._strip([("  ", "")], titles, self.rich_style)
         if position >= len(self.keys):
@@ -290,7 +307,9 @@ class Table(ScrollView, Generic[K], can_focus=True):
         room = self.scrollable_content_region.width  # without the scroll bar
         row: list[Part] = list(signs)
         for (column, width, gap), cell in zip(self._layout(), cells, strict=False):
-            if width and cell.parts is not None:
+            if width and column.name:
+                row += fit(cut_middle(cell.parts or [(cell.text, cell.style)], width), width)
+            elif width and cell.parts is not None:
                 padding = (" " * max(0, width - width_of(cell.parts)), "")
                 row += [padding, *cell.parts] if column.right and padding[0] else fit(cell.parts, width)
             elif width:

@@ -6,7 +6,6 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
-from runner.db.transaction import clock
 from runner.model.schedule import ScheduleSpec
 from runner.operations.results import Actor
 from runner.operations.schedule import add_schedule
@@ -19,8 +18,7 @@ from tasktui.render.rows import plain
 from tasktui.session.cache import TtlCache
 from tasktui.session.session import Session
 from tasktui.shell.heading import Status, first_line, milliseconds
-from tests.store.minutes import Minute, write_statistics
-from tests.store.rows import add_runner, ahead
+from tests.store.rows import add_attempt, add_live, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 AWAY = "postgresql://localhost:1/app?sslmode=disable"
@@ -108,14 +106,14 @@ async def test_the_tabs_show_where_something_needs_attention(watch: Watch, datab
     async with watch("tasks", WIDE) as operator:
         await operator.until(lambda: operator.console.session.ping is not None)
         await operator.sees("4 Failures   5 Runners   6 Schedules   7 Reports")
-    minute = Minute(await database.read(clock), "mail", "smtp.send")
-    minute.counts["died"] = 1
-    await database.write(write_statistics, 1, [minute], {})
+    for fingerprint in ("timeout", "refused"):  # The screen lists the failures of one handler by cause.
+        id = await add_live(database, "smtp.send", run_at=ahead(600))
+        await add_attempt(database, id, handler="smtp.send", ended_at=ahead(-30), fingerprint=fingerprint)
     await add_runner(database, lease=-60)
     async with database.writing() as tx:
         await tx.execute(sa.update(tx.tables.schedule).values(next_at=ahead(-3600)))
     async with watch("tasks", WIDE) as operator:
-        await operator.sees("4 Failures 1   5 Runners !   6 Schedules !   7 Reports")
+        await operator.sees("4 Failures 2   5 Runners !   6 Schedules !   7 Reports")
 
 
 @pytest.mark.parametrize(
@@ -141,9 +139,13 @@ async def test_the_heading_shows_the_age_of_old_data(watch: Watch) -> None:
     async with watch("overview") as operator:
         await operator.sees("NEEDS ATTENTION")
         await operator.until(lambda: not operator.screen.feed.looking)
-        operator.screen.feed.next = operator.screen.feed.read_at + 3600
+        operator.screen.feed.looking = True  # a query that hangs
         operator.screen.feed.read_at -= 60
+        operator.screen.feed.next = operator.screen.feed.read_at + 10  # the pause of a console without focus
         await operator.sees("data 1m")
+        operator.screen.feed.next = operator.screen.feed.read_at + 3600
+        await operator.until(lambda: "data 1m" not in operator.text)
+        operator.screen.feed.looking = False
         await operator.press("r")
         await operator.until(lambda: "data 1m" not in operator.text)
 

@@ -488,11 +488,12 @@ def test_a_change_during_a_look_is_read_by_the_next_one() -> None:
 def test_a_table_computes_its_layout_once_for_all_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[int] = []
 
-    def count(columns: Sequence[ListColumn], room: int) -> list[int]:
+    def count(columns: Sequence[ListColumn], room: int, needs: Sequence[int]) -> list[int]:
         computed.append(room)
-        return widths(columns, room)
+        return widths(columns, room, needs)
 
     monkeypatch.setattr("tasktui.widgets.table.widths", count)
+    monkeypatch.setattr("tasktui.widgets.table.selectable", lambda _table, strip, _y: strip)  # without a screen
     table: Table[int] = Table((ListColumn("ID", 4, right=True),))
     table.keys = (1, 2, 3)
     for y in range(4):

@@ -419,3 +419,24 @@ def test_a_server_shows_it_in_a_browser(sqlite: SqliteDatabases, tmp_path: Path)
         console.stdin.flush()
         output, errors = console.communicate(timeout=WAIT_SECONDS)
     assert (console.returncode, errors) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("environment", "ascii_signs"),
+    [
+        ({"LANG": "C"}, True),
+        ({"LANG": "POSIX"}, True),
+        ({"LC_ALL": "C", "LANG": "en_US.UTF-8"}, True),
+        ({"LANG": "de_DE.ISO-8859-1"}, True),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, False),
+        ({"LANG": "en_US.UTF-8"}, False),
+        ({}, False),
+    ],
+)
+def test_a_terminal_whose_locale_is_not_utf_8_gets_ascii_signs(environment: dict[str, str], ascii_signs: bool) -> None:
+    """In a process of its own: Python changes its locale at the start."""
+    kept = {name: value for name, value in os.environ.items() if name != "LANG" and not name.startswith("LC_")}
+    code = "from tasktui.startup.startup import needs_ascii; print(needs_ascii())"
+    words = [sys.executable, "-c", code]
+    found = subprocess.run(words, env=kept | environment, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == str(ascii_signs)

@@ -88,3 +88,8 @@ def test_every_state_has_a_distinct_symbol_one_cell_wide() -> None:
 @pytest.mark.parametrize(("number", "text"), [(0, "0 tasks"), (1, "1 task"), (2, "2 tasks"), (2_000, "2,000 tasks")])
 def test_a_count_of_one_is_singular(number: int, text: str) -> None:
     assert count_noun(number, "task") == text
+
+
+def test_a_symbol_has_one_form_whatever_picture_the_text_asks_for() -> None:
+    """Terminals draw the same symbol in one cell or in two if a selector follows it."""
+    assert clean("\u2714\ufe0f done, \u2764\ufe0e") == "\u2714 done, \u2764"

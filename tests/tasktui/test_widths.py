@@ -1,0 +1,66 @@
+"""The widths of columns: names stay different, and no number is cut."""
+
+import re
+
+import pytest
+from rich.cells import cell_len
+
+from runner.db.database import Database
+from tasktui.render.render import ListColumn, cut_middle, widths
+from tests.store.rows import add_live, add_runner, ahead
+from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
+
+COLUMNS = (
+    ListColumn("NAME", 9, grow=1, name=True),
+    ListColumn("READY", 5, right=True),
+    ListColumn("REASON", 10, grow=2),
+    ListColumn("AGE", 7, right=True, drop=1),
+)
+
+
+@pytest.mark.parametrize(
+    ("room", "needs", "expected"),
+    [
+        (80, (), [24, 5, 41, 7]),
+        (80, (30, 5, 99, 3), [30, 5, 35, 7]),  # The name gets the first spare cells.
+        (80, (0, 12, 99, 3), [4, 12, 54, 7]),  # An empty column of names has room for its title.
+        (80, (9, 12, 99, 3), [9, 12, 49, 7]),  # The number gets what it needs.
+        (40, (30, 5, 99, 3), [23, 5, 10, 0]),  # Another column makes room.
+    ],
+)
+def test_names_and_numbers_get_their_cells_first(room: int, needs: tuple[int, ...], expected: list[int]) -> None:
+    assert widths(COLUMNS, room, needs) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "expected"),
+    [
+        ("payments.eu", 11, "payments.eu"),
+        ("warehouse-north-picking", 12, "wareho…cking"),
+        ("warehouse-north-packing", 12, "wareho…cking"),
+        ("中文队列名称很长", 7, "中文…长"),
+        ("ab", 1, "…"),
+        ("ab", 0, "ab"),
+    ],
+)
+def test_a_name_is_cut_in_the_middle(text: str, width: int, expected: str) -> None:
+    cut = "".join(part for part, _ in cut_middle([(text[:3], "muted"), (text[3:], "text")], width))
+    assert cut == expected
+    assert width == 0 or cell_len(cut) <= width
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_two_long_names_differ_on_the_screen(database: Database, watch: Watch, size: tuple[int, int]) -> None:
+    """As far as they differ at the beginning or the end."""
+    names = ("warehouse-picking-orders-north", "warehouse-picking-orders-south")
+    for name in names:
+        await add_live(database, f"stock.{name}.count", queue=name, run_at=ahead(300))
+    await add_runner(database, handlers='["h"]', host="ip-10-12-14-16.eu-central-1.compute.internal", pid=1234567)
+    async with watch("overview", size) as operator:
+        await operator.sees("orders-north", "orders-south")
+        await operator.press("2")
+        await operator.sees("h.count")
+        assert len(set(re.findall(r"stock\S+h\.count", operator.text))) == 2
+        await operator.press("5")
+        await operator.sees(":1234567")
