@@ -56,11 +56,11 @@ async def rebalance(
 ) -> int:
     """Move waiting tasks to the shards of their routes, after a change of the shards.
 
-    Only tasks move that have a route and no attempt yet. Tasks with a unique key, an
-    order key or dependencies stay, because these hold within a shard.
+    Only tasks move that have a route and no attempt yet. Tasks with a unique key,
+    an order key or dependencies stay, because these hold within a shard.
 
-    A task that a runner claims in the meantime stays too. After an interrupt, run it
-    again: it first finishes or takes back the moves that were under way.
+    A task that a runner claims in the meantime stays too. After an interrupt, run
+    it again: it first finishes or takes back the moves that were under way.
 
     Args:
         limit: Stop after this number of tasks.

@@ -28,8 +28,6 @@ from runner.urls import parse_url
 from tests.engine.harness import Harness, until
 from tests.engine.serving import FOLDER, OTHER, SECRET, TOKENS, Client, served, with_certificate
 
-pytestmark = pytest.mark.both_databases
-
 
 async def has_runner(harness: Harness) -> bool:
     return await harness.count(harness.database.tables.runner) == 1
