@@ -318,6 +318,10 @@ async def results_by_runner(tx: Transaction, since: datetime) -> dict[int, dict[
     return results
 
 
+MOST_FLOWS = 1_000
+"""Maximum number of pairs of queue and handler whose flows are read, those with the most failures first."""
+
+
 async def flows_by_work_key(tx: Transaction, since: datetime, until: datetime) -> dict[tuple[str, str], Flow]:
     """Sum up by queue and handler.
 
@@ -325,10 +329,15 @@ async def flows_by_work_key(tx: Transaction, since: datetime, until: datetime) -
         tx: an open transaction; one statement is executed.
         since: the first minute, aware.
         until: the end, aware and exclusive.
+
+    Returns:
+        The flows of at most MOST_FLOWS pairs.
     """
     minute = tx.tables.minute.c
     names, conditions = (minute.queue, minute.handler), within(tx, since, until)
     statement = sa.select(*names, *sums(tx)).where(*conditions, minute.bin_ms == COUNTS_ROW).group_by(*names)
+    failed = sa.func.sum(minute.retried + minute.died)
+    statement = statement.order_by(failed.desc(), *names).limit(MOST_FLOWS)
     return {(as_text(row[0]), as_text(row[1])): flow_of(row[2:]) for row in await tx.rows(statement)}
 
 

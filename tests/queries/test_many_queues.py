@@ -12,6 +12,7 @@ from runner.db.database import Database
 from runner.db.sql_text import Recording
 from runner.db.transaction import Parameters, Transaction, clock
 from runner.queries import capacity as capacity_queries
+from runner.queries import reports
 from runner.queries.capacity import OTHER_QUEUES, capacity
 from runner.queries.counts import counts
 from runner.queries.overview import read_overview
@@ -124,6 +125,7 @@ async def test_minutes_of_other_queues_are_their_sum(crowded: Database) -> None:
 
 async def test_no_screen_reads_a_row_for_each_queue(crowded: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity_queries, "MOST_WORK_KEYS", LISTED)
+    monkeypatch.setattr(reports, "MOST_FLOWS", LISTED)
     await change(crowded, sa.delete(crowded.tables.task))
     at = await crowded.read(clock)
     async with crowded.reading() as tx:
