@@ -16,6 +16,8 @@ from tasktui.render.render import Cell, RenderedRow, fitted, handler_cell, line
 from tasktui.render.rows import BLANK, Part, Row, beside, fit, heading, rule, state, width_of, wrapped
 from tasktui.render.theme import SHADES, current
 
+MINUTE = timedelta(minutes=1)
+
 NORMAL = 100
 """Columns of a screen that has room for panels side by side."""
 
@@ -65,7 +67,7 @@ def group_line(group: Failures, data: FailureGroups, total: int) -> RenderedRow:
     kind, colon, rest = error.partition(": ")
     name = handler_cell(line(group.handler))
     named = name.parts or ((name.text, "text"),)
-    age = formatting.since(change.began, at) if change.began else ""
+    age = formatting.age(_whole_minutes(at - change.began)) if change.began else ""
     badge: tuple[Part, ...] = ((f" NEW {age} ", "bold dead on tint_dead"), (" ", "")) if change.new else ()
     cause: tuple[Part, ...] = (
         (" ", ""),
@@ -97,6 +99,11 @@ def _rate(rate: float) -> str:
 
 BEGIN = "┊"
 """The mark of the beginning in a sparkline."""
+
+
+def _whole_minutes(age: timedelta) -> timedelta:
+    """Seconds of an older age would take the place of the error."""
+    return age - age % MINUTE if age >= MINUTE else age
 
 
 def _trend(data: FailureGroups, numbers: Sequence[int], change: FailureChange, *, hot: bool) -> list[Part]:

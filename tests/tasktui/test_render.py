@@ -213,7 +213,7 @@ def test_a_version_of_all_runners_is_no_finding(versions: list[str], named: bool
 
 
 def test_a_new_group_has_a_badge_its_usual_rate_and_the_mark_of_its_beginning() -> None:
-    start = AT - 12 * MINUTE
+    start = AT - 12 * MINUTE - timedelta(seconds=20)
     group = Failures("f", Count(140), 0, 9, 28, start, AT, "a.charge", "GatewayError", "502", None, 1)
     trends = {"f": [0] * 16 + [35] * 4}
     changes = changes_of([group], trends, {"f": start}, AT - 60 * MINUTE, AT)
@@ -226,7 +226,7 @@ def test_a_new_group_has_a_badge_its_usual_rate_and_the_mark_of_its_beginning() 
     found = Contrast(9, 50, (Difference("version", "2", 9, 9, 0, 50),))
     text = plain([finding(group, Shares({"2": 9}, {"web-1": 9}, {}), data, found)])
     assert text == (
-        "Only version 2: 9 of 9 failures, 0 of 50 successes. Only host web-1. 140 attempts of 9 tasks in 12m."
+        "Only version 2: 9 of 9 failures, 0 of 50 successes. Only host web-1. 140 attempts of 9 tasks in 12m20s."
     )
 
 
