@@ -397,3 +397,17 @@ def test_settings_hide_the_secrets_of_tokens() -> None:
     lines = " ".join(str(line) for line in settings.describe())
     assert "node=***@mail.send+sms.send" in lines
     assert SECRET not in lines + repr(settings)
+
+
+async def test_replies_are_sent_at_once() -> None:
+    accepted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def note(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        own = writer.get_extra_info("socket")
+        accepted.set_result(bool(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+        writer.close()
+
+    listening = ServeAddress("127.0.0.1", 0).listen()
+    async with await asyncio.start_server(note, sock=listening):
+        with socket.create_connection(listening.getsockname()):
+            assert await accepted

@@ -103,7 +103,8 @@ class ServeAddress(NamedTuple):
             InvalidInput: the address cannot be used.
         """
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        # Only with the number of its protocol does asyncio send replies at once: otherwise each costs 40 ms.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((self.host, self.port))
