@@ -34,6 +34,7 @@ from tests.postgres import Cluster, Remote, Server, create_database, drop_databa
 from tests.postgres.databases import URL_VARIABLE
 from tests.postgres.programs import BIN_VARIABLE
 from tests.postgres.reuse import Cleaner, shape_of
+from tests.shards import Sharded, sharded
 
 if TYPE_CHECKING:
     from runner.db.database import Database
@@ -325,6 +326,18 @@ def database_url(databases: Databases, tmp_path: Path) -> Iterator[str]:
     url = databases.empty(tmp_path)
     yield url
     databases.remove(url)
+
+
+@pytest.fixture
+def pair() -> tuple[str, str]:
+    """The kinds of the databases of the shards; `tests.shards.EACH_PAIR` has others."""
+    return "sqlite", "sqlite"
+
+
+@pytest.fixture
+def profile(request: pytest.FixtureRequest, tmp_path: Path, pair: tuple[str, str]) -> Iterator[Sharded]:
+    with sharded(request, tmp_path, pair) as made:
+        yield made
 
 
 @pytest.fixture

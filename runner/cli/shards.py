@@ -13,6 +13,7 @@ from runner.filter.fields import FIELDS
 from runner.model.shard import CURRENT_SHARD
 from runner.policy.shard_rule import owner_of
 from runner.settings import load
+from runner.settings.shards import shard_settings
 
 SHARD_ID = re.compile(r"([\w-]+):(\d+)")
 """An id with its shard, such as eu:17."""
@@ -47,6 +48,7 @@ def run_in_shards(words: Sequence[str], run: Run, *, in_each: bool) -> int:
             shards = [owner_of(owned, shards)]
         elif not in_each:
             raise
+    shard_settings(load(profile=_option(words, "--profile"), config=_option(words, "--config")))  # once, not per shard
     return _run_each(dict.fromkeys(shards, words), run, words)
 
 

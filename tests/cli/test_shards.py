@@ -1,6 +1,5 @@
 """Commands on a profile with shards."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +8,18 @@ import pytest
 from runner.cli.exit_codes import Exit
 from runner.model.task import NewTask, UniqueKey
 from tests.cli.conftest import Call, Store
-from tests.shards import EACH_PAIR, Sharded, sharded, write_config
+from tests.shards import EACH_PAIR, Sharded, write_config
 
 EU, US = "customer-3", "customer-0"
 """Routes of each shard."""
 
 
 @pytest.fixture
-def pair() -> tuple[str, str]:
-    return "sqlite", "sqlite"
-
-
-@pytest.fixture
-def profile(
-    request: pytest.FixtureRequest, tmp_path: Path, pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Sharded]:
-    with sharded(request, tmp_path, pair) as made:
-        monkeypatch.setenv("TASKTUI_CONFIG", str(made.config))
-        monkeypatch.setenv("TASKTUI_PROFILE", "orders")
-        yield made
+def profile(profile: Sharded, monkeypatch: pytest.MonkeyPatch) -> Sharded:
+    """The profile of the commands."""
+    monkeypatch.setenv("TASKTUI_CONFIG", str(profile.config))
+    monkeypatch.setenv("TASKTUI_PROFILE", "orders")
+    return profile
 
 
 def submit(call: Call, route: str, **options: Any) -> str:
@@ -181,3 +173,11 @@ def test_a_rebalance_moves_waiting_tasks_to_the_shards_of_their_routes(call: Cal
     }
     assert "a new shard" in call("audit", "--profile", "eu").out
     assert call("rebalance", "--profile", "eu").code == Exit.BAD_INPUT
+
+
+def test_a_shard_without_a_profile_is_named_once(call: Call, profile: Sharded) -> None:
+    text = profile.config.read_text()
+    profile.config.write_text(text[: text.index("[profiles.us]")])
+    refused = call("tasks")
+    assert (refused.code, refused.out) == (Exit.CONFIGURATION, "")
+    assert refused.err.count("there is no profile for the shard 'us'") == 1

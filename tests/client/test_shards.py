@@ -21,23 +21,18 @@ from runner.model.headers import read_headers
 from runner.settings import load
 from runner.settings.shards import settings_of_each, shard_settings
 from tasktui.startup.arguments import parse
-from tests.shards import EACH_PAIR, Sharded, sharded, write_config
+from tests.shards import EACH_PAIR, Sharded, write_config
 
 EU, US = "customer-3", "customer-0"
 """Routes of each shard."""
 
 
 @pytest.fixture
-def pair() -> tuple[str, str]:
-    return "sqlite", "sqlite"
-
-
-@pytest.fixture
-def profile(request: pytest.FixtureRequest, tmp_path: Path, pair: tuple[str, str]) -> Iterator[Sharded]:
-    with sharded(request, tmp_path, pair) as made:
-        connect(made.settings())
-        yield made
-        disconnect()
+def profile(profile: Sharded) -> Iterator[Sharded]:
+    """The profile that this process submits to."""
+    connect(profile.settings())
+    yield profile
+    disconnect()
 
 
 @pytest.fixture

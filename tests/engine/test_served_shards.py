@@ -1,6 +1,6 @@
 """A server of a profile with shards hands out the tasks of several databases."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from runner.model.task import NewTask, State
 from runner.store.submit import submit
 from tests.engine.harness import QUICK, at_work, until
 from tests.engine.serving import LOOPBACK, TOKENS, Client
-from tests.postgres import Server, find_programs
+from tests.postgres import Server
 from tests.shards import Sharded, write_config
 
 
@@ -56,15 +56,6 @@ class Shards:
             finally:
                 engines.stop()
                 await client.close()
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("needs a server of its own")
-    with Server(programs) as server:
-        yield server
 
 
 @pytest.fixture

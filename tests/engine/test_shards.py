@@ -28,8 +28,8 @@ from runner.policy.shard_rule import by_hash
 from runner.settings import load
 from runner.store.submit import submit
 from tests.engine.harness import QUICK, WAIT_SECONDS, at_work, until
-from tests.postgres import Server, find_programs
-from tests.shards import EACH_PAIR, Sharded, sharded, write_config
+from tests.postgres import Server
+from tests.shards import EACH_PAIR, Sharded, write_config
 
 EU, US = "customer-3", "customer-0"
 """Routes of each shard."""
@@ -80,17 +80,6 @@ class Shards:
     async def _rows(self, shard: str, table: str) -> list[Any]:
         async with self.databases[shard].reading() as tx:
             return list(await tx.rows(getattr(tx.tables, table).select()))
-
-
-@pytest.fixture
-def pair() -> tuple[str, str]:
-    return "sqlite", "sqlite"
-
-
-@pytest.fixture
-def profile(request: pytest.FixtureRequest, tmp_path: Path, pair: tuple[str, str]) -> Iterator[Sharded]:
-    with sharded(request, tmp_path, pair) as made:
-        yield made
 
 
 @pytest.fixture
@@ -204,15 +193,6 @@ async def test_an_idle_shard_keeps_a_slot_for_its_next_task(shards: Shards) -> N
             while gate.running["eu"]:
                 gate.end("eu")
             await asyncio.sleep(0.01)
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("needs a server of its own")
-    with Server(programs) as server:
-        yield server
 
 
 @pytest.fixture

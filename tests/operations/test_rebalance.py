@@ -1,8 +1,7 @@
 """Waiting tasks move to the shards of their routes, and a crash loses or doubles none."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,24 +14,13 @@ from runner.operations.rebalance import DEPENDENCY, ORDER, UNIQUE, Rebalance, he
 from runner.operations.results import Actor
 from runner.policy.shard_rule import by_hash
 from runner.store.submit import submit, submit_many
-from tests.shards import EACH_PAIR, Sharded, sharded
+from tests.shards import EACH_PAIR, Sharded
 from tests.store.runners import Runner
 
 EU, US = "customer-3", "customer-0"
 """Routes of each shard."""
 
 BY = Actor("ana", "desk", "a new shard")
-
-
-@pytest.fixture
-def pair() -> tuple[str, str]:
-    return "sqlite", "sqlite"
-
-
-@pytest.fixture
-def profile(request: pytest.FixtureRequest, tmp_path: Path, pair: tuple[str, str]) -> Iterator[Sharded]:
-    with sharded(request, tmp_path, pair) as made:
-        yield made
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ from functools import partial
 
 import sqlalchemy as sa
 
+from tests.postgres.relay import relaying
+
 BLOCK = 65_536
 
 END = (b"COMMIT", b"ROLLBACK")
@@ -28,7 +30,6 @@ class DistantServer:
         """URL of the database through the proxy."""
         self.round_trips: list[int] = []
         """Round trips of each connection: requests that were sent after the answer to the one before had arrived."""
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def longest(self, before: Sequence[int] = ()) -> int:
         """The most round trips of a connection, since a copy of `round_trips` was made."""
@@ -38,20 +39,9 @@ class DistantServer:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator["DistantServer"]:
         """Listen during the block."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        self.url = self._target.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
-        async with server:
+        async with relaying(self._connect) as port:
+            self.url = self._target.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
             yield self
-            server.close()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._connect(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = len(self.round_trips)

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 
 import sqlalchemy as sa
 
+from tests.postgres.relay import relaying
+
 READY = b"Z\x00\x00\x00\x05"
 """The start of ReadyForQuery, the last message of an answer; a byte for the state follows."""
 
@@ -40,7 +42,6 @@ class Proxy:
         """Answers that it has swallowed."""
         self.url = ""
         """URL of the database through the proxy."""
-        self._connections: set[asyncio.Task[None]] = set()
 
     def lose(self, sign: str, times: int = 1) -> None:
         """Swallow the answers to the next statements that contain a text, and cut their connections."""
@@ -49,25 +50,9 @@ class Proxy:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator["Proxy"]:
         """Listen during the block."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        self.url = self._target.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
-        async with server:
+        async with relaying(self._connect) as port:
+            self.url = self._target.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
             yield self
-            server.close()
-            for connection in self._connections:
-                connection.cancel()
-            await asyncio.gather(*self._connections, return_exceptions=True)
-
-    def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = asyncio.ensure_future(self._connect(reader, writer))
-        self._connections.add(connection)
-        connection.add_done_callback(self._forget)
-
-    def _forget(self, connection: "asyncio.Task[None]") -> None:
-        self._connections.discard(connection)
-        if not connection.cancelled():
-            connection.exception()  # the client sees a closed connection
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
