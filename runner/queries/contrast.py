@@ -80,6 +80,11 @@ class Contrast:
     successes: int
     differences: tuple[Difference, ...] = ()
 
+    @property
+    def is_possible(self) -> bool:
+        """True if there are enough failures and successes to compare."""
+        return min(self.failures, self.successes) >= FEWEST
+
     @JsonProperty
     def sentence(self) -> str:
         """The differences in one sentence; empty for too few failures. It is not sanitized."""

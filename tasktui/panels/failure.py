@@ -141,6 +141,8 @@ def finding(
             if after := _after_deploy(group, name, data) if word == "version" else "":
                 parts.append((f"First failed {after.removeprefix(', first ')}. ", "bold strong"))
             continue  # The comparison with successes names it.
+        if len(counts) == 1 and contrast is not None and contrast.is_possible:
+            continue  # The successes have it too.
         if len(counts) == 1:
             after = _after_deploy(group, name, data) if word == "version" else ""
             parts.append((f"Only {word} {named}{after}. ", "bold strong" if after else "text"))

@@ -212,6 +212,13 @@ def test_a_version_of_all_runners_is_no_finding(versions: list[str], named: bool
     assert "Only host web-1. 3 attempts of 3 tasks" in text
 
 
+def test_a_host_that_successes_have_too_is_no_finding() -> None:
+    group = Failures("f", Count(8), 0, 8, 8, AT, AT, "h", "OSError", "no route", None, 1)
+    data = FailureGroups(AT, AT, (group,), {}, 0.0, (), {}, {}, ())
+    found = [finding(group, Shares({}, {"web-1": 8}, {}), data, each) for each in (Contrast(8, 8), Contrast(8, 4))]
+    assert ["Only host web-1" in plain([parts]) for parts in found] == [False, True]
+
+
 def test_a_new_group_has_a_badge_its_usual_rate_and_the_mark_of_its_beginning() -> None:
     start = AT - 12 * MINUTE - timedelta(seconds=20)
     group = Failures("f", Count(140), 0, 9, 28, start, AT, "a.charge", "GatewayError", "502", None, 1)
@@ -225,9 +232,7 @@ def test_a_new_group_has_a_badge_its_usual_rate_and_the_mark_of_its_beginning() 
     assert cells[-1].startswith("  NEW 12m  a.charge  GatewayError: 502")
     found = Contrast(9, 50, (Difference("version", "2", 9, 9, 0, 50),))
     text = plain([finding(group, Shares({"2": 9}, {"web-1": 9}, {}), data, found)])
-    assert text == (
-        "Only version 2: 9 of 9 failures, 0 of 50 successes. Only host web-1. 140 attempts of 9 tasks in 12m20s."
-    )
+    assert text == ("Only version 2: 9 of 9 failures, 0 of 50 successes. 140 attempts of 9 tasks in 12m20s.")
 
 
 def test_the_largest_rise_above_the_usual_rate_is_first() -> None:
