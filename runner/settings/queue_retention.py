@@ -43,8 +43,6 @@ def parse_queue_retention(text: str) -> QueueRetention:
         kept = None if age.strip() == NEVER else parse_duration(age)
     except InvalidDuration as error:
         raise ValueError(f"queue {one_line(queue)}: {error}") from None
-    if kept is not None and kept < timedelta():
-        raise ValueError(f"the retention of queue {one_line(queue)} is negative")
     return QueueRetention(queue, (State(state),) if state else FINISHED, kept)
 
 

@@ -192,6 +192,9 @@ The history has no index by queue: without this, each look would pass the tasks 
 
 NOTHING_REACHED: Reached = {}
 
+LATE_ROWS = timedelta(minutes=1)
+"""Time before the end of a look that the next look reads again: the commit of a settle follows its statement."""
+
 
 def retention_of(settings: Settings) -> Retention:
     """Return the retention that the settings contain."""
@@ -259,7 +262,7 @@ async def _prune_group(
     end = await clock(tx) - group.age
     old = await prunable_tasks(tx, group, limit, spared, without, since)
     number = await prune_tasks(tx, group, limit, spared, old) if old else 0
-    return number, end if len(old) < limit else max(each.finished_at for each in old.values())
+    return number, end - LATE_ROWS if len(old) < limit else max(each.finished_at for each in old.values())
 
 
 def _outside(tx: Transaction, part: Range) -> Condition:

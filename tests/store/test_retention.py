@@ -189,11 +189,20 @@ async def test_a_look_for_old_tasks_of_a_queue_goes_on_where_the_last_ended(data
     assert [each.tasks async for each in enforce(database, retention)] == [{State.SUCCEEDED: 1}]
 
 
+async def test_a_task_whose_settle_commits_after_a_look_is_found_by_the_next(database: Database) -> None:
+    retention = Retention(queues={State.SUCCEEDED: {"chat": timedelta(0)}})
+    looked = await database.write(prune, retention)
+    await add_past(database, 1, queue="chat", finished_at=ahead(-30))
+    pruned = await database.write(prune, retention, reached=looked.reached)
+    assert pruned.tasks == {State.SUCCEEDED: 1}
+
+
 @pytest.mark.parametrize(
     ("texts", "why"),
     [
         (("audit",), "audit is no retention of a queue: write QUEUE=AGE, such as audit=365d"),
         (("audit=soon",), "queue audit: 'soon' is not a duration"),
+        (("audit=-1d",), "queue audit: '-1d' is not a duration: it must not be negative"),
         (("a=1d", "a:dead=2d"), "queue a has two retentions of dead tasks"),
     ],
 )
