@@ -23,7 +23,7 @@ def main() -> int:
     gc.disable()
     if _package_is_hidden("tasktui"):
         return CONFIGURATION
-    if find_spec("textual") is None:
+    if find_spec("textual") is None and "--version" not in sys.argv:
         print("tasktui: the package textual is not installed. Run: pip install 'tasktui[console]'", file=sys.stderr)
         return CONFIGURATION
     from tasktui.startup.arguments import parse

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,73 @@ def test_a_file_that_hides_the_package_is_named_and_not_imported(tmp_path: Path,
     assert done.stderr.startswith(f"{program}: {file} hides the package runner of tasktui. Rename it")
 
 
-def test_handlers_that_mean_their_own_module_runner_get_an_explanation(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "runner.py").write_text("pool = []")
+BARE = """
+import importlib.abc, sys
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in ("cyclopts", "rich", "textual"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+sys.modules["textual"] = None
+import tasktui.__main__ as programs
+
+program, *sys.argv[1:] = sys.argv[1:]
+sys.exit(getattr(programs, program)())
+"""
+
+
+def bare(program: str, *arguments: str) -> tuple[int, str]:
+    """The exit code and the output of a program of an installation without extras."""
+    done = subprocess.run(
+        [sys.executable, "-c", BARE, program, *arguments], capture_output=True, text=True, check=False
+    )
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "extra"),
+    [
+        ("main", (), "console"),
+        ("main", ("--help",), "console"),
+        ("main", ("work", "-H", "shop"), "runner"),
+        ("run_command_line", ("tasks",), "runner"),
+    ],
+)
+def test_a_bare_installation_names_the_command_to_type(program: str, arguments: tuple[str, ...], extra: str) -> None:
+    code, text = bare(program, *arguments)
+    assert code == Exit.CONFIGURATION
+    assert text.endswith(f"is not installed. Run: pip install 'tasktui[{extra}]'")
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("program", ["main", "run_command_line"])
+def test_a_bare_installation_prints_its_version(program: str) -> None:
+    assert bare(program, "--version") == (0, version("tasktui"))
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("tasks", "--help"), ("work", "--help")])
+def test_both_programs_run_every_command(arguments: tuple[str, ...]) -> None:
+    outputs = []
+    for program in ("runner", "tasktui"):
+        command = [str(Path(sys.executable).with_name(program)), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        outputs.append(done.stdout.replace(f"Usage: {program}", "Usage: PROGRAM"))
+    assert outputs[0] == outputs[1] != ""
+
+
+@pytest.mark.parametrize("namesake", ["runner.py", "runner/__init__.py", "runner"])
+def test_handlers_that_mean_their_own_module_runner_get_an_explanation(
+    call: Call, tmp_path: Path, namesake: str
+) -> None:
+    file = tmp_path / (namesake if namesake.endswith(".py") else f"{namesake}/pool.py")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("pool = []")
     (tmp_path / "shop_jobs.py").write_text("from runner import pool")
     result = call("work", "-H", "shop_jobs")
     assert result.code == Exit.CONFIGURATION
-    assert "Your runner.py and tasktui's package have the same name: rename yours" in result.err
+    assert f"Your {namesake} and tasktui's package have the same name: rename yours" in result.err
 
 
 def test_postgresql_without_its_driver_names_the_extra(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

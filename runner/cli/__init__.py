@@ -37,6 +37,11 @@ def main() -> int:
         package = (error.name or "").partition(".")[0]
         if package in ("runner", "tasktui"):
             raise
+        if sys.argv[1:] == ["--version"]:
+            from importlib.metadata import version
+
+            print(version("tasktui"))
+            return 0
         print(f"runner: the package {package} is not installed. Run: pip install 'tasktui[runner]'", file=sys.stderr)
         return CONFIGURATION
 

@@ -269,7 +269,7 @@ async def _update(runner: Engine, demo_round: Round, deck: Sequence[NewTask], ba
             await demo_round.submit(random.sample(deck, min(REFILL, len(deck))), notify=runner.settings.notify)
 
 
-SAMPLES = "sample_handlers"
+SAMPLES = "tasktui.samples"
 """The package of the sample handlers."""
 
 

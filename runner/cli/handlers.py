@@ -51,11 +51,11 @@ def load_handlers(settings: Settings) -> Registry:
 
 
 def _namesake() -> Path | None:
-    """Return a file or package `runner` in the current directory that is not this one: its modules import this one."""
-    for path in (Path("runner.py"), Path("runner", "__init__.py")):
-        if path.is_file() and not path.samefile(Path(__file__).parent.parent / "__init__.py"):
-            return path
-    return None
+    """Return a file or folder `runner` in the current directory that is not this one: its modules import this one."""
+    module, package, folder = Path("runner.py"), Path("runner", "__init__.py"), Path("runner")
+    if package.is_file():
+        return None if package.samefile(Path(__file__).parent.parent / "__init__.py") else package
+    return module if module.is_file() else folder if any(folder.glob("*.py")) else None
 
 
 class HandlerRegistry:
