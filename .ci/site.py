@@ -27,7 +27,12 @@ ROOT_PAGES = {
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are outside docs/."""
+    """Add the pages that are outside docs/, and the pictures of the console as it is now."""
+    for picture in (PROJECT / "build" / "pictures").glob("*.svg"):
+        old = files.get_file_from_path(f"pictures/{picture.name}")
+        if old:
+            files.remove(old)
+        files.append(File.generated(config, f"pictures/{picture.name}", content=picture.read_text(encoding="utf-8")))
     for name, page in ROOT_PAGES.items():
         text = (PROJECT / name).read_text(encoding="utf-8")
         content = text if name.endswith(".md") else f"# Licence\n\n{text}"
@@ -50,7 +55,7 @@ def _relink(text: str, prefix: str) -> str:
         text: a page.
         prefix: the path to docs/ from a file of the root, or to the root from a page in docs/.
     """
-    text = text.replace(f"]({prefix}", "](")
+    text = text.replace(f"]({prefix}", "](").replace("[mkdocs.yml](mkdocs.yml)", "The navigation")
     for name, page in ROOT_PAGES.items():
         text = re.sub(rf"\]\({re.escape(name)}(?=[)#])", f"]({page}", text)
     return text
