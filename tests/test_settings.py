@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import platformdirs
@@ -24,7 +25,7 @@ from pydantic import ValidationError
 
 from runner.errors import InvalidSettings, InvalidUrl, RunnerError, UnknownProfile
 from runner.settings import DESCRIPTIONS, Row, Settings, load, profiles
-from runner.settings.profiles import read_password
+from runner.settings.password_command import PasswordCommand, read_password
 from runner.settings.receivers import parse_receiver
 from runner.urls import parse_url
 
@@ -694,6 +695,114 @@ def test_a_password_is_never_sent_to_another_database(config: WriteConfig, tmp_p
     assert not ran.exists()
     assert load(profile="dev").url.password == "1"
     assert ran.exists()
+
+
+@pytest.fixture
+def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Mounts secrets as Kubernetes does: read-only files in a folder of their version, behind two links."""
+
+    def mount(mode: int = 0o440, **secrets: str) -> Path:
+        version = tmp_path / "secrets" / "..2026_11_28_06_30_00.123"
+        version.mkdir(parents=True)
+        for name, text in secrets.items():
+            (version / name).write_text(text)
+            (version / name).chmod(mode)
+            (version.parent / name).symlink_to(Path("..data", name))
+        (version.parent / "..data").symlink_to(version.name)
+        monkeypatch.setenv("TASKTUI_SECRETS_DIR", str(version.parent))
+        return version.parent
+
+    return mount
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o440, 0o444])
+def test_secrets_are_read_as_containers_mount_them(mounted: Callable[..., Path], mode: int) -> None:
+    folder = mounted(mode, tasktui_url="postgresql://me@db/app\n", tasktui_password=f"{SECRET}\n")
+    loaded = load()
+    assert (loaded.url.password, str(loaded.url)) == (SECRET, "postgresql://me:***@db/app")
+    assert row(loaded, "password") == Row("password", "***", f"the secret {folder / 'tasktui_password'}")
+    assert SECRET not in repr(loaded) + repr(loaded.describe())
+
+
+def test_a_file_named_by_a_variable_holds_the_password(
+    mounted: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = mounted(db_password=f"{SECRET}\n")
+    monkeypatch.delenv("TASKTUI_SECRETS_DIR")
+    monkeypatch.setenv("TASKTUI_URL", "postgresql://me@db/app")
+    monkeypatch.setenv("TASKTUI_PASSWORD_FILE", str(folder / "db_password"))
+    assert load().url.password == SECRET
+    assert load(url="tasks.db").url.password is None, "a file has no password"
+    monkeypatch.setenv("TASKTUI_URL", "postgresql://me:own@db/app")
+    assert load().url.password == "own"
+
+
+OTHER_USER = "import os; from runner.settings import load; load(); os.setgid(65534); os.setuid(65534); load()"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_secret_that_this_user_may_not_read_is_named() -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        secret(folder, "tasktui_password", SECRET).chmod(0o440)
+        environment = os.environ | {"TASKTUI_SECRETS_DIR": name}
+        command = [sys.executable, "-c", OTHER_USER]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert f"the secrets in {folder} cannot be read: Permission denied (errno 13)" in done.stderr
+    assert SECRET not in done.stderr
+
+
+def test_a_secret_that_is_a_link_out_of_its_folder_is_refused(mounted: Callable[..., Path], tmp_path: Path) -> None:
+    folder = mounted(tasktui_threads="3")
+    assert load().threads == 3
+    (folder / "tasktui_password").symlink_to(secret(tmp_path, "elsewhere", SECRET))
+    message = refusal()
+    assert f"the secret {folder / 'tasktui_password'}" in message
+    assert f"it is a link to {tmp_path / 'elsewhere'}; set TASKTUI_PASSWORD_FILE instead" in message
+
+
+def test_a_command_in_the_environment_provides_the_password(
+    config: WriteConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config(f"[profiles.dev]\nurl = 'postgresql://me@db/app'\npassword_command = {program('print(1)')}")
+    monkeypatch.setenv("TASKTUI_PASSWORD_COMMAND", "printf 'own\\n'")
+    loaded = load(profile="dev")
+    assert loaded.url.password == "own"
+    assert row(loaded, "password_command") == Row(
+        "password_command", "***", "TASKTUI_PASSWORD_COMMAND in the environment"
+    )
+    monkeypatch.setenv("TASKTUI_PASSWORD", "two")
+    assert "(TASKTUI_PASSWORD_COMMAND in the environment)" in (message := refusal(profile="dev"))
+    assert "TASKTUI_PASSWORD in the environment is set too: remove one of them" in message
+
+
+def test_a_password_in_the_file_is_rejected(config: WriteConfig) -> None:
+    config("[profiles.dev]\nurl = 'postgresql://me@db/app'\npassword = 'hunter2'")
+    message = refusal(profile="dev")
+    assert "password of profile dev" in message
+    assert SECRET not in message
+
+
+def test_a_password_command_runs_again_for_a_failed_password_at_most_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = tmp_path / "count"
+    count.write_text("")
+    script = tmp_path / "token.sh"
+    script.write_text(f"echo x >> {count}; wc -l < {count} | tr -d ' '")
+    now = 1_000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    command = PasswordCommand(f"sh {script}", "here")
+    assert (command.password, command.renew("1")) == ("1", None)
+    now += 61
+    assert command.renew("1") == "2"
+    assert command.renew("1") == "2", "another connection has renewed it"
+    assert command.renew("2") is None
+    now += 61
+    script.write_text("exit 1")
+    assert command.renew("2") is None
+    assert count.read_text() == "x\nx\n"
 
 
 def test_sqlite_has_no_passwords(config: WriteConfig) -> None:

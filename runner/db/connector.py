@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.hosts import ServerHost, host_list
 from runner.db.server_watch import WATCH, AnswerLimits
+from runner.settings.password_command import COMMANDS
 
 if TYPE_CHECKING:
     from runner.db.server_connection import AsyncServerConnection, ServerConnection
@@ -91,7 +92,23 @@ class Connector(NamedTuple):
                 return connection
 
     def _steps(self, kind: Any, parameters: Mapping[str, Any]) -> Generator[Call, Any, Any]:
-        """Try the hosts in turn. Yield calls, and receive their results."""
+        """Connect with the password of the parameters, or the last one of its command. Yield calls, receive results."""
+        import psycopg
+
+        command = COMMANDS.get(str(parameters.get("password")))
+        if command is None:
+            return (yield from self._try_hosts(kind, parameters))
+        password = command.password
+        try:
+            return (yield from self._try_hosts(kind, {**parameters, "password": password}))
+        except psycopg.OperationalError:
+            renewed = yield partial(kind.renew_password, command, password)
+            if renewed is None:
+                raise
+        return (yield from self._try_hosts(kind, {**parameters, "password": renewed}))
+
+    def _try_hosts(self, kind: Any, parameters: Mapping[str, Any]) -> Generator[Call, Any, Any]:
+        """Try the hosts in turn."""
         import psycopg
 
         limits = self._limits(parameters)

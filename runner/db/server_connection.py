@@ -19,6 +19,7 @@ from psycopg.pq import PollingStatus
 from runner.db.hosts import ServerHost, look_up, looked_up
 from runner.db.round_trips import RoundTrips
 from runner.db.server_watch import ANSWER_LIMIT, WATCH, AnswerLimits, describe_silence
+from runner.settings.password_command import PasswordCommand
 
 T = TypeVar("T")
 
@@ -333,6 +334,11 @@ class ServerConnection(WatchedConnection, psycopg.Connection[Any]):
         wait([future for _, future in lookups if future is not None], seconds)
         return looked_up(lookups, seconds)
 
+    @staticmethod
+    def renew_password(command: PasswordCommand, failed: str) -> str | None:
+        """Return a password to try instead of one that failed; see `PasswordCommand.renew`."""
+        return command.renew(failed)
+
     @classmethod
     def open(cls, host: ServerHost, parameters: Mapping[str, Any], limits: AnswerLimits) -> Self:
         """Connect to one host."""
@@ -407,6 +413,11 @@ class AsyncServerConnection(WatchedConnection, psycopg.AsyncConnection[Any]):
             for each in late:
                 each.cancel()
         return looked_up(lookups, seconds)
+
+    @staticmethod
+    async def renew_password(command: PasswordCommand, failed: str) -> str | None:
+        """The form of ServerConnection.renew_password for event loops."""
+        return await asyncio.to_thread(command.renew, failed)
 
     @classmethod
     async def open(cls, host: ServerHost, parameters: Mapping[str, Any], limits: AnswerLimits) -> Self:

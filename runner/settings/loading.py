@@ -10,6 +10,7 @@ from typing import Any
 
 from runner.errors import InvalidSettings
 from runner.model.home import expand_home
+from runner.settings.passwords import with_password
 from runner.settings.profiles import ConfigFile, Profile, read_config
 from runner.settings.settings import (
     ENV_PREFIX,
@@ -86,7 +87,8 @@ def load(profile: str | None = None, config: str | Path | None = None, **overrid
         of_profile.values.pop("shards", None)  # the url chooses one database
     places = _origins([SettingLayer(arguments, lambda name: f"argument {name}"), *sources])
     # The password belongs to the profile's database; another url must bring its own password.
-    if active and places.get("url") == active.origin("url"):
+    has_password = any(name in places for name in ("password", "password_command"))
+    if active and places.get("url") == active.origin("url") and not has_password:
         of_profile.values["url"] = active.unlocked(of_profile.values["url"])
     if file.unreachable:
         places["config"] = f"default: {file.path} counts as absent: {file.unreachable}"
@@ -94,7 +96,7 @@ def load(profile: str | None = None, config: str | Path | None = None, **overrid
         logger.warning("%s is set in the environment, but it is not a setting: ignored", name)
     token = SOURCES.set(sources)
     try:
-        return Settings(**arguments, origins=Origins(places, stray))
+        return with_password(Settings(**arguments, origins=Origins(places, stray)))
     finally:
         SOURCES.reset(token)
 

@@ -5,7 +5,6 @@ import os
 import pwd
 import shlex
 import stat
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,6 +13,7 @@ from typing import Any, NoReturn
 
 from runner.errors import InvalidSettings, UnknownProfile
 from runner.model.home import config_folder
+from runner.settings.password_command import PasswordCommand
 from runner.settings.settings import locate
 from runner.urls import DatabaseUrl
 
@@ -26,73 +26,16 @@ MOST_LINKS = 40
 """Maximum number of links on a path, as in Linux."""
 
 
-PASSWORD_TIMEOUT = 30.0
-"""Seconds allowed for a password command."""
-
-
-def read_password(command: str, where: str, timeout: float = PASSWORD_TIMEOUT) -> str:
-    """Run a program and return the first line of its output as the password.
-
-    Neither its output nor its arguments appear in logs or messages.
-
-    Args:
-        command: command line, split as a shell does, but run without a shell.
-        where: origin of the command, for messages.
-        timeout: seconds until the program is killed.
-
-    Raises:
-        InvalidSettings: the program cannot be started, fails, takes too long, or prints no usable password.
-    """
-    output = _output(_arguments(command, where), where, timeout)
-    try:
-        password = output.decode().splitlines()[0]
-    except UnicodeDecodeError:
-        _reject(where, "the program's output is not UTF-8 text")
-    except IndexError:
-        password = ""
-    if not password or not password.isprintable():
-        _reject(where, "the first line of the program's output is empty or contains control characters")
-    return password
-
-
 def _reject(where: str, why: str) -> NoReturn:
     raise InvalidSettings(where=where, why=why) from None
 
 
-def _arguments(command: str, where: str) -> list[str]:
-    try:
-        arguments = shlex.split(command)
-    except ValueError:
-        _reject(where, "a quotation mark is not closed")
-    if not arguments:
-        _reject(where, "it is empty")
-    return arguments
-
-
-def _output(arguments: list[str], where: str, timeout: float) -> bytes:
-    program = arguments[0]
-    # Standard error is dropped too, because it may repeat the secret.
-    discard = subprocess.DEVNULL
-    try:
-        # A process that can write this user's configuration file can run programs as this user anyway.
-        with subprocess.Popen(arguments, stdin=discard, stdout=subprocess.PIPE, stderr=discard) as process:  # noqa: S603
-            try:
-                output, _ = process.communicate(timeout=timeout)
-            except subprocess.TimeoutExpired:
-                # Not run(timeout=), which waits for grandchildren that keep the pipe open.
-                process.kill()
-                _reject(where, f"the program {program} took longer than {timeout:g} seconds")
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "its arguments contain a NUL"
-        _reject(where, f"the program {program} cannot be started: {why}")
-    if process.returncode != 0:
-        _reject(where, f"the program {program} failed with exit status {process.returncode}; run it by hand to see why")
-    return output
-
-
 _TOP = {"default_profile", "profiles"}
 _NOT_SETTINGS = {"url", "service", "password_command"}
-_ALTERNATIVES = "Use password_command, a service, ~/.pgpass or the environment variable PGPASSWORD"
+NO_PASSWORDS = (
+    "the configuration file must not contain passwords. Use password_command, TASKTUI_PASSWORD_FILE, a service, "
+    "~/.pgpass or the environment variable PGPASSWORD"
+)
 
 
 @dataclass(frozen=True)
@@ -116,13 +59,15 @@ class Profile:
         """Return the settings of this profile; a service becomes a URL.
 
         Raises:
-            InvalidSettings: the url contains a password, or the profile has both a url and a service, or sets the
-                profile or the config, or has shards and a database.
+            InvalidSettings: the profile or its url has a password, or it has both a url and a service, or it sets
+                the profile or the config, or has shards and a database.
             InvalidUrl: the url is not valid.
         """
         for name in ("profile", "config"):
             if name in self.values:
                 _reject(self.origin(name), "a profile cannot set profile or config")
+        if "password" in self.values:
+            _reject(self.origin("password"), NO_PASSWORDS)
         if "shards" in self.values and self.url is not None:
             _reject(self.origin("shards"), "a profile cannot have both shards and a database of its own")
         values = {key: value for key, value in self.values.items() if key not in _NOT_SETTINGS}
@@ -141,7 +86,7 @@ class Profile:
             return None
         url = locate(self._text("url"), self.origin("url"))
         if url.password:
-            _reject(self.origin("url"), f"the configuration file must not contain passwords. {_ALTERNATIVES}")
+            _reject(self.origin("url"), NO_PASSWORDS)
         return url
 
     def unlocked(self, url: DatabaseUrl) -> DatabaseUrl:
@@ -151,14 +96,14 @@ class Profile:
             url: database of this profile. Never pass another one: it would receive the password.
 
         Raises:
-            InvalidSettings: see `read_password`; or the database is SQLite, which has no passwords.
+            InvalidSettings: see `PasswordCommand`; or the database is SQLite, which has no passwords.
         """
         if "password_command" not in self.values:
             return url
         where = self.origin("password_command")
         if url.file is not None:
             _reject(where, "SQLite has no passwords")
-        return replace(url, password=read_password(self._text("password_command"), where))
+        return replace(url, password=PasswordCommand(self._text("password_command"), where).password)
 
     def _text(self, key: str) -> str:
         value = self.values[key]

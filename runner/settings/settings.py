@@ -128,6 +128,13 @@ class Settings(BaseSettings):
         "returns the name of a shard",
     )
     url: InstanceOf[DatabaseUrl] = Field(default_factory=lambda: parse_url(DEFAULT_URL), description="the database")
+    password: Secret | None = Field(
+        default=None, description="PostgreSQL: the password, if url has none; not in arguments of commands"
+    )
+    password_command: Secret | None = Field(
+        default=None,
+        description="program that prints the password, such as a password manager; it runs without a shell",
+    )
     table_prefix: Prefix = Field(default="", description="prefix of every table name")
     table_schema: Identifier | None = Field(
         default=None,

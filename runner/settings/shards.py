@@ -1,6 +1,7 @@
 """The settings of each shard: those of the profile that names it, with the database of its own profile."""
 
 from runner.errors import InvalidSettings
+from runner.settings.passwords import with_password
 from runner.settings.profiles import ConfigFile, Profile, read_config
 from runner.settings.settings import Settings
 
@@ -55,4 +56,6 @@ def _with_database(settings: Settings, profile: Profile) -> Settings:
     values = {name: value for name, value in profile.settings().items() if name in OF_A_DATABASE}
     database = Settings(**values)
     own = {name: getattr(database, name) for name in OF_A_DATABASE}
-    return settings.model_copy(update=own | {"url": profile.unlocked(database.url), "profile": profile.name})
+    has_password = settings.password is not None or settings.password_command is not None
+    url = database.url if has_password else profile.unlocked(database.url)
+    return with_password(settings.model_copy(update=own | {"url": url, "profile": profile.name}))

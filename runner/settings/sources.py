@@ -92,8 +92,19 @@ def _content(path: Path, where: str) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = f"{error.strerror} (errno {error.errno})" if isinstance(error, OSError) else "it is not UTF-8 text"
-        _refuse(where, f"the file {path} cannot be read: {why}")
+        _refuse(where, f"the file {path} cannot be read: {_reason(error)}")
+
+
+def _reason(error: BaseException) -> str:
+    """The reason why a file cannot be read."""
+    match error:
+        case OSError():
+            return f"{error.strerror} (errno {error.errno})"
+        case UnicodeDecodeError():
+            return "it is not UTF-8 text"
+        case SettingsError(__cause__=BaseException() as cause):  # pydantic-settings names the field alone
+            return _reason(cause)
+    return str(error)
 
 
 def secrets() -> SettingLayer:
@@ -109,20 +120,22 @@ def secrets() -> SettingLayer:
     where = f"{SECRETS_VARIABLE} in the environment" if chosen else f"the folder {folder}"
     try:
         names = sorted(path.name for path in folder.iterdir() if path.name.lower().startswith(ENV_PREFIX.lower()))
-        _refuse_misspelled(names, folder)
+        _refuse_names(names, folder)
         values = SecretsSettingsSource(Settings, folder)() if names else {}
     except (OSError, SettingsError, UnicodeDecodeError) as error:
-        why = f"{error.strerror} (errno {error.errno})" if isinstance(error, OSError) else str(error)
-        _refuse(where, f"the secrets in {folder} cannot be read: {why}")
+        _refuse(where, f"the secrets in {folder} cannot be read: {_reason(error)}")
     return SettingLayer(
         {name: text for name, text in values.items() if name in NAMES and text},
         lambda name: f"the secret {folder / variable(name).lower()}",
     )
 
 
-def _refuse_misspelled(names: list[str], folder: Path) -> None:
+def _refuse_names(names: list[str], folder: Path) -> None:
+    """Refuse misspelled names, and links that lead out of the folder, which pydantic-settings ignores."""
     for name in names:
         setting = name.lower().removeprefix(ENV_PREFIX.lower())
+        if setting in NAMES and folder.resolve() not in (target := (folder / name).resolve()).parents:
+            _refuse(f"the secret {folder / name}", f"it is a link to {target}; set {variable(setting)}_FILE instead")
         if setting not in NAMES and (similar := similar_setting(setting)):
             why = f"unknown setting; did you mean {variable(similar).lower()}? Rename or remove it"
             _refuse(f"the secret {folder / name}", why)
