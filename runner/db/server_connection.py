@@ -17,6 +17,7 @@ import psycopg
 from psycopg.pq import PollingStatus
 
 from runner.db.hosts import ServerHost, look_up, looked_up
+from runner.db.loop_statements import LoopStatements
 from runner.db.round_trips import RoundTrips
 from runner.db.server_watch import ANSWER_LIMIT, WATCH, AnswerLimits, describe_silence
 from runner.settings.password_command import PasswordCommand
@@ -186,6 +187,7 @@ class WatchedConnection:
         state = getattr(error, "sqlstate", None)
         if self.cancelled:
             text = describe_silence(monotonic() - since, self)
+            self.stop_reading()
             self.pgconn.finish()  # the cancel request must not meet another statement
             if state is None:
                 raise NoAnswer(text) from None
@@ -194,6 +196,7 @@ class WatchedConnection:
         if getattr(getattr(error, "diag", None), "context", None):
             raise error  # by a function, with any state
         if state in READ_ONLY_STATES and (fact := self.read_only_fact(known=state != READ_ONLY_STATES[0])):
+            self.stop_reading()
             self.pgconn.finish()  # the hosts are tried again
             raise ReadOnlyServer(f"{fact} ({error})") from None
         raise error
@@ -210,6 +213,9 @@ class WatchedConnection:
         if closed == b"on":
             return CLOSED.format(self.host)
         return None if known or standby is not None or self.read_only else f"read-only transaction on {self.host}"
+
+    def stop_reading(self) -> None:
+        """Stop watching the socket, which is about to be closed."""
 
     def check_fault(self) -> None:
         """Raise the fault of a connection that was dropped.
@@ -400,6 +406,9 @@ class AsyncServerConnection(WatchedConnection, psycopg.AsyncConnection[Any]):
     round_trips: RoundTrips | None = None
     """The statements of its reading transaction; None without one."""
 
+    statements: LoopStatements | None = None
+    """Executes single statements; None if the session prepares none."""
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.cursor_factory = AsyncServerCursor
@@ -436,6 +445,8 @@ class AsyncServerConnection(WatchedConnection, psycopg.AsyncConnection[Any]):
 
     async def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         """The form of ServerConnection.wait for event loops."""
+        if self.statements is not None:
+            self.statements.is_reading = False
         self.limit = ANSWER_LIMIT.get(self.own_limit)
         self.since = monotonic()
         if WATCH.parked:
@@ -456,7 +467,18 @@ class AsyncServerConnection(WatchedConnection, psycopg.AsyncConnection[Any]):
         """Close the connection, and cancel the statements of a round trip whose steps were cancelled."""
         if self.round_trips is not None and self.round_trips.is_sending and not self.closed:
             await self._try_cancel()
+        self.stop_reading()
         await super().close()
+
+    def stop_reading(self) -> None:
+        """Stop watching the socket, which is about to be closed."""
+        if self.statements is not None:
+            self.statements.stop_reading()
+
+    async def cancel_statement(self) -> None:
+        """Ask the server to cancel the statement of a caller that was cancelled."""
+        if not self.closed:
+            await self._try_cancel()
 
     async def rollback(self) -> None:
         """The form of ServerConnection.rollback for event loops."""

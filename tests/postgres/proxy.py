@@ -19,8 +19,8 @@ READY = b"Z\x00\x00\x00\x05"
 KEY = b"K\x00\x00\x00\x0c"
 """The start of BackendKeyData; the number of the process follows in four bytes."""
 
-PREPARED = re.compile(rb"_pg3_\d+")
-"""Names of the driver's prepared statements."""
+PREPARED = re.compile(rb"(?:_pg3|runner)_\d+")
+"""Names of the prepared statements of the driver, and of `LoopStatements`."""
 
 BLOCK = 65_536
 

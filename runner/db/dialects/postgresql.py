@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import cached_property, lru_cache, partial
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -19,6 +19,9 @@ from runner.db.schema import Tables
 from runner.db.schema.partitions import ORDER_SPACE, full_name, name_literal
 from runner.db.server_encoding import ArrayText
 from runner.db.types import EARLIEST, LATEST, NO_JOIN, ctid
+
+if TYPE_CHECKING:
+    from runner.db.loop_statements import LoopStatements  # imports psycopg
 
 MAX_NAME = 63
 """Maximum bytes of a name in PostgreSQL."""
@@ -258,6 +261,10 @@ class PostgreSQL:
 
         psycopg would read long statements again at each execution, and convert each item of an array by itself.
         """
+        statements: LoopStatements | None = getattr(connection, "statements", None)
+        if statements is not None and not connection.pgconn.pipeline_status:
+            numbered, names, _ = _numbered(sql)
+            return await statements.run(numbered, _values(names, arguments))
         cursor, returns = await self._send(connection, sql, arguments)
         if connection.pgconn.pipeline_status:  # results arrive only on request
             return await cursor.fetchall() if returns else []
@@ -278,9 +285,7 @@ class PostgreSQL:
         from psycopg import AsyncRawCursor
 
         numbered, names, returns = _numbered(sql)
-        values = (arguments[name] for name in names)
-        cursor = AsyncRawCursor(connection)
-        parameters = [ArrayText(array_text(value)) if type(value) is list else value for value in values]
+        cursor, parameters = AsyncRawCursor(connection), _values(names, arguments)
         if (round_trips := getattr(connection, "round_trips", None)) is not None:
             await round_trips.execute(partial(cursor.execute, numbered, parameters), cursor)
         else:
@@ -318,7 +323,10 @@ class PostgreSQL:
         """Prepare statements from their sixth execution, with one plan for all parameters."""
         cursor = await connection.execute(KEEP_PLANS, (connection.info.backend_pid,))
         if direct := bool(await cursor.fetchall()):
+            from runner.db.loop_statements import LoopStatements
+
             connection.prepare_threshold = PREPARE_AFTER
+            connection.statements = LoopStatements(connection, PREPARE_AFTER)
         return direct
 
     def along_indexes(self) -> str | None:
@@ -373,6 +381,12 @@ def _numbered(sql: str) -> tuple[str, tuple[str, ...], bool]:
 
     returns = not sql.startswith(("INSERT", "UPDATE", "DELETE")) or "RETURNING" in sql
     return PARAMETER.sub(number, sql), tuple(names), returns
+
+
+def _values(names: Iterable[str], arguments: Mapping[str, Any]) -> list[Any]:
+    """The parameters of a statement in their order, with lists as arrays."""
+    values = (arguments[name] for name in names)
+    return [ArrayText(array_text(value)) if type(value) is list else value for value in values]
 
 
 def array_text(items: Sequence[Any]) -> str:

@@ -1,0 +1,132 @@
+"""Single statements on PostgreSQL, whose answers the event loop reads itself."""
+
+import asyncio
+from functools import lru_cache
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from runner.db.async_core import PooledConnection
+from runner.db.database import Database
+from runner.db.dialects.postgresql import PREPARE_AFTER
+from runner.db.loop_statements import LoopStatements
+from runner.db.needs import Needs, needs
+from runner.db.statement import Prepared
+from runner.db.transaction import Transaction
+from runner.errors import DatabaseUnavailable, ValueRejected
+
+pytestmark = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+
+LARGE = 3_000_000
+"""Characters that no buffer of a socket holds."""
+
+
+@lru_cache
+def _statement(driver: sa.Dialect, text: str) -> Prepared:
+    return Prepared(sa.text(text), driver)
+
+
+@needs(Needs.PREPARED)
+async def fetch(tx: Transaction, text: str, values: dict[str, Any] | None = None) -> list[Any]:
+    return await tx.run(_statement(tx.driver, text), values or {})
+
+
+def connections(database: Database) -> list[PooledConnection]:
+    return database._statements._idle
+
+
+def statements(database: Database) -> LoopStatements:
+    (connection,) = connections(database)
+    found = connection.driver.statements
+    assert isinstance(found, LoopStatements)
+    return found
+
+
+@pytest.mark.parametrize("value", ["", "ä€😀", 'it\'s \\ "quoted" %s %% $1', "x" * LARGE])
+async def test_texts_return_as_they_were_sent(database: Database, value: str) -> None:
+    for _ in range(PREPARE_AFTER + 2):
+        assert await database.read(fetch, "SELECT CAST(:value AS text)", {"value": value}) == [(value,)]
+
+
+async def test_values_return_in_their_types(database: Database) -> None:
+    text = "SELECT CAST(:a AS bigint), CAST(:b AS float8), CAST(:c AS boolean), CAST(:d AS text), CAST(:e AS bigint[])"
+    values = {"a": -(2**62), "b": 0.1, "c": False, "d": None, "e": [1, None, 3]}
+    assert await database.read(fetch, text, values) == [tuple(values.values())]
+
+
+@pytest.mark.parametrize("value", [1, 0.5, None, 2.0])
+async def test_the_fraction_of_a_number_reaches_a_statement_that_does_not_name_its_type(
+    database: Database, value: float | None
+) -> None:
+    interval = "SELECT extract(epoch FROM :value * interval '1s')::float8"
+    for each in (value, 0.25, value):
+        [(seconds,)] = await database.read(fetch, interval, {"value": each})
+        assert seconds == each
+
+
+async def test_many_rows_return(database: Database) -> None:
+    rows = await database.read(fetch, "SELECT n, repeat('x', 1000) FROM generate_series(1, 20000) AS n")
+    assert [row[0] for row in rows] == [*range(1, 20_001)]
+
+
+async def test_a_text_with_nul_is_refused_and_the_connection_stays(database: Database) -> None:
+    with pytest.raises(ValueRejected):
+        await database.read(fetch, "SELECT CAST(:value AS text)", {"value": "a\0b"})
+    assert await database.read(fetch, "SELECT 1") == [(1,)]
+
+
+async def test_a_statement_is_prepared_once_it_is_frequent(database: Database) -> None:
+    names = "SELECT name FROM pg_prepared_statements"
+    for count in range(1, PREPARE_AFTER + 3):
+        rows = await database.read(fetch, names)
+        assert len(rows) == (1 if count > PREPARE_AFTER else 0)
+
+
+async def test_a_connection_that_ends_while_idle_is_left_alone_and_then_replaced(database: Database) -> None:
+    ((process,),) = await database.read(fetch, "SELECT pg_backend_pid()")
+    reader = statements(database)
+    async with database.writing() as tx:
+        await tx.execute(sa.text(f"SELECT pg_terminate_backend({process})"))
+    while reader.is_reading:  # its end wakes the event loop once, not for ever
+        await asyncio.sleep(0)
+    with pytest.raises(DatabaseUnavailable):
+        await database.read(fetch, "SELECT 2")
+    ((other,),) = await database.read(fetch, "SELECT pg_backend_pid()")
+    assert other != process
+
+
+async def test_an_error_names_its_state_and_the_next_statement_runs(database: Database) -> None:
+    for _ in range(2):
+        with pytest.raises(Exception, match="division by zero") as caught:
+            await database.read(fetch, "SELECT 1 / (:value - 1)", {"value": 1})
+        assert isinstance(caught.value.__cause__, psycopg.errors.DivisionByZero)
+    assert await database.read(fetch, "SELECT 3") == [(3,)]
+
+
+async def test_the_socket_is_free_after_the_connection_is_closed(database: Database) -> None:
+    await database.read(fetch, "SELECT 4")
+    reader, loop = statements(database), asyncio.get_running_loop()
+    await database.dispose()
+    assert not reader.is_reading
+    assert not loop.remove_reader(reader._socket)
+
+
+async def test_a_cancelled_statement_ends_on_the_server(database: Database) -> None:
+    async with database._prepared(fetch, Needs.PREPARED) as tx:
+        ((process,),) = await fetch(tx, "SELECT pg_backend_pid()")
+    sleeping = asyncio.ensure_future(_sleep(database))
+    state = "SELECT count(*) FROM pg_stat_activity WHERE pid = :pid AND state = 'active' AND query LIKE '%pg_sleep%'"
+    async with database.writing() as tx:
+        for wanted in (1, 0):
+            while await tx.scalar(sa.text(state), {"pid": process}) != wanted:
+                await tx.execute(sa.text("SELECT pg_stat_clear_snapshot()"))
+            sleeping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sleeping
+
+
+async def _sleep(database: Database) -> None:
+    async with database._prepared(fetch, Needs.PREPARED) as tx:
+        await fetch(tx, "SELECT pg_sleep(600)")
