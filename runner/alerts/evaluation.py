@@ -78,7 +78,7 @@ def without_deliveries(facts: AlertFacts) -> AlertFacts:
             runner: {handler: flow for handler, flow in flows.items() if handler != DELIVER}
             for runner, flows in facts.results.items()
         },
-        dead=facts.dead and {handler: count for handler, count in facts.dead.items() if handler != DELIVER},
+        dead={handler: count for handler, count in facts.dead.items() if handler != DELIVER},
         flows={names: flow for names, flow in facts.flows.items() if names[1] != DELIVER},
         due={queue: age for queue, age in facts.due.items() if queue != QUEUE},
         repeated=[each for each in facts.repeated if each.handler != DELIVER],

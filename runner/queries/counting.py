@@ -1,7 +1,7 @@
 """Bounded counts of tasks, along indexes."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -48,6 +48,12 @@ class Count(NamedTuple):
     def of(self, noun: str) -> str:
         """The count with its noun: `1 task`, `10,000+ tasks`."""
         return f"{self} {noun}{'' if self == Count(1) else 's'}"
+
+
+def total_of(counts: Iterable[Count]) -> Count:
+    """The sum of counts: a lower bound if one of them is."""
+    listed = list(counts)
+    return Count(sum(count.number for count in listed), any(count.more for count in listed))
 
 
 def capped(number: int, cap: int) -> Count:

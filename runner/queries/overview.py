@@ -63,12 +63,10 @@ class Diagnoses:
     """Diagnoses that are too expensive for every refresh.
 
     Args:
-        deaths: error types of the tasks that died in the last hour, the most frequent first.
         slow: the slowest handler of each queue that is falling behind.
         errors: the most frequent error type of each failing queue.
     """
 
-    deaths: Mapping[str, int] = field(default_factory=dict)
     slow: Mapping[str, Slowdown] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
 
@@ -300,16 +298,11 @@ async def diagnoses(tx: Transaction, behind: Sequence[str], failing: Sequence[st
         return Slowdown(worst.handler, worst.p95, before)
 
     filters = [Filter((Term("queue", Operator.EQ, queue),)) for queue in failing]
-    groups, found, slow = await tx.gather(
-        failures(tx, Filter(), at - HOUR),
+    found, slow = await tx.gather(
         tx.gather(*(failures(tx, each, at - RECENT, limit=1) for each in filters)),
         tx.gather(*map(slowdown, behind)),
     )
-    deaths: Counter[str] = Counter()
-    for group in groups:
-        deaths[group.error_type] += group.dead
     return Diagnoses(
-        {error: number for error, number in deaths.most_common() if number},
         {queue: each for queue, each in zip(behind, slow, strict=True) if each is not None},
         {queue: each[0].error_type for queue, each in zip(failing, found, strict=True) if each},
     )

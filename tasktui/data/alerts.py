@@ -5,12 +5,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
+from runner.db.transaction import Transaction, clock
 from runner.errors import RunnerError
 from runner.model.alert import Alert, AlertRule, Severity, Silence
 from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.rules import alerts
 from runner.queries.alerts.shown import MAX_ERROR, MAX_TEXT, shown
 from runner.queries.alerts.thresholds import Thresholds
+from runner.queries.deaths import dead_by_handler
 from runner.queries.overview import Overview, read_overview
 from runner.queries.registries import Pause
 from runner.queries.reports import Flow
@@ -125,12 +127,18 @@ def as_attention(alert: Alert) -> Attention:
 async def read_alarm(session: Session) -> Alarm:
     """Count the problems of a database; the first one decides the role."""
     try:
-        overview = await session.read(read_overview)
+        facts = await session.read(_alarm_facts, session)
     except RunnerError as error:
         return Alarm.of(error)
-    facts = AlertFacts(overview, session.zone, Thresholds.of(session.settings))
     problems = [as_attention(alert) for alert in alerts(facts)]
     return Alarm(f"! {len(problems)}", problems[0].role) if problems else Alarm("✓", "succeeded")
+
+
+async def _alarm_facts(tx: Transaction, session: Session) -> AlertFacts:
+    thresholds = Thresholds.of(session.settings)
+    at = await clock(tx)
+    overview, dead = await tx.gather(read_overview(tx), dead_by_handler(tx, at - thresholds.span))
+    return AlertFacts(overview, session.zone, thresholds, dead=dead)
 
 
 class AlertCause(NamedTuple):

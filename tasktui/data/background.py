@@ -10,7 +10,10 @@ from runner.filter.fields import Operator, Sort, SortField
 from runner.filter.parse import Filter, Term
 from runner.model.task import State
 from runner.policy.histogram import Histogram, Times, merged
+from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS
 from runner.queries.audit import ChangeGroup, change_groups
+from runner.queries.counting import Count
+from runner.queries.deaths import dead_by_handler
 from runner.queries.failures import (
     Failures,
     failures,
@@ -64,6 +67,7 @@ class Background:
         schedules: the next schedules.
         stuck: the blocked tasks that wait for a dead or cancelled task; None without any.
         flows: results of the last ten minutes by queue and handler.
+        dead: tasks that died within the span of the alerts and are still dead, by handler.
     """
 
     at: datetime
@@ -77,6 +81,7 @@ class Background:
     schedules: tuple[ScheduleRow, ...] = ()
     stuck: StuckTasks | None = None
     flows: Mapping[tuple[str, str], Flow] = field(default_factory=dict)
+    dead: Mapping[str, Count] = field(default_factory=dict)
 
     def percentile(self, q: float, since: datetime, until: datetime) -> float | None:
         """A percentile of the run times in seconds; None if no attempt ended in the period."""
@@ -130,18 +135,22 @@ async def read_background(tx: Transaction, *, wide: bool) -> Background:
 
 
 async def _narrow(tx: Transaction) -> Background:
-    (at, (histograms, results, flows)), stuck = await tx.gather(_times(tx), stuck_tasks(tx))
-    return Background(at, histograms, results, stuck=stuck, flows=flows)
+    (at, (histograms, results, flows, dead)), stuck = await tx.gather(_times(tx), stuck_tasks(tx))
+    return Background(at, histograms, results, stuck=stuck, flows=flows, dead=dead)
 
 
 async def _times(
     tx: Transaction,
-) -> tuple[datetime, tuple[dict[datetime, Times], dict[int, dict[str, Flow]], dict[tuple[str, str], Flow]]]:
+) -> tuple[
+    datetime,
+    tuple[dict[datetime, Times], dict[int, dict[str, Flow]], dict[tuple[str, str], Flow], dict[str, Count]],
+]:
     at = await clock(tx)
     return at, await tx.gather(
         times_by_minute(tx, at - HOUR),
         results_by_runner(tx, at - RECENT),
         flows_by_work_key(tx, at - RECENT, at + HOUR),
+        dead_by_handler(tx, at - DEFAULT_THRESHOLDS.span),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from runner.queries.breakers import BreakerRow
-from runner.queries.counting import Count
+from runner.queries.counting import Count, total_of
 from runner.queries.overview import MINUTE, Overview, per_minute
 from runner.queries.registries import Pause
 from runner.text import formatting
@@ -167,8 +167,10 @@ def _quiet(view: View, width: int) -> list[Row]:
     if view.is_empty:
         text = "No queue has a task, and no runner is registered."
         return [fit([("  ○ ", "muted"), ("Nothing yet. ", "bold strong"), (text, "text")], width)]
+    if view.slow is None:  # The tasks that died, stuck tasks and failing runners are not read yet.
+        return [fit([("  reading", "faint")], width)]
     alive = count_noun(len(data.alive), "runner")
-    text = f"{alive} alive, no queue falls behind, nothing died in 1 h."
+    text = f"{alive} alive, no queue falls behind, no task died in 1 h."
     return [fit([("  ✓ ", "bold succeeded"), ("Nothing. ", "bold strong"), (text, "text")], width)]
 
 
@@ -197,7 +199,7 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
     )
     bad, usual = is_unusual(view.last("failed"), failed)
     failed_role = "dead" if bad else "muted"
-    died_hour = sum(flow.flow.died for flow in data.hour if data.at - flow.minute <= 60 * MINUTE)
+    died = total_of(view.slow.dead.values()) if view.slow else None
     late = oldest is not None and any(queue.falls_behind for queue in data.queues)
     slots = " slots" if width >= 18 else ""
     change = sum(queue.arrived.number - queue.minute.finished for queue in data.queues)
@@ -217,8 +219,8 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
         (
             "DEAD",
             [
-                (str(dead), f"bold {'dead' if died_hour else 'strong'}"),
-                (f"  +{died_hour:,} in 1 h" if died_hour else "  none in 1 h", "dead" if died_hour else "muted"),
+                (str(dead), f"bold {'dead' if died and died.number else 'strong'}"),
+                *_died(died),
             ],
         ),
         (
@@ -229,6 +231,13 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
             ],
         ),
     ]
+
+
+def _died(died: Count | None) -> list[Part]:
+    """The tasks that died in the last hour and are still dead; nothing while they are not read."""
+    if died is None:
+        return []
+    return [(f"  +{died} in 1 h", "dead") if died.number else ("  none in 1 h", "muted")]
 
 
 def _compared(now: float, values: Sequence[float]) -> list[Part]:

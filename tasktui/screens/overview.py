@@ -186,7 +186,7 @@ class OverviewScreen(LiveScreen):
         from tasktui.data.background import read_background  # not needed for the first data
 
         behind = tuple(queue.queue for queue in last.queues if queue.falls_behind)
-        died, failing = any(flow.flow.died for flow in last.hour), tuple(last.failing)
+        failing = tuple(last.failing)
         wide, is_capped = self.size.width >= WIDE, any(queue.is_capped for queue in last.queues)
         names = tuple(sorted(queue.queue for queue in sorted_queues(last)[:MOST_WAITS]))
         ask = partial(diagnoses, tx, behind, failing)
@@ -197,9 +197,7 @@ class OverviewScreen(LiveScreen):
         )
         backlog, details, slow, silences, (measured, flows, outage) = await tx.gather(
             self._backlog_cache.get(None, partial(read_backlog, tx), self.session.distance) if is_capped else _none(),
-            self._trouble_cache.get((behind, died, failing), ask, self.session.distance)
-            if behind or died or failing
-            else _none(),
+            self._trouble_cache.get((behind, failing), ask, self.session.distance) if behind or failing else _none(),
             self._slow_cache.get(wide, partial(read_background, tx, wide=wide), self.session.distance),
             self._silence_cache.get(None, partial(read_silences, tx), self.session.distance),
             plots,
@@ -215,7 +213,8 @@ class OverviewScreen(LiveScreen):
         self.session.add_names({"queue": [queue.queue for queue in data.queues if line(queue.queue) == queue.queue]})
         facts = AlertFacts(data, self.session.zone, Thresholds.of(self.session.settings))
         if self._slow is not None:
-            facts = replace(facts, results=self._slow.results, blocked=self._slow.stuck)
+            slow = self._slow
+            facts = replace(facts, results=slow.results, blocked=slow.stuck, dead=slow.dead)
         others = unavailable_databases(self.console.databases.behind)
         flows = self._slow.flows if self._slow is not None else NO_FLOWS
         problems = (*others, *attention(facts, self._silences, flows))

@@ -7,15 +7,19 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
+from runner.db.transaction import clock
 from runner.model.alert import Alert, AlertRule, Severity
+from runner.model.task import State
 from runner.policy.breaker import OpenBreaker
 from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.reading import current_alerts
 from runner.queries.alerts.rules import alerts
 from runner.queries.breakers import BreakerRow
 from runner.queries.reports import Flow, MinuteFlow
-from tasktui.data.alerts import as_attention, attention, folded
+from tasktui.data.alerts import as_attention, attention, folded, read_alarm
 from tasktui.widgets.table import Table
-from tests.store.rows import add_attempt, add_live, add_runner, ahead
+from tests.store.minutes import Minute, write_statistics
+from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 from tests.tasktui.test_overview import AT, overview_of, queue, runner
 
@@ -65,6 +69,25 @@ def test_the_overview_and_the_list_word_an_alert_alike_and_fold_its_effects() ->
     (cause,) = folded(list(alerts(facts)), replace(facts, flows=flows))
     assert line.sentence == f"{as_attention(cause.alert).sentence}; so payments is failing"
     assert len(list(attention(facts))) == 2  # Without the results of handlers, the cause of a queue is unknown.
+
+
+@ON_ONE_DATABASE
+async def test_dead_tasks_have_one_number_and_one_wording(database: Database, watch: Watch) -> None:
+    """Three died by the statistics of their minute; one of them was retried since."""
+    for id, handler in ((1, "charge"), (2, "refund")):
+        await add_past(database, id, State.DEAD, handler=handler, finished_at=ahead(-300))
+    present = (await database.read(clock)).replace(second=0, microsecond=0)
+    minute = Minute(present - timedelta(minutes=5), "default", "charge")
+    minute.counts |= {"died": 3}
+    await database.write(write_statistics, 1, [minute], {})
+    (alert,) = await database.read(current_alerts)
+    assert alert.sentence == "2 tasks died in the last hour: charge 1, refund 1 (threshold 0)"
+    async with watch("overview") as operator:
+        title, text = alert.title, alert.text
+        await operator.sees(f"✗ {title}  {text}", "2  +2 in 1 h")
+        await operator.press("exclamation_mark")
+        await operator.sees(f"▸ ✗ {alert.sentence}")
+        assert (await read_alarm(operator.console.session)).text == "! 1"
 
 
 @ON_ONE_DATABASE

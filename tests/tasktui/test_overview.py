@@ -96,7 +96,7 @@ def test_a_quiet_system_has_no_alerts() -> None:
 
 def test_a_queue_that_falls_behind_is_told_with_what_has_become_slow() -> None:
     slow = {"mail": Slowdown("smtp.send", 8.4, 0.9)}
-    assert sentences(overview_of(BEHIND, runners=(runner(),), diagnoses=Diagnoses({}, slow))) == [
+    assert sentences(overview_of(BEHIND, runners=(runner(),), diagnoses=Diagnoses(slow))) == [
         "mail falls behind: 210 in, 180 out per min; slowest handler smtp.send (p95 8.4s, was 900ms)"
     ]
     assert sentences(overview_of(BEHIND, runners=(runner(),))) == ["mail falls behind: 210 in, 180 out per min"]
@@ -213,14 +213,10 @@ def test_a_queue_that_keeps_up_is_not_behind(mended: dict[str, object]) -> None:
     assert not replace(BEHIND, **mended).falls_behind  # type: ignore[arg-type] # the test knows the fields
 
 
-def test_the_dead_are_counted_since_the_first_of_the_hour() -> None:
-    flows = [
-        MinuteFlow(AT.replace(second=0) - timedelta(minutes=ago), Flow(died=died)) for ago, died in ((10, 4), (1, 2))
-    ]
-    deaths = {"ConnectionError": 4, "KeyError": 1, "\x1b[31m": 1, "Other": 1}
-    kinds = "ConnectionError 4, KeyError 1, \u241b[31m 1, 1 more"
-    (text,) = sentences(overview_of(queue(dead=Count(1)), queue(), pulses={"mail": flows}, diagnoses=Diagnoses(deaths)))
-    assert text == f"6 dead since 13:20: 1 still dead; {kinds}"  # the others were run again since
+def test_dead_tasks_are_counted_by_handler() -> None:
+    dead = {"pay": Count(4), "mail": Count(1), "\x1b[31m": Count(1), "other": Count(1)}
+    (alert,) = attention(AlertFacts(overview_of(queue()), dead=dead))
+    assert alert.sentence == "7 tasks died in the last hour: pay 4, mail 1, \u241b[31m 1, 1 more (threshold 0)"
 
 
 @pytest.mark.parametrize(
@@ -540,7 +536,7 @@ async def busy(database: Database) -> None:
 @pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.slow)])
 async def test_a_queue_that_falls_behind_is_seen(busy: None, watch: Watch, size: tuple[int, int]) -> None:
     async with watch("overview", size) as operator:
-        await operator.sees("DRAINED", "No runner is alive", "2 dead since")
+        await operator.sees("DRAINED", "No runner is alive")
         assert "LAST HOUR" in operator.text
         assert ("OUT/MIN" in operator.text) is (size == WIDE)
 
@@ -671,12 +667,12 @@ def test_without_traffic_the_queue_with_the_most_waiting_tasks_comes_first() -> 
     assert names_in_order(overview_of(*idle, queue("f", minute=Flow(succeeded=1)))) == ["e", "a", "b", "c", "d", "f"]
 
 
-def test_a_task_that_died_in_this_minute_counts_among_those_of_the_last_hour() -> None:
-    flows = [MinuteFlow(AT.replace(second=0) - ago * MINUTE, Flow(died=1)) for ago in (0, 5)]
-    overview = overview_of(queue(dead=Count(2)), pulses={"mail": flows})
-    for span in (60, 24 * 60):
-        view = View(overview, None, (), UTC, ("", span), False)
-        assert "2  +2 in 1 h" in plain(overview_panels.figures(view, 120))
+def test_the_dead_tasks_of_the_last_hour_are_unknown_until_they_are_read() -> None:
+    overview = overview_of(queue(dead=Count(9)))
+    slow = Background(AT, dead={"pay": Count(2), "mail": Count(1)})
+    for found, shown in ((None, ""), (Background(AT), "none in 1 h"), (slow, "+3 in 1 h")):
+        text = plain(overview_panels.figures(View(overview, found, (), UTC, ("", 60), False), 120))
+        assert re.search(rf"│ 9 {{2,}}{re.escape(shown)} *│", text), text
 
 
 def test_a_figure_far_above_the_usual_one_names_that_one() -> None:

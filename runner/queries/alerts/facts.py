@@ -26,8 +26,7 @@ class AlertFacts:
         zone: time zone of displayed times.
         results: results of the last ten minutes by runner and handler.
         blocked: the blocked tasks that wait for a dead or cancelled task; None without any.
-        dead: tasks that died within the span of the thresholds and are still dead, by handler; None if they were not
-            read, so that the minute statistics count the deaths.
+        dead: tasks that died within the span of the thresholds and are still dead, by handler.
         flows: results of the last ten minutes by queue and handler.
         repeated: the live tasks that failed more often than the threshold, by handler.
         lost: the runners that were lost in the last ten minutes.
@@ -41,7 +40,7 @@ class AlertFacts:
     thresholds: Thresholds = DEFAULT_THRESHOLDS
     results: Mapping[int, Mapping[str, Flow]] = field(default_factory=dict)
     blocked: "StuckTasks | None" = None
-    dead: Mapping[str, Count] | None = None
+    dead: Mapping[str, Count] = field(default_factory=dict)
     flows: Mapping[tuple[str, str], Flow] = field(default_factory=dict)
     due: Mapping[str, float] = field(default_factory=dict)
     repeated: "Sequence[RepeatedFailures]" = ()

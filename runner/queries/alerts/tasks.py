@@ -1,13 +1,12 @@
 """The rules of tasks: lost, dead, blocked."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from runner.model.alert import Alert, AlertRule, Severity
 from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.shown import MAX_KINDS, shown
-from runner.queries.counting import Count
-from runner.queries.overview import MINUTE, per_minute
+from runner.queries.counting import Count, total_of
 from runner.text import formatting
 from runner.text.sanitize import count_noun
 
@@ -19,7 +18,7 @@ def lost_tasks(facts: AlertFacts) -> Iterator[Alert]:
     listed = sum(runner.running_tasks for runner in overview.runners if not runner.alive)
     if sum(each.number for each in lost.values()) <= listed:  # The alerts of the lost runners name these tasks.
         return
-    count = _sum(lost.values())
+    count = total_of(lost.values())
     are, them = ("is", "it") if count == Count(1) else ("are", "them")
     title = f"{count.of('task')} of {', '.join(lost)} {are} lost"
     text = f"the lease of the runner expired; a live runner will rescue {them}"
@@ -30,31 +29,12 @@ def dead_tasks(facts: AlertFacts) -> Iterator[Alert]:
     """Tasks that died recently, and are still dead as far as that is known."""
     span = formatting.age(facts.thresholds.span.total_seconds())
     advice = f"The causes: runner failures since:{span}. When these are mended: runner retry state:dead."
-    if facts.dead is None:
-        yield from _died(facts, advice)
-        return
-    total = _sum(facts.dead.values())
+    total = total_of(facts.dead.values())
     if total.number > facts.thresholds.dead:
         names = [f"{shown(name)} {count}" for name, count in facts.dead.items()]
         text = f"{_listed(names)} (threshold {facts.thresholds.dead:,})"
         title = f"{total.of('task')} died in the last {'hour' if span == '1h' else span}"
         yield Alert(AlertRule.TASKS_DEAD, "", Severity.CRITICAL, title, text, advice)
-
-
-def _died(facts: AlertFacts, advice: str) -> Iterator[Alert]:
-    """The deaths of the last hour by the minute statistics."""
-    overview = facts.overview
-    deaths = per_minute(overview.hour, overview.at, lambda flow: flow.died)
-    total = round(sum(deaths))
-    if total <= facts.thresholds.dead:
-        return
-    first = next(index for index, number in enumerate(deaths) if number)
-    since = formatting.clock(overview.at - (len(deaths) - 1 - first) * MINUTE, overview.at, facts.zone)
-    kinds = [f"{shown(formatting.brief(kind))} {number:,}" for kind, number in overview.diagnoses.deaths.items()]
-    dead = _sum(queue.dead for queue in overview.queues)
-    still = [] if dead == Count(total) else [f"{dead} still dead"]
-    text = "; ".join([*still, *([_listed(kinds)] if kinds else [])])
-    yield Alert(AlertRule.TASKS_DEAD, "", Severity.CRITICAL, f"{total:,} dead since {since}", text, advice)
 
 
 def failing_tasks(facts: AlertFacts) -> Iterator[Alert]:
@@ -79,8 +59,3 @@ def blocked_tasks(facts: AlertFacts) -> Iterator[Alert]:
 def _listed(names: list[str]) -> str:
     more = [f"{len(names) - MAX_KINDS:,} more"] if len(names) > MAX_KINDS else []
     return ", ".join([*islice(names, MAX_KINDS), *more])
-
-
-def _sum(counts: Iterable[Count]) -> Count:
-    listed = list(counts)
-    return Count(sum(count.number for count in listed), any(count.more for count in listed))
