@@ -10,7 +10,7 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.queries.breakers import BreakerRow, breakers
 from runner.queries.counting import Count, WaitingCounts
-from runner.queries.counts import MOST_QUEUES, QueueCounts, counts, queue_survey
+from runner.queries.counts import MOST_QUEUES, QueueCounts, counts, queue_survey, waiting
 from runner.queries.registries import Pause, paused_handlers
 from runner.queries.reports import OTHERS, Flow, MinuteFlow
 from runner.queries.reports import per_minute as read_per_minute
@@ -251,6 +251,14 @@ def joined(
     """
     older = {queue: [flow for flow in flows if begin <= flow.minute < since] for queue, flows in stored.items()}
     return {queue: [*older.get(queue, ()), *fresh.get(queue, ())] for queue in {**older, **fresh}}
+
+
+async def counted_overview(tx: Transaction) -> Overview:
+    """Read the overview, and count the tasks of full queues further, as the screen does after its first data."""
+    overview = await read_overview(tx)
+    if not any(queue.is_capped for queue in overview.queues):
+        return overview
+    return replace(overview, queues=deepened(overview.queues, await waiting(tx)))
 
 
 def deepened(queues: Sequence[QueueCounts], deep: Mapping[str, WaitingCounts]) -> tuple[QueueCounts, ...]:

@@ -63,6 +63,7 @@ class View:
         span: label and minutes of the plots.
         writable: True if changes are allowed.
         recovery: the latest outage that has ended; None without one.
+        counted: counts of waiting tasks that stopped have gone as far as they can; else they are still being read.
     """
 
     data: Overview
@@ -72,6 +73,7 @@ class View:
     span: tuple[str, int]
     writable: bool
     recovery: "Recovery | None" = None
+    counted: bool = True
 
     @property
     def is_empty(self) -> bool:
@@ -194,6 +196,7 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
     done, failed = view.minutes("succeeded"), view.minutes("failed")
     capacity, busy = (sum(getattr(runner, name) for runner in data.alive) for name in ("capacity", "running_tasks"))
     ready, dead = view.total("ready"), view.total("dead")
+    known = view.counted or not ready.more or data.hides_queues
     oldest = max(
         (queue for queue in data.queues if queue.oldest is not None), key=lambda q: q.oldest or 0, default=None
     )
@@ -206,7 +209,7 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
     in_and_out = f"  {'▲' if change > 0 else '▼'} {abs(change):,} / min" if change else "  steady"
     in_and_out = "" if data.hides_queues or not ready.number else in_and_out
     return [
-        ("READY", [(str(ready), "bold strong"), (in_and_out, "muted")]),
+        ("READY", [(str(ready), "bold strong") if known else ("reading", "faint"), (in_and_out, "muted")]),
         ("RUNNING", [(f"{busy:,}", "bold running"), (f"  of {capacity:,}{slots}", "muted")]),
         ("DONE / MIN", [(f"{view.last('succeeded'):,}", "bold strong"), *_compared(view.last("succeeded"), done)]),
         (

@@ -146,6 +146,7 @@ class OverviewScreen(LiveScreen):
         self._alerts: tuple[Attention, ...] = ()
         self._silences: tuple[Silence, ...] = ()
         self._complete = False
+        self._counted = False
         self._span = 0
         self._backlog_cache = TtlCache[Mapping[str, WaitingCounts]](DEEP_EVERY)
         self._trouble_cache = TtlCache[Diagnoses](TROUBLE_EVERY)
@@ -179,6 +180,7 @@ class OverviewScreen(LiveScreen):
         )
         self._last, self._slow, self._silences, self._recovery = now, rest.slow, rest.silences, rest.recovery
         queues = now.queues if rest.backlog is None else deepened(now.queues, rest.backlog)
+        self._counted = rest.backlog is not None or not any(queue.is_capped for queue in queues)
         return replace(now, queues=queues, diagnoses=rest.diagnoses, waits=rest.waits, flows=rest.flows)
 
     async def _read_rest(self, tx: Transaction, last: Overview) -> "OverviewRest":
@@ -221,7 +223,7 @@ class OverviewScreen(LiveScreen):
         self._alerts = tuple(each for each in problems if each.alert)
         self.session.add_names({"alert": [each.alert for each in self._alerts if " " not in each.alert]})
         span, writable = SPANS[self._span], self.session.writable
-        view = View(data, self._slow, problems, self.session.zone, span, writable, self._recovery)
+        view = View(data, self._slow, problems, self.session.zone, span, writable, self._recovery, self._counted)
         self._draw(view)
 
     def _draw(self, view: View) -> None:
@@ -259,7 +261,9 @@ class OverviewScreen(LiveScreen):
 
         def render(name: str) -> RenderedRow:
             waits = waits_of(rows[name])
-            return queue_line(rows[name], waits, slots[name], ends[name], name in unclaimed, died=name in deadly)
+            return queue_line(
+                rows[name], waits, slots[name], ends[name], name in unclaimed, died=name in deadly, counted=view.counted
+            )
 
         table.show(order, render)
         self.query_one("#lower", Canvas).draw(lower)
@@ -378,6 +382,7 @@ def queue_line(
     unclaimed: bool = False,
     *,
     died: bool = False,
+    counted: bool = True,
 ) -> RenderedRow:
     """Render a queue as a row.
 
@@ -387,6 +392,7 @@ def queue_line(
         end: the end of its pause; empty without one.
         unclaimed: no live runner takes some of its due tasks.
         died: some of its tasks died in the last hour.
+        counted: counts that stopped have gone as far as they can; else they are still being read.
     """
     more = "+" if queue.arrived.more else ""
     name = line(queue.queue)
@@ -403,9 +409,9 @@ def queue_line(
     return RenderedRow(
         (
             Cell("".join(text for text, _ in title), "strong" if trouble else "text", title),
-            Cell(str(queue.ready), "bold strong" if trouble else "text" if queue.ready.number else "faint"),
-            Cell(_number(queue.scheduled), "muted" if queue.scheduled.number else "faint"),
-            Cell(_number(queue.retrying), _retrying(queue)),
+            _waiting(queue.ready, "bold strong" if trouble else "text", counted=counted),
+            _waiting(queue.scheduled, "muted", counted=counted),
+            _waiting(queue.retrying, _retrying(queue), counted=counted),
             Cell(str(queue.blocked), "blocked" if queue.blocked.number else "faint"),
             Cell(str(queue.lost), "bold lost" if queue.lost.number else "faint"),
             Cell(str(queue.dead), "dead" if died else "muted" if queue.dead.number else "faint"),
@@ -414,20 +420,21 @@ def queue_line(
             Cell(formatting.age(queue.oldest) if queue.oldest is not None else "0s", _oldest(queue)),
             Cell(f"{compact(queue.arrived.number)}{more}", "text" if queue.arrived.number else "faint"),
             Cell(compact(finished), "bold dead" if trouble else "text" if finished else "faint"),
-            empty_in(queue, end, stopped=not has_slots, unclaimed=unclaimed),
+            empty_in(queue, end, stopped=not has_slots, unclaimed=unclaimed, counted=counted),
             Cell("".join(text for text, _ in spark), "spark", tuple(spark)),
         )
     )
 
 
-def _number(count: Count) -> str:
-    """A count; empty if it is unknown, because counting stopped before the first one."""
-    return "" if count == Count(0, more=True) else str(count)
+def _waiting(count: Count, role: str, *, counted: bool) -> Cell:
+    """A count of waiting tasks; empty if counting stopped before the first one."""
+    if count.more and not counted:
+        return Cell("reading", "faint")
+    text = "" if count == Count(0, more=True) else str(count)
+    return Cell(text, role if count.number else "faint")
 
 
 def _retrying(queue: QueueCounts) -> str:
-    if not queue.retrying.number:
-        return "faint"
     return "bold retrying" if queue.retrying.number > max(queue.ready.number, 100) else "muted"
 
 
@@ -437,7 +444,9 @@ def _oldest(queue: QueueCounts) -> str:
     return "bold retrying" if queue.falls_behind else "text"
 
 
-def empty_in(queue: QueueCounts, end: str = "", *, stopped: bool = False, unclaimed: bool = False) -> Cell:
+def empty_in(
+    queue: QueueCounts, end: str = "", *, stopped: bool = False, unclaimed: bool = False, counted: bool = True
+) -> Cell:
     """Render the time until no task is ready at the present rate, the end of its pause, or that no runner takes it."""
     if queue.paused:
         return Cell(f"‖ {end}" if end else "paused", "paused")
@@ -447,6 +456,8 @@ def empty_in(queue: QueueCounts, end: str = "", *, stopped: bool = False, unclai
     if seconds == inf:
         return Cell("never", "bold dead") if queue.falls_behind else Cell("steady", "muted")
     if seconds is None:
+        return Cell("", "faint")
+    if queue.ready.more and not counted:
         return Cell("", "faint")
     more = ">" if queue.ready.more else ""
     return Cell(f"{more}{formatting.age(seconds)}", "text" if seconds else "faint")

@@ -1,15 +1,17 @@
 """A database far away: few round trips for each screen, and words that are true about the connection."""
 
 import asyncio
+import re
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
+import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.model.task import NewTask
-from runner.queries.overview import read_overview
+from runner.queries.overview import SHALLOW, read_overview
 from runner.settings import Settings
 from runner.store.submit import submit
 from runner.urls import parse_url
@@ -21,7 +23,8 @@ from tasktui.session.write_lock import UNOPENED, WriteLock
 from tests.conftest import on_postgresql
 from tests.postgres.distance import DistantServer
 from tests.shop import fill
-from tests.tasktui.conftest import WIDE
+from tests.store.rows import ahead
+from tests.tasktui.conftest import WIDE, Operator
 
 if TYPE_CHECKING:
     from tasktui.shell.live import LiveScreen
@@ -116,3 +119,26 @@ async def test_the_way_to_the_database_is_no_load() -> None:
     await cache.get(None, load, 0.9)
     now += 3.1
     assert await cache.get(None, load, 0.9) > 4
+
+
+@on_postgresql
+async def test_no_bound_is_shown_before_the_exact_count(database: Database, migrated_url: str, tmp_path: Path) -> None:
+    async with database.writing() as tx:
+        tasks = [{"handler": "mail.send", "queue": "mail", "submitted_at": ahead(-600)}] * (SHALLOW + 500)
+        await tx.execute(sa.insert(tx.tables.task).values(tasks))
+    async with DistantServer(migrated_url, WAY).opened() as far:
+        session = session_of(far.url, tmp_path)
+        try:
+            console = Console(session)
+            async with console.run_test(size=WIDE) as pilot:
+                operator, texts = Operator(console, pilot), []
+                while "1,500" not in operator.text:
+                    await pilot.pause(0.01)
+                    texts.append(operator.text)
+                counts = {found for text in texts for found in re.findall(r"^ . mail +(\S+)", text, re.MULTILINE)}
+                assert counts <= {"reading", "1,500"}
+                await operator.press("exclamation_mark")
+                await operator.sees("No runner is alive: 1,500 tasks wait")
+            await session.finish()
+        finally:
+            await session.database.dispose()

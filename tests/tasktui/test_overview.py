@@ -675,6 +675,19 @@ def test_the_dead_tasks_of_the_last_hour_are_unknown_until_they_are_read() -> No
         assert re.search(rf"│ 9 {{2,}}{re.escape(shown)} *│", text), text
 
 
+def test_a_bound_is_no_figure_while_the_count_is_read() -> None:
+    full = queue(ready=Count(1_000, True), scheduled=Count(0, True), retrying=Count(3), minute=Flow(succeeded=900))
+    for counted, shown in (
+        (False, ["reading", "reading", "3", ""]),
+        (True, ["1,000+", "", "3", ">1m06s"]),
+    ):
+        cells = [cell.text for cell in queue_line(full, slots=4, counted=counted).cells]
+        assert [*cells[1:4], cells[12]] == shown
+        view = View(overview_of(full), None, (), UTC, ("1 h", 60), False, counted=counted)
+        text = plain(overview_panels.figures(view, 120)[1:])
+        assert text.strip().startswith(shown[0])
+
+
 def test_a_figure_far_above_the_usual_one_names_that_one() -> None:
     flows = [MinuteFlow(AT.replace(second=0) - ago * MINUTE, Flow(succeeded=2)) for ago in range(2, 60)]
     flows.append(MinuteFlow(AT.replace(second=0) - MINUTE, Flow(succeeded=900)))

@@ -6,7 +6,7 @@ from shlex import quote
 from runner.model.alert import Alert, AlertRule, Severity
 from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.shown import MAX_TEXT, shown
-from runner.queries.counting import Count
+from runner.queries.counting import total_of
 from runner.queries.counts import QueueCounts
 from runner.queries.overview import FEW, NEGLECTED, RECENT
 from runner.queries.reports import Flow
@@ -46,8 +46,7 @@ def without_runner(unknown: HandlerWithoutRunner, behind: dict[str, QueueCounts]
     text += shown(", ".join(unknown.queues))
     caused = [behind.pop(queue) for queue in unknown.queues if queue in behind and not behind[queue].minute.finished]
     if caused:
-        ready = Count(sum(queue.ready.number for queue in caused), any(queue.ready.more for queue in caused))
-        text += f": {ready} ready, none ends"
+        text += f": {total_of(queue.ready for queue in caused)} ready, none ends"
     severity = Severity.CRITICAL if unknown.due >= NEGLECTED else Severity.NOTE
     advice = "Start a runner with the module that defines it (-H), or terminate these tasks."
     if unknown.hosts:

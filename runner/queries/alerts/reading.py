@@ -16,7 +16,7 @@ from runner.queries.counting import lane_heads
 from runner.queries.deaths import dead_by_handler
 from runner.queries.health import health
 from runner.queries.lost_runners import lost_runners
-from runner.queries.overview import MINUTE, RECENT, Overview, diagnoses, read_overview
+from runner.queries.overview import MINUTE, RECENT, Overview, counted_overview, diagnoses
 from runner.queries.registries import Pauses
 from runner.queries.repeated_failures import repeated_failures
 from runner.queries.reports import Flow, flows_by_work_key, results_by_runner
@@ -79,7 +79,7 @@ async def read_facts(tx: Transaction, thresholds: Thresholds = DEFAULT_THRESHOLD
 
 async def _overview(tx: Transaction, thresholds: Thresholds) -> Overview:
     """The overview, with the diagnoses of its problems."""
-    overview = await read_overview(tx)
+    overview = await counted_overview(tx)
     behind = [queue.queue for queue in overview.queues if queue.falls_behind]
     failing = tuple(overview.failing_from(thresholds.failing))
     if not behind and not failing:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from runner.model.alert import QUEUE, Alert, AlertRule, Severity
 from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.shown import MAX_ERROR, MAX_KINDS, shown
-from runner.queries.counting import Count
+from runner.queries.counting import Count, total_of
 from runner.queries.overview import Overview
 from runner.queries.reports import Flow
 from runner.queries.runners import RunnerRow
@@ -45,9 +45,8 @@ def no_runner(facts: AlertFacts) -> Iterator[Alert]:
     overview = facts.overview
     if overview.alive:
         return
-    waiting = [queue.ready for queue in overview.queues]
     lost = sum(queue.lost.number for queue in overview.queues)
-    ready = Count(sum(count.number for count in waiting), any(count.more for count in waiting))
+    ready = total_of(queue.ready for queue in overview.queues)
     if not (ready.number or lost or overview.runners):
         return
     silent = min(overview.runners, key=lambda runner: runner.heartbeat_age, default=None)
@@ -80,8 +79,8 @@ def pools(overview: Overview) -> Iterator[tuple[str, int, Counter[str]]]:
 def held_slots(facts: AlertFacts) -> Iterator[Alert]:
     """One handler holds all slots of a pool while other tasks wait."""
     overview = facts.overview
-    waiting = sum(queue.ready.number for queue in overview.queues if not queue.paused)
-    if not waiting:
+    waiting = total_of(queue.ready for queue in overview.queues if not queue.paused)
+    if not waiting.number:
         return
     for name, slots, busy in pools(overview):
         if name == QUEUE or not slots or sum(busy.values()) < slots or not busy:
@@ -89,8 +88,8 @@ def held_slots(facts: AlertFacts) -> Iterator[Alert]:
         handler, number = busy.most_common(1)[0]
         if number >= HELD * slots:
             queues = [shown(queue.queue) for queue in overview.queues if queue.ready.number and not queue.paused]
-            verb = "task waits" if waiting == 1 else "tasks wait"
-            behind = f"{waiting:,} ready {verb} in {', '.join(queues[:MAX_KINDS])}"
+            verb = "task waits" if waiting == Count(1) else "tasks wait"
+            behind = f"{waiting} ready {verb} in {', '.join(queues[:MAX_KINDS])}"
             share = min(number, slots)  # A runner claims some tasks ahead, which wait for one of these slots.
             title = f"{shown(handler)} holds {share} of {slots} {name} slots"
             advice = "Start more runners, or limit this handler: runner limit --help"
