@@ -104,7 +104,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr.startswith("slow"):
         settings.load_profile("long")  # before modules of tests are imported
     if not hasattr(config, "workerinput"):
-        for package in ("runner", "tasktui"):
+        for package in ("runner", "tasktui", "sample_handlers"):
             compileall.compile_dir(str(TESTS.parent / package), quiet=2)
 
 

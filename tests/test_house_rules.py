@@ -21,7 +21,7 @@ from runner.db.schema import tables
 from tasktui.screens import MODES
 
 PROJECT = Path(__file__).parent.parent
-PACKAGES = ("runner", "tasktui")
+PACKAGES = ("runner", "tasktui", "sample_handlers")
 LONGEST_FUNCTION = 60
 LONGEST_LINE = 120
 MOST_METHODS = 40

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parent.parent
-CODE = ("runner", "tasktui")
+CODE = ("runner", "tasktui", "sample_handlers")
 PROSE = ("README.md", "docs", *CODE)
 MOST_PER_1000_WORDS = {PROSE: 3.0, ("tests",): 5.0}
 

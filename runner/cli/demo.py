@@ -35,6 +35,7 @@ from runner.cli.demo_round import (
     substitutes,
 )
 from runner.cli.exit_codes import Interruption
+from runner.cli.handlers import find_samples
 from runner.cli.options import DEFAULT_CONNECTION, Connection
 from runner.cli.output import print_json, widen_pipe
 from runner.db.database import Database
@@ -229,6 +230,7 @@ def _sources() -> tuple[list[SourceFile], list[str]]:
 
 
 def _handlers() -> Mapping[str, Handler]:
+    find_samples()
     registry = discover([SAMPLES], installed=False)
     return {name: registry.find(name) for name in HANDLERS}
 
@@ -269,7 +271,7 @@ async def _update(runner: Engine, demo_round: Round, deck: Sequence[NewTask], ba
             await demo_round.submit(random.sample(deck, min(REFILL, len(deck))), notify=runner.settings.notify)
 
 
-SAMPLES = "tasktui.samples"
+SAMPLES = "sample_handlers"
 """The package of the sample handlers."""
 
 

@@ -121,6 +121,16 @@ NO_REGISTRY = HandlerRegistry()
 """Without a database."""
 
 
+def find_samples() -> None:
+    """Let Python find the package sample_handlers of a wheel; a checkout has it at its top.
+
+    The wheel holds it in a folder of its own, because no module of an application may meet that name by accident.
+    """
+    folder = Path(__file__).parent.parent / "samples"
+    if folder.is_dir() and str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
 @contextmanager
 def _from_here() -> Iterator[None]:
     """Search the current directory first for the named modules, and last for all later imports.
@@ -129,6 +139,7 @@ def _from_here() -> Iterator[None]:
     modules that mean to import it: this package is already imported.
     """
     here = str(Path.cwd())
+    find_samples()
     sys.path.insert(0, here)
     try:
         yield

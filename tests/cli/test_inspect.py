@@ -340,9 +340,9 @@ def test_a_runner_is_listed_with_its_selection_and_its_polling(
 
 @on_sqlite
 def test_a_runner_refuses_a_selection_without_handlers_before_it_claims(cli: Call, store: Store) -> None:
-    answer = cli("work", "-H", "tasktui.samples", "--except", "nothing.*")
+    answer = cli("work", "-H", "sample_handlers", "--except", "nothing.*")
     assert "'nothing.*': no handler matches it; the handlers are " in answer.err
-    assert "it is not known; use fixed-rate" in cli("work", "-H", "tasktui.samples", "--poll-mode", "fast").err
+    assert "it is not known; use fixed-rate" in cli("work", "-H", "sample_handlers", "--poll-mode", "fast").err
 
 
 def test_colours_follow_the_terminal_and_no_color(call: Call) -> None:

@@ -231,7 +231,7 @@ def test_a_check_names_a_missing_table(cli: Call, store: Store) -> None:
     assert "1 table of revision" in finding["found"]
     assert finding["found"].endswith("missing: task_checkpoint")
     assert "restore a backup" in finding["advice"]
-    for words in (("migrate",), ("migrate", "--check"), ("work", "--until-idle", "-H", "tasktui.samples")):
+    for words in (("migrate",), ("migrate", "--check"), ("work", "--until-idle", "-H", "sample_handlers")):
         refused = cli(*words)
         assert refused.code == Exit.DATABASE, words
         assert f"lacks the table task_checkpoint of schema {HEAD}. Restore a backup" in refused.err
@@ -354,7 +354,7 @@ def test_a_runner_without_handlers_does_not_start() -> None:
     "option", [("--poll-interval", "-1s"), ("--batch", "0"), ("--lease-timeout", "x"), ("--poll-mode", "often")]
 )
 def test_settings_of_a_runner_are_checked(call: Call, option: tuple[str, str]) -> None:
-    result = call("work", "-H", "tasktui.samples", "--until-idle", *option)
+    result = call("work", "-H", "sample_handlers", "--until-idle", *option)
     assert result.code in (Exit.BAD_INPUT, Exit.CONFIGURATION)
     assert "Traceback" not in result.err
 

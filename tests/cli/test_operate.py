@@ -498,7 +498,7 @@ EMPTY = ["--queues", "--only", "--except", "--scans", "--buckets", "--slice", "-
 @pytest.mark.parametrize("empty", ["", " ", ","])
 @pytest.mark.parametrize("option", [*EMPTY, "--profile"])
 def test_a_runner_with_an_empty_selection_does_not_start(cli: Call, option: str, empty: str) -> None:
-    result = cli("work", "-H", "tasktui.samples", "--until-idle", option, empty)
+    result = cli("work", "-H", "sample_handlers", "--until-idle", option, empty)
     assert result.code == Exit.BAD_INPUT
     assert f"{option} is empty: give it a value, or leave it out" in result.err
 

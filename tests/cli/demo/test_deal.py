@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-import tasktui.samples  # noqa: F401 - registers the handlers
+import sample_handlers  # noqa: F401 - registers the handlers
 from runner.cli.demo_round import FAILING, HANDLERS, SourceFile, deal, library, substitutes
 from runner.handlers.registry import REGISTRY
 from runner.model.task import NewTask
-from tasktui.samples.digest import LARGEST
+from sample_handlers.digest import LARGEST
 
 
 def fails(task: NewTask) -> bool:

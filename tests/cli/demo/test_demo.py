@@ -23,7 +23,7 @@ from runner.db.schema import Tables, tables
 from runner.errors import InvalidInput, InvalidSettings, SchemaMissing
 from runner.settings import Settings
 from runner.urls import sync_url
-from tasktui.samples.digest import LARGEST
+from sample_handlers.digest import LARGEST
 from tests.cli.conftest import program
 from tests.conftest import on_postgresql, on_sqlite
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from runner import Context, Dead, Retry, Snooze
-from tasktui.samples import digest_file
-from tasktui.samples.digest import BLOCK_SIZE, LARGEST
-from tests.tasktui.samples.conftest import LIBRARY
+from sample_handlers import digest_file
+from sample_handlers.digest import BLOCK_SIZE, LARGEST
+from tests.sample_handlers.conftest import LIBRARY
 
 
 @pytest.mark.parametrize("size", [0, 1, BLOCK_SIZE, 2 * BLOCK_SIZE + 1, LARGEST])

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from runner import Context
-from tasktui.samples import tree
-from tasktui.samples.tree import digest_tree
+from sample_handlers import tree
+from sample_handlers.tree import digest_tree
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from runner import Context
-from tasktui.samples import parse_source
-from tests.tasktui.samples.conftest import LIBRARY
+from sample_handlers import parse_source
+from tests.sample_handlers.conftest import LIBRARY
 
 SOURCE = b"""
 import os

@@ -5,8 +5,8 @@ import pytest
 
 from runner import Dead, Retry
 from runner.model.outcome import Outcome
-from tasktui.samples import count_words
-from tests.tasktui.samples.conftest import LIBRARY
+from sample_handlers import count_words
+from tests.sample_handlers.conftest import LIBRARY
 
 
 def outcome_after(error: Exception) -> Outcome:
