@@ -231,6 +231,14 @@ class Lanes:
         self._remember(reversed(list(islice(self.heads, RECALLED))))
         self.next_due = min((head.wait for head in claimable if head.wait > 0), default=None)
 
+    def leave(self, next_due: float | None) -> None:
+        """Forget the lanes of the last survey: a claim saw that no other task is due.
+
+        Args:
+            next_due: seconds until the next one; None without one.
+        """
+        self.heads, self._waits, self.next_due = {}, {}, next_due
+
     def expect(self, lanes: Iterable[Lane]) -> None:
         """Remember lanes to which tasks were submitted; `recall` treats them as due, before a survey finds them."""
         self._remember(lane for lane in lanes if self.accepts(lane))

@@ -36,6 +36,7 @@ from runner.queries.task.parents import stuck_tasks
 from runner.queries.why import facts
 from runner.queries.why.why import why
 from runner.settings import Settings
+from runner.store.claim.look import claim_and_look
 from runner.store.claim.plain import claim, claim_suspect, first_due
 from runner.store.claim.survey import Pending, pending, survey
 from runner.store.dependencies.resolve import FinishedParent, any_open, find_strays, open_dependencies, resolve
@@ -56,11 +57,12 @@ SOME, MANY, MILLION = 3_000, 30_000, 1_000_000
 DAY = 86_400
 PARTITIONS = {f"task_history_{part}" for part in ("others", "beyond", "from_1")}
 OURS = {"task", "task_history", "task_attempt", "task_unique"} | PARTITIONS
-ALIASES = {"entry", "due", "here", "beyond", "earliest", "target", "candidate", "match"}
+ALIASES = {"entry", "due", "later", "here", "beyond", "earliest", "target", "candidate", "match"}
 
 INDEXES = {
     "survey": {"task_ready"},
     "claim": {"task_ready"},
+    "claim_and_look": {"task_ready"},
     "claim_lanes": {"task_ready"},
     "claim_suspect": {"task_rescued"},
     "heartbeat": {"task_running"},
@@ -157,6 +159,11 @@ async def costs(database: Database, looking: Watch) -> dict[str, Cost]:
         await runner.survey()
     async with looking.seeing() as by_verb["claim"]:
         claimed = await runner.claim_on(100)
+    if database.dialect.writing_ctes:
+        lanes = dict.fromkeys(runner.lanes.positions, runner.start)
+        async with looking.seeing() as by_verb["claim_and_look"]:
+            looked, _ = await database.write(claim_and_look, runner.who, lanes, runner.terms, 50)
+        claimed += looked
     await put_many(database, 50, priority=5, queue="other")
     await runner.survey()
     assert len(runner.lanes.positions) > 1

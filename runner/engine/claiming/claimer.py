@@ -36,6 +36,7 @@ from runner.policy.selection import listed
 from runner.policy.suspicion import Ask, Proof
 from runner.resource_limits import reached_limit
 from runner.settings import Settings
+from runner.store.claim.look import claim_and_look
 from runner.store.claim.plain import Claimant, DueTask, HandlerDefaults, claim, claim_suspect, first_due
 from runner.store.locked import locked
 from runner.text.sanitize import one_line
@@ -124,6 +125,12 @@ class Claimer:
         """When to look again for due tasks that claims do not take, in monotonic seconds."""
         self._context = contextvars.copy_context()
         """The context of the runner: a scan that starts when a task ends must not inherit the context of that task."""
+        self._looks = False
+        """True if the next claim also looks for tasks in other lanes, in place of a survey after it."""
+        self._next_look = 0.0
+        """The time in monotonic seconds before which claims do not look: a survey found no lane for what one saw."""
+        self._others_wait: float | None = None
+        """Seconds after the last claim until a task in another lane is due; None if it did not look."""
         self._submitted = False
         """True after a submit, until the next claim, which may not be in progress then, recalls the lanes."""
         self.claimant = Claimant(0, "")
@@ -238,8 +245,9 @@ class Claimer:
         surveyed = self.scope.is_new or not self.lanes.has_ready(now) or is_due
         if surveyed:
             await self.survey.run(self.claimant)
-        total = 0
+        total, self._looks = 0, submitted and not surveyed
         while self.lanes.has_ready(time.monotonic()) and self.may_claim():
+            self._others_wait = None
             self._recall()  # a backlog lets no scan end, and an urgent task must not wait for the next survey
             await self.suspects.claim_if_due()
             claimed_count = await self._claim_round()
@@ -255,11 +263,41 @@ class Claimer:
                 if not await self._leave_out_untaken():
                     break
             await self._claim_parts()
-            if not self.lanes.has_ready(time.monotonic()) or self.survey.pace.is_due(time.monotonic()):
+            is_dry = not self.lanes.has_ready(time.monotonic())
+            if is_dry or self.survey.pace.is_due(time.monotonic()):
+                if is_dry and self._is_alone():
+                    break
                 await self.survey.run(self.claimant)
                 surveyed, total = True, 0
+                self._note_survey()
         # A busy runner ends many scans, and each claim of suspects is a statement.
         await (self.suspects.claim() if self.state is ScanState.RUNNING else self.suspects.claim_if_due())
+
+    def _is_alone(self) -> bool:
+        """True if the claim saw that no task in another lane is due: a survey would find none."""
+        wait = self._others_wait
+        if wait is None or wait <= 0 or self.survey.pace.is_due(time.monotonic()):
+            return False
+        self.lanes.leave(None if wait == inf else wait)
+        return True
+
+    def _note_survey(self) -> None:
+        """Look less often if a survey finds no lane for the task that a claim saw: others take it, or it is paused."""
+        now, wait = time.monotonic(), self._others_wait
+        if wait is not None and wait <= 0 and not self.lanes.has_ready(now):
+            self._next_look = now + LOOK_EVERY
+        self._looks, self._others_wait = False, None
+
+    def _may_look(self, lanes: Mapping[Lane, LanePosition]) -> bool:
+        """True if these are all lanes that may be due, each from its start, so that other due tasks are news."""
+        return (
+            self._looks
+            and self._database.dialect.writing_ctes
+            and not self.scope.is_extended
+            and lanes.keys() == self.lanes.positions.keys()
+            and all(position == self.lanes.start for position in lanes.values())
+            and time.monotonic() >= self._next_look
+        )
 
     def _find_no_room(self) -> None:
         if self.state is ScanState.RUNNING:
@@ -347,7 +385,11 @@ class Claimer:
         if turn.limited:
             return await self.limited.claim(who, turn.lanes, limit, starts)
         lanes = {lane: self.lanes.positions[lane] for lane in turn.lanes}
-        claimed = await self._database.write(claim, who, lanes, self._defaults, limit, starts)
+        if self._may_look(lanes):
+            look = await self._database.write(claim_and_look, who, lanes, self._defaults, limit, starts)
+            claimed, self._others_wait = look
+        else:
+            claimed = await self._database.write(claim, who, lanes, self._defaults, limit, starts)
         if len(claimed) < limit:
             self.lanes.remove(lanes)
         else:

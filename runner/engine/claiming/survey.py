@@ -7,6 +7,7 @@ from runner.db.database import Database
 from runner.engine.claiming.scans import ScanScope
 from runner.policy.lanes import Head, Lanes
 from runner.policy.polling import Pace
+from runner.store.claim.look import prepare_look
 from runner.store.claim.plain import Claimant, prepare_claims
 from runner.store.claim.survey import DENSE, MANY, survey
 from runner.text.sanitize import one_line
@@ -41,7 +42,10 @@ class LaneSurvey:
     async def run(self, claimant: Claimant) -> None:
         """Read the lanes of a runner."""
         if not self._is_prepared:  # while no task waits for them
-            await self._database.read(prepare_claims, claimant._replace(selection=self._scope.selection))
+            who = claimant._replace(selection=self._scope.selection)
+            await self._database.read(prepare_claims, who)
+            if self._database.dialect.writing_ctes:
+                await self._database.read(prepare_look, who)
             self._is_prepared = True
         started, dense = time.monotonic(), DENSE if self._is_cut else 0
         self._skipped, self._skip = self._skip, 0

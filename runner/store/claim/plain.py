@@ -1,6 +1,6 @@
 """claim: assign due tasks to a runner, each to only one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter, itemgetter
 from types import SimpleNamespace
@@ -217,14 +217,33 @@ async def _claim(
     only: Lane | None = None,
     **asked: int,
 ) -> list[Claimed]:
+    rows = await tx.run(prepared, claim_parameters(tx.dialect, who, lanes, defaults, limit, starts=starts) | asked)
+    await tx.complete()
+    return claimed_tasks(rows, who, lanes, only)
+
+
+def claim_parameters(
+    dialect: Dialect,
+    who: Claimant,
+    lanes: Mapping[Lane, LanePosition],
+    defaults: Mapping[str, HandlerDefaults],
+    limit: int,
+    *,
+    starts: bool,
+) -> dict[str, Any]:
+    """The parameters of a claim; see `claim`."""
     rows = [
         (number, *lane, position.run_at, position.id, *defaults[lane.handler])
         for number, (lane, position) in enumerate(lanes.items())
     ]
-    parameters = tx.dialect.row_parameters("lane", LANE_COLUMNS, rows)
-    claimed = await tx.run(prepared, parameters | claim_values(who, limit, starts=starts) | asked)
-    await tx.complete()
-    fields = claimed if only is None else map(IN_ORDER, map(only.__add__, claimed))
+    return dialect.row_parameters("lane", LANE_COLUMNS, rows) | claim_values(who, limit, starts=starts)
+
+
+def claimed_tasks(
+    rows: Iterable[tuple[Any, ...]], who: Claimant, lanes: Collection[Lane], only: Lane | None
+) -> list[Claimed]:
+    """The tasks of the rows of a claim, in the order in which to start them."""
+    fields = rows if only is None else map(IN_ORDER, map(only.__add__, rows))
     # Within a lane, every order is that of the positions.
     return sorted(map(Claimed._make, fields), key=POSITION if len(lanes) == 1 else key_of(who.order))
 
@@ -261,6 +280,24 @@ def claim_statement(
         order: the order over several lanes.
         selection: the names of the conditions of the runner's selection.
     """
+    statement: sa.Update = claim_with_lanes(tables, dialect, among, order, selection)[0]
+    return statement
+
+
+def claim_with_lanes(
+    tables: Tables,
+    dialect: Dialect,
+    among: Among,
+    order: ClaimOrder,
+    selection: tuple[str, ...],
+    *,
+    named: bool = False,
+) -> tuple[Any, sa.CTE]:
+    """Return the claim statement, and the lanes in it.
+
+    Args:
+        named: True to name the returned columns after the fields of Claimed.
+    """
     scope = ClaimScope(tables, RUNNER_ID, selection=selection)
     lane = open_lanes(dialect.rows("lane", LANE_COLUMNS), scope, several=among != "lane")
     match among:
@@ -271,7 +308,11 @@ def claim_statement(
         case "suspects":
             tasks = first_suspect(scope, lane, dialect)
     update = claim_update(tables, dialect, lane, tasks, one_lane=among == "lane")
-    return update.returning(*returned(tables.task, dialect, OF_ROW if among == "lane" else Claimed._fields))
+    fields = OF_ROW if among == "lane" else Claimed._fields
+    columns = returned(tables.task, dialect, fields)
+    if named:
+        columns = [column.label(name) for name, column in zip(fields, columns, strict=True)]
+    return update.returning(*columns), lane
 
 
 def claim_update(

@@ -123,9 +123,9 @@ def survey_statement(
         within: walk through the lanes of some queues, one queue after the other.
     """
     if within:
-        head: Any = _walk(tables, dialect, _before_each(dialect), same_queue=True)
+        head: Any = walk_of_lanes(tables, dialect, _before_each(dialect), same_queue=True)
     else:
-        head = _dense_heads(tables, dialect) if dense else _walk(tables, dialect, _before_all())
+        head = _dense_heads(tables, dialect) if dense else walk_of_lanes(tables, dialect, before_all_lanes())
     registries = ((head.c.queue, tables.queue), (head.c.handler, tables.handler))
     # As sets that are read once; joined, a planner that expects few lanes would look each of them up.
     paused = [name.in_(sa.select(entry.c.name).where(PAUSED.is_paused(entry))) for name, entry in registries]
@@ -169,12 +169,12 @@ def _dense_heads(tables: Tables, dialect: Dialect) -> sa.Subquery:
     dense = sa.select(*lane, sa.func.min(entries.run_at).label("run_at")).group_by(*lane).cte("dense")
     one: sa.ColumnElement[int] = sa.literal_column("1")
     last = sa.select(dense).order_by(*(dense.c[name].desc() for name in LANE)).limit(one).subquery("last")
-    start = sa.select(*(last.c[name] for name in LANE)).select_from(_before_all().outerjoin(last, sa.true()))
-    walk = _walk(tables, dialect, start.subquery("behind"))
+    start = sa.select(*(last.c[name] for name in LANE)).select_from(before_all_lanes().outerjoin(last, sa.true()))
+    walk = walk_of_lanes(tables, dialect, start.subquery("behind"))
     return sa.union_all(sa.select(dense), sa.select(walk)).subquery("head")
 
 
-def _before_all() -> sa.Subquery:
+def before_all_lanes() -> sa.Subquery:
     """One row, which is before every lane."""
     columns: list[sa.ColumnElement[Any]] = [sa.literal_column(none) for none in _NONE]
     return sa.select(*(column.label(name) for name, column in zip(LANE, columns, strict=True))).subquery("start")
@@ -189,7 +189,7 @@ def _before_each(dialect: Dialect) -> sa.Subquery:
     return sa.select(*(column.label(name) for name, column in zip(LANE, columns, strict=True))).subquery("start")
 
 
-def _walk(tables: Tables, dialect: Dialect, start: sa.FromClause, *, same_queue: bool = False) -> sa.CTE:
+def walk_of_lanes(tables: Tables, dialect: Dialect, start: sa.FromClause, *, same_queue: bool = False) -> sa.CTE:
     """Walk the index of waiting tasks from lane to lane, a "loose index scan".
 
     Neither database skips within an index by itself (SELECT DISTINCT reads all of it), so a recursive query looks up
@@ -301,7 +301,7 @@ def _prepared_pending(
 
 def _lanes_of_runner(tables: Tables, dialect: Dialect, *, some_queues: bool) -> sa.CTE:
     """The lanes of a runner that are not paused."""
-    head = _walk(tables, dialect, _before_all())
+    head = walk_of_lanes(tables, dialect, before_all_lanes())
     paused = PAUSED.pauses_of(head.c, tables)
     return sa.select(head).where(*_of_runner(head.c, dialect, some_queues=some_queues), ~sa.or_(*paused)).cte("lane")
 
