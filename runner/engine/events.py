@@ -63,12 +63,14 @@ class AttemptsEnded:
             its late outcome changes nothing.
         written: the moves that were written before, by task id: the answer to their commit was lost.
         runner_id: id of the runner.
+        saw_none: True if the statement that wrote all of them saw no open dependency at its start.
     """
 
     verb: str | None
     attempts: "Sequence[tuple[Running, Settlement]]"
     written: Mapping[int, str]
     runner_id: int = 0
+    saw_none: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -388,15 +388,19 @@ class Worker:
             self.in_flight.remove(running)
             moved[settled.verbs.get(settlement.id) or settled.written.get(settlement.id)].append(settling)
         for verb, attempts in moved.items():
-            self._publish_ends(verb, attempts, settled.written)
+            self._publish_ends(verb, attempts, settled.written, settled.saw_none)
         self._events.publish(ROOM_FREED)
 
     def _publish_ends(
-        self, verb: str | None, attempts: Sequence[Settling], written: Mapping[int, str] = NOT_WRITTEN
+        self,
+        verb: str | None,
+        attempts: Sequence[Settling],
+        written: Mapping[int, str] = NOT_WRITTEN,
+        saw_none: bool = False,
     ) -> None:
         """Publish the ends of attempts, then break their reference cycles; exceptions without a hook are released."""
         self._stuck.forget(settlement.id for _, settlement in attempts)
-        self._events.publish(AttemptsEnded(verb, attempts, written, self.buffer.runner_id))
+        self._events.publish(AttemptsEnded(verb, attempts, written, self.buffer.runner_id, saw_none))
         for running, _ in attempts:
             running.notes, running.outages, running.context = None, (), None
             if (error := running.error) is not None:

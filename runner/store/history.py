@@ -17,7 +17,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import JsonText, RowAddress, ctid, db_now, next_version
 from runner.errors import DatabaseRefused
 from runner.model.task import MOVES, State
-from runner.store.dependencies.parents import block_followers
+from runner.store.dependencies.parents import block_followers, is_any_open
 from runner.store.minute_statistics import NO_RUNNER, count_successes
 from runner.store.retention import SubmitWatch, unreferenced
 
@@ -109,6 +109,11 @@ class Success(Enum):
         """True if the rows of PostgreSQL are found by their addresses at the claim: those that have moved are left."""
         return self in (Success.MOVE_AT_ADDRESS, Success.DELETE)
 
+    @property
+    def reports_open(self) -> bool:
+        """True if the statement of PostgreSQL returns one more row, a null, if any dependency is open at its start."""
+        return self in (Success.MOVE_AT_ADDRESS, Success.MOVE)
+
 
 def success_steps(
     frame: Frame,
@@ -119,8 +124,10 @@ def success_steps(
     part: int = 0,
     addresses: Sequence[str | None] = (),
     watch: SubmitWatch | None = None,
-) -> Steps[set[int]]:
+) -> Steps[set[int | None]]:
     """End succeeded tasks if their fences still match, and count them; leave out all others.
+
+    Returns their ids, with None among them if the statement of PostgreSQL saw an open dependency; see `reports_open`.
 
     Args:
         endings: one FinishedTask per task, or the tuple of its values.
@@ -149,12 +156,12 @@ def _success_parameters(
 
 def _succeed_in_file(
     statements: list[Prepared], holder: int, endings: Sequence[tuple[Any, ...]], part: int
-) -> Steps[set[int]]:
+) -> Steps[set[int | None]]:
     """Find the tasks that the runner still has, and pass their ids to the statements that move and count them."""
     lookup, *moves = statements
     fences, results = json.dumps({id: fence for id, fence, *_ in endings}), _results(endings)
     [(ids,)] = yield Step(lookup, {"fences": fences, "holder": holder})
-    accepted = set[int](json.loads(ids))
+    accepted = set[int | None](json.loads(ids))
     if len(accepted) < len(endings):
         results = _results([ending for ending in endings if ending[0] in accepted])
     if accepted:
@@ -317,7 +324,11 @@ def _success_in_one(tables: Tables, dialect: Dialect, success: Success) -> list[
     deletion = _deleted(tables, dialect, dialect.rows("ending", columns), condition, watch, more)
     counted = count_successes(tables, dialect, deletion, RUNNER, PART).cte("counted")
     if watch is None:
-        return [_copy_in_one(tables, deletion, State.SUCCEEDED).add_cte(counted)]
+        moved = _copy_in_one(tables, deletion, State.SUCCEEDED)
+        if success.reports_open:
+            any_open = sa.exists().where(is_any_open(tables.dependency.c))
+            moved = sa.union_all(*moved.selects, sa.select(sa.null()).where(any_open))
+        return [moved.add_cte(counted)]
     return [sa.union_all(sa.select(deletion.c.id), sa.select(watch.c.last_dependency)).add_cte(counted)]
 
 

@@ -71,12 +71,15 @@ class Settled:
         written: moves of settlements that an earlier transaction of this runner wrote, by task id. The answer of its
             commit was lost.
         locked: ids of tasks that another transaction locks; they are unchanged.
+        saw_none: True if the only statement saw no open dependency at its start. One that committed while it ran, with
+            a task of the batch as its parent, is open all the same.
     """
 
     verbs: dict[int, str] = field(default_factory=dict)
     fenced: set[int] = field(default_factory=set)
     written: dict[int, str] = field(default_factory=dict)
     locked: set[int] = field(default_factory=set)
+    saw_none: bool = False
 
     def has(self, id: int) -> bool:
         """True if the outcome of a task needs no further try."""
@@ -88,6 +91,7 @@ class Settled:
         self.fenced |= other.fenced
         self.written |= other.written
         self.locked |= other.locked
+        self.saw_none = False
 
 
 class RunningTask(NamedTuple):
@@ -263,14 +267,17 @@ FINAL_VERBS = {MOVES[verb].target.value: verb for verb in ("succeed", "die", "ca
 async def _settle_successes(
     tx: Transaction, holder: int, batch: Sequence[Settlement], watch: SubmitWatch | None
 ) -> Settled:
-    accepted = set[int]()
+    accepted = set[int | None]()
     by_address = tx.dialect.row_addresses
+    reports = list[bool]()
 
     async def end(success: Success, items: Sequence[Settlement]) -> None:
         addresses = [item.address for item in items] if success.by_address else ()
         endings = _successes(items)
         steps = success_steps(tx, success, holder, endings, addresses=addresses, watch=watch)
         accepted.update(await tx.follow(steps))
+        reports.append(tx.dialect.writing_ctes and success.reports_open and None not in accepted)
+        accepted.discard(None)
 
     try:
         if watch is not None and (
@@ -285,7 +292,7 @@ async def _settle_successes(
     except Exception as error:
         if not is_concurrent(error):
             raise
-    return Settled(dict.fromkeys(accepted, "succeed"))
+    return Settled(dict.fromkeys(filter(None, accepted), "succeed"), saw_none=reports == [True])
 
 
 def _is_bare(item: Settlement) -> bool:

@@ -103,7 +103,7 @@ async def settle_done(
 ) -> set[int]:
     """Settle successes, and return the ids of the accepted ones."""
     settled = await settle(tx, holder, batch, SettleShape.SUCCESSES, watch)
-    assert settled == Settled(dict.fromkeys(settled.verbs, "succeed"))
+    assert settled == Settled(dict.fromkeys(settled.verbs, "succeed"), saw_none=settled.saw_none)
     return {*settled.verbs}
 
 

@@ -81,6 +81,11 @@ class DependencyResolver:
         self._idle = asyncio.Event()
         self._idle.set()
         self._pace = Pace(every=CHECK_INTERVAL)
+        self._unconfirmed: list[Claimed] = []
+        """Tasks of the last settle, which saw no open dependency: one that committed while it ran may have them as its
+        parents. A later settle that sees none confirms it; without one a look does."""
+        self._unconfirmed_since = 0.0
+        self._confirmation: asyncio.TimerHandle | None = None
         self._followed: list[FinishedParent] = []
         """Finished tasks whose followers were released, and whose other dependents are not resolved yet."""
         self._check_pace = Pace(every=CHECK_INTERVAL)
@@ -94,7 +99,31 @@ class DependencyResolver:
 
     def _add_ended(self, event: AttemptsEnded) -> None:
         if event.verb in FINAL:
-            self.add([running.task for running, _ in event.attempts])
+            tasks = [running.task for running, _ in event.attempts]
+            if event.saw_none:
+                self._confirm_later(tasks)
+            else:
+                self.add(tasks)
+
+    def _confirm_later(self, tasks: list[Claimed]) -> None:
+        """Keep the tasks of a settle that saw no open dependency: it began after the end of the one before."""
+        loop = asyncio.get_running_loop()
+        self._unconfirmed, self._unconfirmed_since = tasks, loop.time()
+        if self._confirmation is None:
+            self._confirmation = loop.call_later(CHECK_INTERVAL, self._confirm)
+
+    def _confirm(self) -> None:
+        """Look for dependents if no settle has seen that there are none."""
+        loop, self._confirmation = asyncio.get_running_loop(), None
+        wait = self._unconfirmed_since + CHECK_INTERVAL - loop.time()
+        if wait > 0:
+            self._confirmation = loop.call_later(wait, self._confirm)
+        else:
+            self._add_unconfirmed()
+
+    def _add_unconfirmed(self) -> None:
+        tasks, self._unconfirmed = self._unconfirmed, []
+        self.add(tasks)
 
     def _add_rescued(self, event: TasksRescued) -> None:
         ended = [(id, task) for id, task in event.tasks.items() if task.verb in FINAL]
@@ -138,12 +167,13 @@ class DependencyResolver:
         Args:
             timeout: maximum wait in seconds.
         """
+        self._add_unconfirmed()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), timeout)
 
     @property
     def idle(self) -> bool:
-        """True if the queue is empty."""
+        """True if the queue is empty. Tasks whose settle saw no open dependency may wait for a confirmation."""
         return self._idle.is_set()
 
     async def sweep(self) -> None:

@@ -377,7 +377,7 @@ class SettleBuffer:
 
     async def _settle(self, settlements: list[Settlement], settled: Settled) -> None:
         """Settle the remaining items, on the fast path where possible."""
-        verbs, rest = settled.verbs, settlements
+        verbs, rest, settled.saw_none = settled.verbs, settlements, False
         if verbs:
             rest = [item for item in rest if item.id not in verbs]
         done = [item for item in rest if type(item.outcome) is Done]
@@ -385,6 +385,7 @@ class SettleBuffer:
             ended = await self._database.write(settle, self.runner_id, done, SettleShape.SUCCESSES, self._watch)
             verbs |= ended.verbs
             rest = [item for item in rest if item.id not in verbs] if len(verbs) < len(settlements) else []
+            settled.saw_none = ended.saw_none and len(done) == len(settlements) and not rest
         if rest:
             settled.add(await self._database.write(settle, self.runner_id, rest, SettleShape.JUDGED, self._watch))
 

@@ -244,4 +244,11 @@ FROM
         SELECT count(*) AS number
         FROM copied
     ) AS copies
-WHERE deletions.number > copies.number;
+WHERE deletions.number > copies.number
+UNION ALL
+SELECT NULL AS anon_8
+WHERE EXISTS (
+    SELECT *
+    FROM task_dependency
+    WHERE task_dependency.satisfied_at IS NULL AND task_dependency.id > 0
+);
