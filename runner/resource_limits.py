@@ -1,8 +1,8 @@
 """Resource limits: the limit of the operating system that an error has reached."""
 
 import errno
+import mmap
 import os
-import resource
 import threading
 import traceback
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def few_descriptors() -> str:
     free: list[int] = []
     try:
         for _ in range(ENOUGH):
-            free.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            free.append(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
         if error.errno == errno.EMFILE:
             return _descriptors(f"probably no descriptor was left: {len(free)} are free now")
@@ -75,7 +75,7 @@ def few_descriptors() -> str:
 
 
 def _descriptors(fact: str) -> str:
-    limits = _limits({"RLIMIT_NOFILE": _rlimit(resource.RLIMIT_NOFILE)})
+    limits = _limits({"RLIMIT_NOFILE": _rlimit("RLIMIT_NOFILE")})
     return f"{fact}{limits}. Raise it with ulimit -n or LimitNOFILE=, or lower `concurrency`"
 
 
@@ -99,24 +99,24 @@ def _starts_process(error: BaseException) -> bool:
 
 def _threads(fact: str) -> str:
     if _has_no_memory_for_a_stack():
-        limits = {"RLIMIT_AS": _size(_rlimit(resource.RLIMIT_AS))}
+        limits = {"RLIMIT_AS": _size(_rlimit("RLIMIT_AS"))}
         return f"{fact}{_limits(limits)}. Raise it with ulimit -v, or lower `threads`"
-    limits = {"pids.max": _cgroup("pids", "pids.max"), "RLIMIT_NPROC": _rlimit(resource.RLIMIT_NPROC)}
+    limits = {"pids.max": _cgroup("pids", "pids.max"), "RLIMIT_NPROC": _rlimit("RLIMIT_NPROC")}
     advice = "Raise it with --pids-limit, TasksMax= or ulimit -u, or lower `threads` and `processes`"
     return f"{fact}{_limits(limits)}. {advice}"
 
 
 def _has_no_memory_for_a_stack() -> bool:
     """True if the address space of a thread's stack would exceed RLIMIT_AS."""
-    limit, size = _rlimit(resource.RLIMIT_AS), _file("/proc/self/statm").partition(" ")[0]
-    stack = int(_rlimit(resource.RLIMIT_STACK) or 8 << 20)
-    return bool(limit and size) and int(size) * resource.getpagesize() + 2 * stack > int(limit)
+    limit, size = _rlimit("RLIMIT_AS"), _file("/proc/self/statm").partition(" ")[0]
+    stack = int(_rlimit("RLIMIT_STACK") or 8 << 20)
+    return bool(limit and size) and int(size) * mmap.PAGESIZE + 2 * stack > int(limit)
 
 
 def _memory() -> str:
     limits = {
-        "RLIMIT_AS": _size(_rlimit(resource.RLIMIT_AS)),
-        "RLIMIT_DATA": _size(_rlimit(resource.RLIMIT_DATA)),
+        "RLIMIT_AS": _size(_rlimit("RLIMIT_AS")),
+        "RLIMIT_DATA": _size(_rlimit("RLIMIT_DATA")),
         "memory.max": _size(_cgroup("memory", "memory.max") or _cgroup("memory", "memory.limit_in_bytes")),
     }
     return f"errno {errno.ENOMEM}, {os.strerror(errno.ENOMEM)}{_limits(limits)}. Raise it, or lower `concurrency`"
@@ -127,9 +127,13 @@ def _limits(values: dict[str, str]) -> str:
     return f"; {', '.join(known)}" if known else ""
 
 
-def _rlimit(number: int) -> str:
+def _rlimit(name: str) -> str:
     """The soft limit; empty if there is none."""
-    soft, _ = resource.getrlimit(number)
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return ""
+    soft, _ = resource.getrlimit(getattr(resource, name))
     return "" if soft == resource.RLIM_INFINITY else str(soft)
 
 

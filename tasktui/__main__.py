@@ -45,7 +45,8 @@ def run_command_line() -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # During the imports ctrl-c ends the process: a KeyboardInterrupt there prints a traceback or is lost.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if sys.argv[1:2] == ["work"]:  # these signals wait for their handlers; see runner.stop_signals
+    # These signals wait for their handlers; see runner.stop_signals. Windows has no masks, and no runners.
+    if sys.argv[1:2] == ["work"] and hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGHUP))
     if _package_is_hidden("runner"):
         return CONFIGURATION

@@ -149,6 +149,14 @@ def test_nine_packages_are_enough_to_submit_and_to_read_results(sqlite: SqliteDa
     assert "creating the task tables needs it. Run: pip install 'tasktui[runner]', or run `runner migrate`" in tables
 
 
+def test_time_zones_come_with_the_runner_on_a_system_without_any() -> None:
+    program = str(Path(sys.executable).with_name("runner"))
+    command = [program, "schedules", "preview", "--cron", "30 9 * * *", "--tz", "Europe/Berlin"]
+    environment = os.environ | {"PYTHONTZPATH": ""}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert "09:30:00 CE" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("shell", ["bash", *(pytest.param(shell, marks=pytest.mark.slow) for shell in ("fish", "zsh"))])
 def test_a_shell_completes_every_command(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str

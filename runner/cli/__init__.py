@@ -10,6 +10,9 @@ CONFIGURATION = 3
 """The exit code for a missing package, as in runner.cli.exit_codes."""
 
 
+ON_WINDOWS = "On Windows, run it in WSL or in a container; submitting, the console and other commands work."
+
+
 def main() -> int:
     """Run the command line of this process.
 
@@ -19,6 +22,9 @@ def main() -> int:
     from runner.cli.init import run_as_child
 
     run_as_child()
+    if sys.argv[1:2] in (["work"], ["serve"]) and not hasattr(os, "fork"):
+        print(f"runner: runner {sys.argv[1]} needs Linux or macOS. {ON_WINDOWS}", file=sys.stderr)
+        return CONFIGURATION
     if sys.argv[1:2] == ["work"]:
         from runner.stop_signals import end_on_stop_signals
 

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-UNFORWARDED = (signal.SIGCHLD, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+UNFORWARDED = tuple(getattr(signal, name, 0) for name in ("SIGCHLD", "SIGTSTP", "SIGTTIN", "SIGTTOU"))  # not on Windows
 """Signals about process 1 itself."""
 
 

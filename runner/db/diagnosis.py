@@ -35,6 +35,8 @@ def full_disk(file: str) -> str:
         file: path of the database file.
     """
     folder = Path(os.path.realpath(file)).parent
+    if not hasattr(os, "statvfs"):  # Windows
+        return ""
     try:
         status = os.statvfs(folder)
     except OSError:
@@ -65,7 +67,7 @@ def _folder_problem(folder: Path) -> str:
 def _missing_right(path: Path) -> str:
     if path.is_dir():
         return f"{path} is a folder, not a file (errno {errno.EISDIR}). Correct the URL"
-    if os.statvfs(path if path.exists() else path.parent).f_flag & os.ST_RDONLY:
+    if hasattr(os, "statvfs") and os.statvfs(path if path.exists() else path.parent).f_flag & os.ST_RDONLY:
         mounted = f"the file system of {path.parent} (mount point {_mount_point(path.parent)}) is mounted read-only"
         return f"{mounted} (errno {errno.EROFS}). Mount it read-write, or move the file"
     for suffix in COMPANIONS:
@@ -83,7 +85,7 @@ def _may(path: Path, mode: int) -> bool:
 
 
 def _user() -> str:
-    return f"uid {os.geteuid()} (gid {os.getegid()})"
+    return f"uid {os.geteuid()} (gid {os.getegid()})" if hasattr(os, "geteuid") else "this user"
 
 
 def _owner(path: Path) -> str:

@@ -58,7 +58,7 @@ class LoopConnection:
     @property
     def works(self) -> bool:
         """False if the server has closed the connection: otherwise it sends nothing without a statement."""
-        return self._server.status == ConnStatus.OK and not self._connection.poll.poll(0)
+        return self._server.status == ConnStatus.OK and not self._connection.has_answer(0)
 
     def send(self, insert: SingleInsert, payload: str) -> "asyncio.Future[int]":
         """Submit one task.

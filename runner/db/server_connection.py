@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import select
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import wait
@@ -18,6 +17,7 @@ from psycopg.pq import PollingStatus
 
 from runner.db.hosts import ServerHost, look_up, looked_up
 from runner.db.loop_statements import LoopStatements
+from runner.db.readiness import readiness, write_readiness
 from runner.db.round_trips import RoundTrips
 from runner.db.server_watch import ANSWER_LIMIT, WATCH, AnswerLimits, describe_silence
 from runner.settings.password_command import PasswordCommand
@@ -135,7 +135,9 @@ class WatchedConnection:
         """
         self.host, self.own_limit = host, limits.transaction
         self._parameters, self._seconds = parameters, limits.connect
-        self.inode, self.process = os.fstat(self.pgconn.socket).st_ino, self.pgconn.backend_pid
+        self.process = self.pgconn.backend_pid
+        with suppress(OSError):  # a socket of Windows is no file
+            self.inode = os.fstat(self.pgconn.socket).st_ino
         WATCH.add(self)
         return self
 
@@ -254,9 +256,8 @@ def _send_cancel(request: Any, seconds: float) -> None:
     request.start()
     try:
         while (status := request.poll()) in (PollingStatus.READING, PollingStatus.WRITING):
-            poll = select.poll()
-            poll.register(request.socket, select.POLLIN if status == PollingStatus.READING else select.POLLOUT)
-            if not poll.poll(max(0.0, end - monotonic()) * 1000):
+            ready = readiness if status == PollingStatus.READING else write_readiness
+            if not ready(request.socket)(max(0.0, end - monotonic())):
                 return
     finally:
         request.finish()

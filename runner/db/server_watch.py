@@ -5,11 +5,8 @@ each statement with its limit. Past the limit it shuts down the socket, and the 
 event loop, which then connects again. A statement costs two timestamps.
 """
 
-import fcntl
 import os
-import select
 import socket
-import termios
 import threading
 import time
 import weakref
@@ -20,6 +17,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
 from runner.db.hosts import ServerHost
+from runner.db.readiness import readiness
 
 LONGEST, LONGEST_CONNECT = 15.0, 5.0
 """Seconds for the answer to a statement, and for a connection attempt at one address; runners with a short lease have
@@ -277,15 +275,16 @@ def _has_answer(connection: Watched) -> bool:
     descriptor = connection.descriptor
     if descriptor < 0:
         return True
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
+    return readiness(descriptor)(0)
 
 
 def _is_sending(connection: Watched) -> bool:
     """True if a large statement is still on its way: the other side has not acknowledged all of it."""
     unsent = array("i", [0])
-    with suppress(OSError):  # no socket of TCP, or closed
+    with suppress(ModuleNotFoundError, OSError):  # Windows; no socket of TCP, or closed
+        import fcntl
+        import termios
+
         fcntl.ioctl(connection.descriptor, termios.TIOCOUTQ, unsent)
     return unsent[0] > 0
 
@@ -315,4 +314,5 @@ def _after_fork() -> None:
     WATCH.__init__()  # type: ignore[misc]
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,6 +1,5 @@
 """Connections of the blocking driver: short transactions in any thread."""
 
-import select
 import sqlite3
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from runner.db.dialects import DIALECTS
 from runner.db.errors import is_locked, lost_prepared, raise_translated, retries, retry_pause
 from runner.db.file_identity import OpenFiles
 from runner.db.needs import Needs, needs_of
+from runner.db.readiness import readiness
 from runner.db.schema import Tables
 from runner.db.semaphore import FairSemaphore, InterruptibleLock, SemaphoreRequest, granted_in_thread
 from runner.db.statement import SingleInsert, StatementFrame, Steps, compiled_for, require_inserted
@@ -35,14 +35,14 @@ class ThreadConnection(NamedTuple):
         cursor: its cursor for all statements; a new one for each would cost a third of the CPU of a single submit.
         by_position: its cursor for statements with parameters by position.
         files: the SQLite files that it has open; None for a server.
-        poll: shows whether the server has sent anything; None for a file.
+        has_answer: returns whether the server has sent anything within some seconds; None for a file.
     """
 
     driver: Any
     cursor: Any
     by_position: Any
     files: OpenFiles | None
-    poll: Any
+    has_answer: Any
 
     def close(self) -> None:
         """Close the connection in any state; a statement that was interrupted would keep a file locked."""
@@ -235,7 +235,7 @@ class ThreadConnections:
                 if connection.files is not None:
                     works = self._has_files(connection, connection.files)
                 else:  # an idle server sends nothing until it closes the connection
-                    works = not connection.driver.closed and not connection.poll.poll(0)
+                    works = not connection.driver.closed and not connection.has_answer(0)
                     works = works and connection.driver.expires > time.monotonic()
                 if works:
                     return connection
@@ -269,9 +269,7 @@ class ThreadConnections:
             if self._path:
                 connect.prepare_submits(cursor)
                 return ThreadConnection(driver, cursor, by_position, OpenFiles(self._path), None)
-            poll = select.poll()
-            poll.register(driver.fileno(), select.POLLIN)
-            return ThreadConnection(driver, cursor, by_position, None, poll)
+            return ThreadConnection(driver, cursor, by_position, None, readiness(driver.fileno()))
         except BaseException:
             driver.close()
             raise

@@ -1,8 +1,6 @@
 """The configuration file: named databases, the sources of their passwords, and who may replace the file."""
 
-import grp
 import os
-import pwd
 import shlex
 import stat
 from collections.abc import Mapping
@@ -17,7 +15,10 @@ from runner.settings.password_command import PasswordCommand
 from runner.settings.settings import locate
 from runner.urls import DatabaseUrl
 
-TRUSTED = frozenset({0, os.geteuid()})
+THIS_USER = os.geteuid() if hasattr(os, "geteuid") else 0
+"""The id of this user; Windows has none, and shows 0 as the owner of each file."""
+
+TRUSTED = frozenset({0, THIS_USER})
 """User ids that may write the file: root and this user."""
 
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -181,7 +182,7 @@ def read_config(path: Path | None, asked_by: str = "") -> ConfigFile:
         raise InvalidSettings(where=asked_by or str(file), why=f"the file {file} does not exist") from None
     except OSError as error:
         why = f"{error.strerror} (errno {error.errno})"
-        if path is None and not (status and status.st_uid == os.geteuid()):
+        if path is None and not (status and status.st_uid == THIS_USER):
             return ConfigFile(file, exists=False, unreachable=why)
         raise InvalidSettings(where=asked_by or str(file), why=f"the file {file} cannot be read: {why}") from None
     except UnicodeDecodeError:
@@ -203,7 +204,7 @@ def _decoded(file: Path, text: str) -> dict[str, Any]:
 def _reject_foreign_command(config: ConfigFile, status: os.stat_result) -> None:
     """Reject a file that names a program to run if users other than this one and root may write or replace it."""
     profile = next((profile for profile in config.profiles.values() if "password_command" in profile.values), None)
-    if profile is None:
+    if profile is None or os.name == "nt":  # Windows has no such modes
         return
     where = profile.origin("password_command")
     if status.st_uid not in TRUSTED:
@@ -259,8 +260,11 @@ def _folder_problem(folder: Path) -> str:
 
 def _is_own_group(group_id: int) -> bool:
     """True for the private group that Debian, Ubuntu and Fedora create for each user: its name, and no other member."""
+    import grp
+    import pwd
+
     try:
-        user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group_id)
+        user, group = pwd.getpwuid(THIS_USER).pw_name, grp.getgrgid(group_id)
     except KeyError:
         return False
     return group.gr_name == user and set(group.gr_mem) <= {user}

@@ -9,11 +9,9 @@ import os
 import select
 import signal
 import sys
-import termios
 import threading
-import tty
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name))
 
 LONGEST_ENDING = 10.0
 """Maximum seconds for the running change when the console ends."""
@@ -183,6 +181,12 @@ async def unless_quit(opening: Coroutine[Any, Any, T]) -> T | None:
 @contextmanager
 def _each_key(on_keys: Callable[[bytes], object]) -> Iterator[bytes]:
     """Read keys as they are typed, without an echo, and yield the earlier ones; ctrl+c remains a signal."""
+    try:
+        import termios
+        import tty
+    except ModuleNotFoundError:  # Windows
+        yield b""
+        return
     keyboard, loop = sys.stdin.fileno(), asyncio.get_running_loop()
     before = termios.tcgetattr(keyboard)
     tty.setcbreak(keyboard, termios.TCSANOW)
@@ -283,7 +287,8 @@ def end_on_signals(end: Callable[[], object]) -> None:
     """Restore the terminal and end on a signal, or when the terminal is closed."""
     loop = asyncio.get_running_loop()
     for signal_number in ENDING:
-        loop.add_signal_handler(signal_number, end)
+        with suppress(NotImplementedError):  # the loop of Windows
+            loop.add_signal_handler(signal_number, end)
         # The loop calls `end` between callbacks. If the driver blocks on a terminal that accepts no output, only the
         # handler installed here runs.
         signal.signal(signal_number, _make_sure)

@@ -11,9 +11,7 @@ import select
 import shutil
 import signal
 import sys
-import termios
 import time
-import tty
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -166,6 +164,9 @@ def replay(path: Path) -> int:
     if here.columns < size[0] or here.lines < size[1]:
         needed = f"{size[0]}x{size[1]}, and this terminal has {here.columns}x{here.lines}"
         raise InvalidInput(why=f"the recording needs {needed}; enlarge it")
+    import termios  # Windows has neither
+    import tty
+
     keys = sys.stdin.fileno()
     before = termios.tcgetattr(keys)
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -1,31 +1,23 @@
 """Secrets: programs log in to a real server with the files and commands that containers and clouds provide."""
 
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from tests.postgres import Server, find_programs
+from tests.deploy.locked_server import PASSWORD, environment_of, locked, mounted, url_of
+from tests.postgres import Server
+
+__all__ = ["locked"]
 
 pytestmark = pytest.mark.one_database
 
-PASSWORD = "correct horse"
-
-HANDLERS = """
-from runner import handler
-
-@handler("shop.pack")
-def pack() -> str:
-    return "packed"
-"""
-
 SUBMITS = """
 import asyncio, sys
-import psycopg, tasks
+import psycopg
+from shop import tasks
 from runner.settings import password_command
 
 password_command.RENEWAL_SECONDS = 0.0
@@ -33,58 +25,21 @@ submit = tasks.pack.submit if sys.argv[2] == "submit" else lambda: asyncio.run(t
 submit()
 with psycopg.connect(sys.argv[1], autocommit=True) as owner:
     owner.execute("ALTER ROLE shop PASSWORD 'token 2'")
-    owner.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'shop'")
+    owner.execute("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE usename = 'shop'")
 submit()
 submit()
 """
 
 
-@pytest.fixture(scope="module")
-def locked() -> Iterator[Server]:
-    """A server that asks its role `shop` for a password; `postgres` needs none."""
-    if (programs := find_programs()) is None:
-        pytest.skip("no PostgreSQL")
-    with Server(programs) as server:
-        rules = server.home / "data" / "pg_hba.conf"
-        rules.write_text(f"host all shop 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
-        with psycopg.connect(server.url(), autocommit=True) as owner:
-            owner.execute(f"CREATE ROLE shop LOGIN PASSWORD '{PASSWORD}'".encode())
-            owner.execute("CREATE DATABASE shop OWNER shop")
-            owner.execute("SELECT pg_reload_conf()")
-        yield server
-
-
-def mounted(folder: Path, **secrets: str) -> Path:
-    """A folder of secrets as Kubernetes mounts it: the file is read-only, behind two links."""
-    version = folder / "secrets" / "..2026_11_28_06_30_00.123"
-    version.mkdir(parents=True)
-    (version.parent / "..data").symlink_to(version.name)
-    for name, text in secrets.items():
-        (version / name).write_text(text)
-        (version / name).chmod(0o440)
-        (version.parent / name).symlink_to(Path("..data", name))
-    return version.parent
-
-
 def run(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    own = inherited | {"PATH": path, "HOME": str(folder)} | environment
-    (folder / "tasks.py").write_text(HANDLERS)
+    own = environment_of(folder, **environment)
     return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)
 
 
-def url_of(server: Server) -> str:
-    return server.url("shop").replace("postgres@", "shop@")
+SLOW_SOURCES = [pytest.param(each, marks=pytest.mark.slow) for each in ("secrets folder", "url file", "command")]
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "password file",
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("secrets folder", "url file", "command")),
-    ],
-)
+@pytest.mark.parametrize("source", ["password file", *SLOW_SOURCES])
 def test_every_source_of_a_password_logs_in(locked: Server, tmp_path: Path, source: str) -> None:
     url = url_of(locked)
     folder = mounted(tmp_path, tasktui_password=f"{PASSWORD}\n", whole_url=url.replace("@", ":correct%20horse@"))
@@ -94,10 +49,10 @@ def test_every_source_of_a_password_logs_in(locked: Server, tmp_path: Path, sour
         "url file": {"TASKTUI_URL_FILE": str(folder / "whole_url")},
         "command": {"TASKTUI_URL": url, "TASKTUI_PASSWORD_COMMAND": f"cat {folder / 'tasktui_password'}"},
     }[source]
-    for words in (("migrate",), ("submit", "shop.pack"), ("work", "-H", "tasks", "--until-idle")):
+    for words in (("migrate",), ("submit", "shop.pack"), ("work", "-H", "shop.tasks", "--until-idle")):
         done = run(tmp_path, "runner", *words, **environment)
         assert done.returncode == 0, done.stderr
-    done = run(tmp_path, "runner", "check", "--json", "-H", "tasks", **environment)
+    done = run(tmp_path, "runner", "check", "--json", "-H", "shop.tasks", **environment)
     assert PASSWORD not in done.stdout + done.stderr
 
 

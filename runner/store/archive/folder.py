@@ -4,7 +4,6 @@ A file is complete before the manifest lists it, and listed before a task is del
 from a process that was killed; the next one removes it.
 """
 
-import fcntl
 import gzip
 import hashlib
 import json
@@ -85,6 +84,8 @@ class Archive:
             ArchiveInUse: another process writes to it.
             ArchiveFailed: the folder cannot be written, or is the archive of another database.
         """
+        import fcntl  # Windows has no such locks
+
         with _failing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
