@@ -58,6 +58,7 @@ from runner.settings.settings import Row as SettingsRow
 from runner.store.partitions import has_tasks_beyond, read_layout
 from runner.text import formatting
 from runner.text.columns import Column
+from runner.text.runner_name import runner_name
 from runner.text.sanitize import count_noun
 from runner.text.stuck_row import lock_advice, lock_text, more_stuck, stuck_step, stuck_text
 from runner.urls import DatabaseUrl
@@ -416,7 +417,7 @@ async def _history(database: Database, settings: Settings) -> AsyncIterator[Find
 def _faults(all_runners: Sequence[RunnerRow]) -> Iterator[Finding]:
     """Lost and blocked runners, and threads that do not end."""
     for runner in all_runners:
-        name = f"runner {runner.id} on {runner.host}"
+        name = runner_name(runner.id, runner.host, runner.pid)
         if not runner.alive and runner.running_tasks:
             text = f"{name} is lost and holds {count_noun(runner.running_tasks, 'task')}"
             yield Finding("runners", CheckStatus.WRONG, text, f"Any live runner rescues them within seconds. {START}")

@@ -26,6 +26,7 @@ from runner.queries.stuck_rows import stuck_on
 from runner.queries.why.remedies import blocked_runner
 from runner.text import formatting
 from runner.text.columns import Column, figure
+from runner.text.runner_name import runner_name
 from runner.text.stuck_row import stuck_step, stuck_text
 
 
@@ -165,5 +166,6 @@ async def _send(
 
 
 def _sentence(row: RunnerRow, command: RunnerCommand, dry_run: bool) -> str:
-    runner = f"runner {row.id} on {row.host} (process {row.pid}, {row.running_tasks} of {row.capacity} slots in use)"
-    return f"{runner} {'would receive' if dry_run else 'will receive'}: {command}"
+    runner = runner_name(row.id, row.host, row.pid)
+    used = f"{row.running_tasks} of {row.capacity} slots in use"
+    return f"{runner}, {used}, {'would receive' if dry_run else 'will receive'}: {command}"

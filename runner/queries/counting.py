@@ -15,10 +15,10 @@ from runner.db.transaction import Transaction
 from runner.db.types import db_now, seconds_until
 from runner.model.task import Shown, State
 from runner.policy.lanes import Head, Lane
-from runner.queries.rows import as_text, text
+from runner.queries.rows import as_int, as_text, text
 from runner.queries.task_list.sources import live_states
 from runner.store.claim.survey import survey
-from runner.text.sanitize import one_line
+from runner.text.runner_name import runner_name
 
 QUEUE_COLUMNS: dict[str, Any] = {"queue": sa.Text}
 LANE_COLUMNS: dict[str, Any] = {
@@ -340,12 +340,15 @@ async def running_by_limit(tx: Transaction) -> dict[tuple[str, str, str, str], i
     task, runner = tx.tables.task, tx.tables.runner
     names = (task.c.queue, task.c.handler, task.c.tenant, task.c.runner_id)
     window = sa.select(*names).where(is_state(task.c.state, State.RUNNING)).limit(RUNNING_CAP).subquery()
-    groups = (*window.c, runner.c.host, runner.c.lease_until < db_now())
+    groups = (*window.c, runner.c.host, runner.c.pid, runner.c.lease_until < db_now())
     joined = window.outerjoin(runner, runner.c.id == window.c.runner_id)
     rows = await tx.rows(sa.select(*groups, sa.func.count()).select_from(joined).group_by(*groups))
     counts: Counter[tuple[str, str, str, str]] = Counter()
-    for queue, handler, tenant, runner_id, host, is_lost, count in rows:
+    for queue, handler, tenant, runner_id, host, pid, is_lost, count in rows:
         lost = ", lost" if is_lost or host is None else ""
-        holder = UNKNOWN if runner_id is None else f"runner {runner_id} ({one_line(host) if host else 'gone'}{lost})"
+        name = (
+            f"runner {runner_id} (gone)" if host is None else runner_name(as_int(runner_id), as_text(host), as_int(pid))
+        )
+        holder = UNKNOWN if runner_id is None else f"{name}{lost}"
         counts[as_text(queue), as_text(handler), text(tenant) or "", holder] += count
     return counts

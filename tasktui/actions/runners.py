@@ -7,6 +7,7 @@ from runner.model.task import State
 from runner.policy.runner_command import MOST_SLOTS, RunnerCommand, parse_runner_command
 from runner.queries.runners import RunnerRow
 from runner.text import formatting
+from runner.text.runner_name import runner_name
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import runner_command_words, stack_words
 from tasktui.actions.question import AnswerPart, Dialog, Question
@@ -35,7 +36,7 @@ def ask_to_command(action: Action, session: Session, targets: Targets) -> Dialog
         change=partial(_send, session, action, runner.id),
         sql=partial(perform.runner_command_sql, session, action, runner.id),
         parts=_sizes(runner) if action.prompt else (),
-        subject=f"runner {runner.id} on {line(runner.host)}",
+        subject=line(runner_name(runner.id, runner.host, runner.pid)),
     )
 
 

@@ -13,6 +13,7 @@ from textual.geometry import Size
 from runner.queries.overview import Overview
 from runner.queries.runners import RunnerRow
 from runner.text import formatting
+from runner.text.runner_name import process_name
 from runner.text.sanitize import count_noun
 from tasktui.panels.overview import AXIS, View
 from tasktui.render.plot import DENSITY, Span, area, framed, gauge, joined, nice, resampled, sparkline, time_axis
@@ -81,7 +82,7 @@ def runners(view: View, width: int, most: int) -> list[Row]:
 
 
 def _runner(runner: RunnerRow, data: Overview, colours: dict[str, int], width: int) -> Row:
-    name = f"{line(runner.host, 30)}:{runner.pid}"
+    name = process_name(runner.host, runner.pid)
     well = runner.alive and not runner.silent
     sign, role = ("● ", "succeeded") if well else ("◌ ", "bold lost")
     age = formatting.age(runner.heartbeat_age)

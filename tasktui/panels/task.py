@@ -11,6 +11,7 @@ from runner.queries.task.timeline import timeline
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
 from runner.text.redact import decode, mask
+from runner.text.runner_name import process_name
 from runner.text.sanitize import SIGNS, count_noun, one_line
 from tasktui.render.code import error_rows, payload_rows
 from tasktui.render.plot import Span, gauge, time_axis
@@ -91,7 +92,7 @@ def _ending(detail: TaskDetail, reason: str) -> list[Part]:
 
 def _location(detail: TaskDetail) -> str:
     if detail.runner is not None:
-        return f"{line(detail.runner.host, 50)}:{detail.runner.pid}"
+        return process_name(detail.runner.host, detail.runner.pid)
     return line(detail.task.host, 60)
 
 

@@ -18,6 +18,7 @@ from runner.queries.reports import Flow
 from runner.queries.runners import RunnerRow
 from runner.queries.runners import runners as read_runners
 from runner.text import formatting
+from runner.text.runner_name import process_name
 from runner.text.stuck_row import stuck_text
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.data.runners import RunnerHours, Workforce, runner_hours, usual_run_times, workforce
@@ -207,7 +208,7 @@ def host_heads(data: Workforce, width: int, room: int, *, spaced: bool) -> dict[
 def columns_for(data: Workforce, width: int, *, grouped: bool) -> tuple[ListColumn, ...]:
     """The columns: as wide as their texts, and without figures that no runner has or that the hosts show."""
     measured = any(runner.cpu is not None or runner.memory is not None for runner in data.runners)
-    names = [cell_len(line(runner.host)) + len(f"● :{runner.pid}") for runner in data.runners]
+    names = [cell_len(f"● {process_name(runner.host, runner.pid)}") for runner in data.runners]
     remarks = [cell_len(liveness(runner).text) for runner in data.runners]
     most_slots = max((runner.capacity for runner in data.runners), default=0)
     versions = [cell_len(line(runner.version)) for runner in data.runners]
@@ -270,7 +271,7 @@ def runner_line(
     """
     room = column_widths(columns, width)
     flow = data.results.get(runner.id, Flow())
-    name = f"{line(runner.host)}:{runner.pid}"
+    name = process_name(runner.host, runner.pid)
     well = runner.alive and not runner.silent
     sign, role = ("●", "succeeded") if well else ("◌", "bold lost")
     short = cut_middle([(name, "text" if well else "bold lost")], room["  RUNNER"] - cell_len(f"{sign} "))
@@ -323,7 +324,7 @@ def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[
         return []
     tasks = data.tasks
     more = f", the {len(tasks)} longest" if len(tasks) < runner.running_tasks else ""
-    title: list[Part] = [heading(f"{line(runner.host, 30)}:{runner.pid} RUNS {runner.running_tasks}")]
+    title: list[Part] = [heading(f"{process_name(runner.host, runner.pid)} RUNS {runner.running_tasks}")]
     queues = ", ".join(runner.queues) if runner.queues else "all"
     about = "".join(f", {text}" for text in runner.remarks)
     facts = line(f"runner {runner.id}, queues {queues}{about}{more}", width * 2 // 3)

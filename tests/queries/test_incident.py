@@ -51,7 +51,7 @@ async def test_a_report_has_causes_lost_runners_and_changes_in_order(database: D
     await database.write(terminate, tasks, with_change_group(ANA))
     text = await report(database)
     timeline = text[text.index("## Timeline") : text.index("## Failures")]
-    parts = ("First Timeout", "new version 4.12", "Runner 7 on web-2 lost", "pause of")
+    parts = ("First Timeout", "new version 4.12", "Runner 7 (web-2) lost", "pause of")
     places = [timeline.index(part) for part in parts]
     assert places == sorted(places)
     assert "terminate of 3 tasks by ana" in timeline
@@ -74,18 +74,18 @@ async def test_a_report_names_a_killed_runner_before_and_after_the_rescue_of_its
     for _ in range(2):  # Claimed, but not known to have started: their rescue ends no attempt.
         await add_live(database, started_at=None, **running)
     before = await report(database)
-    assert f"Runner {killed} (pid" in before
-    assert "on web-3 lost: its last heartbeat; it holds 3 tasks, which no live runner has rescued" in before
-    assert "web-4 lost" not in before
+    assert f"Runner {killed} (web-3:" in before
+    assert "(web-3:7) lost: its last heartbeat; it holds 3 tasks, which no live runner has rescued" in before
+    assert "(web-4:7) lost" not in before
     await database.write(rescue, Rescuer(rescuer, 0.0), 1.0)
     after = await report(database)
     assert "3 tasks rescued from lost runners" in after
-    name = f"Runner {killed} (pid 7) on web-3 lost: its last heartbeat"
+    name = f"Runner {killed} (web-3:7) lost: its last heartbeat"
     assert f"{name}; it held 3 tasks, 1 attempt ended with it: task {started}" in after
     async with database.reading() as tx:
         heartbeat = await tx.scalar(sa.select(tx.tables.lost_runner.c.heartbeat_at))
         rescue_time = await tx.scalar(sa.select(tx.tables.attempt.c.ended_at))
-    lines = [line for line in after.splitlines() if "web-3 lost" in line or "rescued from" in line]
+    lines = [line for line in after.splitlines() if "(web-3:7) lost" in line or "rescued from" in line]
     died, rescued = lines  # the day is in front of the time if the report has two
     assert f" {heartbeat:%H:%M:%S} Runner" in died
     assert f" {rescue_time:%H:%M:%S} 3 tasks" in rescued
@@ -95,13 +95,13 @@ async def test_a_report_names_a_killed_runner_without_tasks_before_and_after_the
     died = datetime.now(UTC) - timedelta(seconds=90)
     killed = await add_runner(database, host="web-3", heartbeat_at=died, lease_until=ahead(-60))
     rescuer = await add_runner(database, host="web-5", started_at=ahead(-600), lease_until=ahead(60))
-    line = f" {died:%H:%M:%S} Runner {killed} (pid 7) on web-3 lost: its last heartbeat; no tasks"
+    line = f" {died:%H:%M:%S} Runner {killed} (web-3:7) lost: its last heartbeat; no tasks"
     assert line in await report(database)
     assert await database.write(rescue, Rescuer(rescuer, 0.0), 1.0) == {}
     after = await report(database)
     assert line in after
     assert "rescued" not in after
-    assert "web-5 lost" not in after
+    assert "(web-5:7) lost" not in after
     assert "web-3" not in await report(database, 60, datetime.now(UTC) - timedelta(minutes=2))
 
 
@@ -113,7 +113,7 @@ async def test_an_unreadable_row_of_a_lost_runner_stops_no_report(database: Data
             row = {"runner_id": id, "host": f"web-{id}", "pid": id, "tasks": sa.literal_column(tasks)}
             await tx.execute(tx.tables.lost_runner.insert().values(**row, **values))
     text = await report(database)
-    endings = [re.search(rf"web-{id} lost: its last heartbeat; (.*)", text) for id in (1, 2, 3, 4)]
+    endings = [re.search(rf"web-{id}:{id}\) lost: its last heartbeat; (.*)", text) for id in (1, 2, 3, 4)]
     assert [each and each[1] for each in endings] == ["no tasks", "no tasks", "no tasks", "it held 2 tasks"]
 
 
@@ -145,7 +145,7 @@ async def test_lost_runners_after_a_period_neither_hide_its_own_nor_appear(
             }
             await tx.execute(tx.tables.lost_runner.insert().values(runner_id=id, host=f"web-{id}", **values, **times))
     timeline = await report(database, 60, minute + timedelta(seconds=30))
-    assert re.findall(r"Runner \d+ \(pid 5\) on (web-\d)", timeline) == ["web-1"]
+    assert re.findall(r"Runner \d+ \((web-\d):5\)", timeline) == ["web-1"]
     assert f"- {minute:%H:%M} 1 task rescued from lost runners" in timeline  # the moment is after the period
 
 

@@ -187,21 +187,21 @@ async def test_a_blocked_event_loop_is_the_cause_for_its_own_task_and_for_others
     for each in (task, other, waiting):
         cause = (await explain(database, each)).causes[-1]
         assert cause.text == (
-            f"The event loop of runner {id} (web-1, process 4117) has been blocked for 12s by reports.render "
+            f"The event loop of runner {id} (web-1:4117) has been blocked for 12s by reports.render "
             f"(task {task}) at reports.py:7: a blocking call in an async handler."
         )
         assert cause.advice == 'make it a plain function, or use executor="process"'
     await change(database, sa.update(table).values(stall=block((task, "reports.render"), (other, "w"), locked=True)))
     cause = (await explain(database, other)).causes[-1]
     assert cause.text == (
-        f"Runner {id} (web-1, process 4117) has sent neither a heartbeat nor a ping for 12s: probably C code of "
+        f"Runner {id} (web-1:4117) has sent neither a heartbeat nor a ping for 12s: probably C code of "
         f"one of reports.render (task {task}), w (task {other}) holds the interpreter lock."
     )
     stored = json.loads(block((task, "reports.render"), locked=True)) | {"fact": "its thread 7 sleeps in pipe_write"}
     await change(database, sa.update(table).values(stall=json.dumps(stored)))
     cause = (await explain(database, other)).causes[-1]
     assert cause.text == (
-        f"Runner {id} (web-1, process 4117) has sent neither a heartbeat nor a ping for 12s, and its thread 7 "
+        f"Runner {id} (web-1:4117) has sent neither a heartbeat nor a ping for 12s, and its thread 7 "
         "sleeps in pipe_write: probably a reader of its log or output has stopped."
     )
     await add_runner(database, handlers=WORK, capacity=9)
@@ -425,7 +425,7 @@ async def test_a_running_task_names_its_runner_and_start(database: Database, run
     answer = await explain(database, id)
     running, asked = answer.causes
     assert answer.verdict == f"Task {id} work is running."
-    assert running.text.startswith(f"It has been running on runner {runner.id} (here, process 1) for ")
+    assert running.text.startswith(f"It has been running on runner {runner.id} (here:1) for ")
     assert "attempt 1 of 3; its deadline is in 9m" in running.text
     assert asked.text.startswith("Termination was requested by ana ")
 

@@ -472,7 +472,7 @@ async def test_runners_are_drained_and_resized(database: Database, watch: Watch)
         await operator.sees(f"runner {id}, queues all", "RUNS 1", "1m4", "smtp.send", "order-7")
         await operator.sees("1 alive")
         await operator.press("S")
-        await operator.sees(f"Resize runner {id} on web-1?", "Concurrency", "20", "Threads", "4")
+        await operator.sees(f"Resize runner {id} (web-1:7)?", "Concurrency", "20", "Threads", "4")
         operator.screen.query_one("#answer-concurrency").value = "0"
         await operator.sees("✗ 1 to ")
         operator.screen.query_one("#answer-concurrency").value = "7"

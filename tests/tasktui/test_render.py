@@ -360,7 +360,7 @@ def test_the_attempt_under_way_is_part_of_the_story() -> None:
         return plain(task_rows(story(task), UTC, 100, reveal=False, unfold=False))
 
     task = row(7, Shown.RUNNING, attempt=2, runner_id=5, host="web-1", claimed_at=NOW - timedelta(seconds=72))
-    assert "1m12s ago  attempt 2 running for 1m12s, runner 5 on web-1" in text(task)
+    assert "1m12s ago  attempt 2 running for 1m12s, runner 5 (web-1)" in text(task)
     assert "Running for 1m12s on web-1, attempt 2" in text(task)
     assert "running for" not in text(row(7))
     assert "It waits for a free runner; w explains." in text(row(7))

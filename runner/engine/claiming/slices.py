@@ -17,7 +17,8 @@ from runner.store.claim.slices import (
     slice_peers,
     take_buckets,
 )
-from runner.text.sanitize import count_noun, one_line
+from runner.text.runner_name import runner_name
+from runner.text.sanitize import count_noun
 
 log = logging.getLogger("runner.slices")
 
@@ -74,7 +75,7 @@ class Slices:
         buckets = self._slices.buckets if isinstance(self._slices, StaticSlice) else None
         other = overlapping(peers, identity.slice or "", buckets)
         if other is not None:
-            runner = f"runner {other.id} ({one_line(other.host)}) with the same handlers and queues"
+            runner = f"{runner_name(other.id, other.host)} with the same handlers and queues"
             why = f"{identity.slice!r} overlaps {other.slice!r} of {runner}; use one number of slices, or live for all"
             raise InvalidSettings(where="slice", why=why)
 

@@ -12,6 +12,7 @@ from runner.queries.reports import Flow
 from runner.queries.runners import RunnerRow
 from runner.queries.stuck_rows import number_of_stuck, stuck_on
 from runner.text import formatting
+from runner.text.runner_name import process_name
 from runner.text.sanitize import count_noun
 from runner.text.stuck_row import MISSED, more_stuck, stuck_fact, stuck_step
 
@@ -37,7 +38,7 @@ def name_of(runner: RunnerRow) -> str:
 
 
 def _title(runner: RunnerRow) -> str:
-    return f"{shown(runner.host)}:{runner.pid}"
+    return shown(process_name(runner.host, runner.pid))
 
 
 def no_runner(facts: AlertFacts) -> Iterator[Alert]:
@@ -168,13 +169,13 @@ def recently_lost(facts: AlertFacts) -> Iterator[Alert]:
     """Runners whose tasks were rescued, and which the list of runners no longer has; many in one line."""
     if len(facts.lost) > MAX_KINDS:
         tasks = count_noun(sum(runner.tasks for runner in facts.lost), "task")
-        names = ", ".join(f"{shown(runner.host)}:{runner.pid}" for runner in facts.lost[:MAX_KINDS])
+        names = ", ".join(shown(process_name(runner.host, runner.pid)) for runner in facts.lost[:MAX_KINDS])
         text = f"{tasks} rescued: {names}, {len(facts.lost) - MAX_KINDS:,} more"
         title = f"{len(facts.lost):,} runners were lost"
         yield Alert(AlertRule.RUNNER_LOST, "", Severity.WARNING, title, text, LIST)
         return
     for runner in facts.lost:
-        title = f"{shown(runner.host)}:{runner.pid} was lost"
+        title = f"{shown(process_name(runner.host, runner.pid))} was lost"
         text = f"{count_noun(runner.tasks, 'task')} rescued {formatting.since(runner.lost_at, facts.overview.at)} ago"
         name = f"{runner.host}:{runner.pid}"
         yield Alert(AlertRule.RUNNER_LOST, name, Severity.WARNING, title, text, "Its last log lines have the reason.")

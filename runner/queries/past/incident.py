@@ -25,6 +25,7 @@ from runner.text.blocks import BlockTable, Code, Items, MarkdownBlock, Paragraph
 from runner.text.document import JsonProperty, Treatment
 from runner.text.page import page
 from runner.text.redact import differences, mask
+from runner.text.runner_name import runner_name
 from runner.text.sanitize import count_noun, one_line
 from runner.text.times import format_moment
 
@@ -174,11 +175,11 @@ async def _losses(tx: Transaction, since: datetime, until: datetime) -> tuple[li
         elif load and not is_removed:
             tasks = f"{tasks}, which no live runner has rescued"
         times += [min(ends)[0]] if ends else [end] if load and is_removed and end < until else []
-        name = f"Runner {id} (pid {pid}) on {as_text(host) or 'an unknown host'}"
+        name = f"R{runner_name(id, as_text(host), as_int(pid))[1:]}"
         happenings.append(Happening(at, f"{name} lost: its last heartbeat; {tasks}"))
     for (runner_id, host), ends in attempts.items():
         times.append(min(ends)[0])
-        name = f"Runner {formatting.text(runner_id)} on {host or 'an unknown host'}"
+        name = f"R{runner_name(formatting.text(runner_id), host)[1:]}"
         happenings.append(Happening(times[-1], f"{name} lost, {_attempts(ends)}"))
     return happenings, times
 

@@ -10,6 +10,7 @@ from runner.queries.task.attempts import Attempt
 from runner.queries.task.detail import TaskDetail
 from runner.text import formatting
 from runner.text.redact import differences, mask
+from runner.text.runner_name import runner_name
 from runner.text.times import format_age
 
 BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
@@ -76,7 +77,7 @@ def _attempts(detail: TaskDetail, *, reveal: bool) -> Iterator[Event]:
 
 def _attempt(attempt: Attempt) -> str:
     next_in = f" in {format_age(attempt.delay)}" if attempt.delay is not None else ""
-    where = f"runner {formatting.text(attempt.runner_id)} on {formatting.text(attempt.host)}"
+    where = runner_name(formatting.text(attempt.runner_id), attempt.host)
     duration = formatting.duration(attempt.duration)  # from claim to settle: longer than the handler ran
     rule = f" ({attempt.rule})" if attempt.rule else ""
     end = f"{formatting.ended_as(attempt.verb)}{next_in}{rule}"
@@ -92,7 +93,8 @@ def _changes(detail: TaskDetail, *, reveal: bool, zone: tzinfo) -> Iterator[Even
 def _last(detail: TaskDetail) -> Iterator[Event]:
     """The events without an attempt or audit entry: the current run and the end."""
     task = detail.task
-    where = f"runner {formatting.text(task.runner_id)} on {formatting.text(task.host)}"
+    pid = detail.runner.pid if detail.runner is not None else None
+    where = runner_name(formatting.text(task.runner_id), task.host, pid)
     if task.state is State.RUNNING:
         text = f"attempt {task.attempt} running for {formatting.since(task.claimed_at, detail.at)}, {where}"
         yield Event(task.claimed_at, str(task.state), text)

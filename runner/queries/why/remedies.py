@@ -17,6 +17,7 @@ from runner.queries.why.facts import CandidateRunner, Facts
 from runner.text.document import JsonProperty, Treatment
 from runner.text.formatting import age
 from runner.text.operator import host_names
+from runner.text.runner_name import runner_name
 from runner.text.sanitize import count_noun, one_line
 from runner.text.stuck_row import MISSED, stuck_advice, stuck_fact, stuck_fate
 
@@ -74,7 +75,7 @@ class Cause:
 
 def describe(runner: RunnerRow) -> str:
     """A runner, as a phrase."""
-    return f"runner {runner.id} ({one_line(runner.host)}, process {runner.pid})"
+    return runner_name(runner.id, runner.host, runner.pid)
 
 
 def blocked_runner(runner: RunnerRow) -> Cause:

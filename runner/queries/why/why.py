@@ -50,6 +50,7 @@ from runner.queries.why.remedies import (
 )
 from runner.text.document import JsonProperty, Treatment
 from runner.text.formatting import age, sentence_of, since, when
+from runner.text.runner_name import runner_name
 from runner.text.sanitize import one_line
 from runner.text.stuck_row import lock_advice, lock_text
 from runner.text.times import format_moment
@@ -315,7 +316,7 @@ async def why_as_of(tx: Transaction, id: int, at: datetime, zone: tzinfo) -> Why
             begin += " because:"
             causes = [await _parent_as_of(tx, parent, at) for parent in past.parents[:MOST_PARENTS]]
         case State.RUNNING:
-            where = f"on runner {task.runner_id} ({one_line(task.host or 'an unknown host')})"
+            where = f"on {runner_name(task.runner_id, task.host)}"
             run = f"Attempt {task.attempt} had been running {where} for {since(task.claimed_at, at)}."
             lease = "Not recorded for that time: whether the lease of its runner was valid."
             causes = [Cause(State.RUNNING, run), Cause(UNRECORDED, lease)]
@@ -362,7 +363,7 @@ async def _usage_as_of(tx: Transaction, at: datetime, kind: str, name: str, limi
     of_place = Filter((Term("state", Operator.EQ, State.RUNNING.value), Term(kind, Operator.EQ, name)))
     page = await tasks_as_of(tx, at, of_place, limit=CANDIDATES)
     running = Counter(past.task.tenant or "" for past in page.tasks)
-    holders = Counter(f"runner {past.task.runner_id} ({one_line(past.task.host or '')})" for past in page.tasks)
+    holders = Counter(runner_name(past.task.runner_id, past.task.host) for past in page.tasks)
     return LimitUsage(kind, name, limits, running=dict(running), holders=dict(holders.most_common()))
 
 
