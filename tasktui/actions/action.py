@@ -55,12 +55,14 @@ class Targets:
         queue: returns the selected queue; None for the queue of the selected task.
         handler: returns the selected handler; None for the handler of the selected task.
         runner: returns the selected runner.
+        runner_id: the runner that a remedy names; None for the selected one.
         schedule: returns the selected schedule.
         alert: returns the name of the first alert that is not silenced, or else of the first one.
         change: returns the selected operation of the audit.
         remarks: returns sentences about the selection that a confirmation shows.
         copyable: returns a read of the texts under the cursor to copy; None if there is nothing to copy.
         missing: returns the message for an action on tasks while no task is selected.
+        answer: the answer that a remedy suggests; empty for none.
     """
 
     tasks: "Callable[[], Sequence[TaskRow]]" = tuple
@@ -75,6 +77,8 @@ class Targets:
     remarks: Callable[[], tuple[str, ...]] = tuple
     copyable: "Callable[[], Coroutine[Any, Any, Copyable] | None]" = _nothing
     missing: Callable[[], str] = _no_row
+    runner_id: int | None = None
+    answer: str = ""
 
     def task(self) -> "TaskRow | None":
         """Return the selected task; None unless there is exactly one."""

@@ -130,7 +130,7 @@ def ask_to_limit_selected(
 ) -> Coroutine[Any, Any, Dialog] | None:
     """Ask for new limits of the selected queue or handler."""
     target = targets.pause_target(kind)
-    return _ask_about_limits(action, session, target) if target else None
+    return _ask_about_limits(action, session, target, targets.answer) if target else None
 
 
 async def ask_to_limit(action: Action, session: Session, target: PauseTarget, limits: str, reason: str) -> Dialog:

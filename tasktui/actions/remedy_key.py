@@ -62,17 +62,28 @@ def _key(command: str, task: "TaskRow | None", parse: Callable[[str], Filter] | 
 
 
 def _of_registry(words: Sequence[str]) -> RemedyKey | None:
-    """The key for a change of a queue or a handler."""
+    """The key for a change of a queue, a handler or a runner, with the values of the command in its dialog."""
+    answer = ""
     match words:
+        case ["runners", "resize", id, *options] if id.isdecimal():
+            targets = Targets(runner_id=int(id), answer=_answer(options))
+            return RemedyKey("resize", f"resize runner {id} to {_answer(options)}", targets)
         case ["resume", "--handler", name]:
             action, change, of_queue = "pause --handler", "resume handler", False
         case ["resume", name]:
             action, change, of_queue = "pause", "resume queue", True
         case ["limit", "handler", name, "--breaker", "close"]:
             action, change, of_queue = "breaker", "close the breaker of", False
-        case ["limit", ("queue" | "handler") as kind, name, *_]:
+        case ["limit", ("queue" | "handler") as kind, name, *options]:
             action, change, of_queue = f"limit {kind}", f"limit {kind}", kind == "queue"
+            answer = _answer(options)
         case _:
             return None
-    targets = Targets(queue=lambda: name) if of_queue else Targets(handler=lambda: name)
-    return RemedyKey(action, f"{change} {name}", targets)
+    targets = Targets(queue=lambda: name, answer=answer) if of_queue else Targets(handler=lambda: name, answer=answer)
+    return RemedyKey(action, " ".join(part for part in (change, name, answer) if part), targets)
+
+
+def _answer(options: Sequence[str]) -> str:
+    """The options of a command as the answer of its dialog: `concurrency=20 rate=none`."""
+    names, values = options[::2], options[1::2]
+    return " ".join(f"{name.removeprefix('--')}={value}" for name, value in zip(names, values, strict=False))

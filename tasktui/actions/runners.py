@@ -1,11 +1,13 @@
 """Actions on runners: drain, resize, stack."""
 
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 from runner.errors import InvalidInput
 from runner.model.task import State
 from runner.policy.runner_command import MOST_SLOTS, RunnerCommand, parse_runner_command
-from runner.queries.runners import RunnerRow
+from runner.queries.runners import RunnerRow, runners
 from runner.text import formatting
 from runner.text.runner_name import runner_name
 from tasktui.actions.action import Action, Confirmation, Targets
@@ -17,13 +19,24 @@ from tasktui.render.rows import Part
 from tasktui.session.session import Session
 
 
-def ask_to_command(action: Action, session: Session, targets: Targets) -> Dialog | None:
-    """Ask to drain or resize the selected runner."""
+def ask_to_command(action: Action, session: Session, targets: Targets) -> Dialog | Coroutine[Any, Any, Dialog] | None:
+    """Ask to drain or resize the selected runner, or the one that a remedy names."""
+    if targets.runner_id is not None:
+        return _ask_about_runner(action, session, targets.runner_id, targets.answer)
+    runner = targets.runner()
+    return None if runner is None else _question(action, session, runner)
+
+
+async def _ask_about_runner(action: Action, session: Session, id: int, answer: str) -> Dialog:
+    runner = next((row for row in await session.read(runners) if row.id == id), None)
+    if runner is None:
+        return Notice(f"{action.label}: runner {id} does not exist any more", bad=True)
+    return _question(action, session, runner, answer)
+
+
+def _question(action: Action, session: Session, runner: RunnerRow, answer: str = "") -> Question:
     from tasktui.actions import perform  # imports all operations, which the first screen does not need
 
-    runner = targets.runner()
-    if runner is None:
-        return None
     about = [content(("At its next heartbeat", "bold"))]
     about.append(content(f"  {runner.running_tasks:,} of {runner.capacity:,} slots in use"))
     if not runner.alive:
@@ -35,16 +48,24 @@ def ask_to_command(action: Action, session: Session, targets: Targets) -> Dialog
         words=partial(runner_command_words, action, runner.id),
         change=partial(_send, session, action, runner.id),
         sql=partial(perform.runner_command_sql, session, action, runner.id),
-        parts=_sizes(runner) if action.prompt else (),
+        parts=_sizes(runner, answer) if action.prompt else (),
         subject=line(runner_name(runner.id, runner.host, runner.pid)),
     )
 
 
-def _sizes(runner: RunnerRow) -> list[AnswerPart]:
-    """An input for each kind of slots of a runner, with its present size."""
+def _sizes(runner: RunnerRow, answer: str) -> list[AnswerPart]:
+    """An input for each kind of slots of a runner, with its present size or the one that a remedy suggests."""
+    typed = dict(part.split("=", 1) for part in answer.split())
     sizes = {"concurrency": runner.capacity - runner.threads - runner.processes, "threads": runner.threads}
     return [
-        AnswerPart(name, name.capitalize(), str(number), str(number), "slots", partial(_size_meaning, name, number))
+        AnswerPart(
+            name,
+            name.capitalize(),
+            str(number),
+            typed.get(name, str(number)),
+            "slots",
+            partial(_size_meaning, name, number),
+        )
         for name, number in sizes.items()
         if number > 0
     ]

@@ -52,12 +52,19 @@ def targets_of(alert: Alert) -> Targets:
     )
 
 
+HARM = ("limit queue", "limit handler", "pause", "pause --handler", "breaker", "alerts silence")
+"""The actions on alerts in their order: those that help, the least harmful first, then the silence, which only hides.
+
+A limit slows tasks down, a pause stops them, and the breaker overrides the result of its probes.
+"""
+
+
 def actions_of(alert: Alert) -> list[Action]:
-    """The actions on the subject of an alert, and on the alert itself."""
+    """The actions on the subject of an alert, and on the alert itself, in the order of HARM."""
     targets = {ActionTarget.ALERT}
     if alert.subject and alert.rule.subject in ("queue", "handler"):
         targets.add(ActionTarget(alert.rule.subject))
-    return [action for action in ACTIONS.values() if action.target in targets and action.name != "submit"]
+    return [ACTIONS[name] for name in HARM if ACTIONS[name].target in targets]
 
 
 class AttentionScreen(AnswerScreen[AttentionChoice | None]):

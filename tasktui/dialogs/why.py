@@ -59,10 +59,14 @@ class WhyScreen(AnswerScreen[RelatedView | RemedyKey | None]):
 
     def on_key(self, event: events.Key) -> None:
         """Close with the remedy of a key."""
-        key = next((each for each in self.keys() if each.key == event.key), None)
+        key = next((each for each in (*self.chosen_keys(), *self.keys()) if each.key == event.key), None)
         if key is not None:
             event.stop()
             self.dismiss(key)
+
+    def chosen_keys(self) -> Sequence[RemedyKey]:
+        """Return the remedies of the selected cause, whose keys come before those of the others."""
+        return ()
 
     def keys(self) -> Sequence[RemedyKey]:
         """Return the remedies that have keys."""
@@ -116,6 +120,12 @@ class WhyManyScreen(WhyScreen):
             yield content("")
             text = f"{self._dead.of('task')} {are} dead and will not run again"
             yield content((text, "bold strong"), ("; ", "muted"), ("R", "bold accent"), (" retries them", "muted"))
+
+    def chosen_keys(self) -> Sequence[RemedyKey]:
+        """Return the remedies of the selected cause, but for a letter that the line of the dead tasks has."""
+        group = next((each for each in self._answer.causes if each.view is self._view), None) if self._answer else None
+        keys = remedy_keys(group.command, parse=self._parse) if group is not None else ()
+        return [key for key in keys if not (self._dead.number and key.action == "retry")]
 
     def keys(self) -> Sequence[RemedyKey]:
         """Return the remedies that have keys; one on dead tasks comes first."""

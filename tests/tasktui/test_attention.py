@@ -1,5 +1,6 @@
 """The list of all alerts: causes with their effects, on any screen."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -97,6 +98,9 @@ async def test_action_keys_act_on_the_subject_of_an_alert(database: Database, wa
     async with watch("reports") as operator:
         await operator.press("exclamation_mark")
         await operator.sees("no live runner takes smtp.send", "H pause handler", "Q silence")
+        keys = re.search("w explains, (.*)", operator.text)
+        assert keys
+        assert re.findall(r"\b[A-Z]\b", keys[1]) == ["K", "H", "C", "Q"]
         await operator.press("H")
         await operator.sees("Pause", "handler smtp.send")
         await operator.press("escape", "exclamation_mark")

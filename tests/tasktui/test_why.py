@@ -4,12 +4,14 @@ from datetime import UTC
 
 import pytest
 import sqlalchemy as sa
+from textual.widgets import Input
 
 from runner.db.database import Database
 from runner.filter.parse import parse_filter
 from runner.model.task import DependsOn, State
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
+from runner.policy.harm import harm_of
 from runner.queries.task_list.row import task_rows
 from runner.queries.why.why import why
 from tasktui.actions.remedy_key import remedy_keys
@@ -51,11 +53,11 @@ async def test_w_explains_the_task_under_the_cursor(database: Database, watch: W
         ("runner edit 7 --max-attempts 4 && runner edit 7 --priority 9", ["E edit task 7 priority 9"]),
         ("runner resume mail", ["P resume queue mail"]),
         ("runner resume --handler 'smtp send' && runner retry 7", ["H resume handler smtp send", "R retry task 7"]),
-        ("runner limit queue mail --concurrency none", ["M limit queue mail"]),
+        ("runner limit queue mail --concurrency none", ["M limit queue mail concurrency=none"]),
         ("runner limit handler payments.charge --breaker close", ["C close the breaker of payments.charge"]),
         ("runner retry state:dead", ["R retry state:dead"]),
         ("runner retry 7 && runner work -H package.module", []),  # The second command has no key.
-        ("runner runners resize 3 --concurrency 20", []),
+        ("runner runners resize 3 --concurrency 20", ["S resize runner 3 to concurrency=20"]),
         ("look at the runner's log", []),
         ("", []),
     ],
@@ -90,6 +92,58 @@ async def test_a_key_of_the_explanation_opens_the_preview_of_its_remedy(database
         await operator.sees("→ H resume handler smtp.send")
         await operator.press("H")
         await operator.sees_notice("read-only")
+
+
+@ON_ONE_DATABASE
+async def test_a_resize_is_a_key_with_its_size_in_the_dialog(database: Database, watch: Watch) -> None:
+    busy = await add_runner(database, handlers='["smtp.send"]', capacity=1)
+    await add_live(database, "smtp.send", state="running", runner_id=busy)
+    full = await add_live(database, "smtp.send", run_at=ahead(-9))
+    async with watch("task", task_id=full) as operator:
+        await operator.sees("smtp.send")
+        await operator.press("w")
+        await operator.sees("What helps", f"→ S resize runner {busy} to concurrency=2")
+        await operator.press("S")
+        await operator.sees(f"Resize runner {busy} (web-1:7)?", "1 of 1 slots in use", "✓ was 1")
+        assert operator.screen.query_one("#answer-concurrency", Input).value == "2"
+        await change(database, sa.delete(database.tables.runner))
+        await operator.press("escape", "w")
+        await operator.sees("No live runner")
+
+
+@ON_ONE_DATABASE
+async def test_a_key_belongs_to_the_selected_cause(database: Database, watch: Watch) -> None:
+    await add_runner(database, handlers='["a", "b"]')
+    for handler in ("a", "a", "b"):
+        await add_live(database, handler, queue=f"of {handler}")
+    for name in ("a", "b"):
+        await database.write(pause, PauseTarget(PauseKind.QUEUE, f"of {name}"), BY)
+    async with watch("tasks") as operator:
+        await operator.press("asterisk", "w")
+        await operator.sees("P resume queue of a", "P resume queue of b")
+        await operator.press("down", "P")
+        await operator.sees("Resume", "queue of b")
+        await operator.press("escape", "w")
+        await operator.sees("P resume queue of b")
+        await operator.press("P")
+        await operator.sees("Resume", "queue of a")
+
+
+def test_the_least_harmful_change_comes_first() -> None:
+    kinds = [("priority",), ("due", "priority"), ("slots",), ("paused",), ("paused", "due"), ("limit",), ("other",)]
+    shuffled = [kinds[number] for number in (5, 2, 6, 1, 4, 0, 3)]
+    assert sorted(shuffled, key=harm_of) == kinds
+
+
+@ON_ONE_DATABASE
+async def test_a_higher_priority_comes_before_more_slots(database: Database) -> None:
+    runner = await add_runner(database, handlers='["smtp.send"]', capacity=2)
+    await add_live(database, "smtp.send", state="running", runner_id=runner)
+    for _ in range(2):
+        await add_live(database, "smtp.send", run_at=ahead(-60))
+    late = await add_live(database, "smtp.send", run_at=ahead(-9))
+    answer = await database.read(why, late, UTC)
+    assert [[step.kind for step in each.changes] for each in answer.remedies] == [["priority"], ["slots"]]
 
 
 @ON_ONE_DATABASE

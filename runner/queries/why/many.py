@@ -21,6 +21,7 @@ from runner.filter.parse import Filter, Term
 from runner.model.task import State
 from runner.policy.claim_facts import ClaimScope, CommonCause
 from runner.policy.claim_policy import CLAIM_POLICY
+from runner.policy.harm import harm_of
 from runner.policy.limits import LIMITS, LimitUsage
 from runner.queries.counting import Count
 from runner.queries.limits import limit_usages
@@ -97,8 +98,8 @@ class WhyMany:
 
     @JsonProperty
     def frees_most(self) -> CauseGroup | None:
-        """The group whose command frees most tasks; None if no command frees any."""
-        best = max(self.causes, key=lambda group: group.freed, default=None)
+        """The group whose command frees most tasks, of several the least harmful; None if no command frees any."""
+        best = min(self.causes, key=lambda group: (-group.freed, harm_of([group.kind])), default=None)
         return best if best and best.freed else None
 
 

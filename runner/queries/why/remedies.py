@@ -10,6 +10,7 @@ from runner.model.stuck_row import StuckRow
 from runner.model.task import State
 from runner.policy.claim_facts import CommonCause, RemedyStep
 from runner.policy.claim_policy import CLAIM_POLICY
+from runner.policy.harm import harm_of
 from runner.policy.limits import WithinLimits
 from runner.queries.counting import Count
 from runner.queries.runners import PIPES, RESIZABLE, RunnerRow, SlotKind
@@ -171,18 +172,24 @@ def remedies(facts: Facts) -> tuple[Remedy, ...]:
     """Find the changes that would let a task start now.
 
     Returns:
-        The alternatives; none if the task is not waiting, starts anyway, or no change guarantees a start.
+        The alternatives, the least harmful first; none if the task is not waiting, starts anyway, or no change
+        guarantees a start.
     """
     lifted = CLAIM_POLICY.remedies(facts)
     if lifted is None or facts.task.state not in (State.WAITING, State.BLOCKED):
         return ()
     required, most = (*_unblocked(facts), *lifted), WithinLimits.room_after_remedies(facts)
     if not facts.candidates:
-        return tuple(Remedy((*required, *changes)) for changes in _new_runner(facts, min(most, MAX_NEW_SLOTS)))
+        return _alternatives(required, _new_runner(facts, min(most, MAX_NEW_SLOTS)))
     room = free_slots(facts)
     if _fits(facts.ahead, min(room, most)):
         return (Remedy(required),) if required else ()
-    return tuple(Remedy((*required, *changes)) for changes in _overtaking(facts, room, most))
+    return _alternatives(required, _overtaking(facts, room, most))
+
+
+def _alternatives(required: Sequence[RemedyStep], choices: Iterable[Sequence[RemedyStep]]) -> tuple[Remedy, ...]:
+    found = [Remedy((*required, *changes)) for changes in choices]
+    return tuple(sorted(found, key=lambda remedy: harm_of(step.kind for step in remedy.changes)))
 
 
 def free_slots(facts: Facts) -> int:
