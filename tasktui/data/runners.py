@@ -80,7 +80,7 @@ class Workforce:
     Args:
         tasks: the tasks of the runner under the cursor, longest running first.
         slots: running tasks of each runner by handler.
-        results: results of the last ten minutes by runner.
+        flows: results of the last ten minutes by runner and handler.
         p95: 95th percentile of the run time of each handler in the last hour, in seconds.
         hours: the last hour of the runners, as far as the screen has room for it.
     """
@@ -89,15 +89,22 @@ class Workforce:
     runners: tuple[RunnerRow, ...]
     tasks: tuple[TaskRow, ...]
     slots: Mapping[int, Mapping[str, int]]
-    results: Mapping[int, Flow]
+    flows: Mapping[int, Mapping[str, Flow]]
     p95: Mapping[str, float]
     hours: RunnerHours = NO_HOURS
+
+    def result(self, runner_id: int) -> Flow:
+        """The results of a runner in the last ten minutes."""
+        return sum(self.flows.get(runner_id, {}).values(), Flow())
 
 
 async def workforce(tx: Transaction, runner_id: int | None) -> Workforce:
     """Read the runners, and the tasks of one; None for the first."""
-    (runners, tasks), results, slots = await tx.gather(_with_tasks(tx, runner_id), _results(tx), busy_slots(tx))
-    return Workforce(await clock(tx), tuple(runners), tuple(tasks), slots, results, {})
+    at = await clock(tx)
+    (runners, tasks), flows, slots = await tx.gather(
+        _with_tasks(tx, runner_id), results_by_runner(tx, at - RECENT), busy_slots(tx)
+    )
+    return Workforce(at, tuple(runners), tuple(tasks), slots, flows, {})
 
 
 async def _with_tasks(tx: Transaction, runner_id: int | None) -> tuple[list[RunnerRow], list[TaskRow]]:
@@ -105,11 +112,6 @@ async def _with_tasks(tx: Transaction, runner_id: int | None) -> tuple[list[Runn
         return await tx.gather(tx.once(read_runners), _claimed_tasks(tx, runner_id))
     runners = await tx.once(read_runners)
     return runners, await _claimed_tasks(tx, runners[0].id) if runners else []
-
-
-async def _results(tx: Transaction) -> dict[int, Flow]:
-    by_runner = await results_by_runner(tx, await clock(tx) - RECENT)
-    return {runner_id: sum(flows.values(), Flow()) for runner_id, flows in by_runner.items()}
 
 
 async def usual_run_times(tx: Transaction) -> dict[str, float]:

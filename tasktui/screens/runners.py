@@ -14,7 +14,6 @@ from textual.widget import Widget
 
 from runner.db.transaction import Transaction
 from runner.queries.alerts.runners import name_of
-from runner.queries.reports import Flow
 from runner.queries.runners import RunnerRow
 from runner.queries.runners import runners as read_runners
 from runner.text import formatting
@@ -22,6 +21,7 @@ from runner.text.runner_name import process_name
 from runner.text.stuck_row import stuck_text
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.data.runners import RunnerHours, Workforce, runner_hours, usual_run_times, workforce
+from tasktui.panels.runner import runner_rows
 from tasktui.panels.side import (
     busy_rows,
     by_host,
@@ -35,7 +35,7 @@ from tasktui.panels.side import (
 )
 from tasktui.render.plot import compact, gauge, sparkline
 from tasktui.render.render import Cell, ListColumn, RenderedRow, cut_middle, fitted, line, widths
-from tasktui.render.rows import BLANK, Part, Row, ends, faded, fit, handler, heading, rule
+from tasktui.render.rows import BLANK, Part, Row, beside, ends, faded, fit, handler, heading, rule
 from tasktui.session.cache import TtlCache
 from tasktui.shell.actions import action_bindings
 from tasktui.shell.live import LiveScreen
@@ -80,6 +80,9 @@ HIGH = 30
 
 FEW_EXPLAINED = 2
 """Rows of the legend on a lower screen."""
+
+BESIDE = 72
+"""Cells of the settings and the handlers of a runner beside its tasks."""
 
 WITH_KEYS = 96
 """Cells of the list of tasks that has room for keys and attempts."""
@@ -162,8 +165,8 @@ class RunnersScreen(LiveScreen):
         explained = [BLANK, *explained, BLANK] if height >= HIGH else explained[:FEW_EXPLAINED]
         self.query_one("#legend", Canvas).draw(explained)
         around = len(keys) + len(busy) + (12 if height >= HIGH else 6 + len(explained)) + len(hosts) + databases
-        tasks = claimed_rows(self.runner(), data, width)
-        tasks = tasks if len(tasks) <= height - around else claimed_rows(self.runner(), data, max(40, width - 3))
+        tasks = lower_rows(self.runner(), data, width)
+        tasks = tasks if len(tasks) <= height - around else lower_rows(self.runner(), data, max(40, width - 3))
         self.query_one("#claimed", Canvas).draw(tasks)
         self.query_one("#busy", Canvas).draw(busy)
 
@@ -197,7 +200,7 @@ def host_heads(data: Workforce, width: int, room: int, *, spaced: bool) -> dict[
     heads: dict[int, Row | None] = {}
     for place, (host, runners) in enumerate(hosts.items()):
         heads |= {-2 * place - 1: BLANK} if place and spaced else {}
-        finished = sum(data.results.get(runner.id, Flow()).finished for runner in runners)
+        finished = sum(data.result(runner.id).finished for runner in runners)
         rate: list[Part] = [(compact(finished / 10), "text" if finished else "faint"), (" / min", "muted")]
         figures = host_figures(runners)
         title = rule([heading(line(host, 40))], width, [*rate, *([("   ", "")] if figures else []), *figures])
@@ -270,7 +273,7 @@ def runner_line(
         width: cells of the screen.
     """
     room = column_widths(columns, width)
-    flow = data.results.get(runner.id, Flow())
+    flow = data.result(runner.id)
     name = process_name(runner.host, runner.pid)
     well = runner.alive and not runner.silent
     sign, role = ("●", "succeeded") if well else ("◌", "bold lost")
@@ -316,6 +319,14 @@ def liveness(runner: RunnerRow) -> Cell:
 
 MOST_STUCK = 3
 """Stuck rows that the runner names above its tasks."""
+
+
+def lower_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[Row]:
+    """The tasks of a runner, and on a wide screen its settings and handlers beside them."""
+    if runner is None or width < WIDE - GUTTER - MARGIN:
+        return claimed_rows(runner, data, width)
+    left = width - BESIDE - 2
+    return beside(claimed_rows(runner, data, left), runner_rows(runner, data, BESIDE), left)
 
 
 def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[Row]:

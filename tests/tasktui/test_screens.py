@@ -274,6 +274,7 @@ async def test_a_wide_and_tall_screen_shows_the_last_hour_of_each_runner(databas
         await database.write(write_statistics, id, [minute], {})
     async with watch("runners", (200, 60)) as operator:
         await operator.sees("DONE, LAST HOUR", "BUSY SLOTS, LAST HOUR", "0 of 8 now, all runners together")
+        await operator.sees("RUNNER 1 ", "in use", "DONE  FAILED ")
         (row,) = [line for line in operator.text.splitlines() if "● web-1:7" in line]
         assert set(row.split("▁", 1)[1].split()[0]) == {"▁", "▇"}
 
