@@ -24,8 +24,9 @@ from textual.widgets import Input
 
 from runner.errors import InvalidInput, RunnerError
 from runner.filter import saved as views
-from runner.filter.fields import Operator, Sort
+from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
+from runner.filter.sort import Sort
 from runner.text.sanitize import count_noun, crash_text
 from tasktui.commands.run import run_command, write_incident
 from tasktui.commands.syntax import parse_command

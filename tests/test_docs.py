@@ -23,8 +23,9 @@ from runner.cli.exit_codes import MEANINGS
 from runner.client.submission import Submitter
 from runner.db.migrations.roles import ROLES
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, tables
-from runner.filter.fields import FIELDS, SORTS
+from runner.filter.fields import FIELDS
 from runner.filter.parse import parse_filter
+from runner.filter.sort import SORTS
 from runner.handlers.hooks import HOOKS
 from runner.handlers.options import SCHEDULE_OPTIONS, SETTABLE
 from runner.model.alert import AlertRule

@@ -30,7 +30,7 @@ from runner.errors import InvalidInput
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.operations.bulk import BulkOptions, Operation, to_all, to_each
-from runner.operations.bulk import canary as apply_canary
+from runner.operations.canary import canary as apply_canary
 from runner.operations.preview import NO_VALUES, Preview, bounded
 from runner.operations.preview import preview as apply_preview
 from runner.operations.results import Actor, Result, Target, local_actor, with_change_group

@@ -10,11 +10,11 @@ from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import print_json, print_line, print_table
 from runner.errors import InvalidInput
-from runner.filter.saved import write_new
 from runner.queries.past.report import as_page
 from runner.queries.past.report import report as read_report
 from runner.queries.summary import SUMMARY_COLUMNS, GroupBy, Summary, SummaryDocument, as_csv, as_document
 from runner.queries.summary import summary as read_summary
+from runner.text.new_file import write_new
 from runner.text.operator import local_zone, now
 from runner.text.times import format_moment, parse_end, parse_moment
 

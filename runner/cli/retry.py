@@ -6,7 +6,7 @@ from runner.cli.operate import NO_OPTIONS, Change, ChangeOptions, Targets, chang
 from runner.cli.operation_output import CHANGE_DOCUMENTS
 from runner.cli.options import DEFAULT_CONNECTION, Connection, read_targets
 from runner.model.duration import parse_spread
-from runner.operations.bulk import check_canary
+from runner.operations.canary import check_canary
 from runner.operations.retry import retry_now
 
 DOCUMENTS = CHANGE_DOCUMENTS

@@ -11,8 +11,8 @@ from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter, warn_of_names
 from runner.cli.output import NO_MATCH, print_json, print_line, print_table
 from runner.errors import InvalidInput
-from runner.filter.fields import NEWEST, Sort, SortField, sort_by
 from runner.filter.parse import Filter
+from runner.filter.sort import NEWEST, Sort, SortField, sort_by
 from runner.queries.past.as_of import CANDIDATES, MISSING, UNAUDITED, PastPage, read_moment, tasks_as_of
 from runner.queries.past.reconstruction import PastTask
 from runner.queries.task_list.cursor import Cursor, parse_cursor, written

@@ -2,29 +2,13 @@
 
 from typing import Literal, TypeAlias
 
-from runner.errors.root import (
-    CountChanged,
-    InvalidResult,
-    NoResult,
-    NotConfirmed,
-    ResultNotKept,
-    RunnerError,
-    TaskCancelled,
-    TaskFailed,
-    TimedOut,
-)
+from runner.errors.result import InvalidResult, NoResult, ResultNotKept, TaskCancelled, TaskFailed, TimedOut
+from runner.errors.root import RunnerError
 
-__all__ = [
-    "CountChanged",
-    "InvalidResult",
-    "NoResult",
-    "NotConfirmed",
-    "ResultNotKept",
-    "RunnerError",
-    "TaskCancelled",
-    "TaskFailed",
-    "TimedOut",
-]
+__all__ = ["InvalidResult", "NoResult", "ResultNotKept", "RunnerError", "TaskCancelled", "TaskFailed", "TimedOut"]
+
+for _kind in (RunnerError, NoResult, *NoResult.__subclasses__()):
+    _kind.__module__ = __name__  # tracebacks and error trackers show the module to import them from
 
 
 class ArchiveFailed(RunnerError):
@@ -122,6 +106,18 @@ class SyncAsyncMismatch(ConfigurationError):
 
 class HandlersNotFound(ConfigurationError):
     """Cannot load the handlers of module {module!r}: {why}."""
+
+
+class NotConfirmed(RunnerError):
+    """not confirmed; nothing was changed"""
+
+    exit_code = 2
+
+
+class CountChanged(RunnerError):
+    """{found} tasks would change now, not {confirmed}; nothing was changed. Check the tasks again with --dry-run."""
+
+    exit_code = 6
 
 
 class InvalidInput(RunnerError):

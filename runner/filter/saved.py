@@ -1,4 +1,4 @@
-"""Views: filters that an operator saved by name, in a file of the operator's own; new files of the operator."""
+"""Views: filters that an operator saved by name, in a file of the operator's own."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.errors import InvalidInput
 from runner.filter.fields import suggestion
-from runner.model.home import config_folder, expand_home
+from runner.model.home import config_folder
 from runner.text.sanitize import clean
 
 LONGEST_NAME = 40
@@ -125,24 +125,3 @@ def _write(path: Path, views: Mapping[str, str]) -> None:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
         raise InvalidInput(why=f"the views cannot be written to {path}: {error.strerror}") from None
-
-
-def write_new(name: str, text: str) -> Path:
-    """Write a report to a new file.
-
-    Returns:
-        The absolute path.
-
-    Raises:
-        InvalidInput: the file exists, or cannot be written.
-    """
-    path = expand_home(name)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise InvalidInput(why=f"{name} exists already: delete it, or choose another name or period") from None
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InvalidInput(why=f"cannot write {name}: {why}") from None
-    return path.resolve()

@@ -27,8 +27,7 @@ from runner.queries.rows import as_int, as_text, from_row, number, readable, tex
 from runner.store.heartbeat import MOST_SUSPECTS, ExecutorSlots, LoopBlock
 from runner.text.document import JsonProperty
 from runner.text.formatting import age
-from runner.text.hosts import admits
-from runner.text.operator import host_names
+from runner.text.hosts import admits, host_names
 from runner.text.sanitize import count_noun
 
 MOST = 1_000

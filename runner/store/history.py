@@ -17,7 +17,8 @@ from runner.db.transaction import Transaction
 from runner.db.types import JsonText, RowAddress, ctid, db_now, next_version
 from runner.errors import DatabaseRefused
 from runner.model.task import MOVES, State
-from runner.store.dependencies.parents import block_followers, is_any_open
+from runner.store.dependencies.followers import block_followers
+from runner.store.dependencies.parents import is_any_open
 from runner.store.minute_statistics import NO_RUNNER, count_successes
 from runner.store.retention import SubmitWatch, unreferenced
 

@@ -8,7 +8,7 @@ from runner.model.text_limits import FAILED_HOST
 
 
 def admitted_by(hosts: sa.ColumnElement[str], own: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-    """The SQL of runner.text.operator.admits, with the name of a host between commas."""
+    """The SQL of runner.text.hosts.admits, with the name of a host between commas."""
     comma: sa.ColumnElement[str] = sa.literal_column("','", sa.Text)
     names = comma + sa.func.replace(hosts, sa.literal_column("' '"), sa.literal_column("''"), type_=sa.Text) + comma
     without = sa.func.replace(names, own, comma)

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta, tzinfo
 from runner.model.shard import CURRENT_SHARD
 from runner.model.task import Shown, State
 from runner.text.redact import mask
-from runner.text.sanitize import one_line, state_text
+from runner.text.sanitize import one_line
+from runner.text.state_signs import state_text
 from runner.text.times import format_age, format_moment
 
 NOTHING = "-"

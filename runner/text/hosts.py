@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from runner.errors import InvalidTask
-from runner.model.text_limits import require_text
-from runner.text.operator import host, host_names
+from runner.model.text_limits import FAILED_HOST, require_text
+from runner.text.operator import host
 
 ANY_HOST, SAME_HOST = "any", "same"
 """The words for all hosts, and for the host that submits a task."""
@@ -38,3 +38,8 @@ def admits(hosts: str, name: str) -> bool:
     """True if a task may run on a host."""
     names = host_names(hosts)
     return not names or name in names
+
+
+def host_names(hosts: str) -> list[str]:
+    """The names of the hosts that may take a task, as it stores them; empty for all."""
+    return [name for word in hosts.split(",") if (name := word.strip()) and name != FAILED_HOST] if hosts else []

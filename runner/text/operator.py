@@ -1,4 +1,4 @@
-"""The operator at this terminal: name, host and time zone; and the hosts that a task may run on."""
+"""The operator at this terminal: name, host and time zone."""
 
 import getpass
 import os
@@ -8,8 +8,6 @@ from contextvars import ContextVar
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo
-
-from runner.model.text_limits import FAILED_HOST
 
 LOCAL_TIME = Path("/etc/localtime")
 
@@ -30,11 +28,6 @@ def operator() -> str:
 def host() -> str:
     """The name of this host."""
     return socket.gethostname()
-
-
-def host_names(hosts: str) -> list[str]:
-    """The names of the hosts that may take a task, as it stores them; empty for all."""
-    return [name for word in hosts.split(",") if (name := word.strip()) and name != FAILED_HOST] if hosts else []
 
 
 def now() -> datetime:

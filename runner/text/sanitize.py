@@ -1,11 +1,8 @@
-"""Sanitize text before it reaches a terminal or a spreadsheet; signs of states."""
+"""Sanitize text before it reaches a terminal or a spreadsheet."""
 
 import traceback
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
-
-from runner.model.task import Shown
+from collections.abc import Iterable, Sequence
 
 LONGEST_TEXT = 64 * 1024
 """The default limit of `clean`, in characters."""
@@ -19,20 +16,6 @@ MAX_CRASH_FRAMES = 12
 MOST_MARKS = 4
 """Combining marks allowed per character; more would overlap the neighbouring lines."""
 
-SIGNS: Mapping[Shown, str] = MappingProxyType(
-    {
-        Shown.READY: "○",
-        Shown.SCHEDULED: "◔",
-        Shown.RETRYING: "↻",
-        Shown.BLOCKED: "◇",
-        Shown.RUNNING: "►",
-        Shown.LOST: "◌",
-        Shown.SUCCEEDED: "✓",
-        Shown.DEAD: "✗",
-        Shown.CANCELLED: "⊘",
-    }
-)
-"""One narrow sign per state, always shown with its word: never the sign or a colour alone."""
 
 _PICTURES = {code: chr(0x2400 + code) for code in range(32)} | {127: "\u2421"}
 # Letters and symbols by category that are invisible or look like a blank.
@@ -70,11 +53,6 @@ def clean(text: str, limit: int = LONGEST_TEXT, *, newlines: bool = False) -> st
 def one_line(text: str, limit: int = 200) -> str:
     """The first non-empty line of a text, safe to print and cut."""
     return clean(next((line.strip() for line in text.splitlines() if line.strip()), ""), limit)
-
-
-def state_text(state: Shown) -> str:
-    """A displayed state: sign and word."""
-    return f"{SIGNS[state]} {state}"
 
 
 def error_text(error: BaseException) -> str:

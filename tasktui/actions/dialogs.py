@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from runner.operations.pause import PauseKind
-from tasktui.actions import alerts, breaker, edit, new_task, question, queues, runners, schedule, undo
+from tasktui.actions import alerts, breaker, edit, new_task, queues, runners, schedule, task_question, undo
 from tasktui.actions.action import Action, Targets
 from tasktui.actions.question import Dialog
 from tasktui.session.session import Session
@@ -18,12 +18,12 @@ if nothing is selected.
 """
 
 DIALOGS: Mapping[str, Ask] = {
-    "retry": question.ask_about_tasks,
-    "terminate": question.ask_about_tasks,
-    "delay": question.ask_about_tasks,
-    "unblock": question.ask_about_tasks,
+    "retry": task_question.ask_about_tasks,
+    "terminate": task_question.ask_about_tasks,
+    "delay": task_question.ask_about_tasks,
+    "unblock": task_question.ask_about_tasks,
     "edit": edit.ask,
-    "rewind": question.ask_about_tasks,
+    "rewind": task_question.ask_about_tasks,
     "copy": new_task.ask_for_copy,
     "submit": new_task.ask_for_handler,
     "stack": runners.ask_for_stack,

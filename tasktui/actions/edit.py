@@ -14,7 +14,8 @@ from runner.queries.task_list.row import TaskRow
 from runner.text.redact import MASK
 from tasktui.actions.action import Action, Targets
 from tasktui.actions.as_command import command_line, edit_words
-from tasktui.actions.question import Dialog, Form, FormField, question
+from tasktui.actions.question import Dialog, Form, FormField
+from tasktui.actions.task_question import question
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
 from tasktui.session.session import Session

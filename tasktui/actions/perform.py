@@ -12,7 +12,7 @@ from runner.model.duration import parse_duration
 from runner.operations.audit_log import reveal
 from runner.operations.breaker import BreakerResult, close_by_hand, open_by_hand
 from runner.operations.bulk import BulkOptions, to_all, to_each
-from runner.operations.bulk import canary as apply_canary
+from runner.operations.canary import canary as apply_canary
 from runner.operations.limit import parse_edit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.pause import pause as apply_pause

@@ -1,32 +1,21 @@
-"""Question and Form: a change to confirm, and a dialog with several inputs; and the question about tasks."""
+"""The dialog of an action: a change to confirm, or a form to fill in."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, Union
 
 from textual.content import Content
 
-from runner.errors import InvalidDuration
-from runner.filter.parse import Filter
-from runner.model.duration import parse_duration
 from runner.operations.results import Result
-from runner.operations.targets import BLOCKED
-from runner.queries.counting import Count
-from runner.text import formatting
-from tasktui.actions.action import ALL, CANARY, Action, Confirmation, Targets, TaskScope
-from tasktui.actions.as_command import ConsentSql, plan_words
-from tasktui.actions.plan import ActionPlan, plan, plan_rows
+from tasktui.actions.action import ALL, Action, Confirmation
+from tasktui.actions.as_command import ConsentSql
 from tasktui.messages import Notice, Tone
-from tasktui.render.render import content, line
 from tasktui.render.rows import Part, Row
-from tasktui.session.session import Job, Session
+from tasktui.session.session import Job
 
 if TYPE_CHECKING:
     from runner.queries.task.detail import TaskDetail
 
-FAILS_NOW = 600.0
-"""Seconds after the last failure of a cause in which a retry of its tasks probably fails again."""
 
 MOST_SKIPPED = 8
 """Maximum number of skipped tasks to list in a notice."""
@@ -171,123 +160,3 @@ class Form:
     preview: Callable[[Mapping[str, str]], Sequence[str]]
     submit: Callable[[Mapping[str, str]], Coroutine[Any, Any, "Dialog"]]
     errors: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda _typed: {}
-
-
-def ask_about_tasks(action: Action, session: Session, targets: Targets) -> Dialog | Coroutine[Any, Any, Dialog]:
-    """Ask for confirmation of an action on the selected tasks."""
-    task_filter, tasks = targets.task_filter(), targets.tasks()
-    if task_filter is not None:
-        return _ask_for_filter(action, session, task_filter, targets.scope())
-    if not tasks:
-        return Notice(targets.missing(), bad=True)
-    planned = replace(plan(action, tasks), obstacles=targets.remarks())
-    if not planned.eligible.number and len(tasks) == 1:
-        (why,) = planned.skipped
-        return Notice(f"{action.label}: task {tasks[0].id} ({line(tasks[0].handler)}): {_with_key(why)}", bad=True)
-    if action.verb == "retry_now" and planned.eligible.number:
-        return _ask_with_obstacles(planned, session)
-    return question(planned, session)
-
-
-async def _ask_with_obstacles(planned: ActionPlan, session: Session) -> Dialog:
-    from tasktui.actions import perform
-
-    return question(await perform.with_obstacles(session, planned), session)
-
-
-async def _ask_for_filter(action: Action, session: Session, task_filter: Filter, scope: TaskScope | None) -> Dialog:
-    from tasktui.actions import perform  # imports all operations, which the first screen does not need
-
-    planned = await perform.preview(session, action, task_filter)
-    if not planned.eligible.number:
-        return question(planned, session)
-    fails = await _fails_now(session, task_filter) if action.verb == "retry_now" else None
-    if scope is None:
-        return question(planned, session, fails=fails)
-    whole = await perform.preview(session, action, scope.whole)
-    wider = question(whole, session, of=scope.whole_words, fails=fails) if whole.eligible != planned.eligible else None
-    wider = wider if isinstance(wider, Question) else None
-    return question(planned, session, of=scope.words, wider=wider, fails=fails)
-
-
-async def _fails_now(session: Session, task_filter: Filter) -> float | None:
-    """Seconds since the causes of a filter failed last; None if it names none, or they have not failed for a while."""
-    from runner.queries.failures import last_failed
-
-    values = [term.value for term in task_filter.terms if term.field == "failure" and not term.negated]
-    causes = [str(one) for value in values for one in (value if isinstance(value, tuple) else (value,))]
-    seconds = await session.read(last_failed, causes) if causes else None
-    return seconds if seconds is not None and seconds <= FAILS_NOW else None
-
-
-def question(
-    plan: ActionPlan,
-    session: Session,
-    details: Sequence[str] = (),
-    *,
-    of: str = "",
-    wider: Question | None = None,
-    fails: float | None = None,
-) -> Question | Notice:
-    """Ask for confirmation of a plan, or explain why none of its tasks would change.
-
-    Args:
-        details: the change in more words, such as new values.
-        of: the tasks in words, after their number.
-        wider: the same question about more tasks.
-        fails: seconds since their cause failed last, if that is recent: a canary is then the default.
-    """
-    from tasktui.actions import perform
-
-    if not plan.eligible.number:
-        skipped = ((_with_key(why), number) for why, number in plan.skipped.items())
-        reasons = [why if number == 1 else f"{number:,} tasks skipped: {why}" for why, number in skipped]
-        return Notice("\n".join(f"{plan.action.label}: {why}" for why in reasons or ["no tasks match"]), bad=True)
-
-    def change(confirmation: Confirmation) -> BulkChange:
-        eligible = None if plan.eligible.more else plan.eligible.number
-        total = eligible if confirmation.limit is None else min(confirmation.limit, eligible or confirmation.limit)
-        return BulkChange(plan.action.label, total, partial(perform.carry_out, session, plan, confirmation))
-
-    one = plan.eligible == Count(1)
-    staged = fails is not None and not one
-    about = [content((line(text), "bold")) for text in details]
-    if staged:
-        failed = f"This cause failed {formatting.age(fails)} ago: the retry goes in stages. "
-        about.append(content((failed, "retrying"), ("ctrl+t", "bold accent"), (" retries all at once", "muted")))
-    return Question(
-        plan.action.without_prompt() if one and plan.action.verb == "retry_now" else plan.action,  # nothing to spread
-        about,
-        plan.weight,
-        words=partial(plan_words, plan),
-        change=change,
-        sql=partial(perform.plan_sql, session, plan) if plan.task_filter is None else None,
-        many=plan.eligible.number > 1,
-        meaning=partial(_delay_meaning, session, plan) if plan.action.verb == "delay" else None,
-        effect=partial(plan_rows, plan, session.name),
-        title=f"{plan.action.label} {plan.eligible.of('task')}?",
-        of=of,
-        total=None if plan.eligible.more else plan.eligible.number,
-        canary=plan.task_filter is not None and plan.action.verb == "retry_now",
-        limit=CANARY if staged else ALL,
-        recheck=partial(perform.changes_since, session, plan),
-        wider=wider,
-    )
-
-
-def _with_key(why: str) -> str:
-    """The reason of a refusal, with the key that helps."""
-    return f"{why} with U" if why == BLOCKED else why
-
-
-def _delay_meaning(session: Session, plan: ActionPlan, typed: str) -> Part:
-    """The due time of a task after a delay, or the moment from which several are delayed, and its role."""
-    try:
-        delay = parse_duration(typed)
-    except InvalidDuration:
-        return "✗ a duration such as 10m", "dead"
-    if plan.eligible != Count(1):
-        return "✓ from their due times, or from now", "muted"
-    now = session.now()
-    end = max(plan.samples[0].run_at or now, now) + delay
-    return f"✓ until {formatting.clock(end, now, session.zone)}, {formatting.distance(end, now)}", "muted"

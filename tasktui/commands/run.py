@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from runner.errors import InvalidInput, RunnerError
 from runner.filter import saved
-from runner.filter.fields import Sort, parse_sort
+from runner.filter.sort import Sort, parse_sort
 from tasktui.commands.syntax import Command, target_of
 from tasktui.messages import Tone
 from tasktui.session.databases import Databases
@@ -240,8 +240,8 @@ async def write_incident(session: Session, times: Sequence[str]) -> Path:
         InvalidInput: a time cannot be parsed, the end is not later than the start, or the file exists.
     """
     from runner.db.transaction import clock  # The first screen does not need the report.
-    from runner.filter.saved import write_new
     from runner.queries.past.incident import as_markdown, incident
+    from runner.text.new_file import write_new
     from runner.text.times import parse_end, parse_moment
 
     at = await session.read(clock)

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from runner.errors import InvalidInput
-from runner.filter.fields import FIELDS, SORTS, STATES, FieldKind, Operator, suggestion
+from runner.filter.fields import FIELDS, STATES, FieldKind, Operator, suggestion
 from runner.filter.parse import Filter, Term
+from runner.filter.sort import SORTS
 from runner.operations.pause import PauseKind, PauseTarget
 from tasktui.render.theme import THEMES
 

@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 from math import log
 
 from runner.db.transaction import Transaction, clock
-from runner.filter.fields import Operator, Sort, SortField
+from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
+from runner.filter.sort import Sort, SortField
 from runner.model.task import State
 from runner.policy.histogram import Histogram, Times, merged
 from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
-from runner.filter.saved import write_new
 from runner.model.home import expand_home
 from runner.queries.reports import Flow, MinuteFlow, per_minute, per_step, times_per_step
 from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
 from runner.queries.summary import summary as read_summary
 from runner.text import formatting
 from runner.text.document import plain
+from runner.text.new_file import write_new
 from tasktui.render import plot
 from tasktui.render.render import Cell, RenderedRow, handler_cell, line
 from tasktui.render.rows import BLANK, Row

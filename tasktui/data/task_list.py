@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from runner.filter.fields import Operator, Sort, SortField
+from runner.filter.fields import Operator
 from runner.filter.parse import Filter
+from runner.filter.sort import Sort, SortField
 from runner.model.task import Shown
 from runner.queries.counting import Count
 from runner.queries.task_list.cursor import Cursor

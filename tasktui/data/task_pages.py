@@ -7,8 +7,8 @@ from datetime import datetime
 from functools import partial
 
 from runner.db.transaction import Transaction, clock
-from runner.filter.fields import NEWEST, Sort, SortField
 from runner.filter.parse import Filter, parse_filter
+from runner.filter.sort import NEWEST, Sort, SortField
 from runner.operations.names import filter_warnings
 from runner.operations.preview import bounded, matching_ids
 from runner.queries.counting import Count

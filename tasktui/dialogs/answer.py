@@ -1,4 +1,4 @@
-"""AnswerScreen and AskScreen: a dialog that shows an answer of the database, and one that asks the operator for one."""
+"""A dialog that shows an answer of the database."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
@@ -6,7 +6,7 @@ from typing import Any, ClassVar, TypeVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
@@ -16,7 +16,6 @@ from tasktui.messages import ReadFailed, SnapshotRead
 from tasktui.render.render import block, content, lines
 from tasktui.session.session import Session
 from tasktui.shell.heading import Heading
-from tasktui.widgets.input import TextLine
 
 EVERY = 2.0
 """Seconds between reads: the answer has countdowns."""
@@ -103,35 +102,3 @@ class AnswerScreen(ModalScreen[T]):
     def _show(self, text: Content) -> None:
         self._reading = False
         self.query_one("#answer", Static).update(text)
-
-
-class AskScreen(ModalScreen[str | None]):
-    """A question. Enter submits the answer, escape cancels.
-
-    Args:
-        question: the question, sanitized.
-        answer: initial text of the input.
-    """
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
-
-    def __init__(self, question: str, answer: str) -> None:
-        super().__init__()
-        self._question = question
-        self._answer = answer
-
-    def compose(self) -> ComposeResult:
-        """Build the question and its input."""
-        with Vertical(classes="dialog"):
-            yield Static(content((self._question, "bold")), classes="about")
-            field = TextLine(self._answer, compact=True, id="answer")
-            field.on_submit = self._submitted
-            yield field
-            yield Static(content(("\nenter submits, escape cancels", "muted")))
-
-    def action_cancel(self) -> None:
-        """Close without an answer."""
-        self.dismiss(None)
-
-    def _submitted(self, text: str) -> None:
-        self.dismiss(text.strip() or None)

@@ -26,7 +26,8 @@ from tasktui.messages import Notice
 from tasktui.render.render import block, content, line, lines
 from tasktui.render.rows import BLANK, Part, Row, heading, rule, width_of
 from tasktui.shell.heading import Heading
-from tasktui.widgets.canvas import Canvas, Cap, Caps
+from tasktui.widgets.canvas import Canvas
+from tasktui.widgets.caps import Cap, Caps
 from tasktui.widgets.input import FOCUS_KEYS, TextLine
 
 LOW = 36

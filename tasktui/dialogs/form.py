@@ -27,7 +27,8 @@ from tasktui.render.render import block, content, line, lines
 from tasktui.render.rows import BLANK, Row, heading, rule
 from tasktui.session.session import Session
 from tasktui.shell.heading import Heading
-from tasktui.widgets.canvas import Cap, Caps, FittedCanvas
+from tasktui.widgets.canvas import FittedCanvas
+from tasktui.widgets.caps import Cap, Caps
 from tasktui.widgets.input import FOCUS_KEYS, TextLine, edit_text
 
 

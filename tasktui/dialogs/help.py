@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from runner.filter.fields import FIELDS
 from runner.model.task import Shown
 from runner.settings import Settings
-from runner.text.sanitize import SIGNS
+from runner.text.state_signs import SIGNS
 from tasktui.actions.as_command import command_line
 from tasktui.commands.syntax import COMMANDS
 from tasktui.render.render import content, fitted

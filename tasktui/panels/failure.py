@@ -7,7 +7,7 @@ from runner.model.task import Shown
 from runner.queries.contrast import Contrast
 from runner.queries.failures import FailureChange, Failures, GroupTasks, LatestTask, Shares
 from runner.text import formatting
-from runner.text.sanitize import SIGNS
+from runner.text.state_signs import SIGNS
 from tasktui.data.failures import MOST_LATEST, FailureGroups, GroupDetail
 from tasktui.data.task_list import is_new
 from tasktui.render.code import error_rows

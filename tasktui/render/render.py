@@ -12,7 +12,8 @@ from textual.content import Content
 
 from runner.model.task import Shown, State
 from runner.text import formatting
-from runner.text.sanitize import CUT, clean, state_text
+from runner.text.sanitize import CUT, clean
+from runner.text.state_signs import state_text
 from tasktui.render.theme import content_style
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from runner.queries.fate import GroupFate, fate
 from runner.queries.task.timeline import format_entry
 from runner.text import formatting
 from runner.text.redact import decode_audit, differences
-from runner.text.sanitize import SIGNS, count_noun
+from runner.text.sanitize import count_noun
+from runner.text.state_signs import SIGNS
 from runner.text.times import format_moment
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.messages import Notice
@@ -32,8 +33,9 @@ from tasktui.render.render import Cell, ListColumn, RenderedRow, content, fitted
 from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule, width_of
 from tasktui.shell.actions import action_bindings
 from tasktui.shell.live import LiveScreen
-from tasktui.widgets.canvas import Canvas, TextBlock
+from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
+from tasktui.widgets.text_block import TextBlock
 
 BAR = 40
 """Cells of the bar of states."""

@@ -233,7 +233,7 @@ class ReportsScreen(LiveScreen):
         if self._report is not None:
             summary = self._report.summary
             question = "Export to file (.csv or .json)"
-            from tasktui.dialogs.answer import AskScreen
+            from tasktui.dialogs.one_answer import AskScreen
 
             self.app.push_screen(AskScreen(question, usual_name(summary)), partial(self._export, summary))
 

@@ -11,8 +11,9 @@ from textual.widget import Widget
 
 from runner.errors import RunnerError
 from runner.filter import saved
-from runner.filter.fields import NEWEST, Operator, Sort
+from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
+from runner.filter.sort import NEWEST, Sort
 from runner.queries.task_list.row import TaskRow
 from runner.queries.why.remedies import RelatedView
 from tasktui.commands.syntax import complete_filter

@@ -10,11 +10,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from runner.filter.fields import NEWEST, Sort, SortField, parse_sort
 from runner.filter.parse import Filter
+from runner.filter.sort import NEWEST, Sort, SortField, parse_sort
 from runner.model.task import Shown, State
 from runner.queries.task_list.compile import QUIET
-from runner.text.sanitize import SIGNS
+from runner.text.state_signs import SIGNS
 from tasktui.actions.action import Targets
 from tasktui.actions.as_command import filter_word
 from tasktui.data.task_list import (

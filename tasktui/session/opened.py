@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from runner.filter.fields import NEWEST, Sort
+from runner.filter.sort import NEWEST, Sort
 
 QUIET_TEXT = "-state:succeeded"
 """The filter of a list that no command and no other screen has opened."""

@@ -19,10 +19,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from runner.cli.bench.context import BenchContext
 from runner.cli.bench.exchange import HANDLER
 from runner.cli.bench.load import CHUNK, Load, TaskCounts, analyze, finished_count
 from runner.cli.bench.plan import Measurement
-from runner.cli.bench.workers import BenchContext
 from runner.db.database import Database
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, is_state
 from runner.db.transaction import Transaction, clock

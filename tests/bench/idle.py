@@ -8,11 +8,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from runner.cli.bench.context import BenchContext
 from runner.cli.bench.drain import WARM_UP, percentiles
 from runner.cli.bench.exchange import HANDLER
 from runner.cli.bench.load import TIMEOUT, Load
 from runner.cli.bench.plan import Measurement
-from runner.cli.bench.workers import BenchContext
 from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.errors import BenchFailed

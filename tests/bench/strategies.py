@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from runner.cli.bench.context import BenchContext
 from runner.cli.bench.exchange import HANDLER
 from runner.cli.bench.load import TaskCounts
 from runner.cli.bench.plan import BenchReport, Measurement
-from runner.cli.bench.workers import BenchContext
 from runner.handlers.registry import Options
 from runner.model.task import NewTask, OrderKey, Scope, UniqueKey
 from runner.operations.limit import LimitEdit, set_limits

@@ -10,7 +10,7 @@ import pytest
 from runner.cli.exit_codes import Exit
 from runner.model.outcome import Dead, Done, Failure, Outcome, Retry
 from runner.model.task import NewTask, State
-from runner.operations import bulk
+from runner.operations import canary
 from tests.cli.conftest import Call, Store
 
 LATER = 3600
@@ -95,8 +95,8 @@ def working(store: Store, outcome: Outcome) -> Iterator[None]:
 def test_a_canary_retries_in_stages_until_a_task_fails_again(
     cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch, fails: bool, changed: int
 ) -> None:
-    monkeypatch.setattr(bulk, "PAUSE", 0.01)
-    monkeypatch.setattr(bulk, "STAGES", (1, 2))
+    monkeypatch.setattr(canary, "PAUSE", 0.01)
+    monkeypatch.setattr(canary, "STAGES", (1, 2))
     failed(store, "mail.send", *["port 25 is closed"] * 4, dead=True)
     (group,) = cli("failures", "--json").document["failures"]
     with working(store, Dead(failure=Failure("OSError", "port 25 is closed")) if fails else Done()):

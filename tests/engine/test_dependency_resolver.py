@@ -13,7 +13,7 @@ from runner.engine.settling.dependency_resolver import DependencyResolver
 from runner.handlers.context import Context
 from runner.model.outcome import Dead
 from runner.model.task import DependsOn, OrderKey, State
-from runner.store.dependencies.parents import release_followers
+from runner.store.dependencies.followers import release_followers
 from runner.store.dependencies.resolve import FinishedParent
 from tests.conftest import on_sqlite
 from tests.engine.harness import Harness, until

@@ -13,8 +13,9 @@ from runner.db.database import Database
 from runner.errors import InvalidInput
 from runner.filter.parse import Filter
 from runner.model.task import Shown, State
-from runner.operations import bulk as module
-from runner.operations.bulk import BulkOptions, canary, check_canary
+from runner.operations import canary as module
+from runner.operations.bulk import BulkOptions
+from runner.operations.canary import canary, check_canary
 from runner.operations.results import Actor, with_change_group
 from runner.operations.retry import retry_now
 from runner.operations.undo.undo import undo, undo_all

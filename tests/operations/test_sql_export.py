@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.errors import NoSqlEquivalent
-from runner.filter.fields import parse_sort
+from runner.filter.sort import parse_sort
 from runner.model.task import DependsOn, NewTask, State, UniqueKey
 from runner.operations.bulk import Operation
 from runner.operations.delay import delay

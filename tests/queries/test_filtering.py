@@ -5,8 +5,9 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.errors import InvalidFilter
-from runner.filter.fields import FIELDS, NEWEST, Field
+from runner.filter.fields import FIELDS, Field
 from runner.filter.parse import Filter
+from runner.filter.sort import NEWEST
 from runner.model.task import State
 from runner.operations.edit import edit_all
 from runner.operations.edit_values import Changes

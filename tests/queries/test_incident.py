@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.schema.records import MINUTE_COUNTS
 from runner.errors import InvalidInput
-from runner.filter.saved import write_new
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.edit import edit_all
 from runner.operations.edit_values import Changes
@@ -24,6 +23,7 @@ from runner.policy.breaker import Breaker
 from runner.queries.past.incident import as_markdown, incident
 from runner.store.breaker import declare_breakers
 from runner.store.rescue import Rescuer, rescue
+from runner.text.new_file import write_new
 from tests.conftest import on_sqlite
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.schema.partitions import WIDTH
 from runner.db.types import db_now
-from runner.filter.fields import NEWEST
 from runner.filter.parse import Filter
+from runner.filter.sort import NEWEST
 from runner.model.task import State
 from runner.policy.retention import Retention
 from runner.queries.counts import counts

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.errors import InvalidFilter, TaskNotFound
-from runner.filter.fields import NEWEST, Sort
 from runner.filter.parse import Filter
+from runner.filter.sort import NEWEST, Sort
 from runner.model.outcome import Failure, Retry
 from runner.model.task import NewTask, Shown, State
 from runner.queries.audit import audit

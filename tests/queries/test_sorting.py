@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.errors import InvalidInput, InvalidSort
-from runner.filter.fields import NEWEST, SORTS, Sort, parse_sort, sort_by
+from runner.filter.sort import NEWEST, SORTS, Sort, parse_sort, sort_by
 from runner.model.task import State
 from runner.operations.bulk import matching
 from runner.queries.task_list.cursor import Cursor, parse_cursor

@@ -7,7 +7,7 @@ import pytest
 
 from runner.db.database import Database
 from runner.errors import InvalidTask
-from runner.filter.fields import parse_sort
+from runner.filter.sort import parse_sort
 from runner.handlers.options import read_options
 from runner.model.outcome import Release, Retry, Snooze
 from runner.model.task import NewTask

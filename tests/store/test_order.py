@@ -17,7 +17,7 @@ from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.queries.why.why import why
 from runner.store.claim.plain import claim
-from runner.store.dependencies.parents import release_followers
+from runner.store.dependencies.followers import release_followers
 from runner.store.dependencies.resolve import FinishedParent, find_strays, open_dependencies, resolve
 from runner.store.submit import submit, submit_many
 from tests.conftest import on_postgresql

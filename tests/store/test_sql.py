@@ -12,7 +12,7 @@ from runner.db.database import Database
 from runner.db.sql_text import Recording
 from runner.db.statement import StatementFrame
 from runner.db.types import EARLIEST
-from runner.filter.fields import parse_sort
+from runner.filter.sort import parse_sort
 from runner.model.outcome import Dead, Retry, Snooze
 from runner.model.task import NewTask
 from runner.policy.lanes import Lane
@@ -24,7 +24,7 @@ from runner.store.claim.look import claim_and_look
 from runner.store.claim.plain import claim, claim_suspect, first_due
 from runner.store.claim.survey import pending, survey
 from runner.store.complete import complete_steps
-from runner.store.dependencies.parents import release_followers
+from runner.store.dependencies.followers import release_followers
 from runner.store.dependencies.resolve import (
     FinishedParent,
     any_open,

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.model.task import State
-from runner.operations import bulk
+from runner.operations import bulk, canary
 from runner.operations.breaker import open_by_hand
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
@@ -284,8 +284,8 @@ async def test_a_canary_is_the_default_for_a_cause_that_failed_in_the_last_ten_m
 async def test_a_canary_stops_at_the_same_failure_and_the_audit_shows_its_fate(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "PAUSE", 0.01)
-    monkeypatch.setattr(bulk, "STAGES", (1, 3))
+    monkeypatch.setattr(canary, "PAUSE", 0.01)
+    monkeypatch.setattr(canary, "STAGES", (1, 3))
     ids = await dead(database, 9)
     async with watch("failures") as operator, ending(database, lambda id: "f1" if id == ids[-3] else None):
         await operator.sees("ValueError")

@@ -4,7 +4,7 @@ import pytest
 from textual.events import MouseScrollDown
 
 from runner.db.database import Database
-from runner.filter.fields import SortField
+from runner.filter.sort import SortField
 from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.dialogs.help import HelpScreen
 from tasktui.shell.frame import Keys

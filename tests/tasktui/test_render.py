@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from runner.filter.fields import NEWEST
 from runner.filter.parse import parse_filter
+from runner.filter.sort import NEWEST
 from runner.model.task import Shown
 from runner.policy.breaker import OpenBreaker
 from runner.policy.histogram import Histogram, Times

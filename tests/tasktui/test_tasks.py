@@ -9,7 +9,7 @@ from textual import events
 from textual.widgets import Input
 
 from runner.db.database import Database
-from runner.filter.fields import NEWEST
+from runner.filter.sort import NEWEST
 from runner.model.task import Shown, State
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target

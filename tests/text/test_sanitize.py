@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from runner.model.task import Shown
-from runner.text.sanitize import MOST_MARKS, SIGNS, clean, count_noun, one_line, state_text
+from runner.text.sanitize import MOST_MARKS, clean, count_noun, one_line
+from runner.text.state_signs import SIGNS, state_text
 
 HOSTILE = {
     "colour": "\x1b[31mred",

@@ -5,10 +5,11 @@ import time
 from collections.abc import Sequence
 from statistics import quantiles
 
+from runner.cli.bench.context import BenchContext
 from runner.cli.bench.exchange import WorkerReport
 from runner.cli.bench.load import CHUNK, Load
 from runner.cli.bench.plan import Measurement
-from runner.cli.bench.workers import COMMAND, BenchContext, Workers
+from runner.cli.bench.workers import COMMAND, Workers
 from runner.errors import BenchFailed
 
 MICRO = 1e6

@@ -3,10 +3,10 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
+from runner.cli.bench.context import BenchContext
 from runner.cli.bench.drain import drain, latency, sustained
 from runner.cli.bench.plan import Measurement
 from runner.cli.bench.submit import bulk, coalesced, one
-from runner.cli.bench.workers import BenchContext
 from runner.errors import InvalidInput
 from runner.filter.fields import suggestion
 

@@ -11,10 +11,10 @@ from typing import Annotated, NamedTuple
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from runner.cli.bench.context import BenchContext
 from runner.cli.bench.parts import GROUPS, PARTS, BenchPart, read_parts
 from runner.cli.bench.plan import BenchPlan, BenchReport, BenchSummary, Measurement, Unit
 from runner.cli.bench.sandbox import Sandbox, cautions, coarse_clock, create_sandbox, describe
-from runner.cli.bench.workers import BenchContext
 from runner.cli.exit_codes import Exit, Interruption, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, Connection
 from runner.cli.output import print_json, print_line, print_table, print_title

@@ -1,4 +1,4 @@
-"""Workers: start, observe and stop the runner processes of one measurement; and the context of all measurements."""
+"""The runner processes of one measurement."""
 
 import asyncio
 import contextlib
@@ -6,16 +6,12 @@ import json
 import pickle
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from runner.cli.bench.exchange import Counter, WorkerConfig, WorkerReport
-from runner.cli.bench.load import Load
-from runner.cli.bench.plan import BenchPlan
 from runner.cli.bench.sandbox import Sandbox
 from runner.errors import BenchFailed
 from runner.text.sanitize import clean
@@ -181,31 +177,3 @@ def _output(process: Process) -> asyncio.StreamReader:
     if process.stdout is None:
         raise AssertionError("the runner process has no stdout pipe")
     return process.stdout
-
-
-@dataclass(frozen=True, slots=True)
-class BenchContext:
-    """The context of a part."""
-
-    sandbox: Sandbox
-    plan: BenchPlan
-    show: Show
-
-    @asynccontextmanager
-    async def create_load(self) -> AsyncIterator[Load]:
-        """Create empty tables and a load for them; removes both after the block."""
-        async with self.sandbox.empty() as database:
-            yield Load(database, notify=self.sandbox.settings.notify)
-
-    def workers(
-        self,
-        count: int = 1,
-        *,
-        settings: Sequence[Mapping[str, Any]] | None = None,
-        options: "Options | None" = None,
-        is_plain: bool = False,
-        command: Sequence[str] = COMMAND,
-    ) -> Workers:
-        """Runners that live as long as the block; for the arguments see Workers."""
-        handler: dict[str, Any] = {"options": options, "is_plain": is_plain}
-        return Workers(self.sandbox, count, self.show, settings=settings, command=command, **handler)

@@ -15,7 +15,7 @@ from runner.engine.stuck_rows import StuckRows, set_locked_apart
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.model.task import MOVES, Claimed
 from runner.policy.polling import Pace
-from runner.store.dependencies.parents import has_followers, release_followers
+from runner.store.dependencies.followers import has_followers, release_followers
 from runner.store.dependencies.resolve import (
     NEWEST,
     Dependency,

@@ -15,8 +15,8 @@ from runner.db.schema.task import Condition
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, db_now
 from runner.errors import InvalidSort
-from runner.filter.fields import Sort, SortField
 from runner.filter.parse import Filter, Term
+from runner.filter.sort import Sort, SortField
 from runner.model.task import Shown, State
 from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.lanes import Lane

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from runner.db.types import EARLIEST, Instant
 from runner.errors import InvalidInput
-from runner.filter.fields import Sort, SortField
+from runner.filter.sort import Sort, SortField
 
 Value: TypeAlias = str | int
 """A sort value: a number, or a time in the database's text form, which keeps all digits."""

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidSort, NoSqlEquivalent
-from runner.filter.fields import NEWEST, SORTS, Sort, SortField
 from runner.filter.parse import Filter
+from runner.filter.sort import NEWEST, SORTS, Sort, SortField
 from runner.queries.rows import moment, readable
 from runner.queries.task_list.by_lane import walk_lanes
 from runner.queries.task_list.compile import Scan, indexed, is_few, path, scans

@@ -34,8 +34,7 @@ from runner.queries.why.remedies import (
     tasks_of,
 )
 from runner.text.formatting import age, since, when
-from runner.text.hosts import admits
-from runner.text.operator import host_names
+from runner.text.hosts import admits, host_names
 from runner.text.sanitize import count_noun, one_line
 
 GRACE = 2.0

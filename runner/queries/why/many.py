@@ -16,8 +16,9 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction, clock
 from runner.db.types import db_now
 from runner.errors import InvalidSort
-from runner.filter.fields import NEWEST, Operator, Sort, SortField
+from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
+from runner.filter.sort import NEWEST, Sort, SortField
 from runner.model.task import State
 from runner.policy.claim_facts import ClaimScope, CommonCause
 from runner.policy.claim_policy import CLAIM_POLICY

@@ -17,7 +17,7 @@ from runner.queries.runners import PIPES, RESIZABLE, RunnerRow, SlotKind
 from runner.queries.why.facts import CandidateRunner, Facts
 from runner.text.document import JsonProperty, Treatment
 from runner.text.formatting import age
-from runner.text.operator import host_names
+from runner.text.hosts import host_names
 from runner.text.runner_name import runner_name
 from runner.text.sanitize import count_noun, one_line
 from runner.text.stuck_row import MISSED, stuck_advice, stuck_fact, stuck_fate

@@ -1,0 +1,114 @@
+"""The canary: an operation on 1, 10, 100 and all tasks of a filter, as long as none fails again."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from runner.db.transaction import clock
+from runner.errors import InvalidInput
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
+from runner.operations.bulk import BulkOptions, DatabaseAccess, Operation, to_all
+from runner.operations.results import Result
+from runner.queries.fate import FailureCause, GroupFate, fate_of
+
+STAGES = (1, 10, 100)
+"""The tasks of each stage before the rest."""
+
+
+PAUSE = 1.0
+"""Seconds between two looks at the tasks of a stage."""
+
+
+def ignore(_fate: GroupFate) -> None:
+    """The default of `on_wait`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryResult:
+    """The result of a canary.
+
+    Args:
+        result: the tasks of all stages.
+        causes: the failures that stopped it; empty if it reached the end or the operator stopped it.
+        stages: the number of stages that began.
+    """
+
+    result: Result
+    causes: tuple[FailureCause, ...] = ()
+    stages: int = 0
+
+    @property
+    def failure(self) -> str:
+        """The reason why it stopped, as a sentence; empty if nothing failed."""
+        if not self.causes:
+            return ""
+        cause = self.causes[0]
+        how = "with the same error" if cause.repeated else "with another error"
+        return f"stopped after {len(self.result.changed):,}: task {cause.task_id} failed again {how}, {cause.error}"
+
+
+async def canary(
+    database: DatabaseAccess,
+    operation: Operation,
+    task_filter: Filter,
+    options: BulkOptions,
+    on_wait: Callable[[GroupFate], object] = ignore,
+) -> CanaryResult:
+    """Apply an operation in stages; each stage begins when all tasks of the one before have ended without a failure.
+
+    A stage goes on from the newest task to the oldest, below the tasks of the stage before. The last one does not wait.
+
+    Args:
+        operation: the operation on a chunk, such as a retry.
+        options: the options of the bulk operation; `stop` also ends the wait between two stages.
+        on_wait: called with the fate of a stage while it waits.
+    """
+    total = Result()
+    for number, size in enumerate((*STAGES, None), 1):
+        since = await database.read(clock)
+        remaining = None if options.limit is None else options.limit - len(total.changed)
+        limit = remaining if size is None else min(size, remaining if remaining is not None else size)
+        stage = await to_all(database, operation, task_filter, replace(options, limit=limit, on_progress=None))
+        total.add(stage)
+        if options.on_progress:
+            options.on_progress(total)
+        if not stage.changed or size is None:
+            return CanaryResult(total, (), number)
+        fate = await _settled(database, stage.changed, since, options, on_wait)
+        if fate.causes or options.is_done(total):
+            return CanaryResult(total, fate.causes, number)
+        others = [skipped.id for skipped in stage.skipped] + [conflict.id for conflict in stage.conflicts]
+        others += [stuck.id for stuck in stage.stuck]
+        lowest = min(stage.changed + others)
+        task_filter = Filter((*task_filter.terms, Term("id", Operator.LT, lowest)))
+    return CanaryResult(total, (), len(STAGES) + 1)
+
+
+async def _settled(
+    database: DatabaseAccess,
+    ids: list[int],
+    since: datetime,
+    options: BulkOptions,
+    on_wait: Callable[[GroupFate], object],
+) -> GroupFate:
+    """Wait until each task has ended or one of them has failed."""
+    while True:
+        fate = await database.read(fate_of, ids, since)
+        on_wait(fate)
+        if fate.causes or not fate.pending or options.stop():
+            return fate
+        await asyncio.sleep(PAUSE)
+
+
+def check_canary(targets: list[int] | Filter, spread: float) -> None:
+    """Check that a canary is possible.
+
+    Raises:
+        InvalidInput: the tasks are not those of a filter, or are spread over time.
+    """
+    if isinstance(targets, list):
+        raise InvalidInput(why="a canary goes through the tasks of a filter, not through single ids")
+    if spread:
+        raise InvalidInput(why="a canary waits for each stage, so it cannot spread its tasks; leave one of the two out")
