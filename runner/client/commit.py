@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from runner.db.statement import SingleInsert
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 MOST_NAMED = 3
 """Maximum number of handlers in the filter of an error message."""
@@ -198,13 +199,18 @@ class Coalescer:
 
 
 def _fail(chunk: list[PendingSubmit], error: Exception) -> None:
-    """Give each caller its own error, because raising one error in several threads mixes up its traceback."""
     for pending in chunk:
-        own = copy(error) if isinstance(error, RunnerError) else error
-        if isinstance(error, SubmitUncertain):
-            own = uncertain(error, [pending.task])
-        own.__cause__ = error.__cause__
-        pending.future.set_exception(own)
+        pending.future.set_exception(own_error(error, pending.task))
+
+
+def own_error(error: E, task: NewTask) -> E:
+    """Return an error for one of several callers: one error raised in several threads mixes up its traceback."""
+    own: Any = copy(error) if isinstance(error, RunnerError) else error
+    if isinstance(error, SubmitUncertain):
+        own = uncertain(error, [task])
+    own.__cause__ = error.__cause__
+    result: E = own
+    return result
 
 
 class SubmitThreads:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.client.commit import MOST, Coalescer, SubmitThreads, Template, raise_explained, shares_commits, submit_alone
+from runner.client.grouped_submits import GroupedSubmits
 from runner.client.result_poller import ResultPoller
 from runner.errors import DatabaseRefused, DatabaseUnavailable, PayloadTooLarge
 from runner.handlers.hooks import LIFE_CYCLE, submitting
@@ -54,6 +55,7 @@ class Client:
         """Callers that wait for tasks to finish."""
         self._coalescer = Coalescer(self._submit_chunk, self._loop) if settings.coalesce else None
         self._threads = SubmitThreads()
+        self._grouped = GroupedSubmits(self._threads, partial(_submit_group, self))
         self._database: asyncio.Future[Database] | None = None
         self._opened_database: Database | None = None
         self.frame: StatementFrame | None = None
@@ -125,9 +127,9 @@ class Client:
         """Same as `submit_one`, without blocking the caller's event loop."""
         opens = self.settings.url.file is None  # `close` waits for the whole call in a thread
         database = self._opened_database or (await self._threads.run(self._open_database) if opens else None)
-        if database is None or (loops := database.loops) is None:
-            return await self._threads.run(self.submit_one, insert, payload)
         self.require_size(insert.task.handler, payload)
+        if database is None or (loops := database.loops) is None:
+            return await self._grouped.put(insert, payload)
         try:
             return await loops.insert(insert, payload)
         except DatabaseUnavailable as error:
@@ -284,6 +286,15 @@ class Client:
         if self._database is not None:
             with contextlib.suppress(Exception):  # opening it failed, and its callers received the error
                 await (await self._database).dispose()
+
+
+def _submit_group(client: Client, group: "Sequence[tuple[SingleInsert, str]]") -> list[int]:
+    """Submit tasks in one transaction, or a single one by its statement, which commits by itself."""
+    threads = (client._opened_database or client._open_database()).threads  # noqa: SLF001 - of this file
+    try:
+        return [threads.insert(*group[0])] if len(group) == 1 else threads.insert_all(group)
+    except DatabaseUnavailable as error:
+        raise_explained(error, [insert.task for insert, _ in group])
 
 
 def load_packages(settings: Settings) -> "StatementFrame":

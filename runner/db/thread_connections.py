@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -201,6 +201,14 @@ class ThreadConnections:
     def insert(self, insert: SingleInsert, payload: str) -> int:
         """Submit one task and return its id."""
         return self.run(partial(self._insert, insert, payload), Needs.PREPARED)
+
+    def insert_all(self, group: Sequence[tuple[SingleInsert, str]]) -> list[int]:
+        """Submit tasks, each with its payload, in one transaction, and return their ids in this order."""
+
+        def work(connection: ThreadConnection) -> list[int]:
+            return [self._insert(insert, payload, connection) for insert, payload in group]
+
+        return self.run(work, Needs.PREPARED_TRANSACTION)
 
     @staticmethod
     def _insert(insert: SingleInsert, payload: str, connection: ThreadConnection) -> int:
