@@ -1,23 +1,23 @@
-"""Hooks of MkDocs: pages from files outside docs/, and the generated tables of the reference."""
+"""Write the pages of the documentation site to build/pages, for any program that builds a site from Markdown.
+
+They are the pages of docs/, pages from files outside docs/, tables that are generated from the code, and llms.txt.
+"""
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-
-import runner
 from runner import errors
 from runner.cli.app import CLI_COMMANDS, build
 from runner.cli.exit_codes import MEANINGS
 from runner.settings import DESCRIPTIONS, Settings
 
 PROJECT = Path(__file__).parent.parent
+PAGES = PROJECT / "build" / "pages"
+PICTURES = PROJECT / "build" / "pictures"
 
 ROOT_PAGES = {
-    "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
@@ -25,45 +25,44 @@ ROOT_PAGES = {
 }
 """Pages of the site by file of the project."""
 
+ELSEWHERE = {"README.md": "index.md"} | ROOT_PAGES
+"""The pages to which links to files of the project lead."""
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are outside docs/, and the pictures of the console as it is now."""
-    for picture in (PROJECT / "build" / "pictures").glob("*.svg"):
-        old = files.get_file_from_path(f"pictures/{picture.name}")
-        if old:
-            files.remove(old)
-        files.append(File.generated(config, f"pictures/{picture.name}", content=picture.read_text(encoding="utf-8")))
-    for name, page in ROOT_PAGES.items():
+
+def main() -> None:
+    """Write the pages."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    shutil.copytree(PROJECT / "docs", PAGES)
+    for picture in PICTURES.glob("*.svg"):
+        shutil.copy(picture, PAGES / "pictures")
+    for page in PAGES.rglob("*.md"):
+        page.write_text(_filled(_relinked(page.read_text(encoding="utf-8"), "../")), encoding="utf-8")
+    for name, page_name in ROOT_PAGES.items():
         text = (PROJECT / name).read_text(encoding="utf-8")
         content = text if name.endswith(".md") else f"# Licence\n\n{text}"
-        files.append(File.generated(config, page, content=_relink(content, "docs/")))
-    return files
+        (PAGES / page_name).write_text(_relinked(content, "docs/"), encoding="utf-8")
+    (PAGES / "llms.txt").write_text("\n".join(_llms()) + "\n", encoding="utf-8")
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in the tables that are generated from the code."""
-    text = _relink(markdown, "../")
-    for name, lines in _TABLES.items():
-        text = text.replace(f"<!-- {name} -->", "\n".join(lines()))
-    return text
-
-
-def _relink(text: str, prefix: str) -> str:
+def _relinked(text: str, prefix: str) -> str:
     """Turn links between the project's folders into links between pages.
 
     Args:
         text: a page.
         prefix: the path to docs/ from a file of the root, or to the root from a page in docs/.
     """
-    text = text.replace(f"]({prefix}", "](").replace("[mkdocs.yml](mkdocs.yml)", "The navigation")
-    for name, page in ROOT_PAGES.items():
-        text = re.sub(rf"\]\({re.escape(name)}(?=[)#])", f"]({page}", text)
+    if prefix == "docs/":
+        text = text.replace("](docs/", "](")
+    for name, page in ELSEWHERE.items():
+        text = re.sub(rf"\]\((?:\.\./)?{re.escape(name)}(?=[)#])", f"]({page}", text)
     return text
 
 
-def _python() -> Iterator[str]:
-    for name in sorted(runner.__all__, key=str.lower):
-        yield f"::: runner.{name}\n"
+def _filled(text: str) -> str:
+    """Fill in the tables that are generated from the code."""
+    for name, lines in _TABLES.items():
+        text = text.replace(f"<!-- {name} -->", "\n".join(lines()))
+    return text
 
 
 def _errors() -> Iterator[str]:
@@ -82,7 +81,7 @@ def _settings() -> Iterator[str]:
 
 def _commands() -> Iterator[str]:
     for command in CLI_COMMANDS:
-        text = build(command.name)[command.name].generate_docs(output_format="markdown", heading_level=3)
+        text = build(command.name)[command.name].generate_docs(output_format="markdown", heading_level=2)
         # Flags have no negative form, which only the application knows, and no default but off.
         text = re.sub(r", --no-[a-z-]+|\s*\*\[default: False\]\*", "", text)
         yield text.replace(f"```console\n{command.name}", f"```console\nrunner {command.name}")
@@ -96,11 +95,34 @@ def _exit_codes() -> Iterator[str]:
         yield f"| {code.value} | {meaning} |"
 
 
+def _llms() -> Iterator[str]:
+    """The pages by the groups of the navigation, for assistants that read a site: https://llmstxt.org."""
+    yield "# tasktui\n"
+    settings, _, navigation = (PROJECT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
+    description = re.search(r"^site_description: (.*)$", settings, re.MULTILINE)
+    yield f"> {description[1] if description else ''}"
+    for title, page in re.findall(r"^ *- (.+?):(?: (\S+\.md))?$", navigation, re.MULTILINE):
+        if not page:
+            yield f"\n## {title}\n"
+        else:
+            text = (PAGES / page).read_text(encoding="utf-8")
+            summary = " ".join(re.sub(r"\[([^\]]*)\]\([^)]*\)|`", r"\1", _first_paragraph(text)).split())
+            yield f"- [{title}]({page.removesuffix('.md')}.html): {summary}"
+
+
+def _first_paragraph(text: str) -> str:
+    body = re.sub(r"^---\n.*?\n---\n", "", text, flags=re.DOTALL)
+    paragraphs = re.split(r"\n\s*\n", body)
+    return next((part for part in paragraphs if re.match(r"[A-Za-z`]", part.strip())), "").partition(". ")[0]
+
+
 _TABLES: dict[str, Callable[[], Iterator[str]]] = {
-    "python": _python,
     "errors": _errors,
     "settings": _settings,
     "commands": _commands,
     "exit codes": _exit_codes,
 }
 """The generated parts, by the comment that they replace."""
+
+if __name__ == "__main__":
+    main()

@@ -35,7 +35,7 @@ def include_name(name: str | None, kind: Kind | str, parent_names: ParentNames) 
     Raises:
         ConfigurationError: the settings are not valid; see `runner.settings.load`.
 
-    Example:
+    Examples:
         >>> context.configure(connection=connection, target_metadata=target_metadata, include_name=include_name)
     """
     if kind == "schema":

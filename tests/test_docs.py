@@ -30,7 +30,7 @@ from runner.handlers.hooks import HOOKS
 from runner.handlers.options import SCHEDULE_OPTIONS, SETTABLE
 from runner.model.alert import AlertRule
 from runner.model.duration import format_duration
-from runner.model.task import MOVES
+from runner.model.task import MOVES, State
 from runner.policy.retry import parse_plan
 from runner.settings import DESCRIPTIONS, Settings, load
 from runner.urls import parse_url
@@ -53,7 +53,7 @@ from tests.test_readme import (
 
 __all__ = ["shell_environment"]
 
-PAGES = (README, *sorted(DOCS.glob("*.md")))
+PAGES = (README, *sorted(DOCS.rglob("*.md")))
 CONTRIBUTING = DOCS.parent / "CONTRIBUTING.md"
 CONSOLE, HANDLERS, OPERATING, SQL = (DOCS / f"{name}.md" for name in ("console", "handlers", "operating", "sql"))
 
@@ -72,7 +72,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS.parent)))
 def test_every_link_leads_to_a_page_and_a_heading(page: Path) -> None:
     for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         if "://" not in link:
@@ -235,6 +235,17 @@ def test_every_public_name_is_on_a_page() -> None:
     assert [name for name in runner.__all__ if not re.search(rf"\b{name}\b", text)] == []
 
 
+def test_every_public_name_is_in_one_page_of_the_reference() -> None:
+    pages = [page.read_text() for page in (DOCS / "reference").glob("*.md")]
+    listed = [name for page in pages for name in re.findall(r"^::: runner\.(\w+)$", page, re.MULTILINE)]
+    assert sorted(listed) == sorted(runner.__all__)
+
+
+def test_the_diagram_has_every_state_and_every_move() -> None:
+    words_shown = set(re.findall(r"\w+", " ".join(re.findall(r">([^<]+)</text>", (DOCS / "states.svg").read_text()))))
+    assert {*MOVES, *(state.value for state in State)} <= words_shown
+
+
 def test_every_attribute_of_the_end_of_an_attempt_is_listed() -> None:
     page = DOCS / "inside-your-application.md"
     listed = [word for row in table("attribute", "## Hooks", page) for word in words(row[0])]
@@ -250,7 +261,7 @@ def test_every_hook_is_listed() -> None:
 IMPORTED = re.compile(r"^from (runner(?!\.django)[\w.]*) import ([\w, ]+)$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS.parent)))
 def test_every_name_that_an_example_imports_exists(page: Path) -> None:
     missing = [
         f"{module}.{name}"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, NamedTuple
 
 import psycopg
@@ -51,7 +52,8 @@ def blocks(page: Path, language: str, section: str = "") -> list[Block]:
     text = page.read_text()
     if section:
         text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    fenced = [Block(*match) for match in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)]
+    found = re.findall(r"^( *)```(\w+)\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE)  # those of tabs are indented
+    fenced = [Block(language, dedent(text)) for _, language, text in found]
     return [block for block in fenced if block.language == language]
 
 
@@ -128,7 +130,7 @@ def test_the_navigation_lists_every_page() -> None:
     pages = (PROJECT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     listed = re.findall(r"(\S+\.md)$", pages, re.MULTILINE)
     assert sorted(set(listed)) == sorted(listed)
-    assert {page.name for page in DOCS.glob("*.md")} <= set(listed)
+    assert {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} <= set(listed)
 
 
 def test_the_checks_run_the_commands_of_the_readme() -> None:

@@ -40,7 +40,7 @@ def batch(
         InvalidTask: the list is empty, or a call is not valid; see also Submission.submit.
         WouldBlock: called on an event loop without `tx`.
 
-    Example:
+    Examples:
         >>> batch([charge.new(order=n) for n in orders], callback=report.options(queue="reports").new(day="today"))
     """
     tasks, positions = _tasks(list(calls), callback, on_success)

@@ -44,7 +44,7 @@ R = TypeVar("R")
 class TaskHandle(int, Generic[R]):
     """The id of a submitted task, which can wait for the result; it is a plain int otherwise.
 
-    Example:
+    Examples:
         >>> charge.submit(order=1, cents=5).result(timeout="30s")
         'charged 5 for order 1'
     """
@@ -156,7 +156,7 @@ def results(
         RunnerError: the first error by the order of the handles, once all tasks have finished or the timeout has
             expired; see TaskHandle.result.
 
-    Example:
+    Examples:
         >>> results(charge.submit_many({"order": n} for n in orders), timeout="5m")
     """
     ids = _ids(handles)

@@ -67,7 +67,7 @@ def schedule(  # noqa: PLR0913 - one argument per column that a schedule has
         InvalidPayload: the arguments do not match the handler's signature.
         DuplicateSchedule: another schedule has this id.
 
-    Example:
+    Examples:
         >>> @schedule("0 9 * * mon-fri", tz="Europe/Berlin")
         ... @handler("reports.daily")
         ... async def daily(ctx: Context) -> None: ...

@@ -128,7 +128,7 @@ class TaskBackend(BaseTaskBackend):
         params: its values. QUEUES lists the allowed queues; OPTIONS has defaults of the handlers: `max_attempts`,
             `retry`, `timeout`, `on_error` and `on_none`, as for `runner.handler`.
 
-    Example:
+    Examples:
         >>> TASKS = {"default": {"BACKEND": "runner.django.TaskBackend", "OPTIONS": {"max_attempts": 3}}}
     """
 

@@ -257,7 +257,7 @@ class Context:
             AlreadyDone: an earlier transaction completed the task.
             NoTransaction: no runner executes the task.
 
-        Example:
+        Examples:
             >>> async def pay(ctx: Context, order: int) -> None:
             ...     async with ctx.transaction() as tx:
             ...         await tx.execute(sa.text("UPDATE orders SET paid = true WHERE id = :id"), {"id": order})

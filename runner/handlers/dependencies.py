@@ -290,7 +290,7 @@ class BatchResult:
             WouldBlock: called on an event loop: await `results_async` there.
             NoRunner: no runner executes the task.
 
-        Example:
+        Examples:
             >>> @handler("shop.total")
             ... def total(ctx: Context) -> int:
             ...     return sum(ctx.batch.results()) if ctx.batch else 0

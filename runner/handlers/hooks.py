@@ -231,7 +231,7 @@ def around_execute(
         when: a plain function that takes the claimed task and returns True for the attempts that `function` runs
             around; the others cost little more than this call, which is in the context of the attempt.
 
-    Example:
+    Examples:
         >>> @around_execute
         ... async def measure(ctx: Context) -> AsyncIterator[None]:
         ...     with histogram.labels(ctx.handler).time():
@@ -252,7 +252,7 @@ def around_process(function: Around) -> Around:
         function: as for `around_execute`. It runs on the event loop of the worker process, which knows the functions
             that the module of the handler registers, directly or by its imports. Its parameters receive no resources.
 
-    Example:
+    Examples:
         >>> @around_process
         ... def limit(ctx: Context) -> Iterator[None]:
         ...     with threadpool_limits(1):
@@ -270,7 +270,7 @@ def around_submit(function: AroundSubmit) -> AroundSubmit:
             None for the same, and receives the SubmitResult from `yield`. An exception before `yield` refuses the
             submit; one after it is logged.
 
-    Example:
+    Examples:
         >>> @around_submit
         ... def stamp(tasks: list[NewTask]) -> Generator[list[NewTask], SubmitResult, None]:
         ...     yield [task._replace(submitted_by=current_user()) for task in tasks]

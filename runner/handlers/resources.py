@@ -197,7 +197,7 @@ def resource(function: Callable[..., AsyncIterator[T] | Iterator[T]]) -> Resourc
     Raises:
         InvalidResource: the function is not a generator function, or another resource has this name.
 
-    Example:
+    Examples:
         >>> @resource
         ... async def http() -> AsyncIterator[httpx.AsyncClient]:
         ...     async with httpx.AsyncClient() as client:

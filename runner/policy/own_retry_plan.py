@@ -142,7 +142,7 @@ def retry_plan(name: str) -> Callable[[T], T]:
     Raises:
         InvalidRetryPlan: the name is not valid or has another plan, or the class has no method `delay`.
 
-    Example:
+    Examples:
         >>> @retry_plan("patient")
         ... def patient(run: FailedRun) -> str | None:
         ...     return None if run.error_type.endswith("Forbidden") else "1h"

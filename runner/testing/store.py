@@ -110,7 +110,7 @@ class TaskStore:
         url: database for this test only; its tables are created.
         settings: single settings by name, e.g. retry="1m".
 
-    Example:
+    Examples:
         >>> with TaskStore.in_folder(tmp_path) as store:
         ...     sign_up("ana@example.org")
         ...     assert [ran.verb for ran in store.drain()] == ["succeed"]

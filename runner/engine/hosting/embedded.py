@@ -42,7 +42,7 @@ class Runner:
         UnknownHandler: no handler has a name.
         ConfigurationError: no handlers are registered.
 
-    Example:
+    Examples:
         >>> async with Runner(queues=["mail"]), Runner(queues=["video"], concurrency=2):
         ...     await serve()
         >>> with Runner():  # in a thread

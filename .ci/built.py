@@ -1,0 +1,39 @@
+"""Check the built site: it loads nothing from other hosts, and its examples are code."""
+
+import re
+import sys
+from pathlib import Path
+
+SITE = Path(__file__).parent.parent / "build" / "site"
+LOADED = re.compile(
+    r"""<(?:script|img|iframe|source)[^>]*\ssrc="(https?:)?//|<link[^>]*\shref="(?:https?:)?//[^>]*stylesheet"""
+)
+IN_STYLES = re.compile(r"""(?:@import|url\()\s*["']?(?:https?:)?//""")
+EXAMPLES = 10
+"""The docstrings with examples, at least."""
+
+PROMPT = re.compile(r"<p>(?:<[^>]+>)*(?:&gt;){3}|<blockquote>\s*<blockquote>")
+
+
+def faults(page: Path) -> list[str]:
+    """The faults of a page."""
+    text = page.read_text(encoding="utf-8")
+    found = [f"loads {match[0]}" for match in LOADED.finditer(text)]
+    return found + [f"an example that is not code: {match[0]}" for match in PROMPT.finditer(text)]
+
+
+def main() -> None:
+    """Print the faults of all pages."""
+    pages = sorted(SITE.rglob("*.html"))
+    found = [f"{page.relative_to(SITE)}: {fault}" for page in pages for fault in faults(page)]
+    found += [
+        f"{style}: loads from another host" for style in SITE.rglob("*.css") if IN_STYLES.search(style.read_text())
+    ]
+    examples = sum(page.read_text().count("Examples:</span>") for page in pages)
+    if not pages or examples < EXAMPLES:
+        found.append(f"{len(pages)} pages, {examples} examples")
+    sys.exit("\n".join(found) or None)
+
+
+if __name__ == "__main__":
+    main()
