@@ -94,6 +94,22 @@ CLI_COMMANDS = (
     CliCommand("bench", MAINTAIN, "Measure submit and run throughput on this machine.", "bench.verb"),
 )
 
+FOREIGN_COMMANDS = {
+    "beat": "schedules are part of runner work",
+    "enqueue": "write runner submit NAME PAYLOAD",
+    "flower": "the console is tasktui",
+    "info": "write runner stats",
+    "inspect": "write runner stats, tasks or runners",
+    "list": "write runner tasks",
+    "purge": "write runner terminate state:waiting",
+    "requeue": "write runner retry state:dead",
+    "scheduler": "schedules are part of runner work",
+    "send": "write runner submit NAME PAYLOAD",
+    "status": "write runner stats",
+    "worker": "write runner work -H shop.tasks",
+}
+"""Commands of other task systems, and those to write here."""
+
 _DATABASE = (
     "The database comes from --url or --profile, then TASKTUI_URL, then the default profile of the configuration file. "
     "Without any of them it is the file tasktui.db in the current directory."
@@ -142,7 +158,8 @@ def run(arguments: Sequence[str], on_loaded: Callable[[], object] = bool) -> int
     if words[0].startswith("--") and words[0] not in ALONE:
         raise InvalidInput(why=f"put {words[0].partition('=')[0]} after the command; see runner --help")
     if words[0] not in modules and not words[0].startswith("-"):
-        raise InvalidInput(why=f"unknown command {words[0]!r}{suggestion(words[0], tuple(modules))}; see runner --help")
+        advice = FOREIGN_COMMANDS.get(words[0]) or f"{suggestion(words[0], tuple(modules)).strip(', ')}"
+        raise InvalidInput(why=f"unknown command {words[0]!r}{advice and f', {advice}'}; see runner --help")
     if words[0] in modules:
         import_module(f"runner.cli.{modules[words[0]]}")
     if not gc.isenabled():  # freeze first: the collector need not scan the loaded modules

@@ -162,11 +162,15 @@ def _unused(error: CycloptsError) -> str:
         return ""
     is_payload = "--payload" in (error.root_input_tokens or ())
     hint = "Write the payload without --payload. " if is_payload else ""
+    if "work" in (error.command_chain or ()):
+        hint = f"The module of the handlers follows -H: runner work -H {error.unused_tokens[0]}. "
     return f"Unexpected argument {error.unused_tokens[0]!r}. {hint}"
 
 
 def _negation_hint(message: str) -> str:
     """The way to type a negated term of a filter, if the unknown option of a message is one; empty otherwise."""
+    if "Unknown option: -A" in message:
+        return "The module of the handlers follows -H: runner work -H shop.tasks. "
     match = re.match(r"Unknown option: -((\w+)[.\w]*[:=<>~!].*)\. -\w is not a recognized option", message)
     if match is None or match[2] not in FIELDS:
         return ""

@@ -14,7 +14,7 @@ from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import Connection, open_database
 from runner.cli.output import print_json, print_line
 from runner.db.database import Database
-from runner.errors import DatabaseRefused, HandlersNotFound, InvalidPayload
+from runner.errors import DatabaseRefused, HandlersNotFound, InvalidInput, InvalidPayload
 from runner.filter.fields import suggestion
 from runner.handlers.call_options import CallOptions
 from runner.handlers.discovery import discover
@@ -104,9 +104,7 @@ class HandlerRegistry:
 
     def _unknown(self, name: str) -> str:
         if self._has_modules:
-            checked = "compared with the signature that runners stored" if self._signatures[name] else "not checked"
-            similar = suggestion(name, self._loaded)
-            return f"no handler named {name!r} in the modules of -H{similar}; the payload was {checked}"
+            require_loaded(name, self._loaded)
         assert self._read is not None  # noqa: S101 - the caller has a database
         warning: str = self._read(handler_warning, name)
         return f"{warning}; the task waits until a runner has it" if warning else ""
@@ -115,6 +113,18 @@ class HandlerRegistry:
         if notice and notice not in self._notices:
             self._notices.add(notice)
             print_stderr(f"runner: {notice}")
+
+
+def require_loaded(name: str, loaded: Collection[str]) -> None:
+    """Refuse a handler that the modules of -H do not have.
+
+    Raises:
+        InvalidInput: with the most similar name.
+    """
+    if name not in loaded:
+        similar = suggestion(name, tuple(loaded))
+        why = f"no handler named {name!r} in the modules of -H{similar}; correct the name, or submit by name without -H"
+        raise InvalidInput(why=why)
 
 
 NO_REGISTRY = HandlerRegistry()

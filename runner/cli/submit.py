@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 
 from runner.cli.drafts import BadLine, Drafts, Intake, open_input, parse_option, read_lines
 from runner.cli.exit_codes import Exit, print_stderr
-from runner.cli.handlers import HandlerRegistry, Modules, load_handlers
+from runner.cli.handlers import HandlerRegistry, Modules, load_handlers, require_loaded
 from runner.cli.options import (
     DEFAULT_CONNECTION,
     NO_WAIT,
@@ -122,6 +122,13 @@ class RegistryOptions(NamedTuple):
     has_modules: bool
     checks: bool
 
+    @classmethod
+    def of(cls, modules: Modules, name: str | None, drafts: Drafts, *, checks: bool) -> "RegistryOptions":
+        """The options of a command line; a handler that its modules lack is refused before a database is opened."""
+        if modules and name is not None:
+            require_loaded(name, drafts.handlers)
+        return cls(bool(modules), checks)
+
 
 def submit(
     name: str | None = None,
@@ -167,7 +174,7 @@ def submit(
     drafts = Drafts(
         load_handlers(settings), int(settings.payload_limit), operator(), now(), local_zone(), options.values()
     )
-    registry = RegistryOptions(bool(handlers), not options.unchecked)
+    registry = RegistryOptions.of(handlers, name, drafts, checks=not options.unchecked)
     if lines is not None:
         if wait:
             raise InvalidInput(why="--wait works with a single task, not with --lines")

@@ -7,12 +7,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from runner.cli.exit_codes import Exit
+from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter, warn_of_names
 from runner.cli.output import NO_MATCH, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.filter.parse import Filter
 from runner.filter.sort import NEWEST, Sort, SortField, sort_by
+from runner.model.task import Shown
 from runner.queries.past.as_of import CANDIDATES, MISSING, UNAUDITED, PastPage, read_moment, tasks_as_of
 from runner.queries.past.reconstruction import PastTask
 from runner.queries.task_list.cursor import Cursor, parse_cursor, written
@@ -127,8 +128,28 @@ async def _list(
         tasks_page = await database.read(page, task_filter, cursor, limit, sort)
         if not tasks_page.tasks:
             await warn_of_names(database, task_filter)
+            _advise_state(task_filter)
     print_json(_document(tasks_page, task_filter, sort)) if json else _print(tasks_page, sort)
     return Exit.OK
+
+
+OTHER_STATES = {
+    **dict.fromkeys(("failed", "error"), Shown.DEAD),
+    **dict.fromkeys(("pending", "queued"), Shown.READY),
+    **dict.fromkeys(("done", "success"), Shown.SUCCEEDED),
+}
+"""States of other task systems, and those to write here."""
+
+
+def _advise_state(task_filter: Filter) -> None:
+    """Name the filter for a state if a word of a filter without tasks is one: words search error, key and handler."""
+    for term in task_filter.terms:
+        word = str(term.value) if term.field == "text" else ""
+        state = OTHER_STATES.get(word, word)
+        if state in set(Shown):
+            print_stderr(
+                f"runner: {word!r} was searched in error, key and handler; by state: runner tasks state:{state}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

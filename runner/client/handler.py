@@ -13,6 +13,7 @@ from runner.errors import InvalidEdit, InvalidHandler, InvalidTask
 from runner.handlers.call_options import CallNumber, CallOptions, CallText, Duplicate, require_call_text
 from runner.handlers.context import Context
 from runner.handlers.dependencies import Parent, ParentHandler, declared
+from runner.handlers.foreign_words import NAMELESS, converted_call, converts_options
 from runner.handlers.functions import signature_of
 from runner.handlers.options import CALL_OPTIONS, read_options
 from runner.handlers.outcome_rules import OnError, OnNone
@@ -65,6 +66,10 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
             """Call the function directly, without a task."""
             return self.function(*args, **kwargs)
 
+        def __getattr__(self, name: str) -> Any:
+            """Name the call to write for one of another task system, such as `delay`."""
+            raise AttributeError(converted_call(vars(self).get("name", ""), name))
+
     def __repr__(self) -> str:
         kind = "async " if self.is_async else ""
         return f"<handler {self.name!r}: {kind}{self.location}{signature_of(self.function)}>"
@@ -89,6 +94,7 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
         except (TypeError, ValueError):
             raise InvalidTask(field="id", value=id, why="a task id is a whole number") from None
 
+    @converts_options
     def options(  # noqa: PLR0913 - one argument per task option
         self,
         *,
@@ -188,6 +194,7 @@ class _Decorator:
         return registered
 
 
+@converts_options
 def handler(  # noqa: D417, PLR0913 - one argument per task option
     name: str,
     *,
@@ -253,8 +260,7 @@ def handler(  # noqa: D417, PLR0913 - one argument per task option
 def _defaults(arguments: Mapping[str, Any]) -> Options:
     """Read the arguments of `handler`."""
     if callable(arguments["name"]):
-        why = 'use @handler("name"), with the name under which tasks store it'
-        raise InvalidHandler(name=getattr(arguments["name"], "__name__", ""), why=why)
+        raise InvalidHandler(name=getattr(arguments["name"], "__name__", ""), why=NAMELESS)
     _, call_options = read_options({name: arguments[name] for name in CALL_OPTIONS})
     key = arguments["key"] if arguments["key"] is None else require_call_text("key", arguments["key"])
     shared = (arguments["limit"], arguments["limit_per_tenant"], arguments["rate"])

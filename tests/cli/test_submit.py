@@ -77,11 +77,12 @@ def test_a_sequence_behind_the_ids_is_advanced_first(cli: Call, store: Store) ->
     assert cli("submit", "mail.send", "--json").document["id"] > 1000
 
 
-def test_an_unknown_handler_gets_a_warning(cli: Call, store: Store, handlers: None) -> None:
+def test_a_handler_that_the_named_modules_lack_is_refused(cli: Call, store: Store, handlers: None) -> None:
     result = cli("submit", "-H", "mail_handlers", "mail.sent", '{"to": "ana"}')
-    assert result.code == Exit.OK
+    assert result.code == Exit.BAD_INPUT
     assert "no handler named 'mail.sent' in the modules of -H, did you mean 'mail.send'" in result.err
-    assert cli("submit", "mail.sent", '{"to": "ana"}').err == ""
+    assert cli("submit", "mail.sent", '{"to": "ana"}').code == Exit.OK
+    assert len(store.tasks()) == 1
 
 
 @pytest.fixture
