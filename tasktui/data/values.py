@@ -1,6 +1,7 @@
-"""The texts of a task or a failure group that an operator copies: sanitized, with masked secrets."""
+"""The texts of a row that an operator copies: sanitized, with masked secrets."""
 
 import json
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from runner.queries.failures import Failures
@@ -75,3 +76,14 @@ def of_group(group: Failures, link: str | None) -> Copyable:
         CopyItem("link", link or ""),
     )
     return Copyable(f"failure group {line(group.fingerprint)}", items)
+
+
+def of_row(subject: str, texts: Mapping[str, str | None], link: str | None) -> Copyable:
+    """The texts of any other row.
+
+    Args:
+        texts: the texts by name; the first letters differ from each other and from `l`.
+        link: the command line that shows it; None if it cannot be pasted.
+    """
+    items = [CopyItem(name, block(mask(text))[:LONGEST] if text else "") for name, text in texts.items()]
+    return Copyable(line(subject), (*items, CopyItem("link", link or "")))

@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.cells import cell_len
 from textual import on
@@ -31,11 +31,16 @@ from tasktui.messages import Notice
 from tasktui.render.plot import gauge
 from tasktui.render.render import Cell, ListColumn, RenderedRow, content, fitted, line, lines
 from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule, width_of
+from tasktui.screens.row_texts import texts_of_row
+from tasktui.session.session import Session
 from tasktui.shell.actions import action_bindings
 from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 from tasktui.widgets.text_block import TextBlock
+
+if TYPE_CHECKING:
+    from tasktui.data.values import Copyable
 
 BAR = 40
 """Cells of the bar of states."""
@@ -94,7 +99,12 @@ class AuditScreen(LiveScreen):
 
     def __init__(self) -> None:
         # Nothing is selected until a read has looked for a new change of the operator.
-        super().__init__(Targets(change=lambda: None if self.opened.has_new_change else self._operation()))
+        super().__init__(
+            Targets(
+                change=lambda: None if self.opened.has_new_change else self._operation(),
+                copyable=lambda: texts_of_operation(self._operation(), self.session),
+            )
+        )
         self._table = Table[int](COLUMNS, id="entries")
         self._operations: RecentOperations | None = None
         self._change_group: str | None = None
@@ -221,6 +231,20 @@ class AuditScreen(LiveScreen):
         cursor = self._table.cursor
         rows = self._operations.rows if self._operations else ()
         return next((operation for operation in rows if operation.entry.id == cursor), None)
+
+
+def texts_of_operation(operation: ChangeGroup | None, session: Session) -> "Coroutine[Any, Any, Copyable] | None":
+    """Return the texts of an operation to copy; None without one."""
+    if operation is None:
+        return None
+    entry = operation.entry
+    words: list[object] = ["audit", "--task", entry.task_id]
+    if entry.change_group and is_group(operation):
+        words = ["audit", "--group", entry.change_group]
+    elif entry.target:
+        words = ["audit", "--of", entry.target]
+    texts = {"id": str(entry.id), "target": entry.target or str(entry.task_id), "reason": entry.reason}
+    return texts_of_row(session, f"operation {entry.id}", words, texts)
 
 
 def is_group(operation: ChangeGroup) -> bool:

@@ -1,7 +1,7 @@
 """OverviewScreen: queues, throughput, failures and alerts."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -37,6 +37,7 @@ from tasktui.render.plot import compact, gauge, sparkline
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line
 from tasktui.render.rows import BLANK, Part, Row, beside, heading, rule
 from tasktui.screens.queue_filter import QueueFilter
+from tasktui.screens.row_texts import texts_of_row
 from tasktui.session.cache import TtlCache
 from tasktui.shell.actions import action_bindings
 from tasktui.shell.live import LiveScreen
@@ -88,6 +89,7 @@ COLUMNS = (
 
 if TYPE_CHECKING:  # The first screen does not need these.
     from tasktui.data.background import Background
+    from tasktui.data.values import Copyable
 
 SPANS = (("1 h", 60), ("24 h", 24 * 60))
 """Time spans of the plots: label and minutes."""
@@ -139,7 +141,7 @@ class OverviewScreen(LiveScreen):
     ]
 
     def __init__(self) -> None:
-        super().__init__(Targets(queue=self._queue, alert=self._alert))
+        super().__init__(Targets(queue=self._queue, alert=self._alert, copyable=self._texts))
         self._filter = QueueFilter()
         self._last: Overview | None = None
         self._slow: Background | None = None
@@ -346,6 +348,11 @@ class OverviewScreen(LiveScreen):
     def _queue(self) -> str | None:
         cursor: str | None = self.query_one("#queues", Table).cursor
         return cursor
+
+    def _texts(self) -> "Coroutine[Any, Any, Copyable] | None":
+        queue = self._queue()
+        name = None if queue is None else f"queue {queue}"
+        return texts_of_row(self.session, name, ["tasks", filter_of(queue=queue or "")], {"id": queue})
 
     @on(Table.Selected)
     def _open_tasks(self, event: Table.Selected) -> None:

@@ -1,11 +1,11 @@
 """ReportsScreen: success rates, durations and volume over a time span, by handler or queue."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta, tzinfo
 from functools import partial
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -16,6 +16,7 @@ from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
 from runner.queries.summary import GroupBy, Summary
 from runner.text import formatting
+from tasktui.actions.action import Targets
 from tasktui.commands.syntax import filter_of
 from tasktui.data.reports import (
     ALL,
@@ -43,10 +44,14 @@ from tasktui.panels.side import failed_shares
 from tasktui.render import plot
 from tasktui.render.render import ListColumn, line
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, heading, rule
+from tasktui.screens.row_texts import texts_of_row
 from tasktui.session.cache import TtlCache
 from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import HELD, Table
+
+if TYPE_CHECKING:
+    from tasktui.data.values import Copyable
 
 NORMAL, WIDE = 100, 180
 """Columns of a screen that has room for figures and two plots, and for three plots."""
@@ -109,7 +114,7 @@ class ReportsScreen(LiveScreen):
     ]
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(Targets(copyable=self._texts))
         self._table = Table[str](COLUMNS, id="lines")
         self._span = 0
         self._by = GroupBy.HANDLER
@@ -248,6 +253,10 @@ class ReportsScreen(LiveScreen):
     @property
     def _selected_name(self) -> str:
         return self._table.cursor or ALL
+
+    def _texts(self) -> "Coroutine[Any, Any, Copyable] | None":
+        name, texts = f"{self._by} {self._row_name}", {"id": self._selected_name or "all"}
+        return texts_of_row(self.session, name, self.command_words(), texts)
 
     @on(Table.CursorMoved)
     def _read_row(self) -> None:

@@ -1,10 +1,10 @@
 """RunnersScreen: the registered runners and their running tasks."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.cells import cell_len
 from textual import on
@@ -20,6 +20,7 @@ from runner.text import formatting
 from runner.text.runner_name import process_name
 from runner.text.stuck_row import stuck_text
 from tasktui.actions.action import ActionTarget, Targets
+from tasktui.commands.syntax import filter_of
 from tasktui.data.runners import RunnerHours, Workforce, runner_hours, usual_run_times, workforce
 from tasktui.panels.runner import runner_rows
 from tasktui.panels.side import (
@@ -36,11 +37,15 @@ from tasktui.panels.side import (
 from tasktui.render.plot import compact, gauge, sparkline
 from tasktui.render.render import Cell, ListColumn, RenderedRow, cut_middle, fitted, line, widths
 from tasktui.render.rows import BLANK, Part, Row, beside, ends, faded, fit, handler, heading, rule
+from tasktui.screens.row_texts import texts_of_row
 from tasktui.session.cache import TtlCache
 from tasktui.shell.actions import action_bindings
 from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import GUTTER, MARGIN, Table
+
+if TYPE_CHECKING:
+    from tasktui.data.values import Copyable
 
 SLOTS = "SLOTS BY HANDLER"
 """The title of the column that takes the room of the others."""
@@ -102,7 +107,7 @@ class RunnersScreen(LiveScreen):
     BINDINGS: ClassVar[list[BindingType]] = action_bindings(ActionTarget.RUNNER)
 
     def __init__(self) -> None:
-        super().__init__(Targets(runner=self.runner))
+        super().__init__(Targets(runner=self.runner, copyable=self._texts))
         self._table = Table[int](COLUMNS, id="runners")
         self._runners: dict[int, RunnerRow] = {}
         self._usual = TtlCache[dict[str, float]](USUAL_EVERY)
@@ -177,6 +182,14 @@ class RunnersScreen(LiveScreen):
     def runner(self) -> RunnerRow | None:
         """Return the runner under the cursor."""
         return self._runners.get(self._table.cursor or 0)
+
+    def _texts(self) -> "Coroutine[Any, Any, Copyable] | None":
+        runner = self.runner()
+        if runner is None:
+            return None
+        texts = {"id": str(runner.id), "name": process_name(runner.host, runner.pid)}
+        words = ["tasks", filter_of(runner=str(runner.id))]
+        return texts_of_row(self.session, f"runner {runner.id}", words, texts)
 
     @on(Table.CursorMoved)
     def _read_tasks(self) -> None:

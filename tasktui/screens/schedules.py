@@ -1,8 +1,9 @@
 """SchedulesScreen: the schedules, with the runs of the one under the cursor."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Coroutine, Iterable, Sequence
 from datetime import timedelta, tzinfo
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -11,17 +12,22 @@ from textual.widget import Widget
 from runner.policy.schedule import describe
 from runner.queries.schedules import ScheduleRow
 from runner.text import formatting
+from runner.text.redact import decode
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.data.schedules import DAY, ScheduleBoard, read_board
 from tasktui.panels import schedules as panels
 from tasktui.panels.schedules import HOUR
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line, widths
 from tasktui.render.rows import Part, heading, rule
+from tasktui.screens.row_texts import texts_of_row
 from tasktui.screens.selection import open_why
 from tasktui.shell.actions import action_bindings
 from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import GUTTER, MARGIN, Table
+
+if TYPE_CHECKING:
+    from tasktui.data.values import Copyable
 
 COLUMNS = (
     ListColumn("", 1),
@@ -56,7 +62,7 @@ class SchedulesScreen(LiveScreen):
     ]
 
     def __init__(self) -> None:
-        super().__init__(Targets(schedule=self.schedule))
+        super().__init__(Targets(schedule=self.schedule, copyable=self._texts))
         self._table = Table[str](COLUMNS, id="schedules")
         self._board: ScheduleBoard | None = None
         self._span = 0
@@ -102,6 +108,18 @@ class SchedulesScreen(LiveScreen):
     def schedule(self) -> ScheduleRow | None:
         """Return the schedule under the cursor."""
         return self._board.row(self._table.cursor) if self._board is not None else None
+
+    def _texts(self) -> "Coroutine[Any, Any, Copyable] | None":
+        row = self.schedule()
+        if row is None:
+            return None
+        texts = {
+            "id": row.id,
+            "rule": row.spec.rule,
+            "payload": json.dumps(decode(row.spec.payload), ensure_ascii=False),
+            "error": row.error,
+        }
+        return texts_of_row(self.session, f"schedule {row.id}", ["schedules", "show", row.id], texts)
 
     def command_words(self) -> Sequence[object]:
         """Return the command that lists the same schedules."""

@@ -108,7 +108,7 @@ class Actions:
         """Offer the texts under the cursor, each with the key that copies it."""
         reading = self.targets.copyable()
         if reading is None:
-            text = "Nothing to copy here: move the cursor to a task or a failure group"
+            text = "Nothing to copy here: move the cursor to a row"
             self._screen.post_message(Notice(text, bad=True))
         else:
             self.prepare("Copy", reading, self._open_texts)

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from runner.db.database import Database
+from runner.model.schedule import ScheduleSpec
 from runner.model.task import State
+from runner.operations.results import Actor
+from runner.operations.schedule import add_schedule
 from tasktui.dialogs.copy import CopyScreen
 from tasktui.startup.arguments import parse
 from tasktui.terminal import clipboard
-from tests.store.rows import add_attempt, add_live, add_past, ahead
+from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Operator, Watch
 
 KEYS = {
@@ -65,6 +68,31 @@ async def test_a_failure_group_is_copied_and_an_empty_screen_copies_nothing(data
         await copied(operator, "ValueError: no\nTraceback: here")
         await operator.press("y", "l")
         await operator.until(lambda: operator.console.clipboard.startswith("runner tasks failure:f1 --url "))
+
+
+@ON_ONE_DATABASE
+async def test_other_rows_have_texts_too(database: Database, watch: Watch) -> None:
+    runner = await add_runner(database, host="web-3", pid=4117)
+    await add_live(database, "mail.send", id=7, queue="mail")
+    spec = ScheduleSpec("mail.send", "every 1h", payload='{"to": "ana", "password": "hunter2"}')
+    await database.write(add_schedule, "nightly", spec, Actor("ana", "desk", "new"))
+    texts = {
+        "overview": {"i": "mail", "l": "runner tasks queue:mail"},
+        "runners": {"i": str(runner), "n": "web-3:4117", "l": f"runner tasks runner:{runner}"},
+        "schedules": {
+            "i": "nightly",
+            "r": "every 1h",
+            "p": '{"to": "ana", "password": "***"}',
+            "l": "runner schedules show nightly",
+        },
+        "reports": {"i": "all", "l": "runner reports --since 1h"},
+        "audit": {"i": "1", "t": "schedule nightly", "r": "new", "l": "runner audit --of 'schedule nightly'"},
+    }
+    for mode, keys in texts.items():
+        async with watch(mode, profile="shop") as operator:
+            for key, text in keys.items():
+                await operator.press("y", key)
+                await copied(operator, text if key != "l" else f"{text} --profile shop")
 
 
 @ON_ONE_DATABASE

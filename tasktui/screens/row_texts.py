@@ -1,0 +1,31 @@
+"""The texts of a row to copy, with the command that shows it."""
+
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tasktui.actions.as_command import command_line
+from tasktui.session.session import Session
+
+if TYPE_CHECKING:
+    from tasktui.data.values import Copyable
+
+
+def texts_of_row(
+    session: Session, subject: str | None, words: Sequence[object], texts: Mapping[str, str | None]
+) -> "Coroutine[Any, Any, Copyable] | None":
+    """Return the texts of the row under the cursor; None without a row.
+
+    Args:
+        subject: its name; None without a row.
+        words: the words after `runner` of the command that shows it.
+        texts: the texts by name, apart from the link.
+    """
+    return None if subject is None else _texts(session, subject, words, texts)
+
+
+async def _texts(
+    session: Session, subject: str, words: Sequence[object], texts: Mapping[str, str | None]
+) -> "Copyable":
+    from tasktui.data.values import of_row  # imports modules that the first screen does not need
+
+    return of_row(subject, texts, command_line(words, session.settings))
