@@ -1,8 +1,11 @@
 """`runner mcp`: offers the commands to assistants, over the Model Context Protocol."""
 
 import asyncio
+import os
+import select
 import signal
 import sys
+import threading
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +58,25 @@ async def mcp(*, allow_operations: bool = False, connection: Connection = DEFAUL
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the thread that reads standard input cannot be cancelled
     if sys.stdin.isatty():
         print_stderr("runner: an assistant starts this command and talks to it over standard input; ctrl-c ends it")
+    threading.Thread(target=_end_with_reader, args=[os.dup(sys.stdout.fileno())], daemon=True).start()
     server = assistant_server(assistant_tools(operations=allow_operations), connection)
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
     return Exit.OK
+
+
+def _end_with_reader(output: int) -> None:
+    """End the process when the reader of its standard output is gone: a read of standard input cannot be cancelled.
+
+    The database rolls back the transaction of a call that runs.
+
+    Args:
+        output: a descriptor of standard output, which the transport diverts.
+    """
+    poll = select.poll()
+    poll.register(output, 0)  # an error or a hang-up is reported all the same
+    poll.poll()
+    os._exit(Exit.BROKEN_PIPE)
 
 
 def assistant_server(tools: dict[str, AssistantTool], connection: Connection) -> "Server[Any]":

@@ -39,6 +39,7 @@ from tasktui.render.rows import BLANK, Part, Row, beside, heading, rule
 from tasktui.screens.queue_filter import QueueFilter
 from tasktui.screens.row_texts import texts_of_row
 from tasktui.session.cache import TtlCache
+from tasktui.session.session import Session
 from tasktui.shell.actions import action_bindings
 from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
@@ -141,7 +142,9 @@ class OverviewScreen(LiveScreen):
     ]
 
     def __init__(self) -> None:
-        super().__init__(Targets(queue=self._queue, alert=self._alert, copyable=self._texts))
+        super().__init__(
+            Targets(queue=self._queue, alert=self._alert, copyable=lambda: texts_of_queue(self.session, self._queue()))
+        )
         self._filter = QueueFilter()
         self._last: Overview | None = None
         self._slow: Background | None = None
@@ -349,11 +352,6 @@ class OverviewScreen(LiveScreen):
         cursor: str | None = self.query_one("#queues", Table).cursor
         return cursor
 
-    def _texts(self) -> "Coroutine[Any, Any, Copyable] | None":
-        queue = self._queue()
-        name = None if queue is None else f"queue {queue}"
-        return texts_of_row(self.session, name, ["tasks", filter_of(queue=queue or "")], {"id": queue})
-
     @on(Table.Selected)
     def _open_tasks(self, event: Table.Selected) -> None:
         self.console.open_tasks(filter_of(queue=event.key))
@@ -379,6 +377,12 @@ def _queues_rule(view: View, width: int, queue_filter: QueueFilter, matching: in
     figure += [(f", {paused} paused", "paused")] if paused else []
     figure += [(HELD, "accent")] if keeps_order else []
     return rule([heading("QUEUES")], width, figure)
+
+
+def texts_of_queue(session: Session, queue: str | None) -> "Coroutine[Any, Any, Copyable] | None":
+    """Return the texts of a queue to copy; None without one."""
+    name = None if queue is None else f"queue {queue}"
+    return texts_of_row(session, name, ["tasks", filter_of(queue=queue or "")], {"id": queue})
 
 
 def queue_line(

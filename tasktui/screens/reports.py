@@ -1,11 +1,11 @@
 """ReportsScreen: success rates, durations and volume over a time span, by handler or queue."""
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta, tzinfo
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -49,9 +49,6 @@ from tasktui.session.cache import TtlCache
 from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import HELD, Table
-
-if TYPE_CHECKING:
-    from tasktui.data.values import Copyable
 
 NORMAL, WIDE = 100, 180
 """Columns of a screen that has room for figures and two plots, and for three plots."""
@@ -114,7 +111,16 @@ class ReportsScreen(LiveScreen):
     ]
 
     def __init__(self) -> None:
-        super().__init__(Targets(copyable=self._texts))
+        super().__init__(
+            Targets(
+                copyable=lambda: texts_of_row(
+                    self.session,
+                    f"{self._by} {self._row_name}",
+                    self.command_words(),
+                    {"id": self._selected_name or "all"},
+                )
+            )
+        )
         self._table = Table[str](COLUMNS, id="lines")
         self._span = 0
         self._by = GroupBy.HANDLER
@@ -253,10 +259,6 @@ class ReportsScreen(LiveScreen):
     @property
     def _selected_name(self) -> str:
         return self._table.cursor or ALL
-
-    def _texts(self) -> "Coroutine[Any, Any, Copyable] | None":
-        name, texts = f"{self._by} {self._row_name}", {"id": self._selected_name or "all"}
-        return texts_of_row(self.session, name, self.command_words(), texts)
 
     @on(Table.CursorMoved)
     def _read_row(self) -> None:

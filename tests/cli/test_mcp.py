@@ -1,6 +1,7 @@
 """`runner mcp`, by the client of the package mcp: its tools in this process, its streams in a process of its own."""
 
 import getpass
+import json
 import os
 import signal
 import subprocess
@@ -212,3 +213,22 @@ def test_without_its_package_the_command_names_the_extra(cli: Call, monkeypatch:
     monkeypatch.setitem(sys.modules, "mcp.server.stdio", None)
     result = cli("mcp")
     assert (result.code, "pip install 'tasktui[mcp]'" in result.err) == (Exit.CONFIGURATION, True)
+
+
+@pytest.mark.one_database
+def test_the_server_ends_with_the_reader_of_its_output(migrated_url: str) -> None:
+    """Standard input stays open: an assistant may have crashed and left it to another process."""
+    environment = {**os.environ, "TASKTUI_URL": migrated_url}
+    pipe = subprocess.PIPE
+    with subprocess.Popen([PROGRAM, "mcp"], env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        assert server.stderr is not None
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "probe", "version": "1"}}
+        request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+        server.stdin.write(f"{json.dumps(request)}\n")
+        server.stdin.flush()
+        assert "tasktui" in server.stdout.readline()
+        server.stdout.close()
+        assert server.wait(60) == Exit.BROKEN_PIPE
+        assert server.stderr.read() == ""
