@@ -1,0 +1,143 @@
+"""Random keys, words, mouse events, sizes and faults of the database over all screens: no crash, no unintended write.
+
+`RANDOM_STEPS=100000` makes the run longer, and `RANDOM_SEED=7` repeats one.
+"""
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from contextlib import chdir, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from textual.app import ScreenStackError
+from textual.pilot import OutOfBounds
+
+from runner.db.database import Database
+from tasktui.actions.action import Confirmation
+from tasktui.dialogs.ask import ConfirmScreen
+from tasktui.dialogs.form import EditScreen
+from tasktui.screens import MODES
+from tests.shop import fill
+from tests.tasktui.conftest import Operator, Watch
+
+STEPS = int(os.environ.get("RANDOM_STEPS", "400"))
+SEED = int(os.environ.get("RANDOM_SEED", "1"))
+
+EVERY = 200
+"""Steps between two comparisons of the audit with the confirmations."""
+
+KEYS = (
+    *"abcdfghijklmnoprstuvwxyzABCDEHKLMNPQRSTUVWXYZ12345678*\\!/:?[]{}<>=- ",
+    *("up", "down", "left", "right", "pageup", "pagedown", "home", "end", "tab", "shift+tab", "backspace", "delete"),
+    *("enter", "enter", "escape", "escape", "escape", "ctrl+a", "ctrl+s", "ctrl+t", "ctrl+x", "ctrl+y", "ctrl+p"),
+)
+"""Keys without those that leave the console or open an editor."""
+
+WORDS = (
+    *("tasks queue:mail", "tasks state:dead error~Timeout", "task 1000", "failures", "compare 30m ago", "at 20m ago"),
+    *("at now", "health", "pause mail 5m", "resume mail", "limit queue mail concurrency=2", "sort run_at", "views"),
+    *("breaker payments.charge", "submit mail.receipt", "write 1m", "lock", "silence tasks-dead", "help", "nonsense"),
+    *("incident 0:00 0:05", "tasks (", "task 99999999999999999999", "theme light", "theme dark"),
+)
+SIZES = ((10, 3), (40, 10), (80, 24), (120, 40), (200, 60), (400, 60), (61, 15))
+
+Step = tuple[str, Any]
+
+
+def step_of(chance: random.Random) -> Step:
+    """The next step."""
+    kinds = {"key": 86, "word": 4, "click": 5, "scroll": 2, "resize": 2, "fault": 1}
+    (kind,) = chance.choices(list(kinds), list(kinds.values()))
+    match kind:
+        case "key":
+            return kind, chance.choice(KEYS)
+        case "word":
+            return kind, chance.choice(WORDS)
+        case "resize":
+            return kind, chance.choice(SIZES)
+        case _:
+            return kind, (chance.random(), chance.random())
+
+
+async def do(operator: Operator, database: Database, step: Step) -> None:
+    """Do a step."""
+    pilot, (kind, value) = operator.pilot, step
+    size = operator.console.size
+    match kind:
+        case "key":
+            await pilot.press(value)
+        case "word":
+            await pilot.press("escape", "escape", "colon", *(" " if each == " " else each for each in value), "enter")
+        case "resize":
+            await pilot.resize_terminal(*value)
+        case "fault":
+            await fail(database)
+        case "click" | "scroll":
+            offset = (int(value[0] * size.width), int(value[1] * size.height))
+            with suppress(OutOfBounds, ScreenStackError):  # The size has changed meanwhile.
+                await (pilot.click(offset=offset) if kind == "click" else pilot.hover(offset=offset))
+
+
+async def fail(database: Database) -> None:
+    """End all connections of the console, as a server that restarts does; a file has none."""
+    if database.dialect.name == "postgresql":
+        others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        async with database.writing() as tx:
+            await tx.execute(sa.text(f"SELECT pg_terminate_backend(pid) {others}"))
+
+
+async def operations(database: Database) -> int:
+    """The operations in the audit; the reveal of a secret is none."""
+    audit = database.tables.audit.c
+    group = sa.func.coalesce(audit.change_group, sa.cast(audit.id, sa.Text))
+    async with database.reading() as tx:
+        return int(await tx.scalar(sa.select(sa.func.count(group.distinct())).where(audit.verb != "reveal")))
+
+
+@pytest.fixture
+def confirmations(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts the dialogs that the operator confirms."""
+    counted = Counter[str]()
+
+    def counting(screen: type[Any], is_confirmed: Callable[[object], bool]) -> None:
+        dismiss = screen.dismiss
+
+        def dismissed(self: Any, result: object = None) -> Any:
+            counted[screen.__name__] += is_confirmed(result)
+            return dismiss(self, result)
+
+        monkeypatch.setattr(screen, "dismiss", dismissed)
+
+    counting(ConfirmScreen, lambda result: isinstance(result, Confirmation))
+    counting(EditScreen, lambda result: result is not None)
+    return counted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("writable", [True, False])
+async def test_random_steps_neither_crash_nor_write_without_a_confirmation(
+    database: Database, watch: Watch, confirmations: Counter[str], tmp_path: Path, writable: bool
+) -> None:
+    await fill(database)
+    before, chance, done = await operations(database), random.Random(SEED), list[Step]()
+    with chdir(tmp_path):
+        while len(done) < STEPS:
+            mode = chance.choice(list(MODES))
+            try:
+                async with watch(mode, (120, 40), writable=writable, task_id=1_000) as operator:
+                    console = operator.console
+                    for _ in range(min(EVERY, STEPS)):
+                        done.append(step_of(chance))
+                        await do(operator, database, done[-1])
+                        if not console.is_running or console._exception is not None:
+                            break
+                    assert console._exception is None
+            except BaseException as error:
+                error.add_note(f"seed {SEED}, step {len(done)}, the last ones from {mode}: {done[-EVERY:]}")
+                raise
+            changes = await operations(database) - before
+            assert changes <= (confirmations.total() if writable else 0), done[-EVERY:]
