@@ -57,15 +57,11 @@ def run_command_line() -> int:
 
 def _package_is_hidden(program: str) -> bool:
     """Report a file of an application with the name of the package `runner`, which Python would import instead."""
-    from importlib.util import find_spec
-    from pathlib import Path
+    from tasktui.namesake import ADVICE, namesake
 
-    spec = find_spec("runner")
-    origin = Path(spec.origin if spec is not None and spec.origin else "runner")
-    if origin.parent == Path(__file__).parent.with_name("runner"):
+    if (file := namesake()) is None:
         return False
-    advice = "Rename it, or remove its directory from PYTHONPATH"
-    print(f"{program}: {origin} hides the package runner of tasktui. {advice}.", file=sys.stderr)
+    print(f"{program}: {file} {ADVICE}.", file=sys.stderr)
     return True
 
 

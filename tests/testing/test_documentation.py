@@ -1,4 +1,4 @@
-"""The example of docs/testing.md works unchanged."""
+"""docs/testing.md: its example works unchanged, and so does the plugin for pytest."""
 
 import subprocess
 import sys
@@ -11,9 +11,8 @@ from tests.test_readme import DOCS, blocks
 
 @pytest.mark.slow
 def test_the_documented_tests_pass(tmp_path: Path) -> None:
-    conftest, tests = (block.text for block in blocks(DOCS / "testing.md", "python"))
-    (tmp_path / "conftest.py").write_text(conftest)
-    (tmp_path / "test_shop.py").write_text(tests)
+    (tests,) = blocks(DOCS / "testing.md", "python")
+    (tmp_path / "test_shop.py").write_text(tests.text)
     command = [
         sys.executable,
         "-m",
@@ -31,3 +30,27 @@ def test_the_documented_tests_pass(tmp_path: Path) -> None:
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "4 passed" in run.stdout
+
+
+def pytest_of(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:asyncio"]
+    return subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_plugin_of_pytest_loads_nothing_until_a_test_asks_for_its_fixture(tmp_path: Path) -> None:
+    test = (
+        "import sys\ndef test() -> None:\n    assert not {'runner', 'sqlalchemy', 'tasktui.app'} & set(sys.modules)\n"
+    )
+    (tmp_path / "test_nothing.py").write_text(test)
+    ran = pytest_of(tmp_path, "-W", "error")
+    assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
+
+
+def test_a_project_with_a_module_runner_keeps_its_tests_and_the_fixture_names_it(tmp_path: Path) -> None:
+    (tmp_path / "runner.py").write_text("RUNS = 1\n")
+    (tmp_path / "test_own.py").write_text("import runner\ndef test() -> None:\n    assert runner.RUNS\n")
+    (tmp_path / "test_tasks.py").write_text("def test(task_store: object) -> None: ...\n")
+    ran = pytest_of(tmp_path)
+    assert "1 passed, 1 error" in ran.stdout, ran.stdout + ran.stderr
+    assert f"{tmp_path / 'runner.py'} hides the package runner of tasktui. Rename it" in ran.stdout
+    assert "Traceback" not in ran.stdout
