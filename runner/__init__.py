@@ -10,11 +10,11 @@ from runner.lazy_imports import lazy_names
 if TYPE_CHECKING:
     from runner.client.batch import Batch, batch, batch_async
     from runner.client.client import connect, disconnect
+    from runner.client.find import find, find_async, unfinished, unfinished_async
     from runner.client.handler import TaskHandler, handler
-    from runner.client.results import TaskHandle, results, results_async
+    from runner.client.results import TaskHandle, handle, results, results_async
     from runner.client.schedules import schedule, schedules
     from runner.client.submission import Submission
-    from runner.client.unfinished import unfinished, unfinished_async
     from runner.engine.hosting.embedded import Runner
     from runner.handlers.context import Context
     from runner.handlers.hooks import (
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from runner.model.task import Claimed, DependsOn, NewTask, SubmitResult
     from runner.policy.breaker import Breaker
     from runner.policy.own_retry_plan import FailedRun, retry_plan
+    from runner.queries.task.status import TaskStatus
 
 __all__ = [
     "AttemptEnd",
@@ -53,6 +54,7 @@ __all__ = [
     "SubmitResult",
     "TaskHandle",
     "TaskHandler",
+    "TaskStatus",
     "around_execute",
     "around_process",
     "around_submit",
@@ -60,6 +62,9 @@ __all__ = [
     "batch_async",
     "connect",
     "disconnect",
+    "find",
+    "find_async",
+    "handle",
     "handler",
     "injected",
     "on_dead",
@@ -98,6 +103,7 @@ __getattr__ = lazy_names(
         "SubmitResult": "runner.model.task",
         "TaskHandle": "runner.client.results",
         "TaskHandler": "runner.client.handler",
+        "TaskStatus": "runner.queries.task.status",
         "around_execute": "runner.handlers.hooks",
         "around_process": "runner.handlers.hooks",
         "around_submit": "runner.handlers.hooks",
@@ -105,6 +111,9 @@ __getattr__ = lazy_names(
         "batch_async": "runner.client.batch",
         "connect": "runner.client.client",
         "disconnect": "runner.client.client",
+        "find": "runner.client.find",
+        "find_async": "runner.client.find",
+        "handle": "runner.client.results",
         "handler": "runner.client.handler",
         "injected": "runner.handlers.resources",
         "on_dead": "runner.handlers.hooks",
@@ -119,7 +128,7 @@ __getattr__ = lazy_names(
         "retry_plan": "runner.policy.own_retry_plan",
         "schedule": "runner.client.schedules",
         "schedules": "runner.client.schedules",
-        "unfinished": "runner.client.unfinished",
-        "unfinished_async": "runner.client.unfinished",
+        "unfinished": "runner.client.find",
+        "unfinished_async": "runner.client.find",
     },
 )

@@ -7,9 +7,9 @@ from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from runner.client.results import ShardHandle, TaskHandle
+from runner.client.results import TaskHandle, handle
 from runner.client.submission import Submission, Submitter
-from runner.errors import InvalidEdit, InvalidHandler, InvalidTask
+from runner.errors import InvalidEdit, InvalidHandler
 from runner.handlers.call_options import CallNumber, CallOptions, CallText, Duplicate, require_call_text
 from runner.handlers.context import Context
 from runner.handlers.dependencies import Parent, ParentHandler, declared
@@ -80,7 +80,7 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
         return self.options()
 
     def task_handle(self, id: int | str) -> TaskHandle[R]:
-        """Return the handle of an existing task, to wait for its result.
+        """Return the handle of an existing task, with the type of its result.
 
         Args:
             id: the id; with shards, the shard and the id, such as "eu:17".
@@ -88,11 +88,7 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
         Raises:
             InvalidTask: `id` is not a whole number.
         """
-        shard, colon, number = str(id).rpartition(":")
-        try:
-            return ShardHandle(shard, int(number)) if colon else TaskHandle(id)
-        except (TypeError, ValueError):
-            raise InvalidTask(field="id", value=id, why="a task id is a whole number") from None
+        return handle(id)
 
     @converts_options
     def options(  # noqa: PLR0913 - one argument per task option

@@ -1,4 +1,4 @@
-"""TaskHandle, the return value of a submit, and the wait for results."""
+"""TaskHandle, the return value of a submit: the wait for the result, the status, and operations on the task."""
 
 import asyncio
 import contextlib
@@ -6,11 +6,12 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, overload
 
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.database_client import Client
+from runner.client.operations import begin_cancel, begin_reschedule, begin_retry, begin_status
 from runner.client.result_poller import Ending
 from runner.db.follow import follow, follow_async
 from runner.errors import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from runner.queries.task.results import TaskResult
+    from runner.queries.task.status import TaskStatus
 
     Waits: TypeAlias = Generator[
         tuple[Future[Any], float | None], Mapping[int, Ending] | None, Mapping[int, TaskResult | Exception]
@@ -80,6 +82,81 @@ class TaskHandle(int, Generic[R]):
         """Same as `result`, on an event loop."""
         return value_of((await endings_async([self], timeout))[self])  # type: ignore[no-any-return] # as above
 
+    def status(self) -> "TaskStatus":
+        """Read the status of the task: state, attempt, progress, error and times. It is one read by the primary key.
+
+        Raises:
+            TaskNotFound: the task does not exist, its transaction has not committed yet, or it was pruned.
+            DatabaseUnavailable: the database cannot be reached.
+            WouldBlock: called on an event loop: await `status_async` there.
+        """
+        refuse_event_loop("status")
+        return begin_status(self).result()
+
+    async def status_async(self) -> "TaskStatus":
+        """Same as `status`, on an event loop."""
+        return await asyncio.wrap_future(begin_status(self))
+
+    def cancel(self, reason: str | None = None, *, by: str | None = None) -> None:
+        """Cancel the task: a waiting or blocked one at once, a running one through its runner.
+
+        The audit log records the change like that of an operator, and `runner undo` reverses it.
+
+        Args:
+            reason: the reason, for the audit log and for those who wait for the result.
+            by: the user who asked for it, such as "ana@example.org"; None for the user of this process.
+
+        Raises:
+            TaskUnchanged: the task has finished, its cancellation is already requested, or its row is locked.
+            TaskNotFound, DatabaseUnavailable, WouldBlock: see `status`.
+        """
+        refuse_event_loop("cancel")
+        begin_cancel(self, reason, by).result()
+
+    async def cancel_async(self, reason: str | None = None, *, by: str | None = None) -> None:
+        """Same as `cancel`, on an event loop."""
+        await asyncio.wrap_future(begin_cancel(self, reason, by))
+
+    def retry(self, reason: str | None = None, *, by: str | None = None) -> None:
+        """Run the task again: a waiting one now, a dead or cancelled one now and with all its attempts.
+
+        Args:
+            reason: see `cancel`.
+            by: see `cancel`.
+
+        Raises:
+            TaskUnchanged: the task is running, blocked or has succeeded, or another task holds its unique key.
+            TaskNotFound, DatabaseUnavailable, WouldBlock: see `status`.
+        """
+        refuse_event_loop("retry")
+        begin_retry(self, reason, by).result()
+
+    async def retry_async(self, reason: str | None = None, *, by: str | None = None) -> None:
+        """Same as `retry`, on an event loop."""
+        await asyncio.wrap_future(begin_retry(self, reason, by))
+
+    def reschedule(self, when: datetime | Delay, reason: str | None = None, *, by: str | None = None) -> None:
+        """Set the time before which the task does not start.
+
+        Args:
+            when: a time with a zone; or a delay from now: text ("10m"), seconds or timedelta.
+            reason: see `cancel`.
+            by: see `cancel`.
+
+        Raises:
+            InvalidEdit: the time has no zone, or no column can hold it.
+            TaskUnchanged: the task has finished, or it is due at that time already.
+            TaskNotFound, DatabaseUnavailable, WouldBlock: see `status`.
+        """
+        refuse_event_loop("reschedule")
+        begin_reschedule(self, when, reason, by).result()
+
+    async def reschedule_async(
+        self, when: datetime | Delay, reason: str | None = None, *, by: str | None = None
+    ) -> None:
+        """Same as `reschedule`, on an event loop."""
+        await asyncio.wrap_future(begin_reschedule(self, when, reason, by))
+
 
 class ShardHandle(ShardId, TaskHandle[R]):
     """The id of a task with its shard, as `eu:17`."""
@@ -97,6 +174,22 @@ class DuplicateHandle(TaskHandle[R]):
     __slots__ = ()
 
     duplicate = True
+
+
+def handle(id: int | str) -> TaskHandle[Any]:
+    """Return the handle of an existing task. The `task_handle` of its handler knows the type of the result as well.
+
+    Args:
+        id: the id; with shards, the shard and the id, such as "eu:17".
+
+    Raises:
+        InvalidTask: `id` is not a whole number.
+    """
+    shard, colon, number = str(id).rpartition(":")
+    try:
+        return ShardHandle(shard, int(number)) if colon else TaskHandle(id)
+    except (TypeError, ValueError):
+        raise InvalidTask(field="id", value=id, why="a task id is a whole number") from None
 
 
 def handles(ids: Iterable[int], duplicates: Collection[int] = ()) -> list[TaskHandle[R]]:
@@ -192,7 +285,7 @@ def _ids(handles: Iterable[int]) -> list[int]:
     ids = [*handles]
     for id in ids:
         if not isinstance(id, int):
-            raise InvalidTask(field="handles", value=id, why="a task handle is what submit and task_handle return")
+            raise InvalidTask(field="handles", value=id, why="submit, handle and task_handle return task handles")
     return ids
 
 

@@ -352,6 +352,17 @@ class TaskNotFound(StoreError):
     exit_code = 5
 
 
+class TaskUnchanged(StoreError):
+    """Task {id} was not changed: {why}."""
+
+    exit_code = 6
+
+    @property
+    def why(self) -> str:
+        """The reason, as a clause."""
+        return str(self.fields["why"])
+
+
 class SequenceLate(StoreError):
     """
     New tasks would get ids of earlier ones: {why}. Probably the rows were restored without their sequences. Run as the

@@ -332,7 +332,7 @@ async def test_many_results_have_one_timeout(running_handlers: SimpleNamespace) 
     ("argument", "reason"),
     [
         (TaskHandle[int](17), "17 for `handles`: pass a list of task handles; result and wait of a handle"),
-        (["17"], "'17' for `handles`: a task handle is what submit and task_handle return"),
+        (["17"], "'17' for `handles`: submit, handle and task_handle return task handles"),
     ],
 )
 async def test_only_a_list_of_handles_has_results(argument: Any, reason: str) -> None:
