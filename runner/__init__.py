@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from runner.client.handler import TaskHandler, handler
     from runner.client.results import TaskHandle, handle, results, results_async
     from runner.client.schedules import schedule, schedules
+    from runner.client.status import TaskStatus
     from runner.client.submission import Submission
     from runner.engine.hosting.embedded import Runner
     from runner.handlers.context import Context
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from runner.model.task import Claimed, DependsOn, NewTask, SubmitResult
     from runner.policy.breaker import Breaker
     from runner.policy.own_retry_plan import FailedRun, retry_plan
-    from runner.queries.task.status import TaskStatus
 
 __all__ = [
     "AttemptEnd",
@@ -103,7 +103,7 @@ __getattr__ = lazy_names(
         "SubmitResult": "runner.model.task",
         "TaskHandle": "runner.client.results",
         "TaskHandler": "runner.client.handler",
-        "TaskStatus": "runner.queries.task.status",
+        "TaskStatus": "runner.client.status",
         "around_execute": "runner.handlers.hooks",
         "around_process": "runner.handlers.hooks",
         "around_submit": "runner.handlers.hooks",

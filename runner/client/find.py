@@ -1,4 +1,4 @@
-"""The search for the tasks of a handler and a business key: the newest one, and the unfinished ones."""
+"""The search for the tasks of a handler and a business key."""
 
 from asyncio import wrap_future
 from collections.abc import Awaitable, Callable, Iterable

@@ -1,4 +1,4 @@
-"""Operations of an application on a task: cancel, retry and reschedule, in the audit log with their author."""
+"""The operations of an application on a task, in the audit log with their author."""
 
 import sys
 from concurrent.futures import Future
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.client.client import get_client
+from runner.client.status import TaskStatus
 from runner.errors import TaskNotFound, TaskUnchanged
 from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
@@ -18,23 +19,22 @@ if TYPE_CHECKING:
 
     from runner.db.transaction import Transaction
     from runner.operations.results import Actor, Result
-    from runner.queries.task.status import TaskStatus
 
 
-def begin_status(id: int) -> "Future[TaskStatus]":
+def begin_status(id: int) -> Future[TaskStatus]:
     """Begin to read the status of a task.
 
     Raises:
         TaskNotFound: from the future: the task does not exist.
     """
 
-    async def read(database: Any) -> "TaskStatus":
-        from runner.queries.task.status import task_status
+    async def read(database: Any) -> TaskStatus:
+        from runner.queries.task.status import status_values
 
-        status: TaskStatus | None = await database.read(task_status, int(id))
-        if status is None:
+        values = await database.read(status_values, int(id))
+        if values is None:
             raise TaskNotFound(id=id)
-        return status
+        return TaskStatus(**values)
 
     return get_client().client_of(id).run(read)
 

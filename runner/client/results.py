@@ -13,6 +13,7 @@ from runner.client.client import get_client, refuse_event_loop
 from runner.client.database_client import Client
 from runner.client.operations import begin_cancel, begin_reschedule, begin_retry, begin_status
 from runner.client.result_poller import Ending
+from runner.client.status import TaskStatus
 from runner.db.follow import follow, follow_async
 from runner.errors import (
     DatabaseUnavailable,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from runner.queries.task.results import TaskResult
-    from runner.queries.task.status import TaskStatus
 
     Waits: TypeAlias = Generator[
         tuple[Future[Any], float | None], Mapping[int, Ending] | None, Mapping[int, TaskResult | Exception]
@@ -82,7 +82,7 @@ class TaskHandle(int, Generic[R]):
         """Same as `result`, on an event loop."""
         return value_of((await endings_async([self], timeout))[self])  # type: ignore[no-any-return] # as above
 
-    def status(self) -> "TaskStatus":
+    def status(self) -> TaskStatus:
         """Read the status of the task: state, attempt, progress, error and times. It is one read by the primary key.
 
         Raises:
@@ -93,7 +93,7 @@ class TaskHandle(int, Generic[R]):
         refuse_event_loop("status")
         return begin_status(self).result()
 
-    async def status_async(self) -> "TaskStatus":
+    async def status_async(self) -> TaskStatus:
         """Same as `status`, on an event loop."""
         return await asyncio.wrap_future(begin_status(self))
 

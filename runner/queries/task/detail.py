@@ -30,7 +30,6 @@ from runner.queries.task.attempts import (
     Attempt,
     CheckpointRow,
     LogRow,
-    TaskProgress,
     attempts_of,
     checkpoints_of,
     log_of,
@@ -41,6 +40,7 @@ from runner.queries.task_list.row import TaskRow, displayed_state, one_task, sam
 from runner.store.unique import is_key_held
 from runner.text import formatting
 from runner.text.document import Flat, Treatment
+from runner.text.progress import TaskProgress
 from runner.text.sanitize import count_noun
 from runner.text.stuck_row import MISSED, stuck_fact
 

@@ -1,8 +1,6 @@
-"""The status of a task, as its application reads it."""
+"""The values of a task's status, by one prepared statement."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -15,48 +13,15 @@ from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.model.task import State
 from runner.queries.rows import as_int, as_text, moment, number, readable, text
-from runner.queries.task.attempts import TaskProgress
-
-
-@dataclass(frozen=True, slots=True)
-class TaskStatus:
-    """The status of a task.
-
-    Args:
-        attempt: number of the current or last attempt; 0 before the first.
-        error: the last error; None without one.
-        run_at: when it is due, or was due.
-        submitted_at: when it was submitted.
-        claimed_at: when a runner claimed it for its current or last attempt; None before the first.
-        finished_at: when it succeeded, died or was cancelled; None until then.
-        cancel_requested: True if a running task has been asked to stop.
-        progress: the progress of the current or last attempt; None if its handler reported none.
-    """
-
-    id: int
-    handler: str
-    state: State
-    attempt: int
-    error: str | None
-    run_at: datetime | None
-    submitted_at: datetime | None
-    claimed_at: datetime | None
-    finished_at: datetime | None
-    cancel_requested: bool
-    progress: TaskProgress | None
-
-    @property
-    def finished(self) -> bool:
-        """True if the task has succeeded, is dead or was cancelled."""
-        return self.state.final
+from runner.text.progress import TaskProgress
 
 
 @needs(Needs.PREPARED)
-async def task_status(tx: Transaction, id: int) -> TaskStatus | None:
-    """Read the status of a task with one prepared statement.
+async def status_values(tx: Transaction, id: int) -> dict[str, Any] | None:
+    """Read the status of a task.
 
     Returns:
-        None if the task does not exist.
+        The values by field of TaskStatus; None if the task does not exist.
     """
     rows = await tx.run(_status(tx.tables, tx.driver), {"id": id})
     return _read(rows[0]) if rows else None
@@ -81,22 +46,22 @@ def _status(tables: Tables, driver: sa.Dialect) -> Prepared:
     return Prepared(sa.union_all(*parts), driver)
 
 
-def _read(row: Sequence[Any]) -> TaskStatus:
+def _read(row: Sequence[Any]) -> dict[str, Any]:
     id, handler, state, attempt, error, run_at, submitted_at, claimed_at, finished_at, requested, *reported = row
     done, total, unit, rate, at = reported
     progress = None
     if done is not None:
         progress = TaskProgress(number(done) or 0.0, number(total), text(unit), number(rate), moment(at))
-    return TaskStatus(
-        id=id,
-        handler=as_text(handler),
-        state=State(as_text(state)),
-        attempt=as_int(attempt),
-        error=text(error),
-        run_at=moment(run_at),
-        submitted_at=moment(submitted_at),
-        claimed_at=moment(claimed_at),
-        finished_at=moment(finished_at),
-        cancel_requested=bool(requested),
-        progress=progress,
-    )
+    return {
+        "id": id,
+        "handler": as_text(handler),
+        "state": State(as_text(state)),
+        "attempt": as_int(attempt),
+        "error": text(error),
+        "run_at": moment(run_at),
+        "submitted_at": moment(submitted_at),
+        "claimed_at": moment(claimed_at),
+        "finished_at": moment(finished_at),
+        "cancel_requested": bool(requested),
+        "progress": progress,
+    }
