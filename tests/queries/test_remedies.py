@@ -179,7 +179,7 @@ async def test_tasks_ahead_of_it_for_free_slots_suggest_a_priority_or_more_slots
     await put_many(database, 2, priority=3)
     await put_many(database, 1, priority=2)
     id = await put(database)
-    assert await would(database, id) == (f"It would start now if: runner {free} had 4 slots, or its priority were 4.")
+    assert await would(database, id) == (f"It would start now if: its priority were 4, or runner {free} had 4 slots.")
 
 
 async def test_a_chance_lists_all_required_changes(database: Database) -> None:
@@ -241,7 +241,7 @@ async def test_tasks_ahead_that_free_slots_take_as_well_are_no_cause(database: D
     assert [cause.kind for cause in (await database.read(why, id, UTC)).causes] == ["now"]
     await put_many(database, 1, priority=2)
     assert await advised(database, id) == ("3 tasks are", f"runner edit {id} --priority 2")
-    assert await would(database, id) == f"It would start now if: runner {free} had 4 slots, or its priority were 2."
+    assert await would(database, id) == f"It would start now if: its priority were 2, or runner {free} had 4 slots."
 
 
 async def test_the_advised_priority_follows_from_the_tasks_ahead(database: Database) -> None:
