@@ -13,6 +13,8 @@ MOST_SINGLE, MOST_PACED = 3_000, 500
 SLOW, WARM_UP = 50, 5
 """Submits per second of the part `latency`, and tasks before it."""
 LOAD_SECONDS = 10
+LOADS = (200, 2_000, 8_000)
+"""Submits per second of the parts `load`."""
 MICRO, MILLI = 1e6, 1e3
 
 
@@ -61,16 +63,19 @@ def drain(rig: Rig, sizes: Sizes, *, workers: int, pinned: bool = False) -> Meas
 
 
 def paced(rig: Rig, sizes: Sizes, *, rate: int, count: int) -> Measurement:
-    """Submit tasks at a constant rate to one worker: the time from the submit to the start."""
+    """Submit tasks at a constant rate to one worker: the time from the submit to the start, and the CPU per task."""
     with Workers(rig, 1, count) as crew:
         rig.call("one", min(WARM_UP, count))
         crew.wait_for_starts(min(WARM_UP, count), sizes.limit)
+        server = rig.server_cpu()
         reached = count / rate / rig.call("paced", count, rate)
         crew.wait_until_done(sizes.limit)
+        server = MICRO * (rig.server_cpu() - server) / count
         readings, usages = crew.stop()
     times = [MILLI * seconds for seconds in readings[0].latencies if seconds]
     ranks = quantiles(times, n=100, method="inclusive")
     figures = {"p50": ranks[49], "p99": ranks[98], "reached": min(1.0, reached), "cpu": _cpu(readings, usages)}
+    figures |= {"server": server} if server else {}
     return _measurement(figures, readings, warm_up=min(WARM_UP, count))
 
 
@@ -91,7 +96,7 @@ def _measurement(figures: dict[str, float], readings: Sequence[Reading], warm_up
 
 def parts(sizes: Sizes) -> dict[str, Part]:
     """Every part, in the order of execution."""
-    loads = {f"load{rate}": min(sizes.tasks, rate * LOAD_SECONDS) for rate in (2_000, 8_000)}
+    loads = {f"load{rate}": min(sizes.tasks, rate * LOAD_SECONDS) for rate in LOADS}
     return {
         "one": one,
         "bulk": bulk,

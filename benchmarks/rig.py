@@ -81,6 +81,10 @@ class Rig:
                 connection.execute("VACUUM ANALYZE")
                 connection.execute("CHECKPOINT")
 
+    def server_cpu(self) -> float:
+        """The CPU seconds of the server until now; 0 for a file."""
+        return 0.0 if self._server is None else self._server.cpu()
+
     @contextmanager
     def old_snapshot(self) -> Iterator[None]:
         """Hold a snapshot of the database, so that no dead row can be removed."""

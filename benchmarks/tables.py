@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks.parts import Measurement
+from benchmarks.parts import LOADS, Measurement
 from benchmarks.systems import System
 
 
@@ -25,10 +25,16 @@ COLUMNS = (
     Column("four /s", "drain4", "rate"),
     Column("latency p50, ms", "latency", "p50", 1),
     Column("p99, ms", "latency", "p99", 1),
-    Column("2,000/s p50, ms", "load2000", "p50", 1),
-    Column("p99, ms", "load2000", "p99", 1),
-    Column("8,000/s p50, ms", "load8000", "p50", 1),
-    Column("p99, ms", "load8000", "p99", 1),
+    *(
+        column
+        for rate in LOADS
+        for column in (
+            Column(f"{rate:,}/s p50, ms", f"load{rate}", "p50", 1),
+            Column("p99, ms", f"load{rate}", "p99", 1),
+            Column("CPU, us", f"load{rate}", "cpu"),
+            Column("server, us", f"load{rate}", "server"),
+        )
+    ),
     Column("8,000/s reached", "load8000", "reached", 2),
     Column("old snapshot /s", "pinned", "rate"),
     Column("CPU per task, us", "drain1", "cpu", 1),

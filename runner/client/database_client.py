@@ -26,7 +26,12 @@ from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from runner.db.database import Database
+    from runner.db.migrations.revisions import StoredRevision
+    from runner.db.migrations.sequences import LateSequence
+    from runner.db.schema import Tables
     from runner.db.statement import SingleInsert, StatementFrame, StepsBuilder
     from runner.queries.task.results import TaskResult
 
@@ -243,21 +248,16 @@ class Client:
     async def _open(self) -> "Database":
         from runner.db.database import Database
         from runner.db.migrations.apply import accept
-        from runner.db.migrations.revisions import stored_revision
-        from runner.db.migrations.sequences import advance, late_sequences_of
+        from runner.db.migrations.sequences import advance
 
         database = Database.of(self.settings)
         try:
-            revision = await asyncio.to_thread(database.threads.inspect, stored_revision)
+            revision, late = await asyncio.to_thread(database.threads.inspect, _tables_of)
             if await accept(database, revision):
                 if revision is None:
                     log.warning("created the tables of the new database %s", database.url)
-            else:
-                late = []
-                with contextlib.suppress(DatabaseRefused):  # a login that may only submit: the runners repair them
-                    late = await asyncio.to_thread(database.threads.inspect, late_sequences_of)
-                if late:
-                    await advance(database, late)  # a new task must not get the id of an earlier one
+            elif late:
+                await advance(database, late)  # a new task must not get the id of an earlier one
         except BaseException:
             await database.dispose()
             raise
@@ -297,6 +297,23 @@ def _submit_group(client: Client, group: "Sequence[tuple[SingleInsert, str]]") -
         raise_explained(error, [insert.task for insert, _ in group])
 
 
+def _tables_of(connection: "Connection", tables: "Tables") -> "tuple[StoredRevision | None, list[LateSequence]]":
+    """The revision of the tables, and the late sequences of current ones, on one connection."""
+    from runner.db.errors import translate
+    from runner.db.migrations.revisions import HEAD, stored_revision
+    from runner.db.migrations.sequences import late_sequences_of
+
+    revision = stored_revision(connection, tables)
+    if revision is None or (revision.number != HEAD and not revision.supports_older):
+        return revision, []
+    try:
+        return revision, late_sequences_of(connection, tables)
+    except Exception as error:  # a login that may only submit cannot read them: the runners repair them
+        if not isinstance(translate(error, ""), DatabaseRefused):
+            raise
+        return revision, []
+
+
 def load_packages(settings: Settings) -> "StatementFrame":
     """Import the packages of a submit, which takes 0.1 to 0.4 s, and return the frame of its statements.
 
@@ -307,10 +324,12 @@ def load_packages(settings: Settings) -> "StatementFrame":
     from runner.db.dialects import DIALECTS
     from runner.db.migrations import apply, sequences  # noqa: F401 - opening looks for the tables and their sequences
     from runner.db.statement import StatementFrame
-    from runner.store import submit  # noqa: F401 - a submit compiles its statements
+    from runner.store import submit
 
     dialect = DIALECTS[settings.url.kind]
     connect.require_driver(dialect.name)
     if dialect.is_server:
         from runner.db import loop_connections  # noqa: F401
-    return StatementFrame.of(settings, dialect.by_position)
+    frame = StatementFrame.of(settings, dialect.by_position)
+    submit.single_insert(frame, NewTask("any"), settings.notify)  # compiles the most frequent statement
+    return frame

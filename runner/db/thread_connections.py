@@ -301,8 +301,9 @@ class ThreadConnections:
 
     def _create_engine(self) -> sa.Engine:
         if self._engine is None:
-            arguments = connect.options(self._url)["connect_args"]
-            options = {"connect_args": arguments, "poolclass": sa.NullPool, "isolation_level": "AUTOCOMMIT"}
+            pool = ("pool_size", "max_overflow", "pool_use_lifo")
+            options = {name: value for name, value in connect.options(self._url).items() if name not in pool}
+            options |= {"poolclass": sa.NullPool, "isolation_level": "AUTOCOMMIT"}
             engine = sa.create_engine(self._url, hide_parameters=True, **options)
             connect.prepare(engine, self._synchronous, self._connector)
             self._engine = engine

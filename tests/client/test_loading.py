@@ -1,14 +1,19 @@
 """Loading: when a program imports the packages of its submits, and in which thread."""
 
+import asyncio
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
-from runner import connect
+from runner import TaskHandler, connect, disconnect
 from runner.errors import InvalidSettings
-from tests.conftest import on_sqlite
+from runner.store.submit import _prepared as prepared
+from runner.urls import parse_url
+from tests.conftest import on_postgresql, on_sqlite
+from tests.postgres.distance import DistantServer
 
 SETUP = """
 import asyncio, os, sys, threading
@@ -80,3 +85,32 @@ def test_a_first_submit_in_a_transaction_without_connect_imports_packages_in_a_t
 def test_a_url_that_is_no_keyword_argument_gets_the_line_to_write() -> None:
     with pytest.raises(InvalidSettings, match=r"a URL is a keyword argument: runner\.connect\(url="):
         connect("postgresql://user:secret@host/db")  # type: ignore[arg-type]
+
+
+@pytest.mark.both_databases
+def test_the_first_submit_compiles_no_statement(migrated_url: str) -> None:
+    compiled = prepared.cache_info().misses
+    connect(url=parse_url(migrated_url))
+    try:
+        assert prepared.cache_info().misses <= compiled + 1
+        compiled = prepared.cache_info().misses
+        GREET.submit("Ada")
+        assert prepared.cache_info().misses == compiled
+    finally:
+        disconnect()
+
+
+async def greet(name: str) -> None: ...
+
+
+GREET: TaskHandler[..., Any, Any] = TaskHandler("greet", greet)
+
+
+@on_postgresql
+async def test_the_first_submit_opens_two_connections(migrated_url: str) -> None:
+    async with DistantServer(migrated_url, 0.0).opened() as far:
+        await asyncio.to_thread(connect, url=parse_url(far.url))
+        assert far.round_trips == []
+        await asyncio.to_thread(lambda: GREET.submit("Ada"))
+        assert len(far.round_trips) == 2  # one looks at the tables
+        await asyncio.to_thread(disconnect)

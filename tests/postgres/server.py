@@ -108,6 +108,18 @@ class Server:
         self._signal_all(signal.SIGCONT)
         self._hangs = False
 
+    def cpu(self) -> float:
+        """The CPU seconds of all processes of the server, also of those that have ended."""
+        assert self._process is not None
+        ticks = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                fields = stat.read_text().rpartition(")")[2].split()
+                is_master = stat.parent.name == str(self._process.pid)
+                if is_master or int(fields[1]) == self._process.pid:
+                    ticks += sum(map(int, fields[11 : 15 if is_master else 13]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def _signal_all(self, number: signal.Signals) -> None:
         """Signal the postmaster and its children, which have another parent once it is dead."""
         assert self._process is not None
