@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 from runner.errors import InvalidDuration, InvalidSchedule
 from runner.model.duration import format_duration, parse_duration
+from runner.policy.cron_line import ALIASES, fault, plain_line
 
 try:
     from cronsim import CronSim, CronSimError
@@ -27,24 +28,18 @@ else:
 EVERY, AFTER_END = "every ", "after_end "
 """The words with which rules begin that are not cron lines."""
 
+AT_EVERY = "@every "
+"""The word for `every` in the cron lines of other systems."""
+
 SHORTEST = timedelta(seconds=1)
 """The shortest interval between two ticks."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+FIRST_MONDAY, WEEK = datetime(1970, 1, 5, tzinfo=UTC), timedelta(weeks=1)
+
 LONGEST_LINE = 200
 """Characters of a rule."""
-
-ALIASES = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-}
-"""Names of common cron lines."""
 
 
 class Rule(Protocol):
@@ -87,14 +82,18 @@ class CronRule:
 
 @dataclass(frozen=True)
 class EveryRule:
-    """Ticks at a fixed rate: the multiples of an interval since 1970, so that every runner computes the same ones."""
+    """Ticks at a fixed rate: the multiples of an interval since 1970, so that every runner computes the same ones.
+
+    Weeks begin on Mondays.
+    """
 
     interval: timedelta
     delay = None
 
     def next(self, after: datetime) -> datetime | None:
         """Return the first tick after a time."""
-        return EPOCH + ((after - EPOCH) // self.interval + 1) * self.interval
+        origin = EPOCH if self.interval % WEEK else FIRST_MONDAY
+        return origin + ((after - origin) // self.interval + 1) * self.interval
 
 
 @dataclass(frozen=True)
@@ -122,17 +121,16 @@ def parse_rule(text: str, timezone: str = "UTC") -> Rule:
     zone = parse_zone(timezone)
     if not isinstance(text, str) or len(text) > LONGEST_LINE:
         raise InvalidSchedule(field="rule", value=str(text)[:80], why=f"expected up to {LONGEST_LINE} characters")
-    for word, kind in ((EVERY, EveryRule), (AFTER_END, AfterEndRule)):
+    for word, kind in ((EVERY, EveryRule), (AT_EVERY, EveryRule), (AFTER_END, AfterEndRule)):
         if text.startswith(word):
             return kind(_interval(text, text.removeprefix(word)))
-    rule = CronRule(ALIASES.get(text.lower(), text), zone)
+    rule = CronRule(plain_line(text), zone)
     if not CHECKS_CRON_LINES:
         return rule
     try:
         first = rule.next(EPOCH)
     except CronSimError as error:
-        why = f"{str(error)[:1].lower()}{str(error)[1:]} (a cron line is: minute hour day month weekday)"
-        raise InvalidSchedule(field="rule", value=text, why=why) from None
+        raise InvalidSchedule(field="rule", value=text, why=fault(text, error)) from None
     if first is None:
         raise InvalidSchedule(field="rule", value=text, why="this date never comes")
     return rule
@@ -214,8 +212,8 @@ def describe(text: str) -> str:
     Args:
         text: the rule, valid or not.
     """
-    if text.startswith(EVERY):
-        return f"every {_spaced(text.removeprefix(EVERY))}"
+    if text.startswith((EVERY, AT_EVERY)):
+        return f"every {_spaced(text.removeprefix('@').removeprefix(EVERY))}"
     if text.startswith(AFTER_END):
         return f"{_spaced(text.removeprefix(AFTER_END))} after end"
     line = ALIASES.get(text.lower(), text).lower()

@@ -96,6 +96,49 @@ def test_ticks_only_move_forward_in_every_zone(zone: str, line: str, minutes: in
     assert ticks[0] > start
 
 
+@pytest.mark.parametrize(
+    ("line", "same"),
+    [
+        ("0 9 ? * mon", "0 9 * * mon"),
+        ("0 0 9 1 * ?", "0 0 9 1 * *"),
+        ("0 9 * * fri-mon", "0 9 * * fri,sat,sun,mon"),
+        ("0 9 * * 7-2", "0 9 * * sun,mon,tue"),
+        ("0 9 1 nov-mar *", "0 9 1 11,12,1,2,3 *"),
+        ("0 22-3/2 * * *", "0 22,0,2 * * *"),
+        ("0 9 28-2 * *", "0 9 28,29,30,31,1,2 * *"),
+        ("@every 5m", "every 5m"),
+    ],
+)
+def test_lines_of_other_crons_have_the_same_ticks(line: str, same: str) -> None:
+    for zone in ("UTC", "Europe/Berlin"):
+        assert upcoming(parse_rule(line, zone), NOON, 50) == upcoming(parse_rule(same, zone), NOON, 50)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("TZ=Europe/Berlin 0 9 * * *", 'the time zone is an option: "0 9 * * *" with tz="Europe/Berlin", or --tz'),
+        ("CRON_TZ=UTC 0 9 * * *", 'the time zone is an option: "0 9 * * *" with tz="UTC"'),
+        ("60 9 * * *", "bad minute '60': expected 0 to 59"),
+        ("0 9 * * mox", "bad day-of-week 'mox': expected 0 to 6 or sun to sat"),
+        ("0 9 31 2 *", "this date never comes"),
+        ("0 9 0 * *", "bad day-of-month '0': expected 1 to 31"),
+        ("? 9 * * *", "bad minute '?'"),
+        ("@reboot", "the names are @hourly, @daily"),
+        ("0 0 9 ? * MON 2026", "it has 7 fields"),
+    ],
+)
+def test_a_refused_line_names_the_value_or_the_line_to_write(line: str, why: str) -> None:
+    with pytest.raises(InvalidSchedule) as refused:
+        parse_rule(line)
+    assert refused.value.fields["why"].startswith(why)
+
+
+@pytest.mark.parametrize("text", ["every 1w", "every 2w", "every 14d"])
+def test_weeks_begin_on_mondays(text: str) -> None:
+    assert {tick.strftime("%a %H:%M") for tick in upcoming(parse_rule(text), NOON, 9)} == {"Mon 00:00"}
+
+
 def test_a_fixed_rate_has_the_same_ticks_on_every_runner() -> None:
     rule = parse_rule("every 10m")
     assert rule.next(NOON) == NOON + 10 * MINUTE
@@ -111,10 +154,10 @@ def test_a_fixed_delay_counts_from_the_end_of_a_run() -> None:
     ("rule", "zone", "why"),
     [
         ("61 * * * *", "UTC", "bad minute"),
-        ("0 0 31 2 *", "UTC", "bad day-of-month"),
-        ("* * * *", "UTC", "wrong number of fields"),
-        ("tomorrow", "UTC", "wrong number of fields"),
-        ("", "UTC", "wrong number of fields"),
+        ("0 0 31 2 *", "UTC", "this date never comes"),
+        ("* * * *", "UTC", "it has 4 fields"),
+        ("tomorrow", "UTC", "it has 1 field "),
+        ("", "UTC", "it has 0 fields"),
         ("every 0s", "UTC", "at least 1s"),
         ("every 200ms", "UTC", "at least 1s"),
         ("every monday", "UTC", "the units are"),
