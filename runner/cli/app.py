@@ -13,6 +13,8 @@ from runner.cli.shards import run_in_shards
 from runner.errors import InvalidInput
 from runner.filter.fields import suggestion
 
+RUN, INSPECT, OPERATE, MAINTAIN = "Run", "Inspect", "Operate", "Maintain"
+
 
 class CliCommand(NamedTuple):
     """One command.
@@ -36,16 +38,19 @@ class CliCommand(NamedTuple):
         """The module of runner.cli with a function of this name."""
         return self.place or self.name
 
+    @property
+    def reads_shards(self) -> bool:
+        """True if it changes nothing when it runs in each shard."""
+        return self.group == INSPECT or self.name == "check"
+
 
 COMPLETION = "--install-completion"
 
 ALONE = ("--help", "--version", COMPLETION)
 """Options that need no command."""
 
-ONE_FILE = ("--html", "--output")
-"""Options that name a file: a second shard would overwrite what the first has written."""
-
-RUN, INSPECT, OPERATE, MAINTAIN = "Run", "Inspect", "Operate", "Maintain"
+ONE_FILE = ("--html", "--output", "--archive")
+"""Options that name a file or a folder of one database."""
 
 CLI_COMMANDS = (
     CliCommand("demo", RUN, "Fill a queue with sample tasks and run them."),
@@ -85,7 +90,7 @@ CLI_COMMANDS = (
     CliCommand("limit", OPERATE, "Limit a queue or a handler over all runners; open or close breakers.", each=True),
     CliCommand("undo", OPERATE, "Undo a change or a whole change group."),
     CliCommand("migrate", MAINTAIN, "Create or upgrade the tables.", each=True),
-    CliCommand("prune", MAINTAIN, "Delete or archive finished tasks past their retention."),
+    CliCommand("prune", MAINTAIN, "Delete or archive finished tasks past their retention.", each=True),
     CliCommand("rebalance", MAINTAIN, "Move waiting tasks to the shards of their routes."),
     CliCommand("pull", MAINTAIN, "Copy tasks into a local SQLite file, for a debugger."),
     CliCommand("erase", MAINTAIN, "Remove the contents of finished tasks for good."),
@@ -160,8 +165,7 @@ def run(arguments: Sequence[str], on_loaded: Callable[[], object] = bool) -> int
     if words[0] not in modules and not words[0].startswith("-"):
         advice = FOREIGN_COMMANDS.get(words[0]) or f"{suggestion(words[0], tuple(modules)).strip(', ')}"
         raise InvalidInput(why=f"unknown command {words[0]!r}{advice and f', {advice}'}; see runner --help")
-    if words[0] in modules:
-        import_module(f"runner.cli.{modules[words[0]]}")
+    module = import_module(f"runner.cli.{modules[words[0]]}") if words[0] in modules else None
     if not gc.isenabled():  # freeze first: the collector need not scan the loaded modules
         gc.freeze()
         gc.enable()
@@ -170,7 +174,9 @@ def run(arguments: Sequence[str], on_loaded: Callable[[], object] = bool) -> int
     def execute(words: Sequence[str]) -> int:
         return int(build(words[0])(words) or 0)
 
-    return run_in_shards(words, execute, in_each=_runs_in_each(words))
+    reads = any(verb.name == words[0] and verb.reads_shards for verb in CLI_COMMANDS)
+    totals = getattr(module, "TOTALS", None)
+    return run_in_shards(words, execute, in_each=_runs_in_each(words), reads=reads, totals=totals)
 
 
 def _runs_in_each(words: Sequence[str]) -> bool:

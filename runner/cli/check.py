@@ -1,6 +1,7 @@
 """`runner check`: problems of an installation, with advice."""
 
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +17,8 @@ from cyclopts import Group, Parameter
 from runner.cli.exit_codes import Exit
 from runner.cli.handlers import Modules, PayloadReport, check_against, load_handlers
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_unchecked
-from runner.cli.output import print_json, print_line, print_table, print_title
+from runner.cli.output import note_model, print_json, print_line, print_table, print_title
+from runner.cli.shard_totals import ShardTotals
 from runner.cli.stats import paused_line, unknown_line
 from runner.db.connect import most_connections
 from runner.db.database import Database
@@ -57,7 +59,7 @@ from runner.settings import Settings
 from runner.settings.settings import Row as SettingsRow
 from runner.store.partitions import has_tasks_beyond, read_layout
 from runner.text import formatting
-from runner.text.columns import Column
+from runner.text.columns import Column, figure
 from runner.text.runner_name import runner_name
 from runner.text.sanitize import count_noun
 from runner.text.stuck_row import lock_advice, lock_text, more_stuck, stuck_step, stuck_text
@@ -186,6 +188,39 @@ class CheckDocument(NamedTuple):
 DOCUMENTS = (CheckDocument, PayloadReport)
 
 
+class CheckTotal(NamedTuple):
+    """The results of checks.
+
+    Args:
+        first: the topic of the first problem; None without one.
+    """
+
+    ok: int
+    note: int
+    wrong: int
+    first: str | None
+
+
+def _total(documents: Sequence[CheckDocument]) -> CheckTotal:
+    findings = [finding for document in documents for finding in document.checks]
+    counts = Counter(finding.verdict for finding in findings)
+    wrong = (finding.topic for finding in findings if finding.verdict is CheckStatus.WRONG)
+    ok, note, problems = (counts[status] for status in CheckStatus)
+    return CheckTotal(ok, note, problems, next(wrong, None))
+
+
+TOTALS = ShardTotals(
+    CheckDocument,
+    _total,
+    (
+        figure("OK", lambda total: total.ok),
+        figure("NOTES", lambda total: total.note),
+        figure("WRONG", lambda total: total.wrong),
+        Column("FIRST", lambda total: total.first, formatting.text),
+    ),
+)
+
+
 async def check(
     *,
     handlers: Modules = (),
@@ -213,14 +248,17 @@ async def check(
     if against is not None:
         return await check_against(against, connection, json=json)
     settings = connection.settings(handlers=handlers or None)
+    settings.require_one_database()  # before the first finding
     thresholds = alerts.thresholds(settings)
     findings = []
     async for finding in run_checks(settings, thresholds):
         findings.append(finding)
         if not json:
             _print(finding)
+    document = CheckDocument(settings.describe(), findings)
+    note_model(document)
     if json:
-        print_json(CheckDocument(settings.describe(), findings))
+        print_json(document)
     else:
         _print_settings(settings)
     return next((finding.code for finding in findings if finding.verdict is CheckStatus.WRONG), Exit.OK)

@@ -8,14 +8,18 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
-from runner.cli.output import print_json
+from runner.cli.output import note_model, print_json
 from runner.cli.reports import period_of, write_report
+from runner.cli.shard_totals import ShardTotals
 from runner.errors import InvalidInput
 from runner.queries.audit import ChangeGroup
+from runner.queries.counting import Count
 from runner.queries.failures import Failures
 from runner.queries.past.incident import Happening, Incident, as_markdown, as_page, timeline
 from runner.queries.past.incident import incident as read_incident
-from runner.queries.summary import SummaryDocument, as_document
+from runner.queries.summary import SummaryDocument, as_document, total_of
+from runner.text import formatting
+from runner.text.columns import figure, thousands
 from runner.text.operator import local_zone
 
 
@@ -42,6 +46,47 @@ class IncidentDocument(NamedTuple):
 
 
 DOCUMENTS = (IncidentDocument,)
+
+
+class IncidentTotal(NamedTuple):
+    """The figures of incidents.
+
+    Args:
+        submitted: the tasks submitted in the period.
+        retried: failed attempts that were followed by another one.
+        died: tasks that became dead.
+        causes: the failure groups.
+        changes: the number of operations; None if this login may not read the audit log.
+    """
+
+    submitted: Count
+    succeeded: int
+    retried: int
+    died: int
+    causes: Sequence[str]
+    changes: int | None
+
+
+def _total(incidents: Sequence[Incident]) -> IncidentTotal:
+    line = total_of([each.queues for each in incidents])
+    causes = sorted({group.fingerprint for each in incidents for group in each.failures})
+    changes = [None if each.changes is None else len(each.changes) for each in incidents]
+    known = None if None in changes else sum(filter(None, changes))
+    return IncidentTotal(line.submitted, line.flow.succeeded, line.flow.retried, line.flow.died, causes, known)
+
+
+TOTALS = ShardTotals(
+    Incident,
+    _total,
+    (
+        figure("IN", lambda total: total.submitted),
+        figure("DONE", lambda total: total.succeeded, thousands),
+        figure("RETRY", lambda total: total.retried, thousands),
+        figure("DEAD", lambda total: total.died, thousands),
+        figure("CAUSES", lambda total: len(total.causes), thousands),
+        figure("CHANGES", lambda total: total.changes, formatting.text),
+    ),
+)
 
 
 async def incident(
@@ -76,6 +121,7 @@ async def incident(
     settings, zone = connection.settings(), local_zone()
     async with open_database(settings) as database:
         report = await database.read(read_incident, since, until)
+    note_model(report)
     if json:
         print_json(_document(report))
     elif html is not None:

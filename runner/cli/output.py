@@ -7,7 +7,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -91,6 +91,7 @@ def print_json(document: object, *, reveal: bool = False) -> None:
         reveal: include secrets instead of masking them.
     """
     if (capture := CAPTURE.get()) is not None:
+        note_model(document)
         capture.documents.append(plain(document, reveal=reveal))
         return
     # A terminal without UTF-8 would get other characters than those of the document.
@@ -99,9 +100,30 @@ def print_json(document: object, *, reveal: bool = False) -> None:
     print(_UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text))
 
 
+def note_model(model: object) -> None:
+    """Keep the read model of an output, for the totals over shards."""
+    if (capture := CAPTURE.get()) is not None:
+        capture.models.append(model)
+
+
+def print_text(text: str) -> None:
+    """Print a text that is safe for a terminal, such as SQL or CSV."""
+    capture = CAPTURE.get()
+    print(text, end="", file=None if capture is None else capture.text)
+
+
 def console(*, errors: bool = False) -> Console:
     """A console without markup. It uses colours only on a terminal, and none with NO_COLOR."""
-    return Console(file=sys.stderr if errors else sys.stdout, markup=False, emoji=False, highlight=False)
+    plain_text: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
+    own = Console(file=sys.stderr if errors else sys.stdout, **plain_text)
+    capture = CAPTURE.get()
+    if errors or capture is None or capture.text is None:
+        return own
+    # As on standard output, which receives the text later.
+    colors: Any = own.color_system
+    return Console(
+        file=capture.text, width=own.width, force_terminal=own.is_terminal, color_system=colors, **plain_text
+    )
 
 
 def print_line(text: str, style: str = "") -> None:

@@ -8,17 +8,29 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
-from runner.cli.output import print_json, print_line, print_table
+from runner.cli.output import note_model, print_json, print_line, print_table, print_text
+from runner.cli.shard_totals import ShardTotals
 from runner.errors import InvalidInput
 from runner.queries.past.report import as_page
 from runner.queries.past.report import report as read_report
-from runner.queries.summary import SUMMARY_COLUMNS, GroupBy, Summary, SummaryDocument, as_csv, as_document
+from runner.queries.summary import (
+    SUMMARY_COLUMNS,
+    GroupBy,
+    Summary,
+    SummaryDocument,
+    as_csv,
+    as_document,
+    figures_of,
+    total_of,
+)
 from runner.queries.summary import summary as read_summary
 from runner.text.new_file import write_new
 from runner.text.operator import local_zone, now
 from runner.text.times import format_moment, parse_end, parse_moment
 
 DOCUMENTS = (SummaryDocument,)
+
+TOTALS = ShardTotals(Summary, total_of, SUMMARY_COLUMNS[1:], figures_of)
 
 
 async def reports(
@@ -62,10 +74,11 @@ async def reports(
             write_report(html, text)
             return Exit.OK
         report = await database.read(read_summary, begin, end, GroupBy(by))
+    note_model(report)
     if json:
         print_json(as_document(report))
     elif csv:
-        print(as_csv(report), end="")
+        print_text(as_csv(report))
     else:
         _print(report)
     return Exit.OK
@@ -74,7 +87,7 @@ async def reports(
 def write_report(name: str, text: str) -> None:
     """Write a report to a new file, or to standard output if the name is -."""
     if name == "-":
-        print(text, end="")
+        print_text(text)
     else:
         print_line(f"Wrote {write_new(name, text)}")
 

@@ -1,13 +1,17 @@
 """The shards of a profile on the command line: a command runs in the shards that its ids name, or in each."""
 
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextvars import copy_context
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from runner.cli.capture import CAPTURE, Capture
 from runner.cli.exit_codes import Exit, print_stderr
-from runner.cli.output import print_json, print_line
+from runner.cli.output import print_json, print_line, print_text
+from runner.cli.shard_totals import ShardTotals, print_totals, totals_document
 from runner.errors import RunnerError, ShardNotChosen
 from runner.filter.fields import FIELDS
 from runner.model.shard import CURRENT_SHARD
@@ -23,14 +27,18 @@ OPERATES_ON_ID = "schedules"
 
 Run = Callable[[Sequence[str]], int]
 
+Totals: TypeAlias = "ShardTotals[Any, Any] | None"
 
-def run_in_shards(words: Sequence[str], run: Run, *, in_each: bool) -> int:
+
+def run_in_shards(words: Sequence[str], run: Run, *, in_each: bool, reads: bool = False, totals: Totals = None) -> int:
     """Run a command in the shards that its ids name; otherwise in its database, or in each shard of its profile.
 
     Args:
         words: the command with its arguments.
         run: runs a command, which refuses a profile with shards before it does anything.
         in_each: True if the command may run in each shard.
+        reads: True if it changes nothing, so that it runs in all shards at the same time.
+        totals: how it sums up its figures; None if it does not.
 
     Returns:
         The exit code; with several shards, the first that is no success.
@@ -49,7 +57,8 @@ def run_in_shards(words: Sequence[str], run: Run, *, in_each: bool) -> int:
         elif not in_each:
             raise
     shard_settings(load(profile=_option(words, "--profile"), config=_option(words, "--config")))  # once, not per shard
-    return _run_each(dict.fromkeys(shards, words), run, words)
+    by_shard = dict.fromkeys(shards, words)
+    return _read_each(by_shard, run, words, totals) if reads and len(shards) > 1 else _run_each(by_shard, run, words)
 
 
 def _named(words: Sequence[str]) -> dict[str, list[str]]:
@@ -78,6 +87,50 @@ def _option(words: Sequence[str], name: str) -> str | None:
         if word.startswith(f"{name}="):
             return word.partition("=")[2]
     return None
+
+
+def _read_each(by_shard: Mapping[str, Sequence[str]], run: Run, words: Sequence[str], totals: Totals) -> int:
+    """Run a command that reads in all shards at the same time, and print the totals first."""
+    outer, as_json = CAPTURE.get(), "--json" in words
+    read_only = outer is not None and outer.read_only
+    captures = {shard: Capture(read_only=read_only, holds_text=True) for shard in by_shard}
+    runs = [
+        in_thread(partial(copy_context().run, _run_one, shard, own, run, captures[shard]))
+        for shard, own in by_shard.items()
+    ]
+    codes = [each.result() for each in runs]
+    if as_json:
+        document: dict[str, Any] = {
+            "shards": {shard: next(reversed(capture.documents), None) for shard, capture in captures.items()}
+        }
+        if totals is not None:
+            document["totals"] = totals_document(totals, captures)
+        print_json(document)
+    elif totals is not None:
+        print_totals(totals, captures)
+    for number, (shard, capture) in enumerate(captures.items()):
+        if not as_json and capture.text is not None:
+            if number:
+                print_line("")
+            print_line(shard, style="bold reverse")
+            print_text(capture.text.getvalue())
+        for message in capture.messages:
+            print_stderr(message)
+    return next((code for code in codes if code), int(Exit.OK))
+
+
+def in_thread(work: Callable[[], int]) -> "Future[int]":
+    """Run work in a thread that does not delay the end of the process."""
+    future: Future[int] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def _run_each(by_shard: Mapping[str, Sequence[str]], run: Run, words: Sequence[str]) -> int:

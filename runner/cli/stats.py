@@ -1,14 +1,16 @@
 """`runner stats`: queue totals, the last hour, tasks without a runner."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
-from runner.cli.output import print_json, print_line, print_table, print_title
+from runner.cli.output import note_model, print_json, print_line, print_table, print_title
+from runner.cli.shard_totals import ShardTotals
 from runner.db.transaction import Transaction, clock
 from runner.policy.limits import LimitUsage
+from runner.queries.counting import Count
 from runner.queries.counts import MOST_QUEUES, QueueCounts, counts
 from runner.queries.limits import limit_usages
 from runner.queries.registries import Pause, pauses
@@ -65,6 +67,69 @@ class Stats(NamedTuple):
 DOCUMENTS = (Stats,)
 
 
+class StatsTotal(NamedTuple):
+    """The figures of all queues.
+
+    Args:
+        oldest: seconds since the first ready task became due; None if none is ready.
+        arrived: the tasks submitted in the last full minute.
+        finished: the tasks that ended in it.
+        failed: the attempts that failed in it.
+    """
+
+    ready: Count
+    scheduled: Count
+    retrying: Count
+    running: Count
+    lost: Count
+    dead: Count
+    oldest: float | None
+    arrived: Count
+    finished: int
+    failed: int
+
+
+def _total(reports: Sequence[Stats]) -> StatsTotal:
+    queues = [queue for report in reports for queue in report.queues]
+    more = any(len(report.queues) == MOST_QUEUES for report in reports)  # of the other queues
+
+    def total(counts: Iterable[Count]) -> Count:
+        counts = list(counts)
+        return Count(sum(each.number for each in counts), more or any(each.more for each in counts))
+
+    minutes = [queue.minute for queue in queues]
+    return StatsTotal(
+        ready=total(queue.ready for queue in queues),
+        scheduled=total(queue.scheduled for queue in queues),
+        retrying=total(queue.retrying for queue in queues),
+        running=total(queue.running for queue in queues),
+        lost=total(queue.lost for queue in queues),
+        dead=total(queue.dead for queue in queues),
+        oldest=max((queue.oldest for queue in queues if queue.oldest is not None), default=None),
+        arrived=total(queue.arrived for queue in queues),
+        finished=sum(flow.finished for flow in minutes),
+        failed=sum(flow.failed for flow in minutes),
+    )
+
+
+TOTALS = ShardTotals(
+    Stats,
+    _total,
+    (
+        figure("READY", lambda total: total.ready),
+        figure("SCHED", lambda total: total.scheduled),
+        figure("RETRY", lambda total: total.retrying),
+        figure("RUN", lambda total: total.running),
+        figure("LOST", lambda total: total.lost),
+        figure("DEAD", lambda total: total.dead),
+        figure("OLDEST", lambda total: total.oldest, formatting.age),
+        figure("IN/m", lambda total: total.arrived),
+        figure("OUT/m", lambda total: total.finished, thousands),
+        figure("FAIL/m", lambda total: total.failed, thousands),
+    ),
+)
+
+
 async def stats(*, json: bool = False, connection: Connection = DEFAULT_CONNECTION) -> int:
     """Summarize the queues: states, ages, rates, and tasks that no live runner takes.
 
@@ -77,6 +142,7 @@ async def stats(*, json: bool = False, connection: Connection = DEFAULT_CONNECTI
     """
     async with open_database(connection.settings()) as database:
         report = await database.read(read_stats)
+    note_model(report)
     print_json(report) if json else _print(report)
     return Exit.OK
 

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter, warn_of_names
-from runner.cli.output import NO_MATCH, print_json, print_line, print_table
+from runner.cli.output import NO_MATCH, print_json, print_line, print_table, print_text
 from runner.errors import InvalidInput
 from runner.filter.parse import Filter
 from runner.filter.sort import NEWEST, Sort, SortField, sort_by
@@ -123,7 +123,7 @@ async def _list(
 ) -> int:
     async with open_database(connection.settings()) as database:
         if sql:
-            print(await database.read(page_script, task_filter, sort, limit), end="")
+            print_text(await database.read(page_script, task_filter, sort, limit))
             return Exit.OK
         tasks_page = await database.read(page, task_filter, cursor, limit, sort)
         if not tasks_page.tasks:

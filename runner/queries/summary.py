@@ -216,6 +216,7 @@ class Summary:
         total: the sum of everything.
         lines: one line per handler or queue, most ended tasks first; at most MOST_LINES.
         others: the sum of the unlisted ones; None if all are listed.
+        times: the times of all attempts.
     """
 
     at: datetime
@@ -225,6 +226,7 @@ class Summary:
     total: SummaryLine
     lines: tuple[SummaryLine, ...]
     others: SummaryLine | None = None
+    times: Times = NOTHING.times
 
     @property
     def rows(self) -> list[SummaryLine]:
@@ -261,7 +263,15 @@ async def summary(
     names = sorted(rank if is_cut else {*rank, *waiting}, key=lambda name: rank.get(name, (0, name)))[:most]
     lines = [_line(name, results.get(name, NOTHING), waiting[name], uncounted_tasks.more) for name in names]
     listed = _sum(results[name] for name in names if name in results)
-    return Summary(at, first, last, by, total, tuple(lines), _others(total, whole, listed, lines))
+    return Summary(at, first, last, by, total, tuple(lines), _others(total, whole, listed, lines), whole.times)
+
+
+def total_of(summaries: Sequence[Summary]) -> SummaryLine:
+    """Sum up summaries, such as those of several shards."""
+    whole = _sum(GroupResult(each.total.flow, each.times) for each in summaries)
+    submitted = [each.total.submitted for each in summaries]
+    waiting = sum(count.number for count in submitted) - whole.flow.submitted
+    return _line(ALL, whole, waiting, any(count.more for count in submitted))
 
 
 def _sum(results: Iterable[GroupResult]) -> GroupResult:
@@ -352,17 +362,19 @@ class SummaryDocument(NamedTuple):
 
 def as_document(summary: Summary) -> SummaryDocument:
     """A report for programs."""
-    others = _figures(summary.others) if summary.others else None
-    lines = [*map(_figures, summary.lines)]
-    return SummaryDocument(summary.since, summary.until, summary.at, summary.by, _figures(summary.total), lines, others)
+    others = figures_of(summary.others) if summary.others else None
+    lines = [*map(figures_of, summary.lines)]
+    total = figures_of(summary.total)
+    return SummaryDocument(summary.since, summary.until, summary.at, summary.by, total, lines, others)
 
 
 def as_csv(summary: Summary) -> str:
     """A report as CSV, without the total line; the line of the others has an empty name."""
-    return csv_text(SummaryFigures._fields, [_figures(line) for line in summary.rows])
+    return csv_text(SummaryFigures._fields, [figures_of(line) for line in summary.rows])
 
 
-def _figures(line: SummaryLine) -> SummaryFigures:
+def figures_of(line: SummaryLine) -> SummaryFigures:
+    """A line for programs."""
     counts = {field.name: getattr(line.flow, field.name) for field in fields(Flow)}
     rates = (line.flow.success_rate, line.first_try_rate, line.second_try_rate)
     numbers = (*rates, line.p50, line.p95, line.wait50, line.wait95)

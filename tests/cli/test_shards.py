@@ -1,5 +1,7 @@
 """Commands on a profile with shards."""
 
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +81,7 @@ def test_a_command_that_reads_reads_each_shard(call: Call, profile: Sharded, com
     submit(call, EU)
     result = call(*command)
     assert result.code == (Exit.FIRING if command == ("alerts",) else Exit.OK), result.err
-    assert [line for line in result.out.splitlines() if line in ("eu", "us")] == ["eu", "us"]
+    assert [line for line in map(str.strip, result.out.splitlines()) if line in ("eu", "us")] == ["eu", "us"]
     assert list(call(*command, "--json").document["shards"]) == ["eu", "us"]
 
 
@@ -149,6 +151,68 @@ def test_a_shard_that_is_away_is_named_and_the_others_are_read(call: Call, profi
     assert result.code == Exit.DATABASE
     assert "eu:1" in result.out
     assert "runner: us: The SQLite file" in result.err
+
+
+TOTALS: dict[str, Callable[[Any], Any]] = {
+    "stats": lambda figures: figures["ready"]["number"],
+    "reports": lambda figures: figures["submitted"],
+    "incident": lambda figures: figures["submitted"]["number"],
+    "check": lambda figures: figures["ok"] > 0,
+}
+
+
+@EACH_PAIR
+@pytest.mark.parametrize("command", TOTALS)
+def test_a_report_has_a_row_for_each_shard_and_their_total(call: Call, profile: Sharded, command: str) -> None:
+    for route in (EU, US, EU):
+        submit(call, route)
+    result = call(command)
+    heads = [line.split()[0] for line in result.out.splitlines()[:4]]
+    assert heads == ["SHARD", "eu", "us", "total"]
+    totals = call(command, "--json").document["totals"]
+    figures = [TOTALS[command](each["figures"]) for each in totals["rows"]]
+    assert [each["shard"] for each in totals["rows"]] == ["eu", "us"]
+    expected = ([True, True], True) if command == "check" else ([2, 1], 3)
+    assert (figures, TOTALS[command](totals["total"])) == expected
+    assert not totals["partial"]
+
+
+@pytest.mark.parametrize("command", ["stats", "reports", "incident"])
+def test_the_figures_of_a_shard_that_is_away_are_unknown(call: Call, profile: Sharded, command: str) -> None:
+    submit(call, EU)
+    Path(profile.urls["us"].removeprefix("sqlite:///")).unlink()
+    result = call(command)
+    rows = [line.split() for line in result.out.splitlines()[:4]]
+    assert result.code == Exit.DATABASE
+    assert (rows[2][1], set(rows[2][2:])) == ("unknown", {"?"})
+    assert (rows[1][1], rows[3][1]) == ("1", "1")
+    assert "The total is partial, without us." in result.out
+    assert "runner: us: The SQLite file" in result.err
+    document = call(command, "--json").document
+    eu, us = document["totals"]["rows"]
+    assert (us["figures"], "The SQLite file" in us["error"], eu["error"]) == (None, True, None)
+    assert (document["totals"]["partial"], document["shards"]["us"]) == (True, None)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_stopped_delays_no_other_shard(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        urls = {"eu": f"sqlite:///{tmp_path / 'eu.db'}", "us": "postgresql://nobody@127.0.0.1:%d/x"}
+        urls["us"] %= silent.getsockname()[1]
+        monkeypatch.setenv("TASKTUI_CONFIG", str(write_config(tmp_path / "c.toml", urls)))
+        monkeypatch.setenv("TASKTUI_PROFILE", "orders")
+        call("migrate", "--profile", "eu")
+        submit(call, EU)
+        result = call("stats")
+    assert result.code == Exit.DATABASE
+    assert [line.split()[:2] for line in result.out.splitlines()[1:4]] == [
+        ["eu", "1"],
+        ["us", "unknown"],
+        ["total", "1"],
+    ]
+    assert "runner: us: " in result.err
 
 
 def test_migrate_creates_the_tables_of_each_shard(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
