@@ -17,7 +17,7 @@ import alembic.command, apscheduler.schedulers.asyncio, cyclopts, psycopg, pytes
 MODULES = {"curses", "fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
 NAMES = {
     os: "O_CLOEXEC O_DIRECTORY O_NOFOLLOW O_NONBLOCK WNOHANG chown fchown fork forkpty getegid geteuid getgid "
-    "getgroups getpgid getpgrp getuid killpg mkfifo nice posix_fadvise pread pwrite register_at_fork sched_getaffinity "
+    "getgroups getpgid getpgrp getuid killpg mkfifo nice posix_fadvise pread pwrite register_at_fork "
     "setgid setpgid setsid setuid statvfs sysconf uname wait wait4 waitid tcgetpgrp pidfd_open",
     signal: "SIGALRM SIGCHLD SIGCONT SIGHUP SIGKILL SIGPIPE SIGQUIT SIGTSTP SIGTTIN SIGTTOU SIGUSR1 SIGUSR2 SIGWINCH "
     "ITIMER_REAL ITIMER_PROF ITIMER_VIRTUAL alarm pthread_kill pthread_sigmask setitimer siginterrupt sigwait "
