@@ -398,5 +398,8 @@ def _open_alert(console: Console, choice: "AttentionChoice | None") -> None:
     mode = screen_of(choice.alert.rule)
     if mode == "tasks":
         console.open_tasks(str(tasks))
+    elif mode == "failures" and kind == "queue":
+        console.databases.opened.failures.queue = subject
+        console.open_at("failures", "")
     else:
         console.open_at(cast("TargetScreen", mode), subject)

@@ -34,6 +34,7 @@ from runner.operations.canary import canary as apply_canary
 from runner.operations.preview import NO_VALUES, Preview, bounded
 from runner.operations.preview import preview as apply_preview
 from runner.operations.results import Actor, Result, Target, local_actor, with_change_group
+from runner.queries.failures import fails_now
 from runner.settings import Settings
 from runner.text import formatting
 from runner.text.sanitize import count_noun, one_line
@@ -113,6 +114,8 @@ async def change_targets(
     """
     if options.limit is not None and options.limit < 1:
         raise InvalidInput(why=f"--limit must be at least 1, not {options.limit}")
+    if change.verb == "retry_now" and not change.canary and isinstance(targets, Filter):
+        await _suggest_canary(database, targets)
     if options.dry_run:
         print_preview(await _previewed(database, change, targets), json=options.json)
         return Exit.OK
@@ -133,6 +136,14 @@ async def change_targets(
     result = await _execute(database, partial(change.function, by=by), targets, limit, options, label)
     undo = "" if change.final else await undo_command(database, result, by.change_group)
     return print_result(label, result, json=options.json, change_group=by.change_group, undo=undo)
+
+
+async def _suggest_canary(database: Database, targets: Filter) -> None:
+    """Warn of a cause that still fails: all of its tasks would probably spend another attempt."""
+    seconds = await database.read(fails_now, targets)
+    if seconds is not None:
+        text = "--canary retries 1 task first, then 10, then 100, and stops at the first failure"
+        print_stderr(f"this cause failed {formatting.age(seconds)} ago; {text}")
 
 
 def _actor(options: ChangeOptions, tasks: int | None) -> Actor:

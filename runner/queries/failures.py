@@ -157,6 +157,18 @@ def _failures(row: Any) -> Failures:
     )
 
 
+FAILS_NOW = 600.0
+"""Seconds after the last failure of a cause in which a retry of its tasks probably fails again."""
+
+
+async def fails_now(tx: Transaction, task_filter: Filter) -> float | None:
+    """Read the seconds since the causes of a filter failed last; None if it names none, or all are calm."""
+    values = [term.value for term in task_filter.terms if term.field == "failure" and not term.negated]
+    causes = [str(one) for value in values for one in (value if isinstance(value, tuple) else (value,))]
+    seconds = await last_failed(tx, causes) if causes else None
+    return seconds if seconds is not None and seconds <= FAILS_NOW else None
+
+
 async def last_failed(tx: Transaction, fingerprints: Sequence[str]) -> float | None:
     """Read the seconds since the last failed attempt of some failure groups; None if they have none.
 

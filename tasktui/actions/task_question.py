@@ -20,9 +20,6 @@ from tasktui.render.render import content, line
 from tasktui.render.rows import Part
 from tasktui.session.session import Session
 
-FAILS_NOW = 600.0
-"""Seconds after the last failure of a cause in which a retry of its tasks probably fails again."""
-
 
 def ask_about_tasks(action: Action, session: Session, targets: Targets) -> Dialog | Coroutine[Any, Any, Dialog]:
     """Ask for confirmation of an action on the selected tasks."""
@@ -52,23 +49,15 @@ async def _ask_for_filter(action: Action, session: Session, task_filter: Filter,
     planned = await perform.preview(session, action, task_filter)
     if not planned.eligible.number:
         return question(planned, session)
-    fails = await _fails_now(session, task_filter) if action.verb == "retry_now" else None
+    from runner.queries.failures import fails_now
+
+    fails = await session.read(fails_now, task_filter) if action.verb == "retry_now" else None
     if scope is None:
         return question(planned, session, fails=fails)
     whole = await perform.preview(session, action, scope.whole)
     wider = question(whole, session, of=scope.whole_words, fails=fails) if whole.eligible != planned.eligible else None
     wider = wider if isinstance(wider, Question) else None
     return question(planned, session, of=scope.words, wider=wider, fails=fails)
-
-
-async def _fails_now(session: Session, task_filter: Filter) -> float | None:
-    """Seconds since the causes of a filter failed last; None if it names none, or they have not failed for a while."""
-    from runner.queries.failures import last_failed
-
-    values = [term.value for term in task_filter.terms if term.field == "failure" and not term.negated]
-    causes = [str(one) for value in values for one in (value if isinstance(value, tuple) else (value,))]
-    seconds = await session.read(last_failed, causes) if causes else None
-    return seconds if seconds is not None and seconds <= FAILS_NOW else None
 
 
 def question(

@@ -6,6 +6,8 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from runner.db.transaction import Transaction, clock
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
 from runner.queries.breakers import BreakerRow, breakers
 from runner.queries.contrast import Contrast, contrast
 from runner.queries.failures import (
@@ -98,6 +100,13 @@ async def failure_groups(tx: Transaction, span: timedelta) -> FailureGroups:
 def _begin(at: datetime, span: timedelta) -> datetime:
     """The begin of a span, as filters write it."""
     return at.replace(microsecond=0) - span
+
+
+async def largest_in_queue(tx: Transaction, queue: str, span: timedelta) -> str:
+    """Read the fingerprint of the largest failure group of a queue in a span that ends now; empty without one."""
+    of_queue = Filter((Term("queue", Operator.EQ, queue),))
+    groups = await failures(tx, of_queue, _begin(await clock(tx), span), limit=1)
+    return groups[0].fingerprint if groups else ""
 
 
 async def group_detail(tx: Transaction, fingerprint: str, span: timedelta) -> GroupDetail:

@@ -28,6 +28,7 @@ from tasktui.data.failures import (
     failure_groups,
     group_contrast,
     group_detail,
+    largest_in_queue,
 )
 from tasktui.panels.failure import NORMAL, TREND, detail, group_line
 from tasktui.panels.overview import failed_plot, is_unusual, marks
@@ -141,6 +142,9 @@ class FailuresScreen(LiveScreen):
     async def read(self) -> object:
         """Read the groups, and the shares and tasks of the one under the cursor."""
         group, span = self._group(), SPANS[self._span]
+        queue, self.opened.queue = self.opened.queue, ""
+        if queue:
+            self.opened.target = await self.session.read(largest_in_queue, queue, span)
 
         async def read_all(tx: Transaction) -> FailureGroups:
             if group is None:
@@ -186,7 +190,7 @@ class FailuresScreen(LiveScreen):
         render = partial(group_line, data=snapshot, total=count)
         table.show(keys, lambda key: render(groups[key]))
         target, self.opened.target = self.opened.target, ""
-        of_handler = next((key for key in keys if groups[key].handler == target), None)
+        of_handler = next((key for key in keys if target in (key, groups[key].handler)), None)
         if of_handler is not None:
             table.move_to(of_handler)
         self._show_example()

@@ -48,12 +48,14 @@ class OpenedTarget:
     """The arguments of the runners, of the schedules, of the failures and of the audit.
 
     Args:
-        target: initial cursor: a runner as id or host:pid, a schedule, a handler, or the target of an operation; empty
-            once the screen has moved there.
+        queue: of the failures, the queue whose largest group has the initial cursor; empty as soon as it is found.
+        target: initial cursor: a runner as id or host:pid, a schedule, a handler or a failure group, or the target of
+            an operation; empty once the screen has moved there.
         has_new_change: True after a change on another screen than the audit, until the audit has looked for it.
     """
 
     target: str = ""
+    queue: str = ""
     has_new_change: bool = False
 
 

@@ -1,5 +1,6 @@
 """Failure groups."""
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,6 +90,16 @@ def working(store: Store, outcome: Outcome) -> Iterator[None]:
     finally:
         leaves.set()
         thread.join()
+
+
+def test_a_retry_of_a_cause_that_still_fails_names_the_canary(cli: Call, store: Store) -> None:
+    failed(store, "mail.send", "port 25 is closed", dead=True)
+    (group,) = cli("failures", "--json").document["failures"]
+    of_group = f"failure:{group['fingerprint']}"
+    warned = cli("retry", of_group, "--dry-run").err
+    assert re.search(r"this cause failed \S+ ago; --canary retries 1 task first", warned)
+    assert "--canary" not in cli("retry", of_group, "--dry-run", "--canary").err
+    assert "--canary" not in cli("retry", "queue:default", "--dry-run").err
 
 
 @pytest.mark.parametrize(("fails", "changed"), [(False, 4), (True, 1)])

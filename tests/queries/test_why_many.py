@@ -144,3 +144,14 @@ async def test_thousands_of_tasks_are_sampled_with_a_fixed_number_of_statements(
     # Those that are due first.
     assert [(group.phrase, group.tasks) for group in answer.causes] == [("queue mail is paused", 100)]
     assert many <= few < 20
+
+
+async def test_a_retry_frees_no_task_that_an_open_breaker_would_hold(database: Database) -> None:
+    await add_runner(database, handlers='["sms", "h"]')
+    values = {"breaker_probes": 1, "breaker_wait": 60.0, "breaker_round": 2, "breaker_probe_at": ahead(60)}
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.handler).values(name="sms", breaker_opened_at=ahead(-200), **values))
+    for handler in ("sms", "sms", "h"):
+        await add_live(database, handler, attempt=1, error="no", run_at=ahead(900))
+    (group,) = (await explain(database)).causes
+    assert (group.kind, group.tasks, group.freed) == ("due", 3, 1)

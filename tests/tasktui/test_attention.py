@@ -110,6 +110,26 @@ async def test_action_keys_act_on_the_subject_of_an_alert(database: Database, wa
 
 
 @ON_ONE_DATABASE
+async def test_enter_goes_to_the_largest_failure_group_of_the_queue(database: Database, watch: Watch) -> None:
+    await add_runner(database, handlers='["a", "b"]', lease=600)
+    present = (await database.read(clock)).replace(second=0, microsecond=0)
+    minute = Minute(present - timedelta(minutes=1), "mail", "b")
+    minute.counts |= {"retried": 40}
+    await database.write(write_statistics, 1, [minute], {})
+    for place, handler, number in (("other", "a", 4), ("mail", "b", 3)):
+        for _ in range(number):
+            id = await add_live(database, handler, queue=place, attempt=1, fence=1, run_at=ahead(300))
+            values = {"handler": handler, "queue": place, "ended_at": ahead(-30), "fingerprint": f"of {handler}"}
+            await add_attempt(database, id, **values)
+    async with watch("overview") as operator:
+        await operator.press("exclamation_mark")
+        await operator.sees("▸ ✗ mail is failing: 40 of 40 attempts")
+        await operator.press("enter")
+        await operator.until(lambda: operator.screen.title == "Failures")
+        await operator.until(lambda: operator.screen.query_one("#groups", Table).cursor == "of b")
+
+
+@ON_ONE_DATABASE
 async def test_enter_goes_to_the_failures_of_the_handler(database: Database, watch: Watch) -> None:
     await add_runner(database, handlers='["a", "b"]', lease=600)
     for handler, number in (("a", 3), ("b", 1)):

@@ -21,7 +21,7 @@ from runner.filter.parse import Filter, Term
 from runner.filter.sort import NEWEST, Sort, SortField
 from runner.model.task import State
 from runner.policy.claim_facts import ClaimScope, CommonCause
-from runner.policy.claim_policy import CLAIM_POLICY
+from runner.policy.claim_policy import CLAIM_POLICY, DUE
 from runner.policy.harm import harm_of
 from runner.policy.limits import LIMITS, LimitUsage
 from runner.queries.counting import Count
@@ -189,6 +189,9 @@ async def _waiting(tx: Transaction, ids: Sequence[int], zone: tzinfo) -> list[_S
     judged = [(each, surroundings.facts(tasks[each.example], each)) for each in situations]
     for situation, facts in judged:
         situation.causes = tuple(blockers(facts, zone))
+        if situation.later and len(situation.causes) == 1:  # A retry makes them due: something else may hold them then.
+            due_now = replace(facts, later=False, refused=facts.refused - {DUE.name})
+            situation.causes += tuple(cause for cause in blockers(due_now, zone) if cause.kind not in UNCERTAIN)
     unhindered = [(each, facts) for each, facts in judged if each.causes[0].kind == "now"]
     due: Counter[tuple[int, ...]] = Counter()
     for situation, facts in unhindered:
