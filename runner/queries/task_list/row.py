@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -153,6 +154,7 @@ def one_task(tx: Transaction, table: sa.Table, id: int, columns: Sequence[Any]) 
     return statement
 
 
+@lru_cache
 def displayed_state(tables: Tables, table: sa.Table) -> sa.ColumnElement[str]:
     """The displayed state, as an expression."""
     if table is tables.history:
