@@ -36,6 +36,9 @@ SMALLEST = (40, 10)
 
 PARSED: dict[object, Any] = {}
 
+PAINTS = [0]
+"""The number of paints of all screens so far."""
+
 ON_ONE_DATABASE = on_sqlite
 """For behaviour between keys and screen; the tests of the store run on every database."""
 
@@ -51,6 +54,8 @@ class Operator:
     def __init__(self, console: Console, pilot: Pilot[None]) -> None:
         self.console = console
         self.pilot = pilot
+        self._painted: tuple[object, int] = (None, 0)
+        self._text = ""
 
     @property
     def screen(self) -> Any:
@@ -60,6 +65,14 @@ class Operator:
     def text(self) -> str:
         """The text on the screen."""
         return "\n".join(strip.text.rstrip() for strip in self.console.screen._compositor.render_strips())
+
+    @property
+    def painted_text(self) -> str:
+        """The text on the screen at its last paint: drawn once per paint, however often it is read."""
+        last = (self.screen, PAINTS[0])
+        if self._painted != last:
+            self._painted, self._text = last, self.text
+        return self._text
 
     @property
     def notices(self) -> str:
@@ -96,7 +109,7 @@ class Operator:
 
     async def sees(self, *texts: str) -> None:
         def shown() -> bool:
-            screen = self.text
+            screen = self.painted_text
             return all(text in screen for text in texts)
 
         await self.until(shown)
@@ -128,6 +141,7 @@ def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Compositor.render_update
 
     def updated(compositor: Compositor, full: bool = False, screen_stack: Any = None, simplify: bool = False) -> Any:
+        PAINTS[0] += 1
         if full or not active_app.get().is_headless:
             return update(compositor, full, screen_stack, simplify)
         visible_screen_stack.set(screen_stack or [])
