@@ -256,7 +256,8 @@ class PostgresDatabases:
             self._drop(url)
 
     def close(self) -> None:
-        for url in set(self._made):
+        """Drop all databases; those of our own server go with its directory."""
+        for url in set(self._made) if isinstance(self._cluster, Remote) else ():
             self._drop(url)
 
     def _drop(self, url: str) -> None:

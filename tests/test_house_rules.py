@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -59,9 +60,15 @@ def modules(*packages: str) -> list[Path]:
     return sorted(module for module in all_modules if "migrations" not in module.parts)
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """The syntax tree of a module: several rules look at each."""
+    return ast.parse(source)
+
+
 def functions(source: str) -> list[Function]:
     """The functions of a module."""
-    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, Function)]
+    return [node for node in ast.walk(parsed(source)) if isinstance(node, Function)]
 
 
 def may_be_long(source: str, limit: int) -> bool:
@@ -112,7 +119,7 @@ def docstrings(tree: ast.Module) -> set[ast.expr]:
 def state_literals(source: str) -> Iterator[tuple[int, str]]:
     if not any(f"{quote}{state}{quote}" in source for state in STATES for quote in "\"'"):
         return  # not worth parsing
-    tree = ast.parse(source)
+    tree = parsed(source)
     spared = docstrings(tree) | subscripts(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and node.value in STATES and node not in spared:
@@ -247,7 +254,7 @@ def test_a_module_is_about_one_thing() -> None:
 
 
 def first_line(source: str) -> str:
-    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    return (ast.get_docstring(parsed(source)) or "").partition("\n")[0]
 
 
 def test_each_package_keeps_its_budget_of_lines_of_code() -> None:
@@ -263,7 +270,7 @@ def test_each_package_keeps_its_budget_of_lines_of_code() -> None:
 
 def lines_of_code(source: str) -> int:
     """The lines without docstrings, comments and blank lines."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     prose = {
         number
         for node in ast.walk(tree)
