@@ -55,7 +55,6 @@ def dead(store: Store) -> Store:
     return store
 
 
-@pytest.mark.both_databases
 async def test_every_reading_command_is_a_tool_and_answers(dead: Store) -> None:
     async with assistant(dead.url) as session:
         tools = (await session.list_tools()).tools

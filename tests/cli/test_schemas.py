@@ -201,6 +201,7 @@ UNTRIED = {
 """Documents of which other tests have real output."""
 
 
+@pytest.mark.one_database
 def test_the_output_of_every_command_fits_its_schema(busy: Call) -> None:
     tried = set[str]()
     for command in COMMANDS:

@@ -204,6 +204,7 @@ async def _has_attempt(harness: Harness, id: int) -> bool:
     return len(await harness.attempts(id)) == 1
 
 
+@pytest.mark.representatives(1)
 async def test_a_killed_server_that_starts_again_gives_new_tasks(
     harness: Harness, language: str, tmp_path: Path
 ) -> None:
