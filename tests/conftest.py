@@ -257,8 +257,11 @@ class PostgresDatabases:
 
     def close(self) -> None:
         """Drop all databases; those of our own server go with its directory."""
-        for url in set(self._made) if isinstance(self._cluster, Remote) else ():
-            self._drop(url)
+        for url in set(self._made):
+            if isinstance(self._cluster, Remote):
+                self._drop(url)
+            elif url in self._copies:
+                self._cleaner.forget(url)
 
     def _drop(self, url: str) -> None:
         if url in self._copies:
