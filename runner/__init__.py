@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from runner.client.schedules import schedule, schedules
     from runner.client.status import TaskStatus
     from runner.client.submission import Submission
+    from runner.client.submit import submit, submit_async
     from runner.engine.hosting.embedded import Runner
     from runner.handlers.context import Context
     from runner.handlers.hooks import (
@@ -79,6 +80,8 @@ __all__ = [
     "retry_plan",
     "schedule",
     "schedules",
+    "submit",
+    "submit_async",
     "unfinished",
     "unfinished_async",
 ]
@@ -128,6 +131,8 @@ __getattr__ = lazy_names(
         "retry_plan": "runner.policy.own_retry_plan",
         "schedule": "runner.client.schedules",
         "schedules": "runner.client.schedules",
+        "submit": "runner.client.submit",
+        "submit_async": "runner.client.submit",
         "unfinished": "runner.client.find",
         "unfinished_async": "runner.client.find",
     },

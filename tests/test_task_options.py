@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -15,6 +15,7 @@ from runner import TaskHandler, connect, disconnect, handler
 from runner.cli.drafts import OPTIONS
 from runner.cli.submit import TaskOptions
 from runner.client.commit import Coalescer
+from runner.client.submit import NamedTaskOptions
 from runner.db.schema import tables
 from runner.db.thread_connections import ThreadConnection, ThreadConnections
 from runner.errors import InvalidHandler, InvalidTask
@@ -57,6 +58,10 @@ def test_a_handler_stores_every_default_that_is_not_derived() -> None:
 
 def test_the_types_of_a_schedule_have_every_option_of_its_tasks() -> None:
     assert set(ScheduledTaskOptions.__annotations__) == set(SCHEDULE_OPTIONS)
+
+
+def test_the_types_of_a_submit_by_name_have_every_option() -> None:
+    assert get_type_hints(NamedTaskOptions).keys() == SETTABLE.keys()
 
 
 def test_a_new_task_has_a_field_for_every_option() -> None:
