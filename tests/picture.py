@@ -144,6 +144,7 @@ def plain(picture: str) -> str:
     picture = re.sub(r' clip-path="[^"]*"', "", picture).replace("&#160;", " ").replace("terminal-", "")
     picture = re.sub(r"\b\d+-(?=r\d|matrix|title)", "", picture)
     picture = picture.replace("<svg ", '<svg xml:space="preserve" shape-rendering="crispEdges" ', 1)
+    picture = picture.replace("<style>", "<style>text { white-space: pre }", 1)
     picture = re.sub(rf"(?:{RECT.pattern})+", lambda match: _merged(match[0]), picture)
     return re.sub(r"font-family:\s*[^;]*;", f"font-family: {FONT};", picture)
 

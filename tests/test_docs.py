@@ -57,6 +57,9 @@ PAGES = (README, *sorted(DOCS.rglob("*.md")))
 CONTRIBUTING = DOCS.parent / "CONTRIBUTING.md"
 CONSOLE, HANDLERS, OPERATING, SQL = (DOCS / f"{name}.md" for name in ("console", "handlers", "operating", "sql"))
 
+WIDEST_CODE = 113
+"""Characters in a line of code of the site on a screen of 1,440 pixels; narrower screens wrap longer lines."""
+
 WITH_FILTER = ("tasks", "retry", "terminate", "delay")
 """The verbs whose first argument is a filter or a task id."""
 
@@ -80,6 +83,16 @@ def test_every_link_leads_to_a_page_and_a_heading(page: Path) -> None:
             target = page.parent / name if name else page
             assert target.exists(), link
             assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS.parent)))
+def test_no_line_of_code_is_wider_than_a_page_of_the_site(page: Path) -> None:
+    lines = [
+        line
+        for _, text in re.findall(r"^( *)```\w+\n(.*?)^\1```$", page.read_text(), re.DOTALL | re.MULTILINE)
+        for line in text.splitlines()
+    ]
+    assert [line for line in lines if len(line) > WIDEST_CODE] == []
 
 
 def documented_commands() -> Iterator[str]:
