@@ -83,7 +83,7 @@ def _commands() -> Iterator[str]:
     for command in CLI_COMMANDS:
         text = build(command.name)[command.name].generate_docs(output_format="markdown", heading_level=2)
         # Flags have no negative form, which only the application knows, and no default but off.
-        text = re.sub(r", --no-[a-z-]+|\s*\*\[default: False\]\*", "", text)
+        text = re.sub(r", --(?:no|empty)-[a-z-]+|\s*\*\[default: (?:False|\(\))\]\*", "", text)
         yield text.replace(f"```console\n{command.name}", f"```console\nrunner {command.name}")
         yield ""
 

@@ -52,7 +52,7 @@ def test_the_tables_have_medians_ranges_ratios_and_lost_tasks() -> None:
 def test_each_column_and_each_documented_part_exists() -> None:
     known = {*parts(Sizes(1, 1))}
     assert {column.part for column in COLUMNS} <= known
-    listed = [row[0] for row in table("part of the comparison", "## Figures", DOCS / "performance.md")]
+    listed = [row[0] for row in table("part of the comparison", "## The comparison", DOCS / "performance-methods.md")]
     assert {name.strip(" `") for cell in listed for name in cell.split(",")} == known
     assert all((PEERS / system.script).exists() for system in SYSTEMS.values())
 
