@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
-from psycopg.pq import ExecStatus
+from psycopg.pq import ConnStatus, ExecStatus
 
 from runner.db.server_encoding import ArrayText, codec_of, escaped
 
@@ -46,7 +46,7 @@ class LoopStatements:
         self._answer: asyncio.Future[Any] | None = None
         self._result: Any = None
         self.is_reading = False
-        """False if the event loop does not watch the socket for this object; a wait of psycopg ends its watch."""
+        """True while the event loop watches the socket for this object."""
 
     async def run(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Execute a statement and return its rows.
@@ -68,6 +68,8 @@ class LoopStatements:
                 self._server.send_query_prepared(name, parameters)
             result = await self._answered()
         except psycopg.Error as error:
+            if self._server.status != ConnStatus.OK:
+                self.stop_reading()  # a send that fails closes the socket
             driver.raise_fault(error)
         except BaseException:
             driver.unanswered, driver.since = driver.since, 0.0

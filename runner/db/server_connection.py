@@ -217,7 +217,7 @@ class WatchedConnection:
         return None if known or standby is not None or self.read_only else f"read-only transaction on {self.host}"
 
     def stop_reading(self) -> None:
-        """Stop watching the socket, which is about to be closed."""
+        """Stop watching the socket for single statements."""
 
     def check_fault(self) -> None:
         """Raise the fault of a connection that was dropped.
@@ -446,8 +446,7 @@ class AsyncServerConnection(WatchedConnection, psycopg.AsyncConnection[Any]):
 
     async def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         """The form of ServerConnection.wait for event loops."""
-        if self.statements is not None:
-            self.statements.is_reading = False
+        self.stop_reading()  # the driver watches the socket itself
         self.limit = ANSWER_LIMIT.get(self.own_limit)
         self.since = monotonic()
         if WATCH.parked:
@@ -472,7 +471,7 @@ class AsyncServerConnection(WatchedConnection, psycopg.AsyncConnection[Any]):
         await super().close()
 
     def stop_reading(self) -> None:
-        """Stop watching the socket, which is about to be closed."""
+        """Stop watching the socket for single statements."""
         if self.statements is not None:
             self.statements.stop_reading()
 

@@ -1,6 +1,7 @@
 """Single statements on PostgreSQL, whose answers the event loop reads itself."""
 
 import asyncio
+from collections.abc import Generator
 from functools import lru_cache
 from typing import Any
 
@@ -105,9 +106,12 @@ async def test_an_error_names_its_state_and_the_next_statement_runs(database: Da
     assert await database.read(fetch, "SELECT 3") == [(3,)]
 
 
-async def test_the_socket_is_free_after_the_connection_is_closed(database: Database) -> None:
+@pytest.mark.parametrize("waited", [False, True], ids=["", "psycopg waited since"])
+async def test_the_socket_is_free_after_the_connection_is_closed(database: Database, waited: bool) -> None:
     await database.read(fetch, "SELECT 4")
     reader, loop = statements(database), asyncio.get_running_loop()
+    if waited:
+        await connections(database)[0].driver.wait(_without_waiting())
     await database.dispose()
     assert not reader.is_reading
     assert not loop.remove_reader(reader._socket)
@@ -125,6 +129,11 @@ async def test_a_cancelled_statement_ends_on_the_server(database: Database) -> N
             sleeping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sleeping
+
+
+def _without_waiting() -> Generator[int, int, None]:
+    """What psycopg waits for when the answer is there."""
+    yield from ()
 
 
 async def _sleep(database: Database) -> None:
