@@ -171,6 +171,10 @@ class Engine:
         parts = self._pending, self.worker, self.claimer, self.dependency_resolver, self.resources, self._expiry
         self.completion = Completion(*parts, shard.on_idle if shard else self._end_idle)
 
+    async def first_try(self) -> None:
+        """Wait until it has tried to register, successfully or not."""
+        await self.tried.wait()
+
     @property
     def parts(self) -> "Sequence[Engine]":
         """This runner, as the only one of its process."""

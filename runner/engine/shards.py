@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from runner.engine.events import AttemptsEnded, RoomFreed, TasksClaimed
 from runner.engine.hosting.shared_resources import ShardParts, ShardResources, SharedResources
@@ -34,6 +35,7 @@ class ShardEngines:
 
     Args:
         handlers: the handlers, by name; the settings select from them.
+        resources: objects to use instead of opening a resource, by name.
         pulled: returns the part of a shard that hands its tasks to executors that pull them over HTTP; None runs them
             here.
 
@@ -47,8 +49,9 @@ class ShardEngines:
         settings: Settings,
         handlers: Mapping[str, Handler],
         pulled: "Callable[[str], ServedDatabase] | None" = None,
+        resources: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.settings, self._handlers, replacements = own_parts(settings, handlers, {})
+        self.settings, self._handlers, replacements = own_parts(settings, handlers, resources)
         if pulled is None and external_executors(settings.executors, self._handlers, NO_EXECUTORS):
             raise InvalidSettings(where=settings.origins.of("executors"), why=NO_EXTERNAL)
         self.resources = SharedResources(self._handlers, replacements)
@@ -61,6 +64,13 @@ class ShardEngines:
         self.on_new: Callable[[Engine], object] = lambda _: None
         """Called with a runner that takes the place of one whose database refused it."""
         self._by_shard = {name: self._make(name) for name in self._own}
+
+    async def first_try(self) -> None:
+        """Wait until one of the runners has tried to register."""
+        tries = [asyncio.ensure_future(part.first_try()) for part in self.parts]
+        await asyncio.wait(tries, return_when=asyncio.FIRST_COMPLETED)
+        for each in tries:
+            each.cancel()
 
     @property
     def parts(self) -> Sequence[Engine]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner import Context, TaskHandler, connect, disconnect, injected, resource, schedule, schedules
+from runner import Context, Runner, TaskHandler, connect, disconnect, injected, resource, schedule, schedules
 from runner.db.database import Database
 from runner.engine.runner import Engine
 from runner.engine.shards import ShardEngines
@@ -417,3 +417,38 @@ async def test_a_schedule_that_a_new_shard_owns_is_paused_in_the_other(
     (eu,), (us,) = [await shards._rows(name, "schedule") for name in ("eu", "us")]
     assert (eu.paused_by, us.paused_by) == ("runner", None)
     assert f"schedule {id} belongs to the shard us: it is paused here" in caplog.text
+
+
+@EACH_PAIR
+async def test_a_runner_in_a_program_runs_the_tasks_of_all_shards(shards: Shards) -> None:
+    ran: list[str] = []
+
+    def note(shard: str) -> None:
+        ran.append(shard)
+
+    shards.handler("note", note)
+    for shard in ("eu", "us"):
+        await shards.submit(shard, "note", 2, shard=shard)
+    async with Runner(shards.handlers.values(), settings=shards.profile.settings(**QUICK), concurrency=3) as runner:
+        await until(lambda: len(ran) == 4)
+        assert runner.id > 0
+    assert sorted(ran) == ["eu", "eu", "us", "us"]
+    assert [await shards.finished(shard) for shard in ("eu", "us")] == [2, 2]
+
+
+def test_a_runner_in_a_program_names_a_profile_with_shards(profile: Sharded) -> None:
+    ran: list[str] = []
+
+    def note(shard: str) -> None:
+        ran.append(shard)
+
+    async def submit_to(shard: str) -> None:
+        database = Database.open(profile.urls[shard])
+        await database.write(submit, NewTask("note", json.dumps({"shard": shard})))
+        await database.dispose()
+
+    for shard in ("eu", "us"):
+        asyncio.run(submit_to(shard))
+    runner = Runner([Handler("note", note, Options())], profile="orders", config=str(profile.config))
+    assert asyncio.run(runner.run(until_idle=True))
+    assert sorted(ran) == ["eu", "us"]

@@ -16,6 +16,7 @@ from runner.settings import Settings, load
 
 if TYPE_CHECKING:
     from runner.engine.runner import Engine
+    from runner.engine.shards import ShardEngines
 
 log = logging.getLogger("runner")
 
@@ -60,7 +61,7 @@ class Runner:
         self.settings = _settings(settings, overrides)
         self._handlers = _handlers(handlers, self.settings)
         self._replacements = {resource.name: value for resource, value in (resources or {}).items()}
-        self._engine: Engine | None = None
+        self._engine: Engine | ShardEngines | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._run: asyncio.Task[bool] | None = None
         self._thread: threading.Thread | None = None
@@ -70,8 +71,8 @@ class Runner:
 
     @property
     def id(self) -> int:
-        """The id in the list of runners; 0 before the registration."""
-        return self._engine.lease.id if self._engine is not None else 0
+        """The id in the list of runners; 0 before the registration. With shards, that in the first of them."""
+        return self._engine.parts[0].lease.id if self._engine is not None else 0
 
     async def run(self, *, until_idle: bool = False) -> bool:
         """Claim and execute tasks until `stop`.
@@ -88,12 +89,19 @@ class Runner:
         """
         self._require_new()
         self._loop = asyncio.get_running_loop()
-        from runner.engine.runner import Engine  # loads SQLAlchemy and APScheduler
-
-        self._engine = Engine(self.settings, self._handlers, self._replacements)
+        self._engine = self._make_engine()
         if self._stopping:
             return True
         return await self._engine.run(until_idle=until_idle)
+
+    def _make_engine(self) -> "Engine | ShardEngines":
+        if self.settings.shards and self.settings.shard is None:
+            from runner.engine.shards import ShardEngines
+
+            return ShardEngines(self.settings, self._handlers, resources=self._replacements)
+        from runner.engine.runner import Engine  # loads SQLAlchemy and APScheduler
+
+        return Engine(self.settings, self._handlers, self._replacements)
 
     def _require_new(self) -> None:
         if self._engine is not None:
@@ -114,7 +122,7 @@ class Runner:
         self._run = asyncio.ensure_future(self.run())
         await asyncio.sleep(0)  # `run` makes the engine
         if self._engine is not None:
-            tried = asyncio.ensure_future(self._engine.tried.wait())
+            tried = asyncio.ensure_future(self._engine.first_try())
             await asyncio.wait([tried, self._run], return_when=asyncio.FIRST_COMPLETED)
             tried.cancel()
         if self._run.done():
@@ -171,7 +179,7 @@ class Runner:
         """Set `_tried` after the first attempt to register."""
         await asyncio.sleep(0)
         if self._engine is not None:
-            await self._engine.tried.wait()
+            await self._engine.first_try()
         self._tried.set()
 
 
