@@ -48,7 +48,6 @@ async def mcp(*, allow_operations: bool = False, connection: Connection = DEFAUL
         connection: The database.
     """
     settings = connection.settings()
-    settings.require_one_database()  # the schemas of the tools are those of one
     try:
         from mcp.server.stdio import stdio_server
     except ModuleNotFoundError:
@@ -59,7 +58,7 @@ async def mcp(*, allow_operations: bool = False, connection: Connection = DEFAUL
     if sys.stdin.isatty():
         print_stderr("runner: an assistant starts this command and talks to it over standard input; ctrl-c ends it")
     threading.Thread(target=_end_with_reader, args=[os.dup(sys.stdout.fileno())], daemon=True).start()
-    server = assistant_server(assistant_tools(operations=allow_operations), connection)
+    server = assistant_server(assistant_tools(operations=allow_operations, shards=settings.shards), connection)
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
     return Exit.OK

@@ -134,14 +134,15 @@ def in_thread(work: Callable[[], int]) -> "Future[int]":
 
 
 def _run_each(by_shard: Mapping[str, Sequence[str]], run: Run, words: Sequence[str]) -> int:
-    as_json, documents = "--json" in words, dict[str, Any]()
+    as_json, documents, outer = "--json" in words, dict[str, Any](), CAPTURE.get()
     code = int(Exit.OK)
     for number, (shard, own) in enumerate(by_shard.items()):
         if len(by_shard) > 1 and not as_json:
             if number:
                 print_line("")
             print_line(shard, style="bold reverse")
-        capture = Capture(read_only=False) if as_json and len(by_shard) > 1 and CAPTURE.get() is None else None
+        read_only = outer is not None and outer.read_only
+        capture = Capture(read_only=read_only) if as_json and len(by_shard) > 1 else None
         ended = copy_context().run(_run_one, shard, own, run, capture)
         code = code or ended
         if capture is not None:

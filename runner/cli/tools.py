@@ -1,7 +1,7 @@
 """The tools that `runner mcp` offers: commands, whose arguments and results are described by their signatures."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +18,7 @@ from runner.cli.exit_codes import exit_code_of
 from runner.cli.options import Connection
 from runner.cli.schemas import SCHEMAS
 from runner.errors import InvalidInput
+from runner.model.shard import CURRENT_SHARD
 from runner.text.operator import ASSISTANT
 from runner.text.sanitize import clean
 
@@ -34,6 +35,9 @@ WITHHELD = frozenset(
 
 OF_CHANGES = frozenset({"reason", "dry_run", "yes"})
 """Options that only changes have."""
+
+SHARD = "shard"
+"""The argument that chooses one of several shards."""
 
 LONGEST_STRING = 8_000
 """Characters of a text in a result; a longer one is cut."""
@@ -55,10 +59,12 @@ class AssistantTool:
 
     Args:
         changes: it may change something.
+        shards: the shards of the profile; empty for one database.
     """
 
     command: CliCommand
     changes: bool
+    shards: tuple[str, ...] = ()
 
     @cached_property
     def _named(self) -> dict[str, Argument]:
@@ -83,11 +89,16 @@ class AssistantTool:
         """The JSON Schema of its arguments."""
         properties = {name: self._property(argument) for name, argument in self.arguments.items()}
         required = [name for name, argument in self.arguments.items() if argument.required]
+        if self.shards:
+            text = "Only this shard. Without it, a command that reads covers all shards; an id is eu:17."
+            properties[SHARD] = {"enum": list(self.shards), "description": text}
         return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
     @property
-    def output_schema(self) -> dict[str, Any]:
-        """The JSON Schema of its results."""
+    def output_schema(self) -> dict[str, Any] | None:
+        """The JSON Schema of its results; None with shards, whose results have a document for each of them."""
+        if self.shards:
+            return None
         schema: dict[str, Any] = json.loads((SCHEMAS / f"{self.command.name}.json").read_text())
         return schema
 
@@ -99,6 +110,8 @@ class AssistantTool:
             schema: dict[str, Any] = {"enum": list(reads or get_args(hint))}
         else:
             schema = dict(TYPES.get(get_origin(hint) or hint, {"type": "string"}))
+            if self.shards and hint is int and argument.index is not None:
+                schema = {"type": ["integer", "string"]}
         return {**schema, "description": text} if text else schema
 
     def reads(self, values: Mapping[str, Any]) -> bool:
@@ -163,18 +176,19 @@ def _default(name: str, argument: Argument) -> str:
     return default
 
 
-def assistant_tools(*, operations: bool) -> dict[str, AssistantTool]:
+def assistant_tools(*, operations: bool, shards: Sequence[str] = ()) -> dict[str, AssistantTool]:
     """The tools by name.
 
     Args:
         operations: include those that change something.
+        shards: the shards of the profile; empty for one database.
     """
-    tools = {}
+    tools, names = {}, tuple(shards)
     for command in CLI_COMMANDS:
         if command.group == INSPECT or command.name == "check":
-            tools[command.name] = AssistantTool(command, operations and bool(command.reads))
+            tools[command.name] = AssistantTool(command, operations and bool(command.reads), names)
         elif command.group == OPERATE and operations:
-            tools[command.name] = AssistantTool(command, True)
+            tools[command.name] = AssistantTool(command, True, names)
     return tools
 
 
@@ -209,6 +223,8 @@ def call_tool(tool: AssistantTool, values: Mapping[str, Any], connection: Connec
     def captured() -> int:
         CAPTURE.set(capture)
         ASSISTANT.set(assistant)
+        if SHARD in values:
+            CURRENT_SHARD.set(values[SHARD])
         return exit_code_of(command)
 
     code = copy_context().run(captured)

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from runner.cli.exit_codes import Exit
+from runner.cli.options import Connection
+from runner.cli.tools import ToolResult, assistant_tools, call_tool
 from runner.model.task import NewTask, UniqueKey
 from tests.cli.conftest import Call, Store
 from tests.shards import EACH_PAIR, Sharded, write_config
@@ -116,8 +119,28 @@ def test_a_file_has_the_report_of_one_shard(call: Call, profile: Sharded, tmp_pa
     assert (result.code, (tmp_path / "report.html").exists()) == (Exit.CONFIGURATION, False)
 
 
-def test_an_assistant_reads_one_shard(call: Call, profile: Sharded) -> None:
-    assert "Choose a shard" in call("mcp").err
+@EACH_PAIR
+def test_an_assistant_reads_all_shards_and_changes_one(call: Call, profile: Sharded) -> None:
+    for route in (EU, US, EU):
+        submit(call, route)
+    tools = assistant_tools(operations=True, shards=("eu", "us"))
+
+    def ask(name: str, **values: Any) -> ToolResult:
+        errors = [error.message for error in Draft202012Validator(tools[name].input_schema).iter_errors(values)]
+        assert errors == []
+        return call_tool(tools[name], values, Connection(), "probe")
+
+    totals = ask("stats").document["totals"]
+    assert [each["figures"]["ready"]["number"] for each in totals["rows"]] == [2, 1]
+    assert ask("show", id="us:1").document["id"] == 1
+    assert [task["id"] for task in ask("tasks", filter=["state:waiting"], shard="us").document["tasks"]] == [1]
+    refused = ask("terminate", tasks=["queue:default"], dry_run=True)
+    assert (refused.document, "Choose a shard" in refused.messages[0]) == (None, True)
+    preview = ask("terminate", tasks=["queue:default"], dry_run=True, shard="eu").document
+    ended = ask("terminate", tasks=["queue:default"], shard="eu", yes=str(preview["eligible"]), reason="a trial")
+    assert (len(ended.document["changed"]), len(Store(profile.urls["us"]).tasks())) == (2, 1)
+    paused = ask("pause", queue="default", reason="a trial").document
+    assert [paused["shards"][shard]["verb"] for shard in ("eu", "us")] == ["pause", "pause"]
 
 
 def test_a_submit_waits_for_its_task_in_its_shard(call: Call, profile: Sharded) -> None:
