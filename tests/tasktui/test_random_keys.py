@@ -3,6 +3,7 @@
 `RANDOM_STEPS=100000` makes the run longer, and `RANDOM_SEED=7` repeats one.
 """
 
+import asyncio
 import os
 import random
 from collections import Counter
@@ -26,6 +27,9 @@ from tests.tasktui.conftest import Operator, Watch
 
 STEPS = int(os.environ.get("RANDOM_STEPS", "400"))
 SEED = int(os.environ.get("RANDOM_SEED", "1"))
+
+LOCKED = 0.2
+"""Seconds for which a file is locked."""
 
 EVERY = 200
 """Steps between two comparisons of the audit with the confirmations."""
@@ -83,11 +87,14 @@ async def do(operator: Operator, database: Database, step: Step) -> None:
 
 
 async def fail(database: Database) -> None:
-    """End all connections of the console, as a server that restarts does; a file has none."""
-    if database.dialect.name == "postgresql":
-        others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        async with database.writing() as tx:
+    """End all connections of the console, as a server that restarts does; lock a file, as a long write does."""
+    async with database.writing() as tx:
+        if database.dialect.name == "postgresql":
+            others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
             await tx.execute(sa.text(f"SELECT pg_terminate_backend(pid) {others}"))
+        else:
+            await tx.execute(sa.update(tx.tables.queue).values(name=tx.tables.queue.c.name))
+            await asyncio.sleep(LOCKED)
 
 
 async def operations(database: Database) -> int:
