@@ -18,6 +18,9 @@ integer for the fraction of a number of seconds."""
 
 UNKNOWN = 0
 
+LOOK_SECONDS = 0.1
+"""The seconds after which a statement looks for its answer without an event of the socket."""
+
 NUL = "PostgreSQL text fields cannot contain NUL (0x00) bytes"
 
 
@@ -45,6 +48,7 @@ class LoopStatements:
         """The names of the prepared statements, by text, and types if there are floats."""
         self._answer: asyncio.Future[Any] | None = None
         self._result: Any = None
+        self._look_timer: asyncio.TimerHandle | None = None
         self.is_reading = False
         """True while the event loop watches the socket for this object."""
 
@@ -117,11 +121,42 @@ class LoopStatements:
         """Send the rest of a statement, and return its result when it arrives."""
         answer = self._answer = self._loop.create_future()
         if not self.is_reading:
-            self._loop.add_reader(self._socket, self._read)
-            self.is_reading = True
+            self._start_reading()
         if self._server.flush():
             self._loop.add_writer(self._socket, self._write_on)
+        if self._look_timer is None:
+            self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
         return answer
+
+    def _start_reading(self) -> None:
+        try:
+            self._loop.add_reader(self._socket, self._read)
+        except OSError as error:
+            raise psycopg.OperationalError(f"the connection is lost: {error.strerror}") from None
+        self.is_reading = True
+
+    def _look(self) -> None:
+        """Read without an event of the socket.
+
+        Code of an application may have closed the socket: no event follows, and the event loop watches no new
+        socket that has the number of a watched one.
+        """
+        self._look_timer = None
+        if self._answer is None:
+            return
+        self.stop_reading()
+        try:
+            if self._server.status != ConnStatus.OK:  # another socket may have the number of the closed one
+                raise psycopg.OperationalError("the connection is closed")
+            self._start_reading()
+            if self._server.flush():
+                self._loop.add_writer(self._socket, self._write_on)
+        except psycopg.Error as error:
+            self._fail(error)
+            return
+        self._read()
+        if self._answer is not None:
+            self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
     def _write_on(self) -> None:
         """Send the rest of a large statement as soon as the socket takes it."""

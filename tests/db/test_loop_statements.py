@@ -1,8 +1,10 @@
 """Single statements on PostgreSQL, whose answers the event loop reads itself."""
 
 import asyncio
+import os
 from collections.abc import Generator
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -134,6 +136,20 @@ async def test_a_cancelled_statement_ends_on_the_server(database: Database) -> N
 def _without_waiting() -> Generator[int, int, None]:
     """What psycopg waits for when the answer is there."""
     yield from ()
+
+
+async def test_a_statement_whose_socket_is_gone_fails_and_the_next_connection_works(database: Database) -> None:
+    await database.read(fetch, "SELECT 1")
+    own = statements(database)
+    sleeping = asyncio.ensure_future(_sleep(database))
+    while own._answer is None:
+        await asyncio.sleep(0)
+    with Path(os.devnull).open("rb") as other:
+        os.dup2(other.fileno(), own._socket)  # as a handler does that closes descriptors; no event follows
+    async with asyncio.timeout(60):
+        with pytest.raises(DatabaseUnavailable):
+            await sleeping
+        assert await database.read(fetch, "SELECT 2") == [(2,)]
 
 
 async def _sleep(database: Database) -> None:
