@@ -95,7 +95,7 @@ def submit(
         WouldBlock: called on an event loop without `tx`: await `submit_async` there.
         PayloadTooLarge, DatabaseUnavailable, SubmitUncertain, DuplicateTask: see `handler.submit`.
 
-    Example:
+    Examples:
         >>> submit("shop.export", {"user": 7}, queue="slow", key="user-7")
     """
     loaded: Any = REGISTRY.get(handler)
