@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from runner.errors import InvalidHandler, InvalidPayload
 from runner.handlers.functions import POSITIONAL, RETURN, UNREADABLE, hints_of, signature_of
+from runner.handlers.plain_values import is_untyped, require_plain
 from runner.model.outcome import HANDLER_OUTCOMES
 from runner.model.text_limits import require_payload
 
@@ -51,7 +52,21 @@ class Signature:
             values = self._adapter.validator.validate_python(self._bound(args, kwargs) if args else kwargs)
         except ValidationError as error:
             raise self._invalid(error) from None
+        if self._untyped:
+            self._require_plain(values)
         return self._to_json(values)
+
+    def _require_plain(self, values: dict[str, Any]) -> None:
+        try:
+            for name in self._untyped & values.keys():
+                require_plain(name, values[name])
+        except ValueError as error:
+            why = str(error)
+            try:
+                require_faithful(values, require_shown)
+            except ValueError as hidden:  # the more important reason
+                why = f"it cannot be written as JSON: {hidden}"
+            raise InvalidPayload(handler=self.name, why=why) from None
 
     def encode_each(self, calls: Iterable[Mapping[str, Any]]) -> list[str]:
         """Encode many calls.
@@ -139,6 +154,13 @@ class Signature:
         return next(names, "")
 
     @cached_property
+    def _untyped(self) -> frozenset[str]:
+        """Names of the parameters whose annotations leave types open."""
+        hints = hints_of(self._function, self._calling.parameters)
+        names = (item.name for item in self._calling.parameters.values() if item.name != self._extra)
+        return frozenset(name for name in names if is_untyped(hints.get(name, Any)))
+
+    @cached_property
     def _adapter(self) -> TypeAdapter[dict[str, Any]]:
         """Built at first use, because annotations may name types defined after the handler.
 
@@ -179,7 +201,10 @@ class Signature:
             if HIDDEN in text:
                 require_faithful(values, require_shown)
         except ValueError as error:  # includes pydantic's errors
-            raise InvalidPayload(handler=self.name, why=f"it cannot be written as JSON: {error}") from None
+            advice = (
+                ". Annotate bytes as pydantic.Base64Bytes, and pass base64" if "invalid utf-8" in str(error) else ""
+            )
+            raise InvalidPayload(handler=self.name, why=f"it cannot be written as JSON: {error}{advice}") from None
         return text
 
     def _invalid(self, error: ValidationError) -> InvalidPayload:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -29,6 +30,7 @@ from runner.errors import InvalidHandler, InvalidPayload, InvalidRetryPlan, Inva
 from runner.handlers.discovery import discover
 from runner.handlers.parameters import read_signature, stored_signatures
 from runner.handlers.registry import REGISTRY, Handler
+from runner.handlers.signature import Signature
 from runner.testing import TaskStore
 
 
@@ -375,3 +377,57 @@ def test_a_stored_signature_refuses_values_of_another_type(kind: Any, wrong: lis
     assert signature is not None
     for value in wrong:
         assert signature.misfit({"value": value}).startswith("value: "), value
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (Decimal("1.10"), "x: JSON does not keep a Decimal as it is: annotate the parameter with its type"),
+        (UUID(int=1), "x: JSON does not keep a UUID"),
+        (datetime(2030, 1, 1, tzinfo=UTC), "x: JSON does not keep a datetime"),
+        ({1, 2}, "x: a set would come back as a list: annotate the parameter, such as set[int]"),
+        (iter([1, 2]), "x: a list_iterator can be read once, and a task cannot keep it: pass a list"),
+        (StringIO("text"), "x: a StringIO can be read once"),
+        (b"\xff", "x: bytes are no text: annotate the parameter as pydantic.Base64Bytes, and pass base64"),
+        ({"deep": [{"at": UUID(int=1)}]}, "x: JSON does not keep a UUID"),
+        ({1: "a"}, "x: a key of a dictionary is not text"),
+    ],
+)
+def test_a_value_that_json_changes_needs_an_annotation(value: Any, why: str) -> None:
+    def untyped(x):  # type: ignore[no-untyped-def] # the missing annotation is the test
+        ...
+
+    def listed(x: list[dict[str, Any]]) -> None: ...
+
+    with pytest.raises(InvalidPayload) as refused:
+        Signature("test.untyped", untyped).encode((value,), {})
+    assert refused.value.fields["why"].startswith(why)
+    with pytest.raises(InvalidPayload):
+        Signature("test.listed", listed).encode(([{"deep": value}],), {})
+
+
+def test_an_iterator_that_is_refused_is_not_used_up() -> None:
+    def untyped(x):  # type: ignore[no-untyped-def] # as above
+        ...
+
+    rows = iter([1, 2])
+    with pytest.raises(InvalidPayload):
+        Signature("test.untyped", untyped).encode((rows,), {})
+    assert [*rows] == [1, 2]
+
+
+def test_plain_values_and_annotated_ones_pass() -> None:
+    def mixed(x, at: datetime, by: dict[UUID, Any]) -> None:  # type: ignore[no-untyped-def] # as above
+        ...
+
+    payload = Signature("test.mixed", mixed).encode(
+        ({"a": [1, 2.5, True, None, "b", (1, 2)]}, datetime(2030, 1, 1, tzinfo=UTC), {UUID(int=1): Decimal(1)}), {}
+    )
+    assert json.loads(payload)["x"] == {"a": [1, 2.5, True, None, "b", [1, 2]]}
+
+
+def test_bytes_that_are_no_text_get_advice() -> None:
+    def keep(x: bytes) -> None: ...
+
+    with pytest.raises(InvalidPayload, match=r"Annotate bytes as pydantic\.Base64Bytes"):
+        Signature("test.keep", keep).encode((b"\xff\xfe",), {})
