@@ -37,7 +37,7 @@ from runner.cli.demo_round import (
 from runner.cli.exit_codes import Interruption
 from runner.cli.handlers import find_samples
 from runner.cli.options import DEFAULT_CONNECTION, Connection
-from runner.cli.output import print_json, widen_pipe
+from runner.cli.output import OutputConsole, print_json, widen_pipe
 from runner.db.database import Database
 from runner.db.migrations.apply import ensure
 from runner.engine.runner import Engine
@@ -407,7 +407,7 @@ def print_report(report: DemoReport) -> None:
 
 def _console() -> Console:
     """A console for standard output, without markup: at most as wide as the report, except in a pipe."""
-    console = Console(markup=False, highlight=False, emoji=False)
+    console = OutputConsole(markup=False, highlight=False, emoji=False)
     if not widen_pipe(console):
         console.width = min(console.width, MAX_WIDTH)
     return console

@@ -112,16 +112,24 @@ def print_text(text: str) -> None:
     print(text, end="", file=None if capture is None else capture.text)
 
 
+class OutputConsole(Console):
+    """A console that reports a reader that has gone away like any other error; Rich would end the program."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error, which `exit_code_of` knows."""
+        raise BrokenPipeError
+
+
 def console(*, errors: bool = False) -> Console:
     """A console without markup. It uses colours only on a terminal, and none with NO_COLOR."""
     plain_text: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
-    own = Console(file=sys.stderr if errors else sys.stdout, **plain_text)
+    own = OutputConsole(file=sys.stderr if errors else sys.stdout, **plain_text)
     capture = CAPTURE.get()
     if errors or capture is None or capture.text is None:
         return own
     # As on standard output, which receives the text later.
     colors: Any = own.color_system
-    return Console(
+    return OutputConsole(
         file=capture.text, width=own.width, force_terminal=own.is_terminal, color_system=colors, **plain_text
     )
 

@@ -153,11 +153,13 @@ def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
     assert "--nonsense" in result.stderr
 
 
-def test_a_broken_pipe_prints_no_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["--help", "check", "stats"])
+def test_a_broken_pipe_prints_no_error(command: str, tmp_path: Path) -> None:
+    subprocess.run([PROGRAM, "migrate"], stderr=subprocess.PIPE, check=True, cwd=tmp_path)
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        process = subprocess.run([PROGRAM, "--help"], stdout=writing, stderr=subprocess.PIPE, check=False, cwd=tmp_path)
+        process = subprocess.run([PROGRAM, command], stdout=writing, stderr=subprocess.PIPE, check=False, cwd=tmp_path)
     finally:
         os.close(writing)
     assert (process.returncode, process.stderr) == (Exit.BROKEN_PIPE, b"")
