@@ -27,7 +27,7 @@ from runner.errors import (
 )
 from runner.handlers.registry import REGISTRY
 from runner.model.duration import format_duration, parse_duration
-from runner.model.outcome import RESULT_NOT_KEPT, Delay
+from runner.model.outcome import RESULT_NOT_KEPT, Dead, Delay, Retry, Snooze
 from runner.model.shard import ShardId
 from runner.model.task import State
 
@@ -41,9 +41,14 @@ if TYPE_CHECKING:
     ]
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+"""What the handler returns: its result, or an outcome, which is no result."""
+
+HandleOf: TypeAlias = "TaskHandle[R | Retry | Dead | Snooze]"
+"""The handle of a task with a result of type R, whose handler may also return outcomes."""
 
 
-class TaskHandle(int, Generic[R]):
+class TaskHandle(int, Generic[R_co]):
     """The id of a submitted task, which can wait for the result; it is a plain int otherwise.
 
     Examples:
@@ -56,7 +61,7 @@ class TaskHandle(int, Generic[R]):
     duplicate: ClassVar[bool] = False
     """True if the task already existed and the submit added nothing."""
 
-    def result(self, timeout: Delay | None = None) -> R:
+    def result(self: "HandleOf[R]", timeout: Delay | None = None) -> R:
         """Wait until the task has finished, in a thread without an event loop.
 
         Args:
@@ -78,7 +83,7 @@ class TaskHandle(int, Generic[R]):
         """
         return value_of(wait_for_end(self, timeout))  # type: ignore[no-any-return] # validated by the annotation
 
-    async def wait(self, timeout: Delay | None = None) -> R:
+    async def wait(self: "HandleOf[R]", timeout: Delay | None = None) -> R:
         """Same as `result`, on an event loop."""
         return value_of((await endings_async([self], timeout))[self])  # type: ignore[no-any-return] # as above
 
@@ -158,17 +163,17 @@ class TaskHandle(int, Generic[R]):
         await asyncio.wrap_future(begin_reschedule(self, when, reason, by))
 
 
-class ShardHandle(ShardId, TaskHandle[R]):
+class ShardHandle(ShardId, TaskHandle[R_co]):
     """The id of a task with its shard, as `eu:17`."""
 
 
-class DuplicateShardHandle(ShardHandle[R]):
+class DuplicateShardHandle(ShardHandle[R_co]):
     """The id of an existing task of a shard that already held the unique key of a submitted one."""
 
     duplicate = True
 
 
-class DuplicateHandle(TaskHandle[R]):
+class DuplicateHandle(TaskHandle[R_co]):
     """The id of an existing task that already held the unique key of a submitted one."""
 
     __slots__ = ()
@@ -221,13 +226,13 @@ first if the timeout is 0."""
 
 @overload
 def results(
-    handles: "Iterable[TaskHandle[R]]", timeout: Delay | None = None, *, return_exceptions: Literal[False] = False
+    handles: "Iterable[HandleOf[R]]", timeout: Delay | None = None, *, return_exceptions: Literal[False] = False
 ) -> list[R]: ...
 
 
 @overload
 def results(
-    handles: "Iterable[TaskHandle[R]]", timeout: Delay | None = None, *, return_exceptions: Literal[True]
+    handles: "Iterable[HandleOf[R]]", timeout: Delay | None = None, *, return_exceptions: Literal[True]
 ) -> list[R | RunnerError]: ...
 
 
@@ -259,13 +264,13 @@ def results(
 
 @overload
 async def results_async(
-    handles: "Iterable[TaskHandle[R]]", timeout: Delay | None = None, *, return_exceptions: Literal[False] = False
+    handles: "Iterable[HandleOf[R]]", timeout: Delay | None = None, *, return_exceptions: Literal[False] = False
 ) -> list[R]: ...
 
 
 @overload
 async def results_async(
-    handles: "Iterable[TaskHandle[R]]", timeout: Delay | None = None, *, return_exceptions: Literal[True]
+    handles: "Iterable[HandleOf[R]]", timeout: Delay | None = None, *, return_exceptions: Literal[True]
 ) -> list[R | RunnerError]: ...
 
 

@@ -34,6 +34,23 @@ async def sync(shop: str) -> Retry | Dead | None:
     return Retry("5m", shop)
 
 
+@handler("typing.invoice")
+def invoice(order: int) -> Receipt | Retry | Dead:
+    """Return a result or an outcome."""
+    return Receipt(number=order) if order else Dead("no order")
+
+
+async def awaited() -> None:
+    """The result of a task is never an outcome, which ends its attempt otherwise."""
+    task = await invoice.submit_async(order=1)
+    assert_type(await task.wait(), Receipt)
+    assert_type(task.result(), Receipt)
+    assert_type(await results_async([task, task]), list[Receipt])
+    assert_type(await results_async([task], return_exceptions=True), list[Receipt | RunnerError])
+    assert_type(await (await sync.submit_async("berlin")).wait(), None)
+    assert_type(crunch.task_handle(1).result(), int)
+
+
 def submitted(now: datetime, owner: UUID) -> None:
     """Accepted calls: the arguments of the function, by name or by position, without its context."""
     assert_type(charge.submit(order=1, at=now), TaskHandle[Receipt])
