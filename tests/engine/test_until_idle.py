@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
+from runner.engine.hosting import completion
 from runner.engine.hosting.completion import IDLE_EVERY, LONGEST_PAUSE
-from tests.engine.harness import Harness
+from tests.engine.harness import Harness, until
 
 
 async def test_it_waits_for_retries(harness: Harness) -> None:
@@ -222,3 +223,30 @@ async def test_a_max_attempts_erased_during_the_run_does_not_stop_the_runner(har
     await harness.work()
     assert len(tries) == 2, "the next claim sets the limit anew"
     assert await harness.state(task) == "dead"
+
+
+async def test_a_runner_that_waits_for_a_retry_logs_it_once(
+    harness: Harness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @harness.handler("fail")
+    async def fail() -> None:
+        raise LookupError("no such shop")
+
+    monkeypatch.setattr(completion, "QUIET_WAIT", 0.0)
+    caplog.set_level("INFO", "runner")
+    task = await harness.submit("fail", retry="1h")
+    runner = harness.runner()
+    looks: list[bool] = []
+    note = runner.completion._note_wait
+
+    def note_and_count(waits: bool) -> None:
+        note(waits)
+        looks.append(waits)
+
+    monkeypatch.setattr(runner.completion, "_note_wait", note_and_count)
+    run = asyncio.create_task(runner.run(until_idle=True))
+    await until(lambda: looks[-2:] == [True, True])
+    runner.stop()
+    assert await run
+    logged = [text for text in caplog.messages if text.startswith("no task runs, but some are due or will be retried")]
+    assert (len(logged), await harness.state(task)) == (1, "waiting")

@@ -1,6 +1,7 @@
 """Completion: the end of a runner that stops when nothing is left to do."""
 
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -20,6 +21,9 @@ log = logging.getLogger("runner")
 IDLE_EVERY = 0.1
 """Seconds between two looks at the remaining work."""
 
+
+QUIET_WAIT = 2.0
+"""Seconds for which a runner waits for tasks that do not run before it logs that."""
 
 LOOK_SHARE, LONGEST_PAUSE = 0.2, 5.0
 """Share of the time that slow looks may take, and the maximum number of seconds between them."""
@@ -57,6 +61,8 @@ class Completion:
         self.scheduled_count = 0
         """Scheduled tasks that remain when the runner stops because it is idle."""
         self._pause = 0.0
+        self._waits_since: float | None = None
+        """When looks began to find tasks that do not run, monotonic; None if the last one found none."""
         self._is_away = False
         """True if the database was not available at the last look."""
 
@@ -87,6 +93,7 @@ class Completion:
             begin = time.monotonic()
             counts = await self._pending()
             self._pause = (time.monotonic() - begin) / LOOK_SHARE
+            self._note_wait(counts.returning)
             if counts.running == self._outcomes.refused and not counts.returning and await self._resolver.resolve_all():
                 self.scheduled_count = counts.later
                 self._on_idle(began)
@@ -98,3 +105,15 @@ class Completion:
             self._is_away = True
         else:
             self._is_away = False
+
+    def _note_wait(self, waits: bool) -> None:
+        """Log once that the runner does not end because tasks are left that do not run."""
+        if not waits:
+            self._waits_since = None
+            return
+        now = time.monotonic()
+        if self._waits_since is None:
+            self._waits_since = now
+        if now - self._waits_since >= QUIET_WAIT:
+            log.info("no task runs, but some are due or will be retried: the runner waits for them. Ctrl-c ends it now")
+            self._waits_since = math.inf
