@@ -48,7 +48,7 @@ CONFIRMED = (*RETRY, "=paygate answers again", "enter", "=shop", "enter", "?wait
 SCENES = {
     "console": Scene("overview", (), ("RUN TIME", "deploy 4.12.0", "WAIT, LAST HOUR"), production=True),
     "alerts": Scene("overview", ("exclamation_mark",), ("breaker of payments.charge is open", "web-2")),
-    "why": Scene("overview", ("?WAIT, LAST HOUR", "w"), ("6,066 tasks are not running", "What helps most")),
+    "why": Scene("overview", ("?WAIT, LAST HOUR", "w"), ("6,066 tasks are not running", "the breaker is open")),
     "failures": Scene("failures", (), ("deploy 4.12.0", "LATEST")),
     "task": Scene("failures", (CAUSE, "enter", "?order-", "enter"), ("GatewayTimeout", "TIMELINE")),
     "canary": Scene("failures", RETRY, ("◆ 1 ┄┄", "◆ 10", "in stages")),
