@@ -276,15 +276,20 @@ def _label(name: Name) -> str:
     return f"{name[1]} of {name[0]}"
 
 
+NOT_OURS = ("no such table", "has no column named", "UndefinedTable", "UndefinedColumn", 'task" does not exist')
+"""Words in a driver's error about a table that is missing, or that is not ours."""
+
+
 @contextmanager
 def explained() -> Iterator[None]:
-    """Add the next step to a driver's error about missing tables."""
+    """Add the next step to a driver's error about tables that are not ours."""
     try:
         yield
     except Exception as error:
-        if any(words in str(error) for words in ("no such table", "UndefinedTable", 'task" does not exist')):
+        if any(words in str(error) for words in NOT_OURS):
             error.add_note(
                 "The database of tx has no task tables, or they have another table_prefix or table_schema than the"
-                " settings have. Create them there with: runner migrate, or with Django: manage.py migrate"
+                " settings have. Create them there with: runner migrate, or with Django: manage.py migrate. If the"
+                " application has a table of this name, set table_prefix first"
             )
         raise

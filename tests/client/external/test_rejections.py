@@ -25,6 +25,7 @@ from runner.errors import (
     UnknownConnection,
 )
 from runner.model.task import NewTask
+from runner.urls import parse_url, sync_url
 from tests.client.external.applications import Application, path, with_driver
 from tests.client.external.conftest import EACH_KIND, EACH_WAY, NOWHERE, Books
 from tests.store.test_submit import UNSTORABLE
@@ -192,6 +193,18 @@ async def test_the_drivers_error_about_missing_tables_names_the_migrate_command(
         await application.submit(send, 1)
     assert not isinstance(refused.value, RunnerError)
     assert "runner migrate" in "".join(refused.value.__notes__)
+
+
+@pytest.mark.both_databases
+def test_a_table_of_the_application_with_our_name_names_the_prefix(send: Send, database_url: str) -> None:
+    connect(url=parse_url(database_url), table_prefix="own_")
+    engine = sa.create_engine(sync_url(database_url))
+    with engine.connect() as connection:
+        connection.execute(sa.text("CREATE TABLE own_task (id INTEGER PRIMARY KEY, title TEXT)"))
+        with pytest.raises(sa.exc.DBAPIError, match="handler") as refused:
+            send.options(tx=connection).submit(1)
+    engine.dispose()
+    assert "set table_prefix first" in "".join(refused.value.__notes__)
 
 
 @EACH_WAY
