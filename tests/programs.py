@@ -10,7 +10,8 @@ import runpy
 import signal
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import chdir, suppress
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ LIBRARIES = (
 )
 OURS = ("runner.cli.app", "runner.cli.work", "runner.db.database", "runner.engine.runner")
 """Our modules that most programs load: none of them looks at the environment while it is imported."""
+
+ROOT = Path(__file__).parents[1]
 
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -63,6 +66,8 @@ class Program:
         self._process: ForkServerProcess = CONTEXT.Process(
             target=_execute, args=(module, arguments, streams, str(directory), dict(environment)), daemon=True
         )
+        with chdir(ROOT):  # the server begins in the current directory, and would import a file runner.py there
+            forkserver.ensure_running()
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
