@@ -1,5 +1,6 @@
 """The HTTP server of probes answers every client, whatever the others send."""
 
+import errno
 import http.client
 import socket
 from collections.abc import Iterator
@@ -103,3 +104,13 @@ def test_many_idle_connections_leave_room_for_a_probe(server: ProbeServer, monke
     assert rest(idle[0]) == b""
     for client in idle:
         client.close()
+
+
+def test_a_server_whose_thread_has_failed_can_be_stopped() -> None:
+    def lose_descriptors() -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    server = ProbeServer(None, {}, tick=lose_descriptors, interval=60.0)
+    server.start()
+    server._thread.join(WAIT_SECONDS)
+    server.stop()

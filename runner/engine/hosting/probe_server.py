@@ -109,7 +109,8 @@ class ProbeServer:
     def stop(self) -> None:
         """Stop the thread, and close all connections."""
         self._stopping = True
-        self._waker.send(b"\0")
+        with contextlib.suppress(OSError):  # the thread has ended, and closed both ends
+            self._waker.send(b"\0")
         self._thread.join(JOIN_TIMEOUT)
 
     def _run(self) -> None:
