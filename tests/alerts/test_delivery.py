@@ -11,7 +11,6 @@ from email.message import EmailMessage
 from typing import Any
 
 import pytest
-import trustme
 
 from runner.alerts.deliver import deliver, send
 from runner.alerts.mail import MailRefused
@@ -50,6 +49,8 @@ ADDRESSES = "from=tasks@example.com&to=ops%2Bnight@example.com&to=boss@example.c
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ssl.SSLContext]:
     """A certificate of 127.0.0.1 that Python trusts."""
+    import trustme
+
     authority, file = trustme.CA(), tmp_path_factory.mktemp("tls") / "ca.pem"
     authority.cert_pem.write_to_path(str(file))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -6,16 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from mcp import Client
-from mcp.client.stdio import StdioServerParameters
-from mcp_types import CallToolResult, Implementation, TextContent
 
 from runner.cli.app import CLI_COMMANDS, INSPECT, OPERATE, run
 from runner.cli.capture import CAPTURE, Capture
@@ -27,6 +23,12 @@ from runner.model.outcome import Dead, Failure
 from runner.model.task import NewTask, State
 from tests.cli.conftest import PROGRAM, Call, Store
 
+if TYPE_CHECKING:  # imported by the tests that need it: it takes a second in each process that collects them
+    from collections.abc import AsyncIterator
+
+    from mcp import Client
+    from mcp_types import CallToolResult
+
 READING = [command.name for command in CLI_COMMANDS if command.group == INSPECT or command.name == "check"]
 
 ARGUMENTS: dict[str, dict[str, Any]] = {"show": {"id": 1}, "why": {"tasks": [1]}}
@@ -35,14 +37,19 @@ SECRET = "hunter2secret"
 
 
 @asynccontextmanager
-async def assistant(url: str, *, operations: bool = False) -> AsyncIterator[Client]:
+async def assistant(url: str, *, operations: bool = False) -> "AsyncIterator[Client]":
     """A client with a server in this process."""
+    from mcp import Client
+    from mcp_types import Implementation
+
     server = assistant_server(assistant_tools(operations=operations), Connection(url=url))
     async with Client(server, client_info=Implementation(name="probe\x1b[31m", version="1")) as client:
         yield client
 
 
-def text_of(result: CallToolResult) -> str:
+def text_of(result: "CallToolResult") -> str:
+    from mcp_types import TextContent
+
     return "\n".join(part.text for part in result.content if isinstance(part, TextContent))
 
 
@@ -72,6 +79,9 @@ async def test_every_reading_command_is_a_tool_and_answers(dead: Store) -> None:
 
 @pytest.mark.one_database
 async def test_a_process_with_the_option_offers_operations_over_its_standard_streams(dead: Store) -> None:
+    from mcp import Client
+    from mcp.client.stdio import StdioServerParameters
+
     environment = {**os.environ, "TASKTUI_URL": dead.url}
     server = StdioServerParameters(command=str(PROGRAM), args=["mcp", "--allow-operations"], env=environment)
     async with Client(server) as client:

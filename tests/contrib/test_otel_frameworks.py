@@ -10,8 +10,6 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
-from fastapi import FastAPI
-from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
 from opentelemetry.instrumentation.psycopg import PsycopgInstrumentor
 
 from runner import connect, disconnect, handler
@@ -34,6 +32,9 @@ def traces() -> Iterator[Traces]:
 @pytest.mark.both_databases
 @pytest.mark.parametrize("kind", ["async", pytest.param("plain", marks=pytest.mark.slow)])
 async def test_fastapi(harness: Harness, migrated_url: str, traces: Traces, kind: str) -> None:
+    from fastapi import FastAPI
+    from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
+
     url = migrated_url.partition("?")[0]
     work: Any
     if kind == "async":

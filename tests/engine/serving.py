@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import trustme
 
 from runner.engine.runner import Engine
 from runner.engine.serving.endpoints import ENDPOINTS
@@ -73,6 +72,8 @@ def key_of(task: Any) -> dict[str, Any]:
 
 def with_certificate(folder: Path) -> tuple[ServeAddress, Path]:
     """An address with a certificate, and the file of the authority that has issued it."""
+    import trustme
+
     authority = trustme.CA()
     made, files = authority.issue_cert("127.0.0.1"), [folder / name for name in ("chain.pem", "key.pem", "ca.pem")]
     folder.mkdir(exist_ok=True)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from runner.engine.external.call_site import _not_started
-from runner.engine.external.dask import DaskExecutor
 
 LOADED = b"another message"
 
@@ -29,6 +28,8 @@ class Client:
     ids=["refused", "ended"],
 )
 def test_a_worker_that_cannot_load_a_handler_gets_no_further_calls(result: bytes, workers: list[str]) -> None:
+    from runner.engine.external.dask import DaskExecutor
+
     executor, client = DaskExecutor("tcp://127.0.0.1:9"), Client()
     executor._client, executor._threads = client, {"small": 1, "large": 4}
     ends: list[Any] = []

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from runner.engine.external import dask
 from runner.engine.runner import Engine
 from runner.errors import InvalidHandler, InvalidSettings, UnknownExecutor
 from runner.handlers.registry import REGISTRY, Handler, Options
@@ -139,7 +138,7 @@ async def test_a_lost_worker_costs_its_task_an_attempt_and_the_others_none(far: 
 async def test_an_executor_that_is_not_available_has_no_slots_and_why_names_it(
     far: Harness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dask, "CONNECT_TIMEOUT", 0.2)
+    monkeypatch.setattr("runner.engine.external.dask.CONNECT_TIMEOUT", 0.2)
     id = await far.submit("far.add", {"a": 1, "b": 2})
     async with far.running(executors=["far=dask:tcp://127.0.0.1:9"], heartbeat_interval="50ms"):
         await until(lambda: "executor far (dask:tcp://127.0.0.1:9) is not available" in caplog.text)
