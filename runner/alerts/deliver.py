@@ -16,7 +16,7 @@ from runner.settings.receivers import Receiver
 log = logging.getLogger("runner.alerts")
 
 
-@handler(DELIVER, queue=QUEUE, retry="exp:5s*2<15m", max_attempts=20, timeout="2m")
+@handler(DELIVER, queue=QUEUE, retry="exp:5s*2<15m", max_attempts=20, timeout="2m", codec="none")
 async def deliver(notice: AlertNotice, receiver: str, receivers: Receivers = injected) -> str:
     """Send a notice.
 

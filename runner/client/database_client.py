@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.client.commit import MOST, Coalescer, SubmitThreads, Template, raise_explained, shares_commits, submit_alone
 from runner.client.grouped_submits import GroupedSubmits
+from runner.client.payload_sealing import PayloadSealing
 from runner.client.result_poller import ResultPoller
 from runner.errors import DatabaseRefused, DatabaseUnavailable, PayloadTooLarge
 from runner.handlers.hooks import LIFE_CYCLE, submitting
 from runner.handlers.inherited_headers import may_inherit
+from runner.handlers.keyring import Keyring
 from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings
 
@@ -55,6 +57,7 @@ class Client:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.payload_limit, self.pid = int(settings.payload_limit), os.getpid()
+        self.sealing = PayloadSealing(Keyring(settings), self.require_size)
         self._loop = asyncio.new_event_loop()
         self.waiting = ResultPoller(self._look, self._loop)
         """Callers that wait for tasks to finish."""
@@ -122,7 +125,7 @@ class Client:
             insert: the statement.
             payload: JSON text as Signature.encode writes it.
         """
-        self.require_size(insert.task.handler, payload)
+        payload = self.sealing.payload(insert.task.handler, payload)
         try:
             return (self._opened_database or self._open_database()).threads.insert(insert, payload)
         except DatabaseUnavailable as error:
@@ -132,7 +135,10 @@ class Client:
         """Same as `submit_one`, without blocking the caller's event loop."""
         opens = self.settings.url.file is None  # `close` waits for the whole call in a thread
         database = self._opened_database or (await self._threads.run(self._open_database) if opens else None)
-        self.require_size(insert.task.handler, payload)
+        if self.sealing.may_block([insert.task]):
+            payload = await self._threads.run(self.sealing.payload, insert.task.handler, payload)
+        else:
+            payload = self.sealing.payload(insert.task.handler, payload)
         if database is None or (loops := database.loops) is None:
             return await self._grouped.put(insert, payload)
         try:
@@ -162,12 +168,17 @@ class Client:
         """Same as `submit`, without blocking the caller's event loop."""
         with submitting(tasks) as around:
             if self._coalescer is not None and shares_commits(around.tasks):
-                around.result = await asyncio.wrap_future(self._coalescer.put(around.tasks[0]))
+                if self.sealing.may_block(around.tasks):
+                    (task,) = await self._threads.run(self.sealing.tasks, around.tasks)
+                else:
+                    (task,) = self.sealing.tasks(around.tasks)
+                around.result = await asyncio.wrap_future(self._coalescer.put(task))
             else:
                 around.result = await self._threads.run(self._commit, around.tasks)
         return around.result
 
     def _commit(self, tasks: Sequence[NewTask]) -> SubmitResult:
+        tasks = self.sealing.tasks(tasks)
         if self._coalescer is not None and shares_commits(tasks):
             return self._coalescer.put(tasks[0]).result()
         from runner.db.server_watch import answer_within
@@ -194,7 +205,7 @@ class Client:
         from runner.client.external import explained, follower
 
         with explained(), submitting(tasks) as around:
-            around.result = follower(tx)(tx, self._submission(around.tasks))
+            around.result = follower(tx)(tx, self._submission(self.sealing.tasks(around.tasks)))
         return around.result
 
     async def submit_within_async(self, tx: object, tasks: Sequence[NewTask]) -> SubmitResult:
@@ -202,7 +213,9 @@ class Client:
         from runner.client.external import explained, follower_async
 
         with explained(), submitting(tasks) as around:
-            around.result = await follower_async(tx)(tx, self._submission(around.tasks))
+            blocks = self.sealing.may_block(around.tasks)
+            tasks = await (asyncio.to_thread if blocks else _at_once)(self.sealing.tasks, around.tasks)
+            around.result = await follower_async(tx)(tx, self._submission(tasks))
         return around.result
 
     def _submission(self, tasks: Sequence[NewTask]) -> "StepsBuilder[SubmitResult]":
@@ -212,9 +225,11 @@ class Client:
         return lambda driver: submit_steps(StatementFrame.of(self.settings, driver), tasks, self.settings.notify)
 
     async def _look(self, ids: Sequence[int]) -> "Mapping[int, TaskResult | None]":
+        from runner.client.sealed_results import opened
         from runner.queries.task.results import endings
 
-        return await asyncio.to_thread((await self._get_database()).threads.read, endings, ids)
+        database = await self._get_database()
+        return await asyncio.to_thread(lambda: opened(database.threads.read(endings, ids), self.sealing.keyring))
 
     def opening(self) -> Future[None]:
         """Open the database if it is not open; the future resolves when that has succeeded or failed."""
@@ -286,6 +301,11 @@ class Client:
         if self._database is not None:
             with contextlib.suppress(Exception):  # opening it failed, and its callers received the error
                 await (await self._database).dispose()
+
+
+async def _at_once(function: Callable[[Sequence[NewTask]], T], tasks: Sequence[NewTask]) -> T:
+    """Call a function that does not block."""
+    return function(tasks)
 
 
 def _submit_group(client: Client, group: "Sequence[tuple[SingleInsert, str]]") -> list[int]:

@@ -221,16 +221,15 @@ def handler(  # noqa: D417, PLR0913 - one argument per task option
     executor: str | None = None,
     memory_limit: str | int | None = None,
     breaker: str | Breaker | None = None,
+    codec: str | None = None,
 ) -> _Decorator:
     """Register a function as a handler.
 
     Args:
         name: unique name of the handler; every task stores it.
-        queue: queue of its tasks; None for "default".
+        queue, priority: of its tasks; None for "default" and 5. Priorities are 1 to 9; 9 runs first.
         retry: retry plan: stages (1m,5m,20m), exp:10s*2<1h, sidekiq, 30s or never; None for the runner's.
-        timeout: time allowed for one attempt, such as "30s"; "none" for no limit, None for the runner's.
-        max_attempts: maximum number of attempts; None for the runner's.
-        priority: priority of its tasks, 1 to 9; 9 runs first.
+        timeout, max_attempts: of one attempt, such as "30s" or "none", and of all; None for the runner's.
         expires: longest time from the due time of its tasks to the start of an attempt; None for no limit.
         on_error: outcome of an exception or a timeout: "retry", "dead", exception classes, or a function.
         on_none: outcome of None if a result is declared: "succeed", "retry", "dead", or a function of the Context.
@@ -243,6 +242,7 @@ def handler(  # noqa: D417, PLR0913 - one argument per task option
         executor: "process", or a name of the setting executors; None for the event loop or a thread, by the function.
         memory_limit: maximum private memory of its process: text ("512m") or bytes; Linux only.
         breaker: number of failures after which its tasks wait, such as 10/min, or a Breaker; None for never.
+        codec: what encrypts its tasks: "fernet", an own one as package.module:name, or "none"; None for the setting.
 
     Returns:
         A decorator for an async or a plain function.
@@ -277,6 +277,7 @@ def _defaults(arguments: Mapping[str, Any]) -> Options:
         executor=arguments["executor"],
         memory_limit=parse_memory(arguments["name"], arguments["memory_limit"]),
         breaker=read_breaker(arguments["name"], arguments["breaker"]),
+        codec=arguments["codec"],
     )
 
 

@@ -19,6 +19,7 @@ from runner.errors import (
     DatabaseUnavailable,
     InvalidResult,
     InvalidTask,
+    ResultEncrypted,
     ResultNotKept,
     RunnerError,
     TaskCancelled,
@@ -28,6 +29,7 @@ from runner.errors import (
 from runner.handlers.registry import REGISTRY
 from runner.model.duration import format_duration, parse_duration
 from runner.model.outcome import RESULT_NOT_KEPT, Dead, Delay, Retry, Snooze
+from runner.model.sealed import read_sealed, shown
 from runner.model.shard import ShardId
 from runner.model.task import State
 
@@ -406,10 +408,13 @@ def value_of(ending: "TaskResult | Exception") -> Any:
 
     Raises:
         InvalidResult: the result does not match the annotation; see `kept` for the others.
+        ResultEncrypted: this process cannot decrypt the result.
     """
     if isinstance(ending, Exception):
         raise ending
     result, handler = kept(ending), REGISTRY.get(ending.handler)
+    if (sealed := read_sealed(result)) is not None:
+        raise ResultEncrypted(id=ending.id, handler=ending.handler, shown=shown(sealed.codec, sealed.key))
     try:
         return handler.result_type.read(result) if handler else json.loads(result or "null")
     except ValueError as error:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from runner.errors import StoreError
     from runner.handlers.context import Context, KeptNotes
     from runner.handlers.hooks import AttemptEnd, Callback
+    from runner.handlers.keyring import Vault
     from runner.policy.breaker import Probe
 
 T = TypeVar("T")
@@ -103,6 +104,8 @@ class Running:
     """Makes its Context for a rule about an unexpected result."""
     notes: "KeptNotes | None" = None
     """Checkpoints, progress and log, if the handler has a Context."""
+    vault: "Vault | None" = None
+    """Encrypts what the attempt stores, and decrypts what earlier ones have stored; None if it is plain."""
     stop: "threading.Event | None" = None
     thread = 0
     """Ident of the thread that runs a plain function."""

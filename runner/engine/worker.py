@@ -30,6 +30,7 @@ from runner.engine.executing.handler_context import HandlerTransaction, StoredPa
 from runner.engine.executing.jobs import AttemptJob
 from runner.engine.executing.notes import AttemptNotes, NotesWriter
 from runner.engine.executing.outages import hung_server
+from runner.engine.executing.sealing import Sealing
 from runner.engine.hosting.resources import RunnerResources
 from runner.engine.lease.lease import Lease
 from runner.engine.resource_meter import ResourceMeter
@@ -39,6 +40,7 @@ from runner.engine.settling.starts import Starts
 from runner.engine.slots import InFlight, Running, Slots
 from runner.engine.stuck_rows import StuckRows, blocking_sessions
 from runner.errors import ResourceLimitReached
+from runner.handlers.keyring import Keyring
 from runner.handlers.registry import BreakerRule
 from runner.logs import log_exception
 from runner.model.outcome import INTERRUPTED, Cancelled, Outcome, Release, Retry, Snooze
@@ -109,7 +111,8 @@ class Worker:
         self._starting = self._starts_soon = False
         self._context = contextvars.copy_context()
         """The context of the runner: a task that starts when another ends must not inherit the context of that task."""
-        limits = AttemptLimits.of(settings)
+        limits, self.keyring = AttemptLimits.of(settings), Keyring(settings)
+        self._sealing = Sealing(self.keyring)
         self._done = partial(done, limit=limits.result)
         self._stuck = stuck
         self.breakers = BreakerReports(database, in_flight.probes, events)
@@ -125,6 +128,7 @@ class Worker:
             self._open_processes,
             open_external=None if external is None else partial(self._open_external, external),
             ask_server=lambda running: hung_server(running, database),
+            sealing=self._sealing,
         )
         self.meter = ResourceMeter(self.executor.process_ids)
         linger = settings.settle_interval.total_seconds()
@@ -320,7 +324,7 @@ class Worker:
         return HandlerTransaction(self._database, self.buffer.runner_id, running, self._done)
 
     def _parent_results(self, running: Running) -> StoredParentResults:
-        return StoredParentResults(self._database, running, asyncio.get_running_loop())
+        return StoredParentResults(self._database, running, asyncio.get_running_loop(), self.keyring)
 
     def _open_processes(self) -> "ProcessAttempts":
         from runner.engine.processes.attempt import ProcessAttempts  # most runners have no process handlers
@@ -332,6 +336,7 @@ class Worker:
             self.may_start,
             self.executor.limit,
             self.executor.hung_server,
+            self._sealing.concerns,
         )
 
     def _open_external(self, executors: "ExternalExecutors") -> "ExternalAttempts":

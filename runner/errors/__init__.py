@@ -2,10 +2,27 @@
 
 from typing import Literal, TypeAlias
 
-from runner.errors.result import InvalidResult, NoResult, ResultNotKept, TaskCancelled, TaskFailed, TimedOut
+from runner.errors.result import (
+    InvalidResult,
+    NoResult,
+    ResultEncrypted,
+    ResultNotKept,
+    TaskCancelled,
+    TaskFailed,
+    TimedOut,
+)
 from runner.errors.root import RunnerError
 
-__all__ = ["InvalidResult", "NoResult", "ResultNotKept", "RunnerError", "TaskCancelled", "TaskFailed", "TimedOut"]
+__all__ = [
+    "InvalidResult",
+    "NoResult",
+    "ResultEncrypted",
+    "ResultNotKept",
+    "RunnerError",
+    "TaskCancelled",
+    "TaskFailed",
+    "TimedOut",
+]
 
 for _kind in (RunnerError, NoResult, *NoResult.__subclasses__()):
     _kind.__module__ = __name__  # tracebacks and error trackers show the module to import them from
@@ -69,6 +86,21 @@ class DriverMissing(ConfigurationError):
 
 class PackageMissing(ConfigurationError):
     """The package {package} is not installed, and {use} needs it. Run: pip install 'tasktui[{extra}]'{instead}."""
+
+
+class KeyMissing(ConfigurationError):
+    """
+    The {what} {needs} of codec {codec}, and this process has {known}. Set TASKTUI_CODEC_KEYS_FILE, or TASKTUI_CODEC for
+    an own codec.
+    """
+
+
+class CodecFailed(RunnerError):
+    """Codec {codec} did not work for the {what}: {why}."""
+
+
+class Undecodable(RunnerError):
+    """The {what} cannot be decrypted with key {key} of codec {codec}: {why}."""
 
 
 class UnknownExecutor(ConfigurationError):

@@ -49,6 +49,13 @@ class ResultNotKept(NoResult):
     """Task {id} of handler {handler!r} succeeded, but {reason}."""
 
 
+class ResultEncrypted(NoResult):
+    """
+    Task {id} of handler {handler!r} succeeded, but this process cannot decrypt its result: {shown}. Set
+    TASKTUI_CODEC_KEYS_FILE, or TASKTUI_CODEC for an own codec.
+    """
+
+
 class InvalidResult(NoResult):
     """
     Task {id} of handler {handler!r} succeeded, but its result does not match the handler's return annotation:

@@ -20,6 +20,7 @@ from runner.errors import (
     UnknownHandler,
 )
 from runner.handlers.call_options import NO_CALL_OPTIONS, CallOptions
+from runner.handlers.codecs import check_codec
 from runner.handlers.context import Context, context_parameter
 from runner.handlers.dependencies import refuse_declared_cycle
 from runner.handlers.functions import require_executable
@@ -96,6 +97,7 @@ class Options:
             (async functions) or a thread (plain functions).
         memory_limit: maximum number of bytes of private memory of its process; None for no limit.
         breaker: when the handler stops because its tasks fail; None for never.
+        codec: what encrypts its tasks; None for that of the settings.
     """
 
     queue: str | None = None
@@ -114,6 +116,7 @@ class Options:
     executor: str | None = None
     memory_limit: int | None = None
     breaker: BreakerRule | None = None
+    codec: str | None = None
 
 
 class Handler:
@@ -145,6 +148,7 @@ class Handler:
         self.defaults = defaults or Options()
         self.is_async = inspect.iscoroutinefunction(function)
         _check_executor(name, self.is_async, self.defaults)
+        check_codec(name, self.defaults.codec)
         self.in_process = self.defaults.executor == "process"
         """True if it runs in a worker process."""
         self.external = None if self.defaults.executor in (None, *OWN_EXECUTORS) else self.defaults.executor

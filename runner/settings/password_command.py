@@ -32,7 +32,7 @@ def read_password(command: str, where: str, timeout: float = PASSWORD_TIMEOUT) -
     Raises:
         InvalidSettings: the program cannot be started, fails, takes too long, or prints no usable password.
     """
-    output = _output(_arguments(command, where), where, timeout)
+    output = read_output(command, where, timeout)
     try:
         password = output.decode().splitlines()[0]
     except UnicodeDecodeError:
@@ -89,6 +89,11 @@ class PasswordCommand:
 
 COMMANDS: dict[str, PasswordCommand] = {}
 """The commands of this process by their first password, which the URLs of its connections carry."""
+
+
+def read_output(command: str, where: str, timeout: float = PASSWORD_TIMEOUT) -> bytes:
+    """Run a program and return its output, which holds a secret; the rest is as for `read_password`."""
+    return _output(_arguments(command, where), where, timeout)
 
 
 def _reject(where: str, why: str) -> NoReturn:

@@ -38,6 +38,11 @@ NO_PASSWORDS = (
     "~/.pgpass or the environment variable PGPASSWORD"
 )
 
+NO_KEYS = "the configuration file must not contain keys. Use codec_keys_command or TASKTUI_CODEC_KEYS_FILE"
+
+COMMANDS = ("password_command", "codec_keys_command")
+"""The values of a profile that name a program to run."""
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -69,6 +74,8 @@ class Profile:
                 _reject(self.origin(name), "a profile cannot set profile or config")
         if "password" in self.values:
             _reject(self.origin("password"), NO_PASSWORDS)
+        if "codec_keys" in self.values:
+            _reject(self.origin("codec_keys"), NO_KEYS)
         if "shards" in self.values and self.url is not None:
             _reject(self.origin("shards"), "a profile cannot have both shards and a database of its own")
         values = {key: value for key, value in self.values.items() if key not in _NOT_SETTINGS}
@@ -203,10 +210,10 @@ def _decoded(file: Path, text: str) -> dict[str, Any]:
 
 def _reject_foreign_command(config: ConfigFile, status: os.stat_result) -> None:
     """Reject a file that names a program to run if users other than this one and root may write or replace it."""
-    profile = next((profile for profile in config.profiles.values() if "password_command" in profile.values), None)
-    if profile is None or os.name == "nt":  # Windows has no such modes
+    profiles = config.profiles.values()
+    where = next((each.origin(name) for each in profiles for name in COMMANDS if name in each.values), None)
+    if where is None or os.name == "nt":  # Windows has no such modes
         return
-    where = profile.origin("password_command")
     if status.st_uid not in TRUSTED:
         _reject(where, "another user owns the file and could name any program")
     if status.st_mode & WRITABLE_BY_OTHERS:

@@ -28,6 +28,7 @@ from runner.settings.queue_retention import parse_queue_retention
 from runner.settings.types import (
     ZERO,
     Address,
+    CodecKeys,
     Count,
     Delay,
     Durability,
@@ -282,6 +283,25 @@ class Settings(BaseSettings):
     max_interruptions: Maximum = Field(
         default=20,
         description="how often stops of runners and outages may interrupt a task without a new checkpoint; or none",
+    )
+
+    codec: Name = Field(
+        default="none",
+        description="codec that encrypts the tasks of handlers without their own: fernet, or an own one as "
+        "package.module:name",
+    )
+    codec_keys: CodecKeys = Field(
+        default=(),
+        description="keys of the codec fernet, separated by commas or lines: the first one encrypts, all decrypt; not "
+        "in arguments of commands",
+    )
+    codec_keys_command: Secret | None = Field(
+        default=None, description="program that prints the codec_keys; it runs without a shell, when a key is needed"
+    )
+    codec_plain: Literal["refuse", "accept"] = Field(
+        default="refuse",
+        description="payloads that are not encrypted, of handlers with a codec: refuse (the task is dead), or accept "
+        "while producers change over",
     )
 
     sqlite_synchronous: Durability = Field(

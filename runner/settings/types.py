@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BeforeValidator, ByteSize, StringConstraints
 
 from runner.errors import InvalidDuration
+from runner.model.codec_key import key_id
 from runner.model.duration import format_duration, parse_duration
 from runner.model.outcome import ON_ERROR, ON_NONE, Unexpected
 from runner.settings.queue_retention import require_different_queues
@@ -101,6 +102,15 @@ def _serve_token(text: str) -> Masked:
     return Masked.of(text, str(parse_serve_token(text)))
 
 
+def _words(value: Any) -> Any:
+    """The items of a list with commas or white space between them."""
+    return value.replace(",", " ").split() if isinstance(value, str) else value
+
+
+def _codec_key(text: str) -> Masked:
+    return Masked.of(text, f"key {key_id(text)}")
+
+
 def _web_address(text: str) -> Masked:
     parts = urlsplit(text)
     if parts.scheme not in WEB_SCHEMES or not parts.hostname:
@@ -169,6 +179,7 @@ ReceiverText: TypeAlias = Annotated[str, AfterValidator(_receiver)]
 Receivers: TypeAlias = Annotated[
     tuple[ReceiverText, ...], BeforeValidator(_items), AfterValidator(require_different_names)
 ]
+CodecKeys: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_codec_key)], ...], BeforeValidator(_words)]
 Secret: TypeAlias = Annotated[str, AfterValidator(lambda text: Masked.of(text, "***"))]
 ServeTokens: TypeAlias = Annotated[
     tuple[Annotated[str, AfterValidator(_serve_token)], ...],

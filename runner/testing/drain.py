@@ -19,6 +19,7 @@ from runner.engine.executing.attempt_outcome import AttemptLimits, done
 from runner.engine.executing.executor import Executor
 from runner.engine.executing.handler_context import HandlerTransaction, StoredParentResults
 from runner.engine.executing.notes import NotesWriter
+from runner.engine.executing.sealing import Sealing
 from runner.engine.hosting.hooks import Hooks, Middleware, attempt_end, call_after_settle
 from runner.engine.hosting.resources import OpenResources
 from runner.engine.lease.identity import release
@@ -26,6 +27,7 @@ from runner.engine.settling.dependency_resolver import DependencyResolver
 from runner.engine.slots import Running, Slots, in_context
 from runner.engine.stuck_rows import StuckRows
 from runner.handlers.hooks import LIFE_CYCLE, Event
+from runner.handlers.keyring import Keyring
 from runner.handlers.registry import Handler
 from runner.model.outcome import Outcome
 from runner.model.task import Claimed
@@ -187,16 +189,17 @@ class Drain:
             await self._hooks.drain(LEASE)
 
     async def _outcome(self, running: Running, runner_id: int) -> Outcome:
-        limits = AttemptLimits.of(self.settings)
+        limits, keyring = AttemptLimits.of(self.settings), Keyring(self.settings)
         notes = NotesWriter(self.database, self.settings, lambda: runner_id, StuckRows())
         executor = Executor(
             1,
             limits,
             lambda running: HandlerTransaction(self.database, runner_id, running, partial(done, limit=limits.result)),
-            lambda running: StoredParentResults(self.database, running, asyncio.get_running_loop()),
+            lambda running: StoredParentResults(self.database, running, asyncio.get_running_loop(), keyring),
             self._resources.values,
             Middleware(self._around, self._resources.values),
             notes.begin,
+            sealing=Sealing(keyring),
         )
         try:
             return await asyncio.ensure_future(executor.execute(running, lambda _: None))

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from runner.errors import InvalidEdit
+from runner.model.sealed import CODEC, hide_sealed, sealed_of, shown
 from runner.text.sanitize import CUT, clean
 
 MASK = "***"
@@ -67,8 +68,10 @@ def mask(text: str, *, reveal: bool = False) -> str:
 
     Returns:
         The text with MASK in place of passwords in URLs, values after names such as `password=`, bearer tokens, and
-        keys in well-known formats.
+        keys in well-known formats, and with descriptions of encrypted values.
     """
+    if CODEC in text:
+        text = hide_sealed(text)
     lower = text.lower()
     if reveal or not any(hint in lower for hint in _HINTS):
         return text
@@ -105,6 +108,8 @@ def redact(value: Any, *, reveal: bool = False, levels: int = MOST_LEVELS) -> An
         return value
     if levels == 0:
         return MASK
+    if (sealed := sealed_of(value)) is not None:
+        return shown(sealed.codec, sealed.key)
     if isinstance(value, list):
         return [redact(item, reveal=reveal, levels=levels - 1) for item in value]
     return {

@@ -225,7 +225,7 @@ async def test_a_process_that_has_begun_its_next_task_is_not_killed_for_the_one_
     harness: Harness, in_time: bool
 ) -> None:
     attempts = process_attempt.ProcessAttempts(
-        harness.runner().settings, None, NO_MIDDLEWARE, lambda: True, lambda _: None, answers
+        harness.runner().settings, None, NO_MIDDLEWARE, lambda: True, lambda _: None, answers, lambda _: False
     )
     first, second = (
         process_attempt._Attempt(attempts, Running(task(number), HANDLERS["process.pid"], ProcessSlots("processes", 1)))

@@ -31,9 +31,10 @@ from runner.engine.executing.attempt_outcome import (
 from runner.engine.executing.contained_call import ContainedCall
 from runner.engine.executing.deadlines import Deadlines
 from runner.engine.executing.jobs import AttemptJob, take_disturber
+from runner.engine.executing.sealing import Sealing, refusal_of
 from runner.engine.hosting.hooks import Middleware
 from runner.engine.slots import Running
-from runner.errors import InvalidPayload, StoreError, TransactionInProcess
+from runner.errors import CodecFailed, InvalidPayload, KeyMissing, StoreError, TransactionInProcess, Undecodable
 from runner.handlers.context import AttemptLogger, Context, KeptNotes, MemoryNotes, OwnTransaction
 from runner.handlers.dependencies import BatchResult, ParentResults
 from runner.handlers.functions import call_on_loop, end_copy
@@ -72,6 +73,7 @@ class Executor:
         open_processes: makes the worker processes when the first task needs one; None runs process handlers here.
         open_external: makes the attempts in external executors when the first task needs one; None runs them here.
         ask_server: returns the outage of a server that hangs while a task waits for it; None without a database.
+        sealing: decrypts payloads and encrypts what attempts leave; None without a database.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of an executor
@@ -87,6 +89,7 @@ class Executor:
         *,
         open_external: "Callable[[], ExternalAttempts] | None" = None,
         ask_server: Callable[[Running], Awaitable[StoreError | None]] | None = None,
+        sealing: Sealing | None = None,
     ) -> None:
         self._threads = threads
         self._pool = _threads(threads + limits.spare_threads)
@@ -95,7 +98,7 @@ class Executor:
         self._parents, self._resources = parents, resources
         self.middleware = middleware
         """Runs around each handler."""
-        self._notes, self._ask_server = notes, ask_server
+        self._notes, self._ask_server, self._sealing = notes, ask_server, sealing
         self._deadlines, self._open_processes = Deadlines(), open_processes
         self._processes: ProcessAttempts | None = None
         self._open_external = open_external
@@ -111,11 +114,13 @@ class Executor:
         Args:
             release_slot: called when the body has really ended; for a thread this can be after the outcome.
         """
-        handler, running.make_context = running.handler, self._context
+        handler, running.make_context, sealing = running.handler, self._context, self._sealing
+        refused = await sealing.open(running) if sealing is not None and sealing.concerns(running) else None
         CURRENT_TASK.set(running.task)  # until the end of its asyncio task, whose context is its own
         if self.middleware.callbacks:
             running.around = self.middleware.of(running.task)
-        refused = await self._begin_notes(running) if handler.context or running.around else None
+        if refused is None and (handler.context or running.around):
+            refused = await self._begin_notes(running)
         arguments = refused or self._arguments(running)
         if not isinstance(arguments, dict):
             release_slot(running)
@@ -129,7 +134,11 @@ class Executor:
             outcome = await self._on_loop(running, arguments, release_slot)
         else:
             outcome = await self._in_thread(running, arguments, release_slot)
-        return outcome if type(outcome) is Done else await self._redacted(running, outcome)
+        if type(outcome) is not Done:
+            outcome = await self._redacted(running, outcome)
+        if sealing is None or running.vault is None or not isinstance(arguments, dict):
+            return outcome
+        return await sealing.seal(running, running.vault, outcome)
 
     async def _begin_notes(self, running: Running) -> Outcome | None:
         """Begin the notes of an attempt with its last checkpoint; return an outcome if that cannot be read."""
@@ -139,6 +148,8 @@ class Executor:
         try:
             if running.task.fence > 1:
                 await running.notes.load()
+        except (KeyMissing, CodecFailed, Undecodable) as error:
+            return refusal_of(error)
         except (StoreError, ValueError) as error:
             return Release(f"its checkpoint could not be read: {error}")
         except asyncio.CancelledError:

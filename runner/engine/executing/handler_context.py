@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, event
 
 from runner.client.results import value_of
+from runner.client.sealed_results import any_sealed, opened
 from runner.db import async_core
 from runner.db.database import Database
 from runner.db.errors import outage_of_statement
@@ -22,6 +23,7 @@ from runner.db.statement import Steps
 from runner.db.transaction import BlockingTransaction, Transaction
 from runner.engine.executing.attempt_error import chain
 from runner.engine.executing.outages import begin_statements, note_outage
+from runner.engine.executing.sealing import seal_done
 from runner.engine.slots import Running
 from runner.errors import (
     AlreadyDone,
@@ -34,6 +36,7 @@ from runner.errors import (
     TransactionOpen,
     TransactionUnavailable,
 )
+from runner.handlers.keyring import Keyring
 from runner.model.headers import read_headers
 from runner.model.outcome import Done
 from runner.queries.task.results import TaskResult, endings
@@ -53,10 +56,13 @@ class StoredParentResults:
     Args:
         running: the dependent task.
         loop: event loop of the runner, on which queries run.
+        keyring: decrypts the results; None leaves encrypted ones out.
     """
 
-    def __init__(self, database: Database, running: Running, loop: asyncio.AbstractEventLoop) -> None:
-        self._database = database
+    def __init__(
+        self, database: Database, running: Running, loop: asyncio.AbstractEventLoop, keyring: Keyring | None = None
+    ) -> None:
+        self._database, self._keyring = database, keyring
         self._running = running
         self._loop = loop
 
@@ -79,6 +85,8 @@ class StoredParentResults:
         stored = [id for id in ids if id is not None]
         for first in range(0, len(stored), MOST):
             results |= await self._database.read(_endings, stored[first : first + MOST])
+        if (keyring := self._keyring) is not None:
+            results = await asyncio.to_thread(opened, results, keyring) if any_sealed(results) else results
         return [_value(id, results) for id in ids]
 
     async def headers(self, limit: int) -> list[Mapping[str, str]]:
@@ -271,7 +279,7 @@ class HandlerTransaction:
 
     def _finished_task(self) -> FinishedTask:
         task = self._running.task
-        done = self._done(self.result)
+        done = seal_done(self._running.vault, self._done(self.result))
         self._running.result_in_tx = self.result is not None
         return FinishedTask(task.id, task.fence, time.monotonic() - self._running.started, done.result, done.why)
 

@@ -14,13 +14,15 @@ from runner.db.errors import row_fault
 from runner.db.halves import write_in_halves
 from runner.engine.executing.attempt_outcome import checkpoint_text
 from runner.engine.executing.outages import note_outage
+from runner.engine.executing.sealing import call_codec, seal_text
 from runner.engine.slots import Running
 from runner.engine.stuck_rows import StuckRows
-from runner.errors import DatabaseUnavailable, FencedOut, RowLocked, StoreError
+from runner.errors import CodecFailed, DatabaseUnavailable, FencedOut, KeyMissing, RowLocked, StoreError
 from runner.handlers.context import require_progress
 from runner.model.stuck_row import RowFault
 from runner.settings import Settings
 from runner.store.notes import (
+    LINE_LIMIT,
     STACK_LEVEL,
     Checkpoint,
     LogLine,
@@ -74,7 +76,7 @@ class AttemptNotes:
         """Read the last checkpoint."""
         last = await self._writer.last_checkpoint(self.running.task.id)
         if last is not None:
-            self.number, self.state = last[0], json.loads(last[1])
+            self.number, self.state = last[0], json.loads(await self._opened(last[1]))
 
     async def save(self, state: Any) -> None:
         """Store a checkpoint."""
@@ -107,6 +109,9 @@ class AttemptNotes:
             await self._store(text)
         except FencedOut:
             return
+        except (CodecFailed, KeyMissing) as error:
+            self.unsaved = self.unsaved or text
+            log.warning("could not store a checkpoint of task %d: %s", self.running.task.id, error)
         except StoreError as error:
             self.unsaved = self.unsaved or text
             if not self._set_apart(error):
@@ -138,6 +143,8 @@ class AttemptNotes:
             text = f"further lines are not kept: an attempt has at most {MOST_LINES:,}"
         task = self.running.task
         masked = hide(text, secrets(task.payload or "{}", task.headers))
+        if (vault := self.running.vault) is not None and level != STACK_LEVEL:
+            masked = seal_text(vault, masked, LINE_LIMIT)
         line = LogLine(task.id, task.fence, self._line_count, task.attempt, datetime.now(UTC), level, masked)
         self.lines.append(line)
         self._writer.changed.add(self)
@@ -148,6 +155,18 @@ class AttemptNotes:
 
     def _text(self, state: Any) -> str:
         return checkpoint_text(state, self._writer.limit, self.running.task.id)
+
+    async def _opened(self, text: str) -> str:
+        """Decrypt a stored state."""
+        if (vault := self.running.vault) is None:
+            return text
+        return await call_codec(vault, lambda: vault.open("checkpoint", text))
+
+    async def _sealed(self, text: str) -> str:
+        """Encrypt a state to store."""
+        if (vault := self.running.vault) is None:
+            return text
+        return await call_codec(vault, lambda: vault.seal("checkpoint", text))
 
     async def _store_when_free(self, text: str) -> None:
         """Store a state as soon as no other transaction locks the row of the task."""
@@ -168,6 +187,7 @@ class AttemptNotes:
         task = self.running.task
         async with self._saving:  # an autosave and a checkpoint must not take the same number
             number = self.number + 1
+            text = await self._sealed(text)
             checkpoint = Checkpoint(task.id, task.fence, task.attempt, number, text)
             if not await self._writer.database.write(save_checkpoint, self._writer.runner_id(), checkpoint):
                 raise FencedOut(id=task.id, fence=task.fence)

@@ -52,6 +52,7 @@ class ProcessAttempts:
         may_start: True while the lease of the runner is valid.
         limit_of: returns the seconds allowed for an attempt; None for no limit.
         hung_server: returns the outage of a server that hangs while a task waits for it; None if it answers.
+        is_sealed: True if the payload of a task is opened when it has a slot.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class ProcessAttempts:
         may_start: Callable[[], bool],
         limit_of: Callable[[Running], float | None],
         hung_server: Callable[[Running], Awaitable[StoreError | None]],
+        is_sealed: Callable[[Running], bool],
     ) -> None:
         self.pool = ProcessPool(settings)
         """The worker processes."""
@@ -71,6 +73,7 @@ class ProcessAttempts:
         self._limits = AttemptLimits.of(settings)
         self._rules = self._limits.rules
         self._middleware, self._may_start, self._hung_server = middleware, may_start, hung_server
+        self._is_sealed = is_sealed
 
     async def execute(self, running: Running, context: Callable[[], Context]) -> Outcome:
         """Run a task's handler; `context` is for the middleware. When it returns, the process is idle or dead."""
@@ -139,10 +142,10 @@ class ProcessAttempts:
         attempt.offer(worker, slots.offered)
 
     def _is_plain(self, running: Running) -> bool:
-        """True if a task needs nothing from the runner at its start: middleware, its checkpoint, or its expiry."""
+        """True if a task needs nothing from the runner at its start: middleware, a checkpoint, a key, or its expiry."""
         task, stateless = running.task, running.task.fence == 1 or not running.handler.context
         is_simple = task.payload is not None and task.expires_in is None and not running.cancel_requested
-        return is_simple and stateless and not self._middleware.callbacks
+        return is_simple and stateless and not self._middleware.callbacks and not self._is_sealed(running)
 
     def _offer(self, slots: ProcessSlots) -> None:
         for worker in self.pool.busy:

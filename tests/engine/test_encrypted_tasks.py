@@ -1,0 +1,332 @@
+"""Encrypted tasks: what the database has of them, and what their handlers and callers see."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner import Context, Dead, Retry, batch_async, connect, disconnect, handler
+from runner.db.database import Database
+from runner.engine.runner import Engine
+from runner.errors import InvalidHandler, KeyMissing, ResultEncrypted, TaskFailed
+from runner.handlers.registry import REGISTRY
+from runner.model.codec_key import key_id, new_key
+from runner.model.sealed import read_sealed
+from runner.settings import Settings
+from runner.urls import parse_url
+from tests.engine.codecs import SECRET, in_process, xor
+from tests.engine.harness import Harness
+
+pytestmark = pytest.mark.both_databases
+
+OLD, NEW = new_key(), new_key()
+
+
+@pytest.fixture(autouse=True)
+def _own_handlers() -> Iterator[None]:
+    before = dict(REGISTRY._handlers)
+    yield
+    REGISTRY._handlers.clear()
+    REGISTRY._handlers.update(before)
+
+
+@pytest.fixture
+async def client(migrated_url: str) -> AsyncIterator[None]:
+    connect(url=migrated_url, codec_keys=(OLD,))
+    yield
+    disconnect()
+
+
+async def work(harness: Harness, **settings: Any) -> Engine:
+    """Run all tasks with the handlers of the registry."""
+    harness.handlers = dict(REGISTRY)
+    return await harness.work(**{"codec_keys": (OLD,)} | settings)
+
+
+async def everything(database: Database) -> str:
+    """All texts of all rows of all tables."""
+    texts: list[str] = []
+    async with database.reading() as tx:
+        for table in tx.tables.metadata.sorted_tables:
+            texts += [str(tuple(row)) for row in await tx.rows(sa.select(table))]
+    return "\n".join(texts)
+
+
+def charge_with(codec: str = "fernet") -> Any:
+    @handler("pay.card", codec=codec, unique_key=lambda card: f"card-{card[-4:]}")
+    async def charge(ctx: Context, card: str) -> dict[str, str]:
+        await ctx.checkpoint({"card": card})
+        ctx.logger.info("charging %s", card)
+        if ctx.attempt == 1:
+            raise LookupError(f"no bank for {card}")
+        return {"charged": card}
+
+    return charge
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("codec", ["fernet", "tests.engine.codecs:xor"])
+async def test_no_table_has_a_value_of_an_encrypted_task(harness: Harness, codec: str) -> None:
+    handle = await charge_with(codec).submit_async(card=SECRET)
+    sealed = read_sealed((await harness.row(handle)).payload)
+    assert sealed is not None
+    assert (sealed.codec, sealed.key) == (codec, key_id(OLD) if codec == "fernet" else "xor-1")
+    await work(harness)
+    assert await handle.wait() == {"charged": SECRET}
+    assert len(await harness.attempts(handle)) == 1
+    assert SECRET not in await everything(harness.database)
+
+
+@pytest.mark.usefixtures("client")
+async def test_a_result_and_an_error_reach_a_caller_with_the_key_alone(harness: Harness, migrated_url: str) -> None:
+    @handler("pay.refund", codec="fernet", max_attempts=1)
+    def refund(card: str) -> str:
+        raise LookupError(f"no bank for {card}")
+
+    charge = charge_with()
+    handle, failed = await charge.submit_async(card=SECRET), await refund.submit_async(card=SECRET)
+    await work(harness)
+    with pytest.raises(TaskFailed, match=f"no bank for {SECRET}") as error:
+        await failed.wait()
+    assert f"LookupError: no bank for {SECRET}" in error.value.fields["traceback"]
+    connect(url=migrated_url)
+    with pytest.raises(ResultEncrypted, match=key_id(OLD)):
+        await charge.task_handle(handle).wait()
+    with pytest.raises(TaskFailed) as error:
+        await refund.task_handle(failed).wait()
+    assert SECRET not in str(error.value)
+
+
+@pytest.mark.usefixtures("client")
+async def test_threads_processes_batches_and_parents_get_plain_values(harness: Harness) -> None:
+    seen: list[Any] = []
+
+    @handler("pay.thread", codec="fernet")
+    def in_thread(card: str) -> str:
+        return f"charged {card}"
+
+    @handler("pay.report", codec="fernet")
+    async def report(ctx: Context) -> str:
+        assert ctx.batch is not None
+        seen.extend(await ctx.batch.results_async())
+        return "done"
+
+    made = await batch_async([in_thread.new(card=SECRET), in_process.new(card=SECRET)], callback=report.new())
+    await work(harness, processes=1)
+    assert seen == [f"charged {SECRET}"] * 2
+    assert made.callback is not None
+    assert await made.callback.wait() == "done"
+    assert SECRET not in await everything(harness.database)
+
+
+@pytest.mark.usefixtures("client")
+async def test_many_tasks_and_those_in_a_transaction_of_the_application_are_encrypted(harness: Harness) -> None:
+    charge = charge_with()
+    await charge.submit_many_async([{"card": f"{SECRET}-{n}"} for n in range(3)])
+    async with harness.database.writing() as tx:
+        connection = tx.connection.for_application()
+        await charge.options(tx=connection).submit_async(card=f"{SECRET}-3")
+        await charge.options(tx=connection).submit_many_async([{"card": f"{SECRET}-4"}, charge.new(card="5")])
+    rows = await harness.rows(sa.select(harness.database.tables.task.c.payload))
+    assert len(rows) == 6
+    assert all(read_sealed(row.payload) for row in rows)
+
+
+@pytest.mark.usefixtures("client")
+async def test_a_result_inside_the_own_transaction_of_a_handler_is_encrypted(harness: Harness) -> None:
+    @handler("pay.own", codec="fernet")
+    async def own(ctx: Context, card: str) -> None:
+        transaction = ctx.transaction()
+        async with transaction:
+            transaction.result = f"charged {card}"
+
+    handle = await own.submit_async(card=SECRET)
+    await work(harness)
+    assert read_sealed((await harness.row(handle)).result) is not None
+
+
+@pytest.mark.usefixtures("client")
+async def test_reasons_that_a_handler_gives_are_encrypted(harness: Harness) -> None:
+    @handler("pay.reason", codec="fernet")
+    async def reason(ctx: Context, card: str) -> Retry | Dead:
+        return Retry("1ms", f"later {card}") if ctx.attempt == 1 else Dead(f"never {card}")
+
+    handle = await reason.submit_async(card=SECRET)
+    await work(harness)
+    assert (await harness.row(handle)).state == "dead"
+    assert SECRET not in await everything(harness.database)
+
+
+@pytest.mark.usefixtures("client")
+async def test_the_default_codec_concerns_every_handler_without_its_own(harness: Harness, migrated_url: str) -> None:
+    @handler("pay.default")
+    async def default(card: str) -> str:
+        return card
+
+    @handler("pay.open", codec="none")
+    async def plain(card: str) -> str:
+        return card
+
+    connect(url=migrated_url, codec_keys=(OLD,), codec="fernet")
+    hidden, shown = await default.submit_async(card=SECRET), await plain.submit_async(card="1")
+    await work(harness, codec="fernet")
+    assert (await hidden.wait(), await shown.wait()) == (SECRET, "1")
+    assert read_sealed((await harness.row(hidden)).payload) is not None
+    assert json.loads((await harness.row(shown)).payload) == {"card": "1"}
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+async def test_a_plain_payload_of_a_handler_with_a_codec_is_refused_unless_a_setting_accepts_it(
+    harness: Harness, accepts: bool
+) -> None:
+    cards: list[str] = []
+
+    @handler("pay.card", codec="fernet")
+    async def charge(card: str) -> str:
+        cards.append(card)
+        return card
+
+    task = await harness.submit("pay.card", {"card": SECRET})
+    await work(harness, codec_plain="accept" if accepts else "refuse")
+    row = await harness.row(task)
+    assert cards == ([SECRET] if accepts else [])
+    if accepts:
+        assert read_sealed(row.result) is not None
+    else:
+        assert (row.state, row.error.partition(":")[0]) == ("dead", "PlainPayload")
+        assert "runner rekey" in row.error
+
+
+@pytest.mark.usefixtures("client")
+async def test_a_runner_without_the_key_of_a_task_leaves_its_attempts(harness: Harness) -> None:
+    handle = await charge_with().submit_async(card=SECRET)
+    async with harness.running(codec_keys=(NEW,), handlers=()) as runner:
+        pass
+    harness.handlers = dict(REGISTRY)
+    async with harness.running(codec_keys=(NEW,)) as runner:
+        await _until_error(harness, handle)
+    row = await harness.row(handle)
+    assert (row.state, row.attempt) == ("waiting", 0)
+    assert key_id(OLD) in row.error
+    assert key_id(NEW) in row.error
+    assert runner.stopping
+
+
+async def _until_error(harness: Harness, task: int) -> None:
+    from tests.engine.harness import until
+
+    async def has_error() -> bool:
+        return (await harness.row(task)).error is not None
+
+    await until(has_error)
+
+
+@pytest.mark.usefixtures("client")
+async def test_a_second_key_decrypts_and_the_first_one_encrypts(harness: Harness, migrated_url: str) -> None:
+    charge = charge_with()
+    old = await charge.submit_async(card=SECRET)
+    connect(url=migrated_url, codec_keys=(NEW, OLD))
+    new = await charge.submit_async(card=f"{SECRET}-2")
+    await work(harness, codec_keys=(NEW, OLD))
+    assert await old.wait() == {"charged": SECRET}
+    assert await new.wait() == {"charged": f"{SECRET}-2"}
+    keys = [read_sealed((await harness.row(each)).payload) for each in (old, new)]
+    assert [each and each.key for each in keys] == [key_id(OLD), key_id(NEW)]
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("change", ["data", "handler", "key"])
+async def test_changed_data_is_dead_with_the_codec_and_the_key_and_never_the_data(
+    harness: Harness, change: str
+) -> None:
+    handle, task = await charge_with().submit_async(card=SECRET), harness.database.tables.task
+    sealed = read_sealed((await harness.row(handle)).payload)
+    assert sealed is not None
+    match change:
+        case "data":
+            sealed = sealed._replace(data=f"{sealed.data[:-8]}AAAAAAA=")
+        case "handler":
+
+            @handler("pay.refund", codec="fernet")
+            async def refund(card: str) -> None: ...
+
+            sealed = read_sealed((await harness.row(await refund.submit_async(card=SECRET))).payload)
+        case "key":
+            pass
+    assert sealed is not None
+    await harness.change(sa.update(task).where(task.c.id == handle).values(payload=sealed.text))
+    keys = (OLD,) if change != "key" else (NEW,)
+    if change == "key":
+        forged = sealed._replace(key=key_id(NEW))
+        await harness.change(sa.update(task).where(task.c.id == handle).values(payload=forged.text))
+    await work(harness, codec_keys=keys)
+    row = await harness.row(handle)
+    assert row.state == "dead"
+    assert row.error.startswith("Undecodable: The payload of handler pay.card")
+    assert key_id(keys[0]) in row.error
+    assert sealed.data[:20] not in row.error
+
+
+@pytest.mark.usefixtures("client")
+async def test_an_own_codec_that_does_not_work_costs_no_attempt(harness: Harness) -> None:
+    handle = await charge_with("tests.engine.codecs:xor").submit_async(card=SECRET)
+    harness.handlers = dict(REGISTRY)
+    xor.broken = ConnectionError(f"the key service refuses {SECRET}")
+    try:
+        async with harness.running():
+            await _until_error(harness, handle)
+    finally:
+        xor.broken = None
+    row = await harness.row(handle)
+    assert (row.state, row.attempt) == ("waiting", 0)
+    assert "decode raised ConnectionError" in row.error
+    assert SECRET not in row.error
+
+
+@pytest.mark.usefixtures("client")
+async def test_a_value_never_names_a_module_to_import(harness: Harness) -> None:
+    handle, task = await charge_with().submit_async(card=SECRET), harness.database.tables.task
+    forged = '{"$codec":"antigravity:fly","key":"","data":"x"}'
+    await harness.change(sa.update(task).where(task.c.id == handle).values(payload=forged))
+    harness.handlers = dict(REGISTRY)
+    async with harness.running(codec_keys=(OLD,)):
+        await _until_error(harness, handle)
+    assert "no codec of this name" in (await harness.row(handle)).error
+    import sys
+
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("codec", "why"),
+    [
+        ("fernett", "is not a codec"),
+        ("tests.engine.codecs:missing", "cannot be loaded"),
+        ("tests.engine.codecs:NoCodec", "lacks the method encode and decode"),
+        ("no_such_module:codec", "ModuleNotFoundError"),
+    ],
+)
+def test_an_unknown_codec_is_refused_when_its_handler_is_registered(codec: str, why: str) -> None:
+    with pytest.raises(InvalidHandler, match=why):
+
+        @handler("pay.unknown", codec=codec)
+        def unknown() -> None: ...
+
+
+async def test_a_submit_without_a_key_stores_nothing(harness: Harness, migrated_url: str) -> None:
+    connect(url=migrated_url)
+    try:
+        with pytest.raises(KeyMissing, match="this process has no key"):
+            await charge_with().submit_async(card=SECRET)
+    finally:
+        disconnect()
+    assert await harness.count(harness.database.tables.task) == 0
+
+
+def test_the_list_of_settings_shows_the_ids_of_keys_alone(migrated_url: str) -> None:
+    settings = Settings(url=parse_url(migrated_url), codec_keys=(OLD, NEW))
+    text = repr(settings) + str(settings.describe())
+    assert OLD not in text
+    assert f"key {key_id(OLD)}, key {key_id(NEW)}" in text
