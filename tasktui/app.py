@@ -38,6 +38,7 @@ from tasktui.screens import MODES as SCREENS
 from tasktui.screens import preload
 from tasktui.session.databases import LIST, TASK, Databases, mode_name
 from tasktui.session.session import Session
+from tasktui.session.shards import ShardsSession
 from tasktui.shell.actions import Actions
 from tasktui.shell.heading import Heading
 from tasktui.shell.live import LiveScreen
@@ -98,7 +99,8 @@ class Console(KeyBuffer):
         self.databases = Databases((session, *others))
         for place, each in enumerate(self.databases.sessions):
             for name, mode in SCREENS.items():
-                self.add_mode(mode_name(name, place), partial(mode.create, each, self))
+                create = mode.create_for_shards if isinstance(each, ShardsSession) else mode.create
+                self.add_mode(mode_name(name, place), partial(create, each, self))
                 self.add_mode(mode_name(name, place, past=True), partial(mode.create_past, each, self))
         self.notices: list[str] = []
         self._preloaded = False
@@ -122,7 +124,7 @@ class Console(KeyBuffer):
 
     async def action_database(self) -> None:
         """Bring the next database to the front, with the screen that it showed last."""
-        await self.switch_mode(self.databases.next() or self.DEFAULT_MODE.removesuffix("@past"))
+        await self.switch_mode(self.databases.next() or self.DEFAULT_MODE.partition("@")[0])
 
     def _saved_theme(self) -> str:
         """The theme that the operator chose for this profile."""
@@ -216,8 +218,10 @@ class Console(KeyBuffer):
         """Leave letters to inputs that have the focus, and show the stop key only while an operation is in progress."""
         if action == "stop":
             return self.session.work is not None
-        if action in ("health", "capacity", "attention") and self.session.at is not None:
-            return None  # The database keeps neither.
+        if action in ("health", "capacity", "attention") and (
+            self.session.at is not None or isinstance(self.session, ShardsSession)
+        ):
+            return None  # A database keeps none of them, and each shard has its own.
         if action == "database" and len(self.databases.sessions) == 1:
             return False
         if action in ("command", "go", "database"):
@@ -278,7 +282,7 @@ class Console(KeyBuffer):
             from tasktui.dialogs.command_line import CommandScreen, saved_views
 
             names = self.session.names | {"view": list(saved_views(self.session))}
-            names["db"] = [each.name for each in self.databases.behind]
+            names["db"] = [each.name for each in self.databases.sessions if each is not self.session]
             screen = CommandScreen(names, self._run_command, f"{name} " if name else "")
             await self.push_screen(screen)
             screen.set_focus(screen.line)

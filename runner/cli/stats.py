@@ -1,6 +1,6 @@
 """`runner stats`: queue totals, the last hour, tasks without a runner."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -10,9 +10,9 @@ from runner.cli.output import note_model, print_json, print_line, print_table, p
 from runner.cli.shard_totals import ShardTotals
 from runner.db.transaction import Transaction, clock
 from runner.policy.limits import LimitUsage
-from runner.queries.counting import Count
 from runner.queries.counts import MOST_QUEUES, QueueCounts, counts
 from runner.queries.limits import limit_usages
+from runner.queries.queue_totals import QueueTotals, queue_totals
 from runner.queries.registries import Pause, pauses
 from runner.queries.runners import HandlerWithoutRunner, unknown_handlers
 from runner.queries.summary import Total, totals
@@ -67,49 +67,8 @@ class Stats(NamedTuple):
 DOCUMENTS = (Stats,)
 
 
-class StatsTotal(NamedTuple):
-    """The figures of all queues.
-
-    Args:
-        oldest: seconds since the first ready task became due; None if none is ready.
-        arrived: the tasks submitted in the last full minute.
-        finished: the tasks that ended in it.
-        failed: the attempts that failed in it.
-    """
-
-    ready: Count
-    scheduled: Count
-    retrying: Count
-    running: Count
-    lost: Count
-    dead: Count
-    oldest: float | None
-    arrived: Count
-    finished: int
-    failed: int
-
-
-def _total(reports: Sequence[Stats]) -> StatsTotal:
-    queues = [queue for report in reports for queue in report.queues]
-    more = any(len(report.queues) == MOST_QUEUES for report in reports)  # of the other queues
-
-    def total(counts: Iterable[Count]) -> Count:
-        counts = list(counts)
-        return Count(sum(each.number for each in counts), more or any(each.more for each in counts))
-
-    minutes = [queue.minute for queue in queues]
-    return StatsTotal(
-        ready=total(queue.ready for queue in queues),
-        scheduled=total(queue.scheduled for queue in queues),
-        retrying=total(queue.retrying for queue in queues),
-        running=total(queue.running for queue in queues),
-        lost=total(queue.lost for queue in queues),
-        dead=total(queue.dead for queue in queues),
-        oldest=max((queue.oldest for queue in queues if queue.oldest is not None), default=None),
-        arrived=total(queue.arrived for queue in queues),
-        finished=sum(flow.finished for flow in minutes),
-        failed=sum(flow.failed for flow in minutes),
-    )
+def _total(reports: Sequence[Stats]) -> QueueTotals:
+    return queue_totals(report.queues for report in reports)
 
 
 TOTALS = ShardTotals(

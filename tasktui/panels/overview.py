@@ -126,7 +126,7 @@ def attention(view: View, width: int, most: int) -> list[Row]:
     text = fitted(f"+{len(hidden)} more: {names}", min(width // 2, 60)).rstrip()
     more: list[Part] = [(text, "muted"), ("  ", ""), *cap("!", "all")] if hidden else []
     rows: list[Row] = [rule(title, width, more)]
-    rows += [_alert(alert, width, view.writable, first=not index) for index, alert in enumerate(alerts[:most])]
+    rows += [alert_row(alert, width, view.writable, first=not index) for index, alert in enumerate(alerts[:most])]
     return [*rows, *_recovered(view, width)]
 
 
@@ -147,7 +147,12 @@ def _recovered(view: View, width: int) -> list[Row]:
     return [ends([*left, (collapsed(text, room), "muted")], right, width)]
 
 
-def _alert(alert: Attention, width: int, writable: bool, *, first: bool) -> Row:
+def alert_row(alert: Attention, width: int, writable: bool, *, first: bool) -> Row:
+    """Render an alert as one line.
+
+    Args:
+        first: it is the first one, which is stronger.
+    """
     title_role = alert.role if first or alert.role == "lost" else "strong"
     bar = "|" if draws_ascii() else "▌"  # In ASCII, the half block is the sign of the cursor.
     left: list[Part] = [(bar, alert.role), (f" {SIGNS[alert.role]} ", f"bold {alert.role}")]

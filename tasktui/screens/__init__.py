@@ -42,6 +42,12 @@ class Mode(Screen):
 
         return self._prepared(past_screen(self.module), session, console)
 
+    def create_for_shards(self, session: "Session", console: Any) -> "LiveScreen":
+        """Create the screen that shows all shards of a profile, see `create`."""
+        from tasktui.screens.shards import shards_screen
+
+        return self._prepared(shards_screen(self.module), session, console)
+
     def _prepared(self, screen: "LiveScreen", session: "Session", console: Any) -> "LiveScreen":
         screen.title, screen.session, screen.console = self.title, session, console
         screen.opened = getattr(console.databases.opened_of(session), self.module, None)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from runner.errors import DatabaseUnavailable, InvalidInput, RunnerError
 from tasktui.session.opened import Opened
 from tasktui.session.session import Alarm, Job, Session
+from tasktui.session.shards import ShardsSession
 
 FIRST, LIST, TASK = "overview", "tasks", "task"
 """The first screen, the task list, and the screen of a task of the list."""
@@ -92,6 +93,15 @@ class Databases:
         self._place = (self._place + 1) % len(self.sessions)
         return self._last.get(self._place)
 
+    def bring(self, session: Session) -> str | None:
+        """Bring the database of a session to the front.
+
+        Returns:
+            The screen that it showed last; None if it has shown none.
+        """
+        self._place = next(place for place, each in enumerate(self.sessions) if each is session)
+        return self._last.get(self._place)
+
     def choose(self, name: str) -> str | None:
         """Bring a database to the front.
 
@@ -112,13 +122,13 @@ class Databases:
             if len(names) == 1:
                 why += "; start it with tasktui --profile A --profile B"
             raise InvalidInput(why=f"{why}. Its databases: {', '.join(names)}")
-        self._place = places[0]
-        return self._last.get(self._place)
+        return self.bring(self.sessions[places[0]])
 
     @property
     def behind(self) -> list[Session]:
         """The sessions with the other databases."""
-        return [session for session in self.sessions if session is not self.front]
+        others = (session for session in self.sessions if session is not self.front)
+        return [session for session in others if not isinstance(session, ShardsSession)]
 
     async def watch(self, read_alarm: Callable[[Session], Awaitable[Alarm]]) -> None:
         """Count the problems of the databases behind the one in front, until the console ends."""

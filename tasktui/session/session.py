@@ -150,6 +150,11 @@ class Session:
         return self.settings.called
 
     @property
+    def heading(self) -> str:
+        """The name as the heading shows it."""
+        return self.name
+
+    @property
     def writable(self) -> bool:
         """True if changes are allowed now."""
         return self.at is None and self.lock.is_open(time.monotonic())

@@ -302,7 +302,7 @@ class ScreenFrame:
         screen, session, now = self._screen, self._screen.session, time.monotonic()
         at, trouble = session.now().astimezone(session.zone), screen.feed.trouble(now)
         return Status(
-            name=session.name,
+            name=session.heading,
             production=session.settings.production,
             lock=session.lock_label(now),
             ping=session.ping or (Ping(session.round_trip, timedelta(0)) if screen.feed.answered else None),

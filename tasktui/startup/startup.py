@@ -27,6 +27,7 @@ from runner.text.sanitize import clean, crash_text
 from runner.urls import DatabaseUrl
 from tasktui.session.databases import mode_name, reached
 from tasktui.session.session import Session
+from tasktui.session.shards import each_database, with_all_shards
 from tasktui.session.write_lock import ASKED, UNOPENED, ReadOnlyReason, WriteLock
 from tasktui.startup.arguments import Arguments
 
@@ -117,10 +118,11 @@ async def run(
         on_leave: called when the operator has left, before waiting for the database, with a function that returns True
             while a change is written.
     """
-    databases = [(each, own) for each in arguments.each() for own in settings_of_each(each.settings())]
+    profiles = [(each, each.settings()) for each in arguments.each()]
+    databases = [(each, own) for each, settings in profiles for own in settings_of_each(settings)]
     loading = asyncio.create_task(asyncio.to_thread(_console))
     async with AsyncExitStack() as stack:
-        sessions = [await stack.enter_async_context(_prepared(*database)) for database in databases]
+        sessions = [await stack.enter_async_context(prepared(*database)) for database in databases]
         if arguments.at is None and sessions[0].database.dialect.is_server:
             sessions[0].start_read(read_overview)  # beside the query that opens the database, which may be far away
         try:
@@ -133,16 +135,21 @@ async def run(
             ready()
             on_leave(lambda: False)
             return 0
-        session, *others = opened_sessions
+        first = opened_sessions[0]
+        all_sessions = with_all_shards(opened_sessions, [settings for _, settings in profiles])
+        place = 0 if (arguments.task, arguments.at) == (None, None) else all_sessions.index(first)
+        session = all_sessions[place]
         if arguments.at is not None:
             await session.go_to(arguments.at)
         else:
-            first_read = session.start_read(read_overview)
+            first_reads = [each.start_read(read_overview) for each in each_database(session)]
         screen = "overview" if arguments.task is None else "task"
-        create = begun(await loading, screen, past=session.at is not None)
+        create = begun(await loading, screen, place, past=session.at is not None)
         if session.at is None:
-            await asyncio.wait([first_read], timeout=LONGEST_BLANK)
-        console = create(session, arguments.theme, ascii_signs=arguments.ascii or needs_ascii(), others=others)
+            await asyncio.wait(first_reads, timeout=LONGEST_BLANK)
+        front, *others = all_sessions
+        console = create(front, arguments.theme, ascii_signs=arguments.ascii or needs_ascii(), others=others)
+        console.databases.bring(session)
         console.databases.opened.task.id = arguments.task
         if arguments.record is not None:
             from tasktui.terminal.keyboard import recorded
@@ -199,9 +206,9 @@ def _each_key(on_keys: Callable[[bytes], object]) -> Iterator[bytes]:
         termios.tcsetattr(keyboard, termios.TCSANOW, before)
 
 
-def begun(console: "type[Console]", screen: str, *, past: bool) -> "type[Console]":
-    """A console that begins with a screen, of the present or of a past time."""
-    mode = mode_name(screen, 0, past=past)
+def begun(console: "type[Console]", screen: str, place: int = 0, *, past: bool) -> "type[Console]":
+    """A console that begins with a screen of a database, of the present or of a past time."""
+    mode = mode_name(screen, place, past=past)
     return type("Begun", (console,), {"DEFAULT_MODE": mode}) if mode != console.DEFAULT_MODE else console
 
 
@@ -248,13 +255,13 @@ async def opened(arguments: Arguments, settings: Settings) -> AsyncIterator[Sess
         SchemaTooOld: the tables must be migrated first.
         SchemaTooNew: a later release created the tables.
     """
-    async with _prepared(arguments, settings) as session:
+    async with prepared(arguments, settings) as session:
         await session.open()
         yield session
 
 
 @asynccontextmanager
-async def _prepared(arguments: Arguments, settings: Settings) -> AsyncIterator[Session]:
+async def prepared(arguments: Arguments, settings: Settings) -> AsyncIterator[Session]:
     """A session whose database is not open yet."""
     settings = settings.model_copy(update={"url": named(settings.url)})
     database = Database.of(settings, read_only=True)

@@ -74,9 +74,15 @@ class Table(ScrollView, Generic[K], can_focus=True):
             self.title = title
             super().__init__()
 
-    def __init__(self, columns: Sequence[ListColumn], *, id: str | None = None) -> None:
+    def __init__(self, columns: Sequence[ListColumn], *, id: str | None = None, beside: bool = False) -> None:
+        """Make an empty table.
+
+        Args:
+            beside: it is beside another one, so that only the one with the focus shows its cursor.
+        """
         super().__init__(id=id)
         self.columns = tuple(columns)
+        self._beside = beside
         self.keys: tuple[K, ...] = ()
         self.cursor: K | None = None
         self._positions: dict[K, int] = {}
@@ -285,7 +291,7 @@ class Table(ScrollView, Generic[K], can_focus=True):
         return self._lines[key]
 
     def _row(self, key: K) -> Strip:
-        here = key == self.cursor
+        here = key == self.cursor and (self.has_focus or not self._beside)
         row = self._line_of(key)
         base = self.rich_style
         if key in self._titles:

@@ -1,0 +1,112 @@
+"""The overview of all shards of a profile: the queues of each, and their totals."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.thresholds import Thresholds
+from runner.queries.counting import WaitingCounts
+from runner.queries.counts import QueueCounts
+from runner.queries.counts import waiting as read_backlog
+from runner.queries.overview import Overview, deepened, read_overview
+from runner.queries.queue_totals import QueueTotals, queue_totals
+from tasktui.data.alerts import Attention, attention
+from tasktui.data.queue_order import sorted_queues
+from tasktui.render.render import line
+from tasktui.session.cache import TtlCache
+from tasktui.session.session import Session
+from tasktui.session.shard_reads import ShardAnswer
+
+DEEP_EVERY = 30.0
+"""Seconds to cache the counts of queues with many waiting tasks."""
+
+LONGEST_ERROR = 300
+"""Characters of the error of a shard."""
+
+
+class OverviewReader:
+    """Reads the overview of a shard again and again."""
+
+    def __init__(self) -> None:
+        self._last: Overview | None = None
+        self._backlog = TtlCache[Mapping[str, WaitingCounts]](DEEP_EVERY)
+
+    async def read(self, session: Session) -> Overview:
+        """Read the overview, with counts that go further from the second time on."""
+        if (last := self._last) is None:
+            self._last = await session.read(read_overview)
+            return self._last
+        self._last = now = await session.read(read_overview, last)
+        if not any(queue.is_capped for queue in last.queues):
+            return now
+        backlog = await self._backlog.get(None, lambda: session.read(read_backlog), session.distance)
+        return replace(now, queues=deepened(now.queues, backlog))
+
+
+@dataclass(frozen=True)
+class ShardOverviews:
+    """The overviews of all shards at one moment.
+
+    Args:
+        answers: the overview of each shard by its name, or why there is none.
+    """
+
+    answers: Mapping[str, ShardAnswer[Overview]]
+
+    @cached_property
+    def known(self) -> Mapping[str, Overview]:
+        """The overviews of the shards that answered."""
+        return {name: answer.value for name, answer in self.answers.items() if answer.value is not None}
+
+    @property
+    def missing(self) -> list[str]:
+        """The shards without an answer: a total is partial without them."""
+        return [name for name in self.answers if name not in self.known]
+
+    @property
+    def total(self) -> QueueTotals:
+        """The sum over the shards that answered."""
+        return queue_totals(overview.queues for overview in self.known.values())
+
+    @cached_property
+    def queues(self) -> Mapping[str, Mapping[str, QueueCounts]]:
+        """The figures of each queue by shard; those in trouble in any shard come first."""
+        ranks: dict[str, float] = {}
+        queues: dict[str, dict[str, QueueCounts]] = {}
+        for shard, overview in self.known.items():
+            for place, queue in enumerate(sorted_queues(overview)):
+                ranks[queue.queue] = min(place, ranks.get(queue.queue, place))
+                queues.setdefault(queue.queue, {})[shard] = queue
+        return {name: queues[name] for name in sorted(queues, key=lambda name: (ranks[name], name))}
+
+    def total_of(self, queue: str) -> QueueTotals:
+        """The sum of a queue over the shards that answered; a lower bound if one of them may hide it."""
+        shards = self.queues[queue]
+        hidden = any(overview.hides_queues for name, overview in self.known.items() if name not in shards)
+        return queue_totals([[*shards.values()]], more=hidden)
+
+    def slots_of(self, shards: Iterable[str]) -> tuple[int, int]:
+        """The running tasks in some shards, and the slots of their live runners; a process shares its slots."""
+        busy, slots = 0, Counter[tuple[str, int]]()
+        for overview in (self.known[name] for name in shards if name in self.known):
+            own = Counter[tuple[str, int]]()
+            for runner in overview.alive:
+                busy += runner.running_tasks
+                own[runner.host, runner.pid] += runner.capacity
+            slots |= own
+        return busy, slots.total()
+
+
+def problems(overviews: ShardOverviews, shards: Sequence[Session]) -> Iterator[Attention]:
+    """The shards without an answer, then the problems of the others, each with the name of its shard."""
+    for name in overviews.missing:
+        error = line(overviews.answers[name].error, LONGEST_ERROR)
+        yield Attention("lost", f"{line(name)} is unknown, retrying", error)
+    for shard in shards:
+        if (overview := overviews.known.get(shard.name)) is None:
+            continue
+        facts = AlertFacts(overview, shard.zone, Thresholds.of(shard.settings))
+        for alert in attention(facts):
+            yield alert._replace(title=f"{line(shard.name)}: {alert.title}", name="", key="", label="")

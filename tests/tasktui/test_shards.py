@@ -1,0 +1,212 @@
+"""The screens over all shards of a profile: totals, shards without an answer, and the way to one shard."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from runner.db.database import Database
+from runner.errors import DatabaseUnavailable
+from runner.model.task import State
+from runner.settings import Settings
+from runner.settings.shards import shard_settings
+from runner.urls import parse_url
+from tasktui.app import Console
+from tasktui.session import shard_reads
+from tasktui.session.databases import reached
+from tasktui.session.session import Session
+from tasktui.session.shard_reads import ShardAnswer, ShardReads
+from tasktui.session.shards import with_all_shards
+from tasktui.shell import live
+from tasktui.startup.arguments import Arguments
+from tasktui.startup.startup import opened, prepared
+from tasktui.terminal import typed_ahead
+from tests.shards import EACH_PAIR, Sharded, write_config
+from tests.store.rows import add_live, add_past, add_runner, ahead
+from tests.tasktui.conftest import NARROW, WIDE, Operator
+from tests.tasktui.terminal import Terminal
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read often."""
+    monkeypatch.setattr(live, "PERIOD", 0.2)
+    monkeypatch.setattr(live, "SHARE", 1)
+    monkeypatch.setattr(live, "TICK", 0.1)
+    monkeypatch.setattr(typed_ahead, "BURST", 0.0)
+
+
+@asynccontextmanager
+async def console_of(profile: Sharded, size: tuple[int, int] = WIDE) -> AsyncIterator[Operator]:
+    """A console over all shards, as `tasktui --profile orders` opens it."""
+    arguments = Arguments(profile="orders", config=profile.config)
+    settings = profile.settings()
+    async with AsyncExitStack() as stack:
+        each = [await stack.enter_async_context(prepared(arguments, own)) for own in shard_settings(settings).values()]
+        front, *others = with_all_shards(await reached(each), [settings])
+        console = Console(front, others=others)
+        async with console.run_test(size=size, notifications=True) as pilot:
+            operator = Operator(console, pilot)
+            await operator.until(lambda: operator.screen.feed.read_at is not None)
+            yield operator
+
+
+@asynccontextmanager
+async def filled(profile: Sharded) -> AsyncIterator[dict[str, Database]]:
+    """Three tasks of `mail` in one shard, one of it and one of `slow` in the other."""
+    databases = {name: Database.of(Settings(url=parse_url(url))) for name, url in profile.urls.items()}
+    eu, us = databases.values()
+    for database in (eu, eu, eu, us):
+        await add_live(database, queue="mail", run_at=ahead(-120))
+    await add_live(us, queue="slow", run_at=ahead(-3700))
+    await add_past(us, 90, State.DEAD, queue="mail")
+    await add_runner(eu, handlers='["h"]')
+    try:
+        yield databases
+    finally:
+        for database in databases.values():
+            await database.dispose()
+
+
+def row(operator: Operator, name: str) -> list[str]:
+    """The words of a row."""
+    found = [line.replace("▌", " ").split() for line in operator.text.splitlines()]
+    return next((words for words in found if words[:1] == [name]), [])
+
+
+@EACH_PAIR
+async def test_the_overview_has_each_shard_each_queue_and_their_totals(profile: Sharded) -> None:
+    async with filled(profile), console_of(profile) as operator:
+        await operator.sees("orders, 2 shards", "us: ", " total ")
+        assert [row(operator, name)[1] for name in ("eu", "us", "total")] == ["3", "2", "5"]
+        assert row(operator, "mail")[:4] == ["mail", "4", "3", "1"]
+        assert row(operator, "slow")[:3] == ["slow", "1", "1"]
+        assert "partial" not in operator.text
+        await operator.press("s", "s", "s")
+        await operator.sees("DEAD in each shard")
+        assert row(operator, "mail")[:4] == ["mail", "1", "0", "1"]
+
+
+async def test_a_shard_that_is_away_is_unknown_until_it_answers(profile: Sharded) -> None:
+    file = Path(profile.urls["us"].removeprefix("sqlite:///"))
+    async with filled(profile) as databases, console_of(profile, NARROW) as operator:
+        await operator.sees(" total ")
+        await databases["us"].dispose()
+        file.rename(file.with_suffix(".away"))
+        await operator.sees("us is unknown, retrying", "the total is partial, without us", "total, partial")
+        assert row(operator, "us")[1:3] == ["unknown", "?"]
+        assert row(operator, "total,")[2] == "3"
+        assert row(operator, "mail")[:4] == ["mail", "3", "3", "unknown"]
+        file.with_suffix(".away").rename(file)
+        await operator.until(lambda: row(operator, "total")[1:2] == ["5"])
+        assert "unknown" not in operator.text
+
+
+async def test_enter_opens_a_shard_and_its_name_the_overview_again(profile: Sharded) -> None:
+    async with filled(profile), console_of(profile) as operator:
+        await operator.sees(" total ")
+        await operator.press("j", "enter")
+        await operator.sees("THROUGHPUT", "slow")
+        assert operator.console.session.name == "us"
+        await operator.press("d")
+        await operator.sees("SHARDS", " total ")
+        await operator.press("2")
+        await operator.sees("Tasks shows one shard at a time. Choose it with d or :db eu, :db us")
+        await operator.command("db eu")
+        await operator.until(lambda: operator.console.session.name == "eu")
+        await operator.command("db orders")
+        await operator.press("1")
+        await operator.sees("SHARDS")
+        await operator.press("end", "enter")  # The total is no shard.
+        assert operator.console.session.name == "orders"
+
+
+@pytest.mark.parametrize("command", ["pause mail", "write 10m test", "at 20m ago", "submit h"])
+async def test_no_change_and_no_past_time_of_all_shards(profile: Sharded, command: str) -> None:
+    async with filled(profile) as databases, console_of(profile) as operator:
+        await operator.sees(" total ")
+        await operator.command(command)
+        await operator.sees_notice(":db eu, :db us")
+        assert not operator.console.session.writable
+        for database in databases.values():
+            await database.dispose()
+
+
+@EACH_PAIR
+async def test_a_server_that_is_stopped_delays_no_other_shard(
+    profile: Sharded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        urls = {**profile.urls, "ap": f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/x"}
+        three = Sharded(write_config(tmp_path / "three.toml", urls), urls)
+        monkeypatch.setattr(shard_reads, "PATIENCE", 0.5)
+        async with filled(profile), console_of(three) as operator:
+            await operator.sees("orders, 3 shards", "ap is unknown, retrying  no answer for", "total, partial")
+            assert [row(operator, name)[1] for name in ("eu", "us", "ap")] == ["3", "2", "unknown"]
+
+
+def _sessions(*names: str) -> list[Session]:
+    return [cast("Session", SimpleNamespace(name=name)) for name in names]
+
+
+async def test_a_late_shard_is_waited_for_once_and_keeps_its_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_reads, "PATIENCE", 0.05)
+    hang, calls = asyncio.Event(), {"eu": 0, "us": 0}
+    clock = SimpleNamespace(now=0.0)
+
+    async def read(session: Session) -> int:
+        calls[session.name] += 1
+        if session.name == "us" and calls["us"] > 1:
+            await hang.wait()
+        return calls[session.name]
+
+    reads = ShardReads(_sessions("eu", "us"), read, lambda: clock.now)
+    assert await reads.read() == {"eu": ShardAnswer(1), "us": ShardAnswer(1)}
+    assert await reads.read() == {"eu": ShardAnswer(2), "us": ShardAnswer(1)}
+    assert reads.silent == {"us"}
+    clock.now = shard_reads.FRESH + 1
+    monkeypatch.setattr(shard_reads, "PATIENCE", 1e9)
+    assert await reads.read() == {"eu": ShardAnswer(3), "us": ShardAnswer(None, "no answer for 11s")}
+    assert calls["us"] == 2
+    hang.set()
+    await asyncio.sleep(0)
+    assert (await reads.read())["us"] == ShardAnswer(2)
+    assert (await reads.read())["us"] == ShardAnswer(3)
+
+
+async def test_an_error_of_a_shard_ends_its_last_answer() -> None:
+    failing: list[Any] = [None, DatabaseUnavailable(url="us", why="server stopped"), None]
+
+    async def read(_session: Session) -> int:
+        error = failing.pop(0)
+        if error is not None:
+            raise error
+        return len(failing)
+
+    reads = ShardReads(_sessions("us"), read)
+    answers = [(await reads.read())["us"] for _ in range(3)]
+    assert answers == [ShardAnswer(2), ShardAnswer(None, "server stopped"), ShardAnswer(0)]
+
+
+async def test_a_profile_without_shards_has_no_session_over_them(profile: Sharded) -> None:
+    arguments = Arguments(profile="eu", config=profile.config)
+    async with opened(arguments, arguments.settings()) as session:
+        assert with_all_shards([session], [session.settings]) == [session]
+
+
+@pytest.mark.parametrize(("words", "title"), [((), "orders, 2 shards"), (("--task", "17"), "17")])
+def test_the_console_begins_with_all_shards_or_with_a_task_of_one(
+    profile: Sharded, words: tuple[str, ...], title: str
+) -> None:
+    terminal = Terminal("--profile", "orders", "--config", str(profile.config), *words)
+    try:
+        terminal.sees(title, "eu", "us")
+        terminal.types(b"q")
+        assert terminal.ends() == 0
+    finally:
+        terminal.close()
