@@ -20,6 +20,7 @@ from runner.client.commit import MOST, Coalescer, SubmitThreads, Template, raise
 from runner.client.grouped_submits import GroupedSubmits
 from runner.client.payload_sealing import PayloadSealing
 from runner.client.result_poller import ResultPoller
+from runner.client.task_news import TaskNews
 from runner.errors import DatabaseRefused, DatabaseUnavailable, PayloadTooLarge
 from runner.handlers.hooks import LIFE_CYCLE, submitting
 from runner.handlers.inherited_headers import may_inherit
@@ -59,8 +60,10 @@ class Client:
         self.payload_limit, self.pid = int(settings.payload_limit), os.getpid()
         self.sealing = PayloadSealing(Keyring(settings), self.require_size)
         self._loop = asyncio.new_event_loop()
-        self.waiting = ResultPoller(self._look, self._loop)
+        self._news = TaskNews(self._get_database, settings)
+        self.waiting = ResultPoller(self._look, self._loop, self._news.begin)
         """Callers that wait for tasks to finish."""
+        self._news.hearer = self.waiting
         self._coalescer = Coalescer(self._submit_chunk, self._loop) if settings.coalesce else None
         self._threads = SubmitThreads()
         self._grouped = GroupedSubmits(self._threads, partial(_submit_group, self))
@@ -294,6 +297,7 @@ class Client:
     async def _dispose(self) -> None:
         if self._coalescer is not None:
             await self._coalescer.end()
+        await self._news.end()
         await self.waiting.end(DatabaseUnavailable(url=self.settings.url, why="this program has disconnected from it"))
         unfinished = asyncio.all_tasks() - {asyncio.current_task()}
         if unfinished:

@@ -23,6 +23,10 @@ SHARE = 0.5
 REST, LONGEST_REST = 4, 0.05
 """The pause after a query, as a multiple of the query's duration, and its limit in seconds."""
 
+NEWS_SHARE = 0.02
+"""The shortest interval between queries of a task after writes to its file, as a share of the time of the wait: most
+writes concern other tasks."""
+
 WAIT_SECONDS = 30.0
 """Seconds of database downtime after which the callers receive an error."""
 
@@ -68,11 +72,13 @@ class PolledTask:
     Args:
         since: start of the wait, monotonic.
         due: time of the next query, monotonic.
+        queried: time of the last query, monotonic; 0 before the first.
     """
 
     since: float
     due: float
     waits: list[ResultWait] = field(default_factory=list)
+    queried: float = 0.0
 
     def schedule_next(self, now: float, rest: float = 0.0) -> None:
         """Schedule the next query; the interval grows with the length of the wait.
@@ -81,7 +87,17 @@ class PolledTask:
             now: the time, monotonic.
             rest: the shortest interval in seconds.
         """
+        self.queried = now
         self.due = now + min(LATEST, max(SOONEST, rest, SHARE * (now - self.since)))
+
+    def advance(self, now: float, certain: bool) -> None:
+        """Advance the next query after news.
+
+        Args:
+            certain: True if the news concern this task.
+        """
+        rest = 0.0 if certain else NEWS_SHARE * (now - self.since)
+        self.due = min(self.due, max(now, self.queried + rest))
 
     @property
     def pending(self) -> bool:
@@ -92,21 +108,24 @@ class PolledTask:
 class ResultPoller:
     """Polls tasks while callers wait for them.
 
-    A settle notifies no client, so a task without waiting callers costs nothing. The first query of a task starts
-    immediately, or when the running query ends; so concurrent callers share queries. Only repeated queries rest.
+    The first query of a task starts immediately, or when the running query ends; so concurrent callers share queries.
+    Only repeated queries rest. News of a change make them start earlier.
 
     Args:
         look: queries tasks: maps a live task to None, and omits a task that does not exist.
         loop: event loop on which to query.
+        on_watch: called on the loop with the tasks of a new caller that waits until they have finished.
     """
 
     def __init__(
         self,
         look: "Callable[[Sequence[int]], Awaitable[Mapping[int, TaskResult | None]]]",
         loop: asyncio.AbstractEventLoop,
+        on_watch: Callable[[Sequence[int]], None] = lambda _: None,
     ) -> None:
         self._look = look
         self._loop = loop
+        self._on_watch = on_watch
         self._watched: dict[int, PolledTask] = {}
         self._wakeup = asyncio.Event()
         self._poller: asyncio.Task[None] | None = None
@@ -130,6 +149,23 @@ class ResultPoller:
             wait.future.set_result(wait.endings)
         return wait.future
 
+    @property
+    def watched(self) -> list[int]:
+        """The tasks that callers wait for."""
+        return [id for id, watched in self._watched.items() if watched.pending]
+
+    def hear(self, ids: Iterable[int] | None) -> None:
+        """Query tasks early, because they may have finished. Call it on the loop.
+
+        Args:
+            ids: the tasks that have changed; None if any may have.
+        """
+        now = time.monotonic()
+        for id in [*self._watched] if ids is None else ids:
+            if (watched := self._watched.get(id)) is not None:
+                watched.advance(now, certain=ids is not None)
+        self._wakeup.set()
+
     async def end(self, error: RunnerError) -> None:
         """Stop polling, and fail all waiting callers with an error."""
         if self._poller is not None:
@@ -146,6 +182,8 @@ class ResultPoller:
             watched.due = now
             watched.waits.append(wait)
         self._wakeup.set()
+        if wait.until_finished:
+            self._on_watch([*wait.open])
         if self._poller is None or self._poller.done():
             self._poller = asyncio.ensure_future(self._poll())
 

@@ -39,6 +39,7 @@ from runner.engine.periodic.schedules import LOOK_EVERY, Scheduler
 from runner.engine.periodic.schema_watch import SchemaWatch
 from runner.engine.periodic.ticks import ScanLoop, Tick, Ticks
 from runner.engine.settling.dependency_resolver import DependencyResolver
+from runner.engine.settling.watched_tasks import WatchedTasks
 from runner.engine.slots import InFlight
 from runner.engine.stuck_rows import StuckRows
 from runner.engine.worker import Worker
@@ -124,10 +125,11 @@ class Engine:
         self.settings, self.handlers = settings, handlers
         self._mode = parse_poll_mode(settings.poll_mode)
         self._own_scans = parse_scans(settings.scans, list(handlers))
-        limits = AnswerLimits.of_lease(settings.lease_timeout.total_seconds())
-        self.database = Database.of(settings, connector=Connector(limits, strict=True))
+        lease, interval = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
+        self.database = Database.of(settings, connector=Connector(AnswerLimits.of_lease(lease), strict=True))
         self.events = events = Events()
         self.stuck = stuck = StuckRows()
+        self._watched = WatchedTasks(self.database.tables, events)
         self.metrics, self._event_log = Metrics(events, exports=settings.exports_metrics), EventLog(events)
         self._stop = asyncio.Event()
         self.tried = asyncio.Event()
@@ -138,7 +140,6 @@ class Engine:
         executors = external_executors(settings.executors, handlers, _executors_of(pulled))
         in_flight = _in_flight(settings, handlers, executors, shard)
         own_identity = identity(handlers, settings, in_flight)._replace(schedules=self.scheduler.fingerprints)
-        lease, interval = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
         self.lease = Lease(self.database, lease, own_identity, interval)
         self.external = _connect_to(executors, pulled, in_flight, self.lease, events) if executors else None
         places = self.resources, stuck, events, self.external
@@ -259,7 +260,7 @@ class Engine:
         parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "the settle buffer": self.worker.buffer.run,
             "the dependency resolver": self.dependency_resolver.run,
-            "the notifier": partial(notifications, self.database, self.settings, wake),
+            "the notifier": partial(notifications, self.database, self.settings, wake, self._watched),
             **({"the external executors": self.external.run} if self.external is not None else {}),
         }
         self._ending = False

@@ -239,7 +239,7 @@ class Settings(BaseSettings):
         default=timedelta(milliseconds=5), description="maximum time that an outcome waits for others"
     )
     notify: bool = Field(
-        default=True, description="a submit wakes runners; on SQLite, Linux reports changes of the file"
+        default=True, description="submits wake runners, and ends callers; on SQLite, Linux reports changes of the file"
     )
     prepared_statements: bool = Field(
         default=True, description="PostgreSQL: prepare frequent statements; never behind a pooler, which is recognized"

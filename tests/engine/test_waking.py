@@ -18,8 +18,11 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from runner.client.external import follower
+from runner.db import file_changes, listener
 from runner.db.connector import DEFAULT_CONNECTOR
 from runner.db.database import Database
+from runner.db.file_changes import FileChanges
+from runner.db.listener import Listener
 from runner.db.statement import StatementFrame
 from runner.engine.claiming import notifier
 from runner.errors import DatabaseFileReplaced
@@ -173,7 +176,7 @@ async def test_a_write_to_the_file_wakes_a_runner_before_its_next_check(harness:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports changes of a file")
 async def test_a_log_file_is_followed_again_after_it_was_deleted(tmp_path: Path) -> None:
     path, log_file = str(tmp_path / "tasks.db"), tmp_path / "tasks.db-wal"
-    with notifier.FileChanges() as changes:
+    with FileChanges() as changes:
         assert not changes.follow(path)
         for _ in range(2):
             log_file.write_bytes(b"1")
@@ -192,14 +195,14 @@ async def test_a_log_file_is_followed_again_after_it_was_deleted(tmp_path: Path)
 async def test_writes_during_the_checks_wake_no_runner_and_are_found_after_them(tmp_path: Path) -> None:
     path, log_file = str(tmp_path / "tasks.db"), tmp_path / "tasks.db-wal"
     log_file.write_bytes(b"1")
-    with notifier.FileChanges() as changes:
+    with FileChanges() as changes:
         assert changes.follow(path)
         waiting = asyncio.ensure_future(changes.pause(3600))
         await asyncio.sleep(0)
         log_file.write_bytes(b"2")
         async with asyncio.timeout(90):
             await waiting
-            for _ in range(notifier.CHECKS):
+            for _ in range(file_changes.CHECKS):
                 log_file.write_bytes(b"3")
                 assert not asyncio.get_running_loop().remove_reader(changes._descriptor or 0)
                 await changes.pause(3600)
@@ -313,7 +316,7 @@ async def test_the_first_scan_waits_for_the_initial_delay(harness: Harness) -> N
 async def test_a_broken_listener_listens_again(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     if harness.url.startswith("sqlite"):
         pytest.skip("SQLite has no listener that could break")
-    monkeypatch.setattr(notifier, "RECONNECT_DELAY", 0.01)
+    monkeypatch.setattr(listener, "RECONNECT_DELAY", 0.01)
 
     @harness.handler("work")
     async def work() -> None: ...
@@ -330,7 +333,7 @@ async def test_a_listener_is_logged_once_per_outage_and_on_its_return(
     migrated_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "runner.notifier")
-    monkeypatch.setattr(notifier, "RECONNECT_DELAY", 0.01)
+    monkeypatch.setattr(listener, "RECONNECT_DELAY", 0.01)
     server, _, name = migrated_url.rpartition("/")
 
     def allow(word: str) -> None:
@@ -344,7 +347,8 @@ async def test_a_listener_is_logged_once_per_outage_and_on_its_return(
         return [record.getMessage() for record in caplog.records if record.levelno == level]
 
     database, listening = Database.open(migrated_url), asyncio.Event()
-    job = asyncio.ensure_future(notifier.listen(database, listening.set, 60.0))
+    log = logging.getLogger("runner.notifier")
+    job = asyncio.ensure_future(Listener(database, {"news": str}, listening.set, 60.0, log).run())
     try:
         for number in (1, 2):
             await wait_for_event(listening)
@@ -364,12 +368,13 @@ async def test_a_listener_is_logged_once_per_outage_and_on_its_return(
 
 
 @on_postgresql
-async def test_a_broken_listener_leaves_its_socket_to_others(migrated_url: str) -> None:
+async def test_a_broken_listener_leaves_its_socket_to_others(database: Database, migrated_url: str) -> None:
+    unconnected = Listener(database, {}, lambda: None, 60.0, logging.getLogger("runner.notifier"))
     connection = await DEFAULT_CONNECTOR.connect_async(conninfo_to_dict(migrated_url) | {"autocommit": True})
     async with connection:
         await connection.execute("LISTEN news")
         socket = connection.fileno()
-        hearing = asyncio.ensure_future(notifier._wait_for_notifications(connection, lambda: None, 60.0))
+        hearing = asyncio.ensure_future(unconnected._wait(connection))
         await asyncio.sleep(0)
         assert end_listeners(migrated_url)
         with pytest.raises(psycopg.OperationalError):

@@ -412,9 +412,13 @@ def _array(kind: Any) -> Any:
     return ARRAY(kind)
 
 
-def channel(tables: Tables) -> str:
-    """Return the name of the NOTIFY channel of an installation; a name that is too long for a channel is hashed."""
-    name = f"{tables.metadata.schema or ''}{tables.prefix}task"
+def channel(tables: Tables, suffix: str = "") -> str:
+    """Return the name of a NOTIFY channel of an installation; a name that is too long for a channel is hashed.
+
+    Args:
+        suffix: the end of the name; without one it is the channel of submits.
+    """
+    name = f"{tables.metadata.schema or ''}{tables.prefix}task{suffix}"
     return name if len(name.encode()) < MAX_NAME else f"task_{sha256(name.encode()).hexdigest()[:32]}"
 
 
