@@ -175,8 +175,8 @@ def run(arguments: Sequence[str], on_loaded: Callable[[], object] = bool) -> int
         return int(build(words[0])(words) or 0)
 
     reads = any(verb.name == words[0] and verb.reads_shards for verb in CLI_COMMANDS)
-    totals = getattr(module, "TOTALS", None)
-    return run_in_shards(words, execute, in_each=_runs_in_each(words), reads=reads, totals=totals)
+    whole = getattr(module, "TOTALS", None) or getattr(module, "MERGED", None)
+    return run_in_shards(words, execute, in_each=_runs_in_each(words), reads=reads, whole=whole)
 
 
 def _runs_in_each(words: Sequence[str]) -> bool:

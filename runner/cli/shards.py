@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from runner.cli.capture import CAPTURE, Capture
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.output import print_json, print_line, print_text
+from runner.cli.shard_list import ShardList, continued, print_list
 from runner.cli.shard_totals import ShardTotals, print_totals, totals_document
 from runner.errors import RunnerError, ShardNotChosen
 from runner.filter.fields import FIELDS
@@ -27,10 +28,10 @@ OPERATES_ON_ID = "schedules"
 
 Run = Callable[[Sequence[str]], int]
 
-Totals: TypeAlias = "ShardTotals[Any, Any] | None"
+Whole: TypeAlias = "ShardTotals[Any, Any] | ShardList[Any] | None"
 
 
-def run_in_shards(words: Sequence[str], run: Run, *, in_each: bool, reads: bool = False, totals: Totals = None) -> int:
+def run_in_shards(words: Sequence[str], run: Run, *, in_each: bool, reads: bool = False, whole: Whole = None) -> int:
     """Run a command in the shards that its ids name; otherwise in its database, or in each shard of its profile.
 
     Args:
@@ -38,7 +39,7 @@ def run_in_shards(words: Sequence[str], run: Run, *, in_each: bool, reads: bool 
         run: runs a command, which refuses a profile with shards before it does anything.
         in_each: True if the command may run in each shard.
         reads: True if it changes nothing, so that it runs in all shards at the same time.
-        totals: how it sums up its figures; None if it does not.
+        whole: how it sums up its figures, or merges its lists; None if it does not.
 
     Returns:
         The exit code; with several shards, the first that is no success.
@@ -46,6 +47,8 @@ def run_in_shards(words: Sequence[str], run: Run, *, in_each: bool, reads: bool 
     Raises:
         ShardNotChosen: the profile has shards, and the command needs one.
     """
+    if isinstance(whole, ShardList) and (begins := _continued(words, whole)):
+        return _read_each(begins, run, words, whole)
     if named := _named(words):
         return _run_each(named, run, words)
     try:
@@ -58,7 +61,17 @@ def run_in_shards(words: Sequence[str], run: Run, *, in_each: bool, reads: bool 
             raise
     shard_settings(load(profile=_option(words, "--profile"), config=_option(words, "--config")))  # once, not per shard
     by_shard = dict.fromkeys(shards, words)
-    return _read_each(by_shard, run, words, totals) if reads and len(shards) > 1 else _run_each(by_shard, run, words)
+    return _read_each(by_shard, run, words, whole) if reads and len(shards) > 1 else _run_each(by_shard, run, words)
+
+
+def _continued(words: Sequence[str], listed: ShardList[Any]) -> dict[str, list[str]]:
+    """The command for each shard whose list it continues; empty if it continues the list of one database, or none."""
+    position = _option(words, listed.option)
+    if position is None or CURRENT_SHARD.get() is not None or _option(words, "--url") is not None:
+        return {}
+    settings = load(profile=_option(words, "--profile"), config=_option(words, "--config"))
+    many = settings.shards and settings.shard is None
+    return continued(listed, words, position, [*shard_settings(settings)]) if many else {}
 
 
 def _named(words: Sequence[str]) -> dict[str, list[str]]:
@@ -89,8 +102,8 @@ def _option(words: Sequence[str], name: str) -> str | None:
     return None
 
 
-def _read_each(by_shard: Mapping[str, Sequence[str]], run: Run, words: Sequence[str], totals: Totals) -> int:
-    """Run a command that reads in all shards at the same time, and print the totals first."""
+def _read_each(by_shard: Mapping[str, Sequence[str]], run: Run, words: Sequence[str], whole: Whole) -> int:
+    """Run a command that reads in all shards at the same time, and print one list, or the totals first."""
     outer, as_json = CAPTURE.get(), "--json" in words
     read_only = outer is not None and outer.read_only
     captures = {shard: Capture(read_only=read_only, holds_text=True) for shard in by_shard}
@@ -99,15 +112,20 @@ def _read_each(by_shard: Mapping[str, Sequence[str]], run: Run, words: Sequence[
         for shard, own in by_shard.items()
     ]
     codes = [each.result() for each in runs]
+    code = next((code for code in codes if code), int(Exit.OK))
+    if isinstance(whole, ShardList):
+        if print_list(whole, by_shard, captures, as_json=as_json):
+            return code
+        whole = None
     if as_json:
         document: dict[str, Any] = {
             "shards": {shard: next(reversed(capture.documents), None) for shard, capture in captures.items()}
         }
-        if totals is not None:
-            document["totals"] = totals_document(totals, captures)
+        if whole is not None:
+            document["totals"] = totals_document(whole, captures)
         print_json(document)
-    elif totals is not None:
-        print_totals(totals, captures)
+    elif whole is not None:
+        print_totals(whole, captures)
     for number, (shard, capture) in enumerate(captures.items()):
         if not as_json and capture.text is not None:
             if number:
@@ -116,7 +134,7 @@ def _read_each(by_shard: Mapping[str, Sequence[str]], run: Run, words: Sequence[
             print_text(capture.text.getvalue())
         for message in capture.messages:
             print_stderr(message)
-    return next((code for code in codes if code), int(Exit.OK))
+    return code
 
 
 def in_thread(work: Callable[[], int]) -> "Future[int]":

@@ -1,15 +1,18 @@
 """`runner tasks`: the tasks that match a filter."""
 
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter, warn_of_names
-from runner.cli.output import NO_MATCH, print_json, print_line, print_table, print_text
+from runner.cli.output import NO_MATCH, note_model, print_json, print_line, print_table, print_text
+from runner.cli.shard_list import ShardList, Unlisted
 from runner.errors import InvalidInput
 from runner.filter.parse import Filter
 from runner.filter.sort import NEWEST, Sort, SortField, sort_by
@@ -19,6 +22,7 @@ from runner.queries.past.reconstruction import PastTask
 from runner.queries.task_list.cursor import Cursor, parse_cursor, written
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage, page, page_script
+from runner.queries.task_list.shard_page import ShardPage, ShardTask, merged, split_cursors, written_cursors
 from runner.text import formatting
 from runner.text.columns import Column, figure
 from runner.text.document import Flat
@@ -93,7 +97,7 @@ async def tasks(
     Args:
         words: The filter; none lists all tasks.
         limit: Maximum number of tasks.
-        after: Continue after this cursor; the last line of output names it.
+        after: Continue after this cursor of the last line; over shards eu:17,us:9.
         order: The order of the list.
         at: List the tasks as they were at this time.
         archive: List the tasks of this archive.
@@ -129,6 +133,7 @@ async def _list(
         if not tasks_page.tasks:
             await warn_of_names(database, task_filter)
             _advise_state(task_filter)
+    note_model(ListedPage(tasks_page, task_filter, sort, limit, cursor))
     print_json(_document(tasks_page, task_filter, sort)) if json else _print(tasks_page, sort)
     return Exit.OK
 
@@ -167,7 +172,51 @@ class TaskList:
     next: str | None
 
 
-DOCUMENTS = (TaskList, PastPage)
+class ListedPage(NamedTuple):
+    """A page of the list, for the list over shards.
+
+    Args:
+        after: the cursor behind which it begins; None for the first page.
+    """
+
+    page: TaskPage
+    filter: Filter
+    sort: Sort
+    limit: int
+    after: Cursor | None
+
+
+class ShardTaskDocument(NamedTuple):
+    """A task of a list over shards."""
+
+    shard: str
+    task: Annotated[TaskRow, Flat()]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTaskList:
+    """The tasks of several shards that match a filter.
+
+    Args:
+        filter: the filter, with saved ones inserted.
+        at: the latest time of the databases.
+        capped: True if the search of a shard stopped at the scan limit; a short page is then not the last one.
+        partial: True if a shard has not answered.
+        errors: the error of each shard that has not answered.
+        next: the value of --after for the next page; None on the last page.
+    """
+
+    filter: str
+    sort: str
+    tasks: list[ShardTaskDocument]
+    at: datetime
+    capped: bool
+    partial: bool
+    errors: Mapping[str, str]
+    next: str | None
+
+
+DOCUMENTS = (TaskList, ShardTaskList, PastPage)
 
 
 def _document(tasks_page: TaskPage, task_filter: Filter, sort: Sort) -> TaskList:
@@ -187,6 +236,62 @@ def _print(tasks_page: TaskPage, sort: Sort) -> None:
     more = f"; continue with --after {_next(tasks_page, sort)}" if tasks_page.next is not None else ""
     order = "" if sort == NEWEST else f", by {sort.by}: {sort.words}"
     print_line(f"{count_noun(len(tasks_page.tasks), 'task')} ({tasks_page.access}{order}){more}", style="dim")
+
+
+def _show_merged(listed: Mapping[str, ListedPage], missing: Mapping[str, Unlisted], as_json: bool) -> bool:
+    """Print the list of all shards; True if it has a task. The list of a shard without an answer goes on as before."""
+    first = next(iter(listed.values()))
+    pages = {shard: each.page for shard, each in listed.items()}
+    found = merged(pages, {shard: each.after for shard, each in listed.items()}, first.sort, first.limit)
+    positions = [written_cursors(found.next, first.sort)] if found.next else []
+    positions += [f"{shard}:{each.position}" for shard, each in missing.items()]
+    if as_json:
+        print_json(
+            ShardTaskList(
+                str(first.filter),
+                str(first.sort),
+                [ShardTaskDocument(*each) for each in found.tasks],
+                found.at,
+                any(each.capped for each in pages.values()),
+                bool(missing),
+                {shard: each.error for shard, each in missing.items()},
+                ",".join(positions) or None,
+            )
+        )
+    else:
+        _print_merged(found, first.sort, ",".join(positions), missing)
+    return bool(found.tasks)
+
+
+def _print_merged(found: ShardPage, sort: Sort, following: str, missing: Collection[str]) -> None:
+    if found.tasks:
+        print_table(shard_task_columns(found.at), found.tasks)
+    elif not following:
+        print_line(NO_MATCH)
+    stopped = [shard for shard, each in found.pages.items() if each.capped and shard in found.next]
+    words = [f"by {sort.by}: {sort.words}"] if sort != NEWEST else []
+    words += [f"{shard}: {found.pages[shard].access}" for shard in stopped]
+    if found.tasks or following:
+        count = f"{count_noun(len(found.tasks), 'task')} of {', '.join(found.pages)}"
+        note = f" ({', '.join(words)})" if words else ""
+        more = f"; continue with --after {following}" if following else ""
+        print_line(f"{count}{note}{more}", style="dim")
+    if missing:
+        print_line(f"The list is partial, without {', '.join(missing)}.", style="bold")
+
+
+MERGED = ShardList(ListedPage, "--after", split_cursors, _show_merged)
+
+
+def shard_task_columns(at: datetime) -> tuple[Column[ShardTask], ...]:
+    """The columns of a task list over shards."""
+    id, *rest = task_columns(at)
+    own = [Column(each.title, partial(_of_task, each.value), each.text, each.right, each.fixed) for each in rest]
+    return (Column("SHARD", lambda row: row.shard), Column(id.title, str, right=True, fixed=True), *own)
+
+
+def _of_task(value: Callable[[TaskRow], Any], row: ShardTask) -> Any:
+    return value(row.task)
 
 
 def task_columns(at: datetime) -> tuple[Column[TaskRow], ...]:

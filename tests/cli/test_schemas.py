@@ -197,6 +197,7 @@ UNTRIED = {
     "submit: EndDocument",
     "submit: LinesDocument",
     "rebalance: Rebalanced",
+    "tasks: ShardTaskList",
 }
 """Documents of which other tests have real output."""
 

@@ -1,7 +1,9 @@
 """Commands on a profile with shards."""
 
+import json
 import socket
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,14 @@ from jsonschema import Draft202012Validator
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import Connection
+from runner.cli.schemas import SCHEMAS
 from runner.cli.tools import ToolResult, assistant_tools, call_tool
+from runner.filter.sort import NEWEST
 from runner.model.task import NewTask, UniqueKey
+from runner.queries.task_list.cursor import Cursor
+from runner.queries.task_list.row import TaskRow
+from runner.queries.task_list.search import TaskPage
+from runner.queries.task_list.shard_page import merged
 from tests.cli.conftest import Call, Store
 from tests.shards import EACH_PAIR, Sharded, write_config
 
@@ -56,13 +64,93 @@ def test_a_list_has_the_tasks_of_each_shard_with_their_ids(call: Call, profile: 
         submit(call, route)
     result = call("tasks", "state:waiting")
     assert result.code == Exit.OK
-    lines = [line.split()[0] for line in result.out.splitlines() if line]
-    assert lines == ["eu", "ID", "eu:2", "eu:1", "2", "us", "ID", "us:1", "1"]
+    lines = [line.split()[:2] for line in result.out.splitlines()]
+    assert lines == [["SHARD", "ID"], ["eu", "eu:2"], ["us", "us:1"], ["eu", "eu:1"], ["3", "tasks"]]
     document = call("tasks", "--json").document
-    assert {name: [task["id"] for task in page["tasks"]] for name, page in document["shards"].items()} == {
-        "eu": [2, 1],
-        "us": [1],
-    }
+    Draft202012Validator(json.loads((SCHEMAS / "tasks.json").read_text())).validate(document)
+    assert [(task["shard"], task["id"]) for task in document["tasks"]] == [("eu", 2), ("us", 1), ("eu", 1)]
+    assert (document["partial"], document["errors"], document["next"]) == (False, {}, None)
+
+
+SORTS = ("id", "age", "run_at", "priority", "attempts")
+
+
+@EACH_PAIR
+@pytest.mark.parametrize("direction", ["--asc", "--desc"])
+@pytest.mark.parametrize("sort", SORTS)
+def test_the_pages_of_a_merged_list_are_the_list(call: Call, profile: Sharded, sort: str, direction: str) -> None:
+    routes = [EU, EU, US, EU, US, US, EU]
+    ids = [
+        submit(call, route, priority=1 + place * 5 % 9, at=f"+{1 + place * 3 % 7}h")
+        for place, route in enumerate(routes)
+    ]
+    whole = call("tasks", "--sort", sort, direction, "--json").document["tasks"]
+    by_value = {"run_at": "run_at", "priority": "priority"}.get(sort, "submitted_at")
+    values = [task[by_value] for task in whole]
+    if sort != "attempts":
+        assert values == sorted(values, reverse=(direction == "--desc") is not (sort == "age"))
+    listed = [f"{task['shard']}:{task['id']}" for task in whole]
+    assert sorted(listed) == sorted(ids)
+    paged: list[str] = []
+    after: list[str] = []
+    while True:
+        page = call("tasks", "--sort", sort, direction, "--limit", 2, "--json", *after)
+        assert page.code == Exit.OK, page.err
+        paged += [f"{task['shard']}:{task['id']}" for task in page.document["tasks"]]
+        if page.document["next"] is None:
+            break
+        after = ["--after", page.document["next"]]
+    assert paged == listed
+
+
+def test_a_merged_list_continues_from_a_cursor_per_shard(call: Call, profile: Sharded) -> None:
+    for route in (EU, US, EU):
+        submit(call, route)
+    page = call("tasks", "--limit", 1)
+    assert "1 task of eu, us; continue with --after eu:2,us:" in page.out
+    assert "eu:1" in call("tasks", "--after", "eu:2").out  # The list of us has ended.
+    assert "us:1" not in call("tasks", "--after=eu:2").out
+    for wrong in ("2", "ap:2", "eu:2,eu:1", "eu:x"):
+        refused = call("tasks", "--after", wrong)
+        assert refused.code == Exit.BAD_INPUT
+        assert "is not a cursor" in refused.err or "is no cursor" in refused.err
+    assert call("tasks", "--after", "2", "--profile", "eu").code == Exit.OK
+
+
+def test_a_merged_list_without_a_shard_is_partial_and_goes_on_with_it_later(call: Call, profile: Sharded) -> None:
+    for route in (EU, EU, US):
+        submit(call, route)
+    file = Path(profile.urls["us"].removeprefix("sqlite:///"))
+    file.rename(file.with_suffix(".away"))
+    document = call("tasks", "--limit", 1, "--json").document
+    assert (document["partial"], document["next"], list(document["errors"])) == (True, "eu:2,us:", ["us"])
+    assert "The list is partial, without us." in call("tasks").out
+    file.with_suffix(".away").rename(file)
+    rest = call("tasks", "--after", document["next"], "--json").document
+    assert [(task["shard"], task["id"]) for task in rest["tasks"]] == [("us", 1), ("eu", 1)]
+
+
+def test_an_empty_merged_list_has_the_hints_once(call: Call, profile: Sharded) -> None:
+    submit(call, EU)
+    result = call("tasks", "failed")
+    assert (result.out, result.err.count("by state: runner tasks state:dead")) == ("No tasks match.\n", 1)
+    assert call("tasks", "queue:default").err == ""
+
+
+def test_a_page_ends_where_a_shard_may_have_an_earlier_task() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def listed(*minutes: int, following: int | None) -> TaskPage:
+        values: dict[str, Any] = dict.fromkeys(TaskRow.__dataclass_fields__)
+        rows = [TaskRow(**values | {"id": each, "submitted_at": at + timedelta(minutes=each)}) for each in minutes]
+        cursor = None if following is None else Cursor(following)
+        return TaskPage(rows, cursor, following is not None, False, at, places={each: Cursor(each) for each in minutes})
+
+    pages = {"eu": listed(9, 8, following=3), "us": listed(7, 2, following=None)}
+    page = merged(pages, {"eu": None, "us": None}, NEWEST, 10)
+    assert ([str(task) for task in page.tasks], page.next) == (["eu:9", "eu:8"], {"eu": Cursor(3), "us": None})
+    page = merged({"eu": listed(1, following=None), "us": pages["us"]}, page.next, NEWEST, 10)
+    assert ([str(task) for task in page.tasks], page.next) == (["us:7", "us:2", "eu:1"], {})
 
 
 @pytest.mark.parametrize(

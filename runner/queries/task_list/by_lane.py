@@ -96,8 +96,8 @@ async def walk_lanes(
     cursors = await _first(tx, walk, [*walk.indexed, *walk.filtered], after, end, limit + 1)
     path = AccessPath.FILTERED if walk.filtered else AccessPath.INDEX
     if len(cursors) > limit:
-        return Page([cursor.id for cursor in cursors[:limit]], cursors[limit - 1], False, path)
-    return Page([cursor.id for cursor in cursors], end, end is not None, path)
+        return Page(cursors[:limit], cursors[limit - 1], False, path)
+    return Page(cursors, end, end is not None, path)
 
 
 async def _planned(tx: Transaction, task_filter: Filter, sort: Sort) -> LaneWalk:

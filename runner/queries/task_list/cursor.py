@@ -90,18 +90,24 @@ class AccessPath(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The ids that one search returned.
+    """The tasks that one search found.
 
     Args:
+        cursors: the position of each task.
         next: the cursor of the next search; None at the end.
         capped: True if the search stopped at the scan limit; a sorted result then covers only the newest tasks.
         access_path: how the search read the tables.
     """
 
-    ids: list[int]
+    cursors: list[Cursor]
     next: Cursor | None
     capped: bool
     access_path: AccessPath = AccessPath.INDEX
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of the tasks, in their order."""
+        return [cursor.id for cursor in self.cursors]
 
 
 class SortKey(NamedTuple):

@@ -1,9 +1,9 @@
 """search: find the tasks that match a filter, page by page, in a list order, with a bounded number of rows."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 
@@ -17,6 +17,7 @@ from runner.queries.task_list.compile import Scan, indexed, is_few, path, scans
 from runner.queries.task_list.cursor import SCAN_LIMIT, AccessPath, Cursor, Page, SortKey, compared, least
 from runner.queries.task_list.row import TaskRow, task_rows
 from runner.queries.task_list.sources import Source, live, past, running, waiting
+from runner.text.document import Treatment
 from runner.text.redact import mask
 from runner.text.sanitize import clean
 
@@ -39,7 +40,7 @@ async def sort_among(
     statement = sa.select(*key.carried(union.c)).where(*behind).order_by(*key.order(union.c)).limit(limit + 1)
     cursors = [key.cursor(row) for row in await tx.rows(statement)]
     more = cursors[limit - 1] if len(cursors) > limit else None
-    return Page([cursor.id for cursor in cursors[:limit]], more, oldest is not None, AccessPath.SORTED)
+    return Page(cursors[:limit], more, oldest is not None, AccessPath.SORTED)
 
 
 def _candidates(scan: Scan, key: SortKey, oldest: Cursor | None) -> sa.Select[Any]:
@@ -149,8 +150,8 @@ async def walk(
     cursors = [key.cursor(row) for row in await tx.rows(_merged(rows, key, limit + 1))]
     way = AccessPath.FILTERED if filters_rows else AccessPath.INDEX
     if len(cursors) > limit:
-        return Page([cursor.id for cursor in cursors[:limit]], cursors[limit - 1], False, way)
-    return Page([cursor.id for cursor in cursors], end, end is not None, way)
+        return Page(cursors[:limit], cursors[limit - 1], False, way)
+    return Page(cursors, end, end is not None, way)
 
 
 async def _scan_end(
@@ -193,6 +194,7 @@ class TaskPage:
         indexed: True if an index serves the filter, False if rows are checked one by one.
         at: the database's time, from which ages count.
         sorted: True if no index has the order: the matching tasks were sorted, only the newest ones if capped.
+        places: the cursor behind each task, by its id.
     """
 
     tasks: list[TaskRow]
@@ -201,6 +203,7 @@ class TaskPage:
     indexed: bool
     at: datetime
     sorted: bool = False
+    places: Annotated[Mapping[int, Cursor], Treatment.HIDDEN] = field(default_factory=dict)
 
     @property
     def access(self) -> str:
@@ -235,7 +238,8 @@ async def page(
     tasks, at = await tx.gather(task_rows(tx, result.ids), clock(tx))
     is_indexed = indexed(task_filter) or result.access_path is AccessPath.INDEX
     is_sorted = result.access_path is AccessPath.SORTED
-    return TaskPage(tasks, result.next, result.capped, is_indexed, at, is_sorted)
+    places = {cursor.id: cursor for cursor in result.cursors}
+    return TaskPage(tasks, result.next, result.capped, is_indexed, at, is_sorted, places)
 
 
 async def page_script(tx: Transaction, task_filter: Filter, sort: Sort, limit: int) -> str:
