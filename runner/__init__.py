@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from runner.client.status import TaskStatus
     from runner.client.submission import Submission
     from runner.client.submit import submit, submit_async
+    from runner.client.workflow import Workflow, WorkflowTask, workflow
     from runner.engine.hosting.embedded import Runner
     from runner.handlers.context import Context
     from runner.handlers.hooks import (
@@ -56,6 +57,8 @@ __all__ = [
     "TaskHandle",
     "TaskHandler",
     "TaskStatus",
+    "Workflow",
+    "WorkflowTask",
     "around_execute",
     "around_process",
     "around_submit",
@@ -84,6 +87,7 @@ __all__ = [
     "submit_async",
     "unfinished",
     "unfinished_async",
+    "workflow",
 ]
 
 __getattr__ = lazy_names(
@@ -107,6 +111,8 @@ __getattr__ = lazy_names(
         "TaskHandle": "runner.client.results",
         "TaskHandler": "runner.client.handler",
         "TaskStatus": "runner.client.status",
+        "Workflow": "runner.client.workflow",
+        "WorkflowTask": "runner.client.workflow",
         "around_execute": "runner.handlers.hooks",
         "around_process": "runner.handlers.hooks",
         "around_submit": "runner.handlers.hooks",
@@ -135,5 +141,6 @@ __getattr__ = lazy_names(
         "submit_async": "runner.client.submit",
         "unfinished": "runner.client.find",
         "unfinished_async": "runner.client.find",
+        "workflow": "runner.client.workflow",
     },
 )

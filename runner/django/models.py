@@ -52,6 +52,7 @@ class TaskColumns(models.Model):
     headers = JsonTextField(null=True)
     submitted_at = models.DateTimeField()
     submitted_by = models.TextField(null=True)
+    workflow = models.BigIntegerField(null=True)
     attempt = models.IntegerField()
     runner_id = models.BigIntegerField(null=True)
     host = models.TextField(null=True)

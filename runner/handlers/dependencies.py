@@ -38,12 +38,16 @@ def dependencies(after: Parent | Iterable[Parent] | None) -> tuple[DependsOn, ..
     Raises:
         InvalidTask: an item is not a parent.
     """
-    if after is None:
-        return ()
-    is_single = isinstance(after, (int, DependsOn)) or _is_name(after) or not isinstance(after, Iterable)
-    parents = [after] if is_single else after
-    items = [_to_dependency(parent) for parent in parents]  # type: ignore[union-attr] # checked above
+    items = [_to_dependency(parent) for parent in parent_list(after)]
     return tuple({item.parent: item for item in reversed(items)}.values())[::-1]
+
+
+def parent_list(after: Any) -> list[Any]:
+    """The parents that an application passed, one, several or None, as a list."""
+    if after is None:
+        return []
+    is_single = isinstance(after, (int, DependsOn)) or _is_name(after) or not isinstance(after, Iterable)
+    return [after] if is_single else [*after]
 
 
 def _to_dependency(parent: Any) -> DependsOn:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 from runner.errors import InvalidTask
 from runner.model.duration import LONGEST_SECONDS, parse_duration
 from runner.model.headers import HEADERS_LIMIT, require_headers, write_headers
-from runner.model.text_limits import require_json, require_name, require_storable, require_text
+from runner.model.task import NewWorkflow
+from runner.model.text_limits import require_json, require_name, require_storable, require_text, require_whole
 from runner.text.times import EARLIEST, LATEST, parse_moment
 
 
@@ -102,6 +103,15 @@ def check_headers(name: str, value: Any) -> None:
 def check_text(name: str, value: Any, limit: int = 10_000) -> None:
     """Reject text that a database cannot store, or with more characters than the limit."""
     require_storable(name, value, limit)
+
+
+def check_workflow(name: str, value: Any) -> None:
+    """Reject a workflow that a row cannot hold: an id, or a new one with its name."""
+    if isinstance(value, NewWorkflow):
+        if value.name is not None:
+            check_name(name, value.name)
+    else:
+        require_whole(range(1, 2**63), "pass the id of a workflow", name, value)
 
 
 def check_name(name: str, value: Any) -> None:

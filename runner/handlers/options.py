@@ -26,6 +26,7 @@ from runner.handlers.option_values import (
     check_tags,
     check_text,
     check_time,
+    check_workflow,
     duration_as_seconds,
     headers_as_json,
     parse_headers,
@@ -277,6 +278,7 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         help="If the task before it with this order key fails: wait for it, cancel this task, or run it.",
     ),
     TaskOption(name="submitted_by", column="submitted_by", parse=None, check=check_text),
+    TaskOption(name="workflow", type=None, column="workflow", parse=None, check=check_workflow),
 )
 """All task options, in the order of `handler.options` and of the command line."""
 

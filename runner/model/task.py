@@ -266,6 +266,16 @@ class OrderKey(NamedTuple):
     on_failure: OnFailure = "wait"
 
 
+class NewWorkflow(NamedTuple):
+    """A workflow to submit with its tasks, in place of its id.
+
+    Args:
+        name: its name; None without one.
+    """
+
+    name: str | None = None
+
+
 class NewTask(NamedTuple):
     """A task to submit. None leaves a value to the table's or the handler's default.
 
@@ -293,6 +303,7 @@ class NewTask(NamedTuple):
         unique_key: unique key; None without deduplication.
         after: dependencies; None without any.
         order_key: order key; None for a task that runs in any order.
+        workflow: id of its workflow; a NewWorkflow for all tasks of a submit that creates it; None without one.
     """
 
     handler: str
@@ -318,6 +329,7 @@ class NewTask(NamedTuple):
     unique_key: UniqueKey | None = None
     after: tuple[DependsOn, ...] | None = None
     order_key: OrderKey | None = None
+    workflow: int | NewWorkflow | None = None
 
     def with_headers(self, headers: Mapping[str, str]) -> "NewTask":
         """Return the task with more headers, for a function around submits.
@@ -337,8 +349,10 @@ class SubmitResult(NamedTuple):
         ids: one id per submitted task, in order; for a duplicate, the id of the existing task.
         duplicates: indexes of the duplicates, which created no task.
         replaced: indexes of the duplicates whose values replaced those of the existing task.
+        workflow: id of the workflow that the submit created; None without one.
     """
 
     ids: list[int]
     duplicates: frozenset[int] = frozenset()
     replaced: frozenset[int] = frozenset()
+    workflow: int | None = None

@@ -226,7 +226,7 @@ async def prune(
     Args:
         tx: a writing transaction; it is short for a small `limit`.
         retention: retention of finished tasks. The ticks of schedules are kept for the longest of any state.
-        limit: maximum number of tasks, of statistics rows, of lost runners, of keys and of ticks to delete.
+        limit: maximum number of tasks, statistics rows, lost runners, keys, ticks and workflows to delete.
         spared: ranges whose succeeded tasks are skipped, because they will be dropped as a whole.
         statistics: retention of the minute statistics and of the lost runners; None keeps them indefinitely.
         without: ids of tasks to leave out.
@@ -244,7 +244,8 @@ async def prune(
     keys = await forget_expired(tx, limit)
     ages = retention.states.values()
     ticks = await prune_records(tx, "tick", max(ages), limit) if ages else 0
-    more = limit <= max(sum(tasks.values()), minutes, runners, keys, ticks)
+    workflows = await prune_records(tx, "workflow", max(ages), limit) if ages else 0
+    more = limit <= max(sum(tasks.values()), minutes, runners, keys, ticks, workflows)
     return Pruned(tasks, minutes, more, keys, reached=passed)
 
 
@@ -361,8 +362,8 @@ async def _prunable(
     return sa.select(*columns).where(*conditions).order_by(end if group.queues else end.desc()).limit(limit)
 
 
-Records: TypeAlias = Literal["minute", "lost_runner", "tick"]
-"""The tables of old records that no task owns."""
+Records: TypeAlias = Literal["minute", "lost_runner", "tick", "workflow"]
+"""The tables of old records that no task owns. A workflow is old when none of its tasks is left."""
 
 
 async def prune_records(
@@ -395,12 +396,16 @@ def _old_records(
     """The columns of the primary key, and the selection of the old rows."""
     table, tick, schedule = getattr(tx.tables, name), tx.tables.tick, tx.tables.schedule
     key: list[Any] = [table.c[column.name] for column in table.primary_key]
-    time = {"minute": "minute", "lost_runner": "lost_at", "tick": "at"}[name]
+    time = {"minute": "minute", "lost_runner": "lost_at", "tick": "at", "workflow": "submitted_at"}[name]
     selection = sa.select(*key).where(table.c[time] < db_later(db_now(), -age.total_seconds())).limit(limit)
     if name == "tick":  # the last one of each schedule must not happen again
         last = sa.exists().where(schedule.c.id == tick.c.schedule, schedule.c.last_tick <= tick.c.tick)
         return key, selection.where(~last).order_by(tick.c.at)
-    return key, selection.order_by(*key) if name == "minute" else selection.order_by(table.c[time])
+    if name == "workflow":
+        for tasks in (tx.tables.task, tx.tables.history):
+            selection = selection.where(~sa.exists().where(tasks.c.workflow == table.c.id))
+    by_key = name in ("minute", "workflow")
+    return key, selection.order_by(*key) if by_key else selection.order_by(table.c[time])
 
 
 async def count_minutes(tx: Transaction, age: timedelta, limit: int) -> int:
@@ -496,6 +501,7 @@ async def _prune_in_parts(
         await _prune_records_in_parts(database, "lost_runner", statistics)
     if retention.states:
         await _prune_records_in_parts(database, "tick", max(retention.states.values()))
+        await _prune_records_in_parts(database, "workflow", max(retention.states.values()))
     try:
         keys = await database.write(forget_expired, CHUNK)
     except StoreError as error:

@@ -13,18 +13,20 @@ from runner.db.schema import Tables, state_literal
 from runner.db.statement import Frame, Prepared, SingleInsert, Step, Steps, require_inserted
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, JsonText, db_later, db_now, random_below
-from runner.model.task import BUCKETS, MOVES, NewTask, Priority, SubmitResult
+from runner.model.task import BUCKETS, MOVES, NewTask, NewWorkflow, Priority, SubmitResult
 from runner.model.task_batch import TaskBatch
 from runner.model.text_limits import require_payload
 from runner.store.dependencies.submit import DependencyRows, dependency_rows, insert_dependencies
 from runner.store.unique import check_keys, record_keys
 from runner.store.validation import SUBMIT_COLUMNS, check
+from runner.store.workflow import insert_workflow
 
 COLUMNS: dict[str, Any] = SUBMIT_COLUMNS | {
     "handler": sa.Text,
     "unique_key": sa.Text,
     "order_key": sa.Text,
     "order_on_failure": sa.Text,
+    "workflow": sa.BigInteger,
     "blocked_by": sa.Integer,
     "parents": sa.Text,
 }
@@ -42,7 +44,9 @@ CHUNK = 2_000
 def takes_one_statement(tasks: Sequence[NewTask]) -> bool:
     """Return True if a single statement submits these tasks: it reads no other tasks, and needs no transaction."""
     alike = [tasks.like] if isinstance(tasks, TaskBatch) else tasks
-    return len(tasks) <= CHUNK and not any(task.unique_key or task.after or task.order_key for task in alike)
+    return len(tasks) <= CHUNK and not any(
+        task.unique_key or task.after or task.order_key or isinstance(task.workflow, NewWorkflow) for task in alike
+    )
 
 
 def _needs(dialect: Dialect, tasks: Sequence[NewTask], *_: object, **__: object) -> Needs:
@@ -121,6 +125,7 @@ def submit_steps(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[
             require_payload(payload)
         if tasks.like.order_key is not None:
             tasks = list(tasks)
+    tasks, workflow = yield from insert_workflow(frame, tasks)
     dependencies: DependencyRows = []
     if any(task.after is not None or task.order_key is not None for task in alike):
         dependencies = yield from dependency_rows(frame, tasks)
@@ -134,7 +139,7 @@ def submit_steps(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[
         dependencies = [None if position in result.duplicates else waits for position, waits in enumerate(dependencies)]
     if dependencies:
         yield from insert_dependencies(frame, result.ids, dependencies)
-    return result
+    return result if workflow is None else result._replace(workflow=workflow)
 
 
 def single_insert(frame: Frame, task: NewTask, notify: bool) -> SingleInsert | None:

@@ -59,6 +59,7 @@ def _tables_with_times(tables: Tables) -> list[sa.Table]:
         tables.attempt,
         tables.unique,
         tables.dependency,
+        tables.workflow,
         tables.audit,
         tables.schedule,
         tables.tick,

@@ -104,6 +104,19 @@ async def test_lost_runners_are_kept_as_long_as_statistics(database: Database) -
     assert await number_of(database, "lost_runner") == 1
 
 
+async def test_a_workflow_is_kept_as_long_as_a_task_of_it(database: Database) -> None:
+    async with database.writing() as tx:
+        for days in (8, 8, 8, 1):
+            await tx.execute(sa.insert(tx.tables.workflow).values(submitted_at=days_ago(days)))
+    await add_live(database, workflow=1)
+    await add_past(database, 100, finished_at=days_ago(1), workflow=2)
+    await add_past(database, 101, finished_at=days_ago(9), workflow=3)
+    await database.write(prune, Retention({State.SUCCEEDED: 7 * DAY}))
+    async with database.reading() as tx:
+        ids = await tx.rows(sa.select(tx.tables.workflow.c.id).order_by(tx.tables.workflow.c.id))
+    assert [id for (id,) in ids] == [1, 2, 4]
+
+
 async def test_live_tasks_and_runners_are_never_pruned(database: Database) -> None:
     await add_live(database, submitted_at=days_ago(9_000), run_at=days_ago(9_000))
     async with database.writing() as tx:

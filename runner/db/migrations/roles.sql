@@ -36,6 +36,7 @@ REVOKE ALL ON {every_table} FROM {producer}, {runner}, {operator}, {reader};
 GRANT SELECT ON {task_schema}, {task_dependency} TO {producer};
 GRANT SELECT (id, handler, key, order_key, state) ON {task}, {task_history} TO {producer};
 GRANT INSERT ON {task_dependency} TO {producer};
+GRANT SELECT (id), INSERT (name, submitted_by) ON {task_workflow} TO {producer};
 GRANT INSERT (
     handler, payload, {option_columns},
     hosts_until, state, blocked_by, parents
@@ -52,7 +53,7 @@ ON {task_unique} TO {producer};
 -- The runner claims, settles, rescues and prunes. It cannot insert or change audit rows.
 GRANT SELECT ON {every_table} TO {runner};
 GRANT INSERT, UPDATE, DELETE ON
-    {task}, {task_history}, {task_attempt}, {task_unique}, {task_dependency}, {task_queue}, {task_handler},
+    {task}, {task_history}, {task_attempt}, {task_unique}, {task_dependency}, {task_workflow}, {task_queue}, {task_handler},
     {task_runner}, {task_lost_runner}, {task_minute}, {task_schedule}, {task_tick}, {task_checkpoint}, {task_progress}, {task_log},
     {task_alert}
 TO {runner};
@@ -63,7 +64,7 @@ DO $$
 DECLARE
     numbered text;
 BEGIN
-    FOREACH numbered IN ARRAY ARRAY['{task:inner}', '{task_dependency:inner}', '{task_runner:inner}', '{task_audit:inner}'] LOOP
+    FOREACH numbered IN ARRAY ARRAY['{task:inner}', '{task_dependency:inner}', '{task_workflow:inner}', '{task_runner:inner}', '{task_audit:inner}'] LOOP
         EXECUTE format(
             'GRANT SELECT ON SEQUENCE %s TO {runner:inner}, {operator:inner}, {reader:inner}', pg_get_serial_sequence(numbered, 'id')
         );

@@ -34,6 +34,7 @@ class Tables:
         self.attempt = self._table("task_attempt", *records.attempt())
         self.unique = self._table("task_unique", *records.unique())
         self.dependency = self._table("task_dependency", *records.dependency())
+        self.workflow = self._table("task_workflow", *records.workflow())
         self.checkpoint = self._table("task_checkpoint", *records.checkpoint())
         self.progress = self._table("task_progress", *records.progress())
         self.log = self._table("task_log", *records.log())

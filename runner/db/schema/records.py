@@ -137,6 +137,16 @@ GONE = "gone"
 """`parent_state` of a parent that is neither in the live table nor in the history."""
 
 
+def workflow() -> list[sa.Column[Any]]:
+    """Workflows: the names of groups of tasks, which have the id of their workflow."""
+    return [
+        sa.Column("id", BigId, sa.Identity(), primary_key=True),
+        sa.Column("name", sa.Text),
+        sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("submitted_by", sa.Text),
+    ]
+
+
 def checkpoint() -> list[sa.Column[Any]]:
     """States of tasks that continue in their next attempt; the highest number counts."""
     return [

@@ -35,7 +35,7 @@ def storage_metadata(prefix: str = "", schema: str | None = None) -> sa.MetaData
     partitions.mark_ordered_submits(tables.task)
     _set_parameters(tables.unique, {"fillfactor": 90})
     tables.history.dialect_options["postgresql"]["partition_by"] = partitions.PARTITION_BY
-    for table in (tables.task, tables.dependency, tables.runner, tables.audit):
+    for table in (tables.task, tables.dependency, tables.workflow, tables.runner, tables.audit):
         table.dialect_options["sqlite"]["autoincrement"] = True
     partitions.create_with(tables.history)
     _index_live(tables.task)
@@ -79,6 +79,7 @@ def _index_live(table: sa.Table) -> None:
     _index(table, "order", task.order_key, task.id, where=ordered)
     _index(table, "in_order", task.order_key, where=running & ordered, unique=True)
     _index(table, "key", task.key, task.handler, task.id, where=task.key.is_not(None))
+    _index(table, "members", task.workflow, task.id, where=task.workflow.is_not(None))
 
 
 def _index_open(dependency: sa.Table) -> None:
@@ -107,6 +108,7 @@ def _index_past(history: sa.Table, attempt: sa.Table) -> None:
         task.id,
         where=task.key.is_not(None),
     )
+    _index(history, "members", task.workflow, task.id, where=task.workflow.is_not(None))
     _index(attempt, "fingerprint", failure.fingerprint, failure.ended_at)
     _index(attempt, "ended", failure.ended_at)
     _index(attempt, "breaks", failure.handler, failure.ended_at, where=failure.breaks.is_not(None))

@@ -97,6 +97,8 @@ def _submit_columns() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("headers", JsonText),
         sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("submitted_by", sa.Text),
+        # The id of its workflow, a row of task_workflow; null for a task outside of workflows.
+        sa.Column("workflow", sa.BigInteger),
     ]
 
 

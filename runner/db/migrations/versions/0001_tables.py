@@ -32,6 +32,7 @@ def upgrade(op: Operations) -> None:
     _task_attempt(op)
     _task_unique(op)
     _task_dependency(op)
+    _task_workflow(op)
     _task_notes(op)
     _task_queue(op)
     _task_handler(op)
@@ -69,6 +70,7 @@ def _task(op: Operations) -> None:
         sa.Column("headers", JsonText),
         sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("submitted_by", sa.Text),
+        sa.Column("workflow", sa.BigInteger),
         # Present state.
         sa.Column("state", sa.Text, nullable=False, server_default="waiting"),
         sa.Column("blocked_by", sa.Integer, nullable=False, server_default="0"),
@@ -111,6 +113,7 @@ def _task(op: Operations) -> None:
     op.create_index("task", "order", "order_key", "id", where="order_key IS NOT NULL")
     op.create_index("task", "in_order", "order_key", where="state = 'running' AND order_key IS NOT NULL", unique=True)
     op.create_index("task", "key", "key", "handler", "id", where='"key" IS NOT NULL')
+    op.create_index("task", "members", "workflow", "id", where="workflow IS NOT NULL")
     # A transaction that lets tasks with an order key fail waits for the commits of such tasks.
     commit = op.full_name("task_in_order_commit")
     op.execute_on(
@@ -222,6 +225,7 @@ def _task_history(op: Operations) -> None:
         sa.Column("headers", JsonText),
         sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("submitted_by", sa.Text),
+        sa.Column("workflow", sa.BigInteger),
         # Final state.
         sa.Column("state", sa.Text, nullable=False),
         sa.Column("finished_at", Instant, nullable=False, server_default=db_now()),
@@ -248,6 +252,7 @@ def _task_history(op: Operations) -> None:
     op.create_index("task_history", "rare", "state", "id", where="state != 'succeeded'")
     op.create_index("task_history", "ended", "state", "finished_at", "id", where="state != 'succeeded'")
     op.create_index("task_history", "key", "key", "handler", "id", where='"key" IS NOT NULL')
+    op.create_index("task_history", "members", "workflow", "id", where="workflow IS NOT NULL")
     for part, of, values in (
         ("others", "task_history", "(PRIMARY KEY (id)) FOR VALUES IN ('dead', 'cancelled')"),
         (
@@ -336,6 +341,17 @@ def _task_dependency(op: Operations) -> None:
         "parent_key",
         "parent_handler",
         where="satisfied_at IS NULL AND parent_key IS NOT NULL",
+    )
+
+
+def _task_workflow(op: Operations) -> None:
+    op.create_table(
+        "task_workflow",
+        sa.Column("id", BigId, sa.Identity(), primary_key=True),
+        sa.Column("name", sa.Text),
+        sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("submitted_by", sa.Text),
+        sqlite_autoincrement=True,
     )
 
 
