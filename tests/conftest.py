@@ -34,6 +34,7 @@ from tests.postgres import Cluster, Remote, Server, create_database, drop_databa
 from tests.postgres.databases import URL_VARIABLE
 from tests.postgres.programs import BIN_VARIABLE
 from tests.postgres.reuse import Cleaner, shape_of
+from tests.postgres.server import TEMPLATE
 from tests.shards import Sharded, sharded
 
 if TYPE_CHECKING:
@@ -281,6 +282,13 @@ def _no_connection_of_another_test() -> Iterator[None]:
     yield
     if client := sys.modules.get("runner.client.client"):
         vars(client)["_connected"] = None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_initdb(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let all servers of a run start with copies of one data folder, in whichever worker they are."""
+    folder = tmp_path_factory.getbasetemp()
+    TEMPLATE[:] = [(folder.parent if hasattr(request.config, "workerinput") else folder) / "postgres"]
 
 
 @pytest.fixture(scope="session")
