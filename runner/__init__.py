@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from runner.client.submit import submit, submit_async
     from runner.client.workflow import Workflow, WorkflowTask, workflow
     from runner.engine.hosting.embedded import Runner
+    from runner.handlers.chunk import Chunk, ChunkTask
     from runner.handlers.context import Context
     from runner.handlers.hooks import (
         AttemptEnd,
@@ -42,6 +43,8 @@ __all__ = [
     "AttemptEnd",
     "Batch",
     "Breaker",
+    "Chunk",
+    "ChunkTask",
     "Claimed",
     "Context",
     "Dead",
@@ -96,6 +99,8 @@ __getattr__ = lazy_names(
         "AttemptEnd": "runner.handlers.hooks",
         "Batch": "runner.client.batch",
         "Breaker": "runner.policy.breaker",
+        "Chunk": "runner.handlers.chunk",
+        "ChunkTask": "runner.handlers.chunk",
         "Claimed": "runner.model.task",
         "Context": "runner.handlers.context",
         "Dead": "runner.model.outcome",

@@ -44,11 +44,12 @@ def test_the_docstring_of_options_describes_every_option() -> None:
 def test_the_signature_of_handler_has_every_option_with_a_default() -> None:
     defaults = {option.name for option in TASK_OPTIONS if option.default}
     limits = {"limit", "limit_per_tenant", "limit_per_runner", "rate", "executor", "memory_limit", "breaker", "codec"}
+    limits |= {"chunk", "chunk_wait"}
     assert parameters(handler) - {"name", "after", "key", "on_error", "on_none"} - limits == defaults
 
 
 OTHERS = {"on_error", "on_none", "call_options", "limits", "limit_per_runner", "executor", "memory_limit", "breaker"}
-OTHERS |= {"codec"}
+OTHERS |= {"codec", "chunk"}
 """The options of a handler that are no defaults for tasks."""
 
 

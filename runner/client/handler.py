@@ -11,6 +11,7 @@ from runner.client.results import TaskHandle, handle
 from runner.client.submission import Submission, Submitter
 from runner.errors import InvalidEdit, InvalidHandler
 from runner.handlers.call_options import CallNumber, CallOptions, CallText, Duplicate, require_call_text
+from runner.handlers.chunk import Chunk, read_chunk
 from runner.handlers.context import Context
 from runner.handlers.dependencies import Parent, ParentHandler, declared
 from runner.handlers.foreign_words import NAMELESS, converted_call, converts_options
@@ -30,6 +31,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 """Type of the function, for direct calls; unlike P, with the Context."""
 R = TypeVar("R")
 """Type of the task's result."""
+T = TypeVar("T")
+"""Type of the arguments of one task of a chunk."""
 
 
 FUNCTION_ATTRIBUTES = (
@@ -177,6 +180,16 @@ class _Decorator:
     ) -> TaskHandler[P, Callable[Concatenate[Context, P], R], R]: ...
 
     @overload
+    def __call__(  # type: ignore[overload-overlap] # the first that matches wins: a task has the arguments of its T
+        self, function: Callable[Concatenate[Chunk[T, R], P], Coroutine[Any, Any, Any]]
+    ) -> TaskHandler[[T], Callable[Concatenate[Chunk[T, R], P], Coroutine[Any, Any, Any]], R]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Chunk[T, R], P], Any]
+    ) -> TaskHandler[[T], Callable[Concatenate[Chunk[T, R], P], Any], R]: ...
+
+    @overload
     def __call__(
         self, function: Callable[P, Coroutine[Any, Any, R]]
     ) -> TaskHandler[P, Callable[P, Coroutine[Any, Any, R]], R]: ...
@@ -222,6 +235,8 @@ def handler(  # noqa: D417, PLR0913 - one argument per task option
     memory_limit: str | int | None = None,
     breaker: str | Breaker | None = None,
     codec: str | None = None,
+    chunk: int | None = None,
+    chunk_wait: Delay | None = None,
 ) -> _Decorator:
     """Register a function as a handler.
 
@@ -231,18 +246,16 @@ def handler(  # noqa: D417, PLR0913 - one argument per task option
         retry: retry plan: stages (1m,5m,20m), exp:10s*2<1h, sidekiq, 30s or never; None for the runner's.
         timeout, max_attempts: of one attempt, such as "30s" or "none", and of all; None for the runner's.
         expires: longest time from the due time of its tasks to the start of an attempt; None for no limit.
-        on_error: outcome of an exception or a timeout: "retry", "dead", exception classes, or a function.
-        on_none: outcome of None if a result is declared: "succeed", "retry", "dead", or a function of the Context.
+        on_error, on_none: outcome of an exception or timeout, or of None for a result: a word or a function.
         bucket, tenant, hosts, hosts_for, route, and the options of unique keys and order keys: see `options`.
         key: business key of its tasks, or a function of the call's arguments, unless a submit sets one.
         after: handlers or names; each task depends on their tasks with its key. DependsOn sets the effect of a failure.
-        limit, limit_per_tenant: maximum number of its tasks that run at once over all runners; operators can change it.
+        limit, limit_per_tenant, rate: maximum of its running tasks, and of starts (5/s); operators can change them.
         limit_per_runner: maximum number of its tasks in one runner, which leaves the other slots to other handlers.
-        rate: maximum rate of starts over all runners, such as 5/s or 100/min; an operator can change it.
-        executor: "process", or a name of the setting executors; None for the event loop or a thread, by the function.
-        memory_limit: maximum private memory of its process: text ("512m") or bytes; Linux only.
+        executor, memory_limit: "process" with its maximum private memory ("512m", Linux only), or an own executor.
         breaker: number of failures after which its tasks wait, such as 10/min, or a Breaker; None for never.
         codec: what encrypts its tasks: "fernet", an own one as package.module:name, or "none"; None for the setting.
+        chunk, chunk_wait: maximum number of tasks per call, and how long a Chunk waits for them; default "200ms".
 
     Returns:
         A decorator for an async or a plain function.
@@ -278,6 +291,7 @@ def _defaults(arguments: Mapping[str, Any]) -> Options:
         memory_limit=parse_memory(arguments["name"], arguments["memory_limit"]),
         breaker=read_breaker(arguments["name"], arguments["breaker"]),
         codec=arguments["codec"],
+        chunk=read_chunk(arguments["name"], arguments["chunk"], arguments["chunk_wait"]),
     )
 
 

@@ -9,12 +9,14 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from runner.engine.executing.jobs import end
+from runner.engine.forming_chunks import FormingChunks
 from runner.handlers.registry import Handler
 from runner.model.alert import DELIVER, QUEUE
 from runner.model.current_task import CURRENT_TASK
 from runner.model.headers import write_headers
 from runner.model.task import Claimed
 from runner.policy.polling import LookAhead
+from runner.text.redact import secrets
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,9 +24,11 @@ if TYPE_CHECKING:
     import threading
 
     from runner.errors import StoreError
+    from runner.handlers.chunk import ChunkOption
     from runner.handlers.context import Context, KeptNotes
     from runner.handlers.hooks import AttemptEnd, Callback
     from runner.handlers.keyring import Vault
+    from runner.model.outcome import Outcome
     from runner.policy.breaker import Probe
 
 T = TypeVar("T")
@@ -112,6 +116,14 @@ class Running:
     process: HandlerProcess | None = None
     offer: Offer | None = None
     """The attempt in a process that has received the task early, while it waits for a slot."""
+    is_chunk = False
+    """True for a chunk, which is in flight for the tasks in it."""
+    chunk: "ChunkRunning | None" = None
+    """The chunk that it belongs to."""
+    decision: "Outcome | None" = None
+    """Its outcome as a chunk handler has set it."""
+    general: "Callable[[Running], Outcome] | None" = None
+    """Of a chunk: decides about a task without an outcome, if a rule about an unexpected result does."""
 
     def __init__(self, task: Claimed, handler: Handler, slots: "Slots", prefetched: bool = False) -> None:
         self.task = task
@@ -125,6 +137,18 @@ class Running:
         """Seconds from the due time to the start; None if unknown."""
         late = self.task.late
         return None if late is None or not self.started else late + self.started - self.received_at
+
+    def parts(self) -> "Sequence[Running]":
+        """Return the tasks: this one, or those of a chunk."""
+        return (self,)
+
+    def secrets(self) -> Sequence[str]:
+        """Return the secret values that texts of its attempt may contain."""
+        return self.own_secrets() if self.chunk is None else self.chunk.secrets()
+
+    def own_secrets(self) -> Sequence[str]:
+        """Return the secret values of the task itself."""
+        return secrets(self.task.payload or "{}", self.task.headers)
 
     def set_headers(self, headers: Mapping[str, str]) -> None:
         """Replace the headers of the task for the rest of this attempt and for later ones."""
@@ -145,7 +169,14 @@ class Running:
     @property
     def job_error(self) -> BaseException | None:
         """The exception that ended its job; None if the job was cancelled before its first step, or never started."""
-        return None if self.job is None or self.job.cancelled() else self.job.exception()
+        job = (self.chunk or self).job
+        return None if job is None or job.cancelled() else job.exception()
+
+    @property
+    def has_no_job(self) -> bool:
+        """True if its job, or that of its chunk, has ended or was never started."""
+        job = (self.chunk or self).job
+        return job is None or job.done()
 
     def withdraw(self) -> bool:
         """Take the task back from the process that has received it early; False if its handler has started there."""
@@ -157,14 +188,102 @@ class Running:
         self.withdraw()
         if self.stop is not None:
             self.stop.set()
-        if self.job is not None and self.started:  # a coroutine cancelled before its first step would never settle
+        if self.chunk is not None:
+            self.chunk.member_cancelled(self)
+        elif self.job is not None and self.started:  # a coroutine cancelled before its first step would never settle
             end(self.job)
 
     def interrupt(self) -> None:
         """Ask its body to end because the runner stops."""
+        if self.chunk is not None:
+            self.chunk.interrupt()
+            return
         self.interrupted = True
         if self.job is not None:
             end(self.job)
+
+
+class ChunkRunning(Running):
+    """A chunk in flight, which occupies a slot. Its tasks are in flight beside it, each with a claim of its own.
+
+    Args:
+        first: its first task.
+        option: the chunk of its handler.
+    """
+
+    is_chunk = True
+    end_call: Callable[[], object] = staticmethod(lambda: None)
+    """Ignores later outcomes of its tasks, when they are about to be written."""
+    on_cancelled: Callable[[int], object] = staticmethod(lambda _: None)
+    """Called with the position of a task that an operator terminates; its process sets it."""
+
+    def __init__(self, first: Running, option: "ChunkOption") -> None:
+        task = first.task._replace(headers=None)  # a task that its function submits inherits none of one task
+        super().__init__(task, first.handler, first.slots, prefetched=True)
+        self._option = option
+        self.members = [first]
+        """Its tasks, in the order of their claim."""
+        first.chunk = self
+        self._secrets: Sequence[str] | None = None
+
+    @property
+    def free_places(self) -> int:
+        """The number of tasks that it can still take."""
+        return max(0, self._option.size - len(self.members))
+
+    def add(self, running: Running) -> None:
+        """Add a task."""
+        self.members.append(running)
+        running.chunk = self
+
+    def parts(self) -> Sequence[Running]:
+        """Return its tasks."""
+        return self.members
+
+    def remove(self, running: Running) -> None:
+        """Remove a task before the call of its function."""
+        self.members.remove(running)
+        running.chunk = None
+
+    @property
+    def outages(self) -> "tuple[tuple[BaseException, StoreError], ...]":
+        """The errors of the runner's own connection in the calls of the Contexts of its tasks."""
+        return tuple(each for member in self.members for each in member.outages)
+
+    @outages.setter
+    def outages(self, outages: "tuple[tuple[BaseException, StoreError], ...]") -> None:
+        for member in self.members:
+            member.outages = outages
+
+    @property
+    def unanswered(self) -> bool:  # type: ignore[override] # its tasks wait
+        """True while a call of the Context of one of its tasks waits for the database."""
+        return any(member.unanswered for member in self.members)
+
+    def secrets(self) -> Sequence[str]:
+        """Return the secret values of all of its tasks: an exception may contain those of any."""
+        if self._secrets is None:
+            self._secrets = [text for member in self.members for text in member.own_secrets()]
+        return self._secrets
+
+    def member_cancelled(self, running: Running) -> None:
+        """End the function if all of its tasks have to end. A single one ends with the others, at the latest."""
+        if all(member.cancel_requested for member in self.members):
+            self.cancel()
+        elif self.started:
+            self.on_cancelled(self.members.index(running))
+
+    def interrupt(self) -> None:
+        """Ask its function to end because the runner stops."""
+        for member in self.members:
+            member.interrupted = True
+        super().interrupt()
+
+    def stop_members(self) -> None:
+        """Set `ctx.stop` of all of its tasks, because its thread was abandoned."""
+        for member in self.members:
+            if member.stop is not None:
+                member.stop.set()
 
 
 def in_context(running: Running, function: Callable[..., T], *arguments: Any) -> T:
@@ -187,6 +306,10 @@ class Slots:
     look_ahead: LookAhead = field(default_factory=LookAhead)
     claiming: int = 0
     """The slots for which a claim is in progress."""
+    forming: "FormingChunks[Running, ChunkRunning] | None" = None
+    """The chunks that wait for more tasks; None if the pool has had none."""
+    on_chunk: Callable[[], object] = lambda: None
+    """Called when a chunk waits for a slot and for no more tasks; the worker sets it."""
 
     @property
     def limit(self) -> int:
@@ -221,7 +344,10 @@ class Slots:
         if not self.waiting or self.is_full:
             return None
         self.in_use += 1
-        return self.waiting.popleft()
+        running = self.waiting.popleft()
+        if isinstance(running, ChunkRunning):
+            self.chunks().starts(running)
+        return running
 
     @property
     def is_full(self) -> bool:
@@ -232,6 +358,12 @@ class Slots:
     def free_count(self) -> int:
         """The number of additional tasks that could start now."""
         return max(0, self.size - self.in_use - len(self.waiting))
+
+    def chunks(self) -> "FormingChunks[Running, ChunkRunning]":
+        """The chunks of the pool that wait for more tasks."""
+        if self.forming is None:
+            self.forming = FormingChunks(self, ChunkRunning)
+        return self.forming
 
     def add(self, running: Running) -> None:
         """Add a claimed task: behind the others, but before prefetched ones if its claim marked it as started."""
@@ -247,11 +379,32 @@ class Slots:
         insort(self.waiting, running, key=lambda waiting: waiting.received_at)
 
     def expire(self, before: float) -> Iterator[Running]:
-        """Remove and return the tasks that have waited since before a given time, in order."""
-        for running in [running for running in self.waiting if running.received_at < before]:
+        """Remove and return the tasks that have waited for a slot since before a given time, in order.
+
+        Without a time, this includes the tasks of chunks that wait for more.
+        """
+        yield from self._take(lambda running: running.received_at < before, chunks=before == inf)
+
+    def take_of(self, handler: str) -> Iterator[Running]:
+        """Remove and return the tasks of a handler that wait, for a slot or for more tasks of their chunk."""
+        yield from self._take(lambda running: running.task.handler == handler, chunks=True)
+
+    def _take(self, accepts: Callable[[Running], bool], *, chunks: bool) -> Iterator[Running]:
+        for running in [running for running in self.waiting if accepts(running)]:
             if running.withdraw():
                 self.waiting.remove(running)
-                yield running
+                if isinstance(running, ChunkRunning):
+                    self.chunks().forget(running)
+                yield from running.parts()
+        if chunks and self.forming is not None:
+            yield from self.forming.take(accepts)
+
+    def unstarted(self) -> Iterator[Running]:
+        """Return the tasks that wait, for a slot or for more tasks of their chunk."""
+        for running in self.waiting:
+            yield from running.parts()
+        if self.forming is not None:
+            yield from self.forming.unstarted()
 
     def release(self) -> None:
         """Release the slot of a task that has ended."""
@@ -423,9 +576,19 @@ class InFlight:
         return self.on_loop if handler.is_async else self.in_threads
 
     def add(
-        self, task: Claimed, handler: Handler, prefetched: bool = False, slots: Slots | None = None
+        self,
+        task: Claimed,
+        handler: Handler,
+        prefetched: bool = False,
+        slots: Slots | None = None,
+        *,
+        alone: bool = False,
     ) -> Running | None:
-        """Add a task to the pool of its handler; return None if an earlier claim of it is still unsettled."""
+        """Add a task to the pool of its handler; return None if an earlier claim of it is still unsettled.
+
+        Args:
+            alone: True for a suspect, which is the only task of its chunk.
+        """
         earlier = self.tasks.get(task.id)
         if earlier is not None:
             if not earlier.settled:
@@ -435,7 +598,10 @@ class InFlight:
         slots = slots or self.slots_of(handler)
         running = self.tasks[task.id] = Running(task, handler, slots, prefetched)
         self.add_claim(task)
-        slots.add(running)
+        if handler.defaults.chunk is None:
+            slots.add(running)
+        else:
+            slots.chunks().add(running, alone=alone)
         return running
 
     def add_claim(self, task: Claimed) -> None:
@@ -459,11 +625,11 @@ class InFlight:
 
     def abandoned(self) -> list[Running]:
         """Return the tasks whose job has ended, or never started, without an outcome."""
-        waiting = {running for slots in self.pools for running in slots.waiting}
+        waiting = {running for slots in self.pools for running in slots.unstarted()}
         return [
             running
             for running in self.tasks.values()
-            if not running.settled and (running.job is None or running.job.done()) and running not in waiting
+            if not running.settled and running.has_no_job and running not in waiting
         ]
 
     def remove(self, running: Running) -> None:
@@ -480,13 +646,7 @@ class InFlight:
 
     def unstarted_of(self, handler: str) -> list[Running]:
         """Remove and return the tasks of a handler that wait for a slot."""
-        tasks = []
-        for slots in self.pools:
-            mine = [running for running in slots.waiting if running.task.handler == handler and running.withdraw()]
-            for running in mine:
-                slots.waiting.remove(running)
-            tasks += mine
-        return tasks
+        return [running for slots in self.pools for running in slots.take_of(handler)]
 
     def started(self) -> list[Running]:
         """Return the tasks whose body is running."""

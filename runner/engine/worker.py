@@ -37,7 +37,7 @@ from runner.engine.resource_meter import ResourceMeter
 from runner.engine.settling.breaker_reports import OPEN, BreakerReports
 from runner.engine.settling.settle_buffer import ROW_LOCKED, SettleBuffer, Settling
 from runner.engine.settling.starts import Starts
-from runner.engine.slots import InFlight, Running, Slots
+from runner.engine.slots import ChunkRunning, InFlight, Running, Slots
 from runner.engine.stuck_rows import StuckRows, blocking_sessions
 from runner.errors import ResourceLimitReached
 from runner.handlers.keyring import Keyring
@@ -136,6 +136,8 @@ class Worker:
         watch = SubmitWatch() if settings.retention_succeeded == timedelta() else None
         self.buffer = SettleBuffer(database, settings.settle_batch_size, linger, self._settled, stuck, watch)
         self.buffer.on_limit = self._reach_limit
+        for slots in in_flight.pools:
+            slots.on_chunk = self.start_soon
         events.subscribe(TasksClaimed, self._start_claimed)
         events.subscribe(TaskClaimedTwice, self._snooze_duplicate)
         events.subscribe(BreakerReviewed, self._hand_back_of_open)
@@ -200,7 +202,7 @@ class Worker:
 
         notes = running.notes if isinstance(running.notes, AttemptNotes) else self.notes.begin(running)
         running.notes = notes  # the numbers of its lines continue
-        for line in await describe_stack(running):
+        for line in await describe_stack(running.chunk or running):
             notes.stack_line(line)
         await self.notes.flush()
 
@@ -289,8 +291,9 @@ class Worker:
                 self._finish_in_tx(running, Retry(failure=failure), time.monotonic() - running.started)
             else:
                 self._settle(running, Retry(failure=failure), None)
-            if not running.slot_released and running.body is None:
-                self._release_slot(running)
+            holder = running.chunk or running
+            if not holder.slot_released and holder.body is None:
+                self._release_slot(holder)
 
     def _hand_back(self, unstarted: Iterable[Running], why: str) -> None:
         for running in unstarted:
@@ -305,10 +308,12 @@ class Worker:
             running.job = job = asyncio.current_task()  # `start` receives it only after the first step, which may block
         job.owner = running.task
         running.started = time.monotonic()
-        unwanted = running.cancel_requested or (running.task.expires_in is not None and running.expired)
+        if isinstance(running, ChunkRunning):
+            await self._execute_chunk(running)
+            return
+        unwanted = _is_unwanted(running)
         if unwanted and running.withdraw():
-            before = "terminated before it started" if running.cancel_requested else ""
-            outcome: Outcome = Cancelled(before) if before else Release("it expired while it waited for a slot")
+            outcome = _unstarted_outcome(running)
             self._release_slot(running)
         else:
             if running.prefetched and self._starts.timer is None:
@@ -319,6 +324,23 @@ class Worker:
             self._finish_in_tx(running, outcome, took)
         else:
             self._settle(running, outcome, took)
+
+    async def _execute_chunk(self, chunk: ChunkRunning) -> None:
+        """Call a chunk handler, and settle each of its tasks; those that must not start leave the chunk before."""
+        for member in [*chunk.members]:
+            member.job, member.started, member.slot_released = chunk.job, chunk.started, True
+            if _is_unwanted(member):
+                chunk.remove(member)
+                self._settle(member, _unstarted_outcome(member), 0.0)
+        if not chunk.members:
+            self._release_slot(chunk)
+            return
+        if self._starts.timer is None:
+            self._starts.expect()
+        outcomes = await self.executor.execute_chunk(chunk, self._release_slot)
+        took = time.monotonic() - chunk.started
+        for member, outcome in outcomes:
+            self._settle(member, outcome, took)
 
     def _own_transaction(self, running: Running) -> HandlerTransaction:
         return HandlerTransaction(self._database, self.buffer.runner_id, running, self._done)
@@ -379,7 +401,8 @@ class Worker:
         options = running.handler.defaults
         effect = _effect(options.breaker, outcome, running) if options.breaker else ""
         plan = options.retry or self._retry
-        running.slots.look_ahead.busy += (duration or 0.0) / max(1, running.slots.limit)
+        share = 1 if running.chunk is None else len(running.chunk.members)
+        running.slots.look_ahead.busy += (duration or 0.0) / max(1, running.slots.limit) / share
         noted = running.notes is not None
         headers = task.headers if running.has_new_headers else None
         values = outcome, duration, plan, effect, task.address, noted, headers
@@ -412,6 +435,16 @@ class Worker:
                 running.error = None
                 if verb is None or not self._hooks.listens(verb):
                     drop_tracebacks(error)
+
+
+def _is_unwanted(running: Running) -> bool:
+    return running.cancel_requested or (running.task.expires_in is not None and running.expired)
+
+
+def _unstarted_outcome(running: Running) -> Outcome:
+    """The outcome of a task that was terminated or expired while it waited for a slot."""
+    before = "terminated before it started" if running.cancel_requested else ""
+    return Cancelled(before) if before else Release("it expired while it waited for a slot")
 
 
 def _effect(breaker: BreakerRule, outcome: Outcome, running: Running) -> Literal["", "counts", "opens"]:

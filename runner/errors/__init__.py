@@ -438,6 +438,13 @@ class NoTransaction(StoreError):
     """Task {id} is not executed by a runner, so ctx.transaction() is not available."""
 
 
+class TransactionInChunk(StoreError):
+    """
+    Task {id} is one of a chunk, where ctx.transaction() is not available, because it completes a single task. Open a
+    transaction of your own.
+    """
+
+
 class TransactionInProcess(StoreError):
     """
     Task {id} runs outside of its runner, where ctx.transaction() is not available. Open a transaction of your own, or

@@ -20,10 +20,12 @@ from runner.errors import (
     UnknownHandler,
 )
 from runner.handlers.call_options import NO_CALL_OPTIONS, CallOptions
+from runner.handlers.chunk import ChunkOption, chunk_types
+from runner.handlers.chunk_signature import ChunkSignature, chunk_result
 from runner.handlers.codecs import check_codec
 from runner.handlers.context import Context, context_parameter
 from runner.handlers.dependencies import refuse_declared_cycle
-from runner.handlers.functions import require_executable
+from runner.handlers.functions import require_executable, signature_of
 from runner.handlers.options import TASK_OPTIONS
 from runner.handlers.outcome_rules import OnError, OnNone, OutcomeRule
 from runner.handlers.resources import RESOURCES, InvalidResource
@@ -98,6 +100,7 @@ class Options:
         memory_limit: maximum number of bytes of private memory of its process; None for no limit.
         breaker: when the handler stops because its tasks fail; None for never.
         codec: what encrypts its tasks; None for that of the settings.
+        chunk: how many of its tasks one call executes; None for one.
     """
 
     queue: str | None = None
@@ -117,6 +120,7 @@ class Options:
     memory_limit: int | None = None
     breaker: BreakerRule | None = None
     codec: str | None = None
+    chunk: ChunkOption | None = None
 
 
 class Handler:
@@ -154,8 +158,11 @@ class Handler:
         self.external = None if self.defaults.executor in (None, *OWN_EXECUTORS) else self.defaults.executor
         """The external executor that runs it; None for the runner itself."""
         self.context = context_parameter(function)
+        self.chunk = chunk_types(name, function)
+        """The parameter that receives a Chunk, and its types; None for a function that executes one task."""
+        _check_chunk(self)
         RESOURCES.users.add(self)
-        self.result_type = Returned(function)
+        self.result_type = Returned(function) if self.chunk is None else chunk_result(self.chunk.result)
         self.defaults.call_options.require(self.signature)
         self.on_error = OutcomeRule.of_handler(name, ON_ERROR, self.defaults.on_error)
         self.on_none = OutcomeRule.of_handler(name, ON_NONE, self.defaults.on_none)
@@ -190,7 +197,9 @@ class Handler:
 
     @cached_property
     def signature(self) -> Signature:
-        """The parameters of a call: those of the function without the Context and the resources."""
+        """The parameters of a call: those of the function without the Context and the resources, or of its Chunk."""
+        if self.chunk is not None:
+            return ChunkSignature(self.name, self.chunk.payload)
         context = () if self.context is None else (self.context,)
         return Signature(self.name, self.function, (*context, *self.resources))
 
@@ -231,6 +240,12 @@ class Handler:
         if missing:
             why = f"its parameter {missing[0]} is injected, but no @resource has its type or name"
             raise InvalidHandler(name=self.name, why=why)
+        if self.chunk is not None:
+            received = {self.chunk.parameter, *self.resources}
+            others = [name for name in signature_of(self.function).parameters if name not in received]
+            if others:
+                why = f"its parameter {others[0]} receives nothing: a chunk handler takes its Chunk and resources"
+                raise InvalidHandler(name=self.name, why=why)
 
     def injections(self, context: Callable[[], Context], resources: Mapping[str, Any] = {}) -> dict[str, Any]:
         """Return the keyword arguments of the function that are not part of a call: the Context and the resources.
@@ -278,6 +293,23 @@ def _check_executor(name: str, is_async: bool, options: Options) -> None:
         why = f"memory_limit is {limit:,} bytes: Python and this package need {LEAST_MEMORY:,} (64m)"
     if why is not None:
         raise InvalidHandler(name=name, why=why)
+
+
+def _check_chunk(handler: Handler) -> None:
+    """Reject a chunk that does not fit the function or its executor."""
+    options, chunk, why = handler.defaults, handler.chunk, None
+    if options.chunk is None and chunk is not None:
+        why = f"its parameter {chunk.parameter} is a Chunk: set its maximum number of tasks, such as chunk=100"
+    elif options.chunk is not None and chunk is None:
+        why = "chunk needs a function with a Chunk, such as def send(chunk: Chunk[Mail])"
+    elif chunk is not None and handler.context is not None:
+        why = f"its parameter {handler.context} is a Context: in a chunk, each task has its own, task.ctx"
+    elif chunk is not None and handler.in_process:
+        why = 'executor="process" executes single tasks: a chunk runs on the event loop or in a thread'
+    elif chunk is not None and handler.external is not None:
+        why = f"executor={options.executor!r} executes single tasks: a chunk runs in the runner or in its processes"
+    if why is not None:
+        raise InvalidHandler(name=handler.name, why=why)
 
 
 class Registry(Mapping[str, Handler]):

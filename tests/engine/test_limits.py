@@ -255,7 +255,7 @@ async def test_lanes_with_and_without_limits_have_their_turns_in_the_order_of_th
     lanes, slots = Lanes(lambda _: True, LanePosition(0, 0), order), Slots("async", 4)
     limited, other = Lane("mail", "work", priority), Lane("default", "work", 5)
     lanes.survey([Head(limited, 0, -waited, paused=False, limited=True), Head(other, 0, -1, paused=False)])
-    claims = LimitedClaims(harness.database, lanes, {}, lambda _: slots, lambda _: None, {})
+    claims = LimitedClaims(harness.database, lanes, {}, lambda _: slots, lambda _: None, lambda _: None, {})
     assert [turn.lanes for turn in claims.turns(slots)] == ([[limited], [other]] if is_first else [[other], [limited]])
 
 

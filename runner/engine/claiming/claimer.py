@@ -105,7 +105,8 @@ class Claimer:
         self.stuck = StuckClaims(stuck)
         start = LanePosition(database.dialect.position(EARLIEST), 0)
         self.lanes = Lanes(lambda lane: scope.accepts(lane) and self.stuck.accepts(lane), start, order)
-        self.limited = LimitedClaims(database, self.lanes, defaults, self._slots, self._room_of, in_flight.probes)
+        rooms = self._room_of, self._chunk_room_of
+        self.limited = LimitedClaims(database, self.lanes, defaults, self._slots, *rooms, in_flight.probes)
         self.survey = LaneSurvey(database, scope, self.lanes)
         self.suspects = SuspectClaims(self._claim_group, in_flight, batch, proof, may_claim_suspects)
         self._shares = QueueShares(order.weight) if isinstance(order, WeightedOrder) else None
@@ -348,11 +349,14 @@ class Claimer:
 
     async def _claim_turn(self, slots: Slots, turn: Turn) -> int | None:
         room = self._room_of(turn.lanes[0].handler)  # an earlier turn may have taken tasks of the handler
-        limit = min(slots.room(), self._batch, turn.most, self.scope.room, turn.most if room is None else room)
+        most = turn.most if room is None else min(turn.most, room)
+        if turn.chunks:
+            most = min(most, self._chunk_room_of(turn.lanes[0].handler) or 0)
+        limit = min(most if turn.chunks else slots.room(), self._batch, most, self.scope.room)
         if limit <= 0:
             return None
         free = slots.free_count
-        starts, dry = limit <= free, 2 * free > slots.size
+        starts, dry = limit <= free and not turn.chunks, 2 * free > slots.size and not turn.chunks
         with self._claim_pending():
             slots.claiming = min(limit, free)
             who = self._claimant()
@@ -553,7 +557,7 @@ class Claimer:
             self._suspect_ends.reset()
             self.stuck.suspects_claimed(task.id for task in claimed)
             for task in claimed:
-                self._take([task], self._slots(lane_of(task)))
+                self._take([task], self._slots(lane_of(task)), alone=True)
         return claimed
 
     async def _claim_each_suspect(
@@ -592,10 +596,10 @@ class Claimer:
         finally:
             self.claim_done.set()
 
-    def _take(self, claimed: list[Claimed], slots: Slots, prefetched: bool = False) -> None:
+    def _take(self, claimed: list[Claimed], slots: Slots, prefetched: bool = False, *, alone: bool = False) -> None:
         self.scope.room -= len(claimed)
         for task in claimed:
-            if self._in_flight.add(task, self._handlers[task.handler], prefetched, slots) is None:
+            if self._in_flight.add(task, self._handlers[task.handler], prefetched, slots, alone=alone) is None:
                 self._events.publish(TaskClaimedTwice(task))
         self._events.publish(TasksClaimed(slots, claimed, self.gate is Gate.OPEN))
 
@@ -605,6 +609,10 @@ class Claimer:
     def _room_of(self, handler: str) -> int | None:
         most = self._handlers[handler].defaults.limit_per_runner
         return None if most is None else max(0, most - self._in_flight.capped[handler])
+
+    def _chunk_room_of(self, handler: str) -> int | None:
+        spec = self._handlers[handler]
+        return None if spec.defaults.chunk is None else self._in_flight.slots_of(spec).chunks().room(spec)
 
 
 def _nothing() -> bool:

@@ -45,12 +45,14 @@ class Turn(NamedTuple):
 
     Args:
         limited: True if they have limits over all runners.
-        most: maximum number of tasks, from the limit per runner of their handler.
+        most: maximum number of tasks, from the limit per runner and the chunks of their handler.
+        chunks: True if the tasks form chunks, so that the number of free slots does not bound them.
     """
 
     lanes: list[Lane]
     limited: bool = False
     most: int = MOST
+    chunks: bool = False
 
     def divided(self, shares: QueueShares | None, room: int) -> list["Turn"]:
         """Divide a turn of lanes without limits between their queues.
@@ -59,10 +61,14 @@ class Turn(NamedTuple):
             shares: the shares of the queues; None if the order has no weights.
             room: number of tasks to claim.
         """
-        room = min(room, self.most)
+        room = self.most if self.chunks else min(room, self.most)
         if shares is None or self.limited or room <= 0:
             return [self]
         return [self._replace(lanes=lanes, most=tasks) for lanes, tasks in shares.divide(self.lanes, room)]
+
+
+def _least(*rooms: int | None) -> int | None:
+    return min((room for room in rooms if room is not None), default=None)
 
 
 class LimitedClaims:
@@ -72,6 +78,7 @@ class LimitedClaims:
         defaults: max_attempts and timeout for tasks without their own, by handler name.
         slots_of: returns the pool of a lane's tasks.
         room_of: returns the number of tasks that a handler's limit per runner still allows; None without one.
+        chunk_room_of: returns the number of tasks that the chunks of a handler still take; None without chunks.
         probes: receives the round of each task that probes for an open breaker, by task id.
     """
 
@@ -82,13 +89,14 @@ class LimitedClaims:
         defaults: Mapping[str, HandlerDefaults],
         slots_of: Callable[[Lane], Slots],
         room_of: Callable[[str], int | None],
+        chunk_room_of: Callable[[str], int | None],
         probes: "dict[int, Probe]",
     ) -> None:
         self._database = database
         self._lanes = lanes
         self._defaults = defaults
         self._slots_of = slots_of
-        self._room_of = room_of
+        self._room_of, self._chunk_room_of = room_of, chunk_room_of
         self._busy: dict[Lane, int] = {}
         """Claims in a row that found the limits of a lane locked."""
         self._with_tenants: dict[Lane, float] = {}
@@ -109,15 +117,17 @@ class LimitedClaims:
         return [*self._divided(first, limited=True), *self._divided(unlimited), *self._divided(last, limited=True)]
 
     def _divided(self, lanes: list[Lane], limited: bool = False) -> list[Turn]:
-        """One turn for each handler with a limit per runner that has room, and one for all others, in order."""
-        rooms = {lane.handler: self._room_of(lane.handler) for lane in lanes}
+        """One turn for each handler with a limit per runner or chunks that has room, one for all others, in order."""
+        chunks = {lane.handler: self._chunk_room_of(lane.handler) for lane in lanes}
+        rooms = {handler: _least(self._room_of(handler), chunks[handler]) for handler in chunks}
         others = [lane for lane in lanes if rooms[lane.handler] is None]
         turns = [Turn(others, limited)] if others else []
         if len(others) == len(lanes):
             return turns
         for handler, room in rooms.items():
             if room is not None and room > 0:
-                turns.append(Turn([lane for lane in lanes if lane.handler == handler], limited, room))
+                own = [lane for lane in lanes if lane.handler == handler]
+                turns.append(Turn(own, limited, room, chunks[handler] is not None))
         return sorted(turns, key=lambda turn: min(map(self._lanes.key, turn.lanes)))
 
     async def claim(self, who: Claimant, lanes: list[Lane], limit: int, starts: bool) -> list[Claimed]:

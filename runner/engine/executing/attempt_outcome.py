@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -39,7 +40,7 @@ from runner.model.text_limits import ERROR_LIMIT, to_storable
 from runner.resource_limits import reached_limit
 from runner.settings import Settings
 from runner.store.attempts import TRACEBACK_LIMIT
-from runner.text.redact import hide, secrets
+from runner.text.redact import hide
 from runner.text.sanitize import error_text
 
 log = logging.getLogger("runner.task")
@@ -163,15 +164,14 @@ def _reject_constant(constant: str) -> None:
     raise NotFinite(constant)
 
 
-def redact_outcome(outcome: Outcome, payload: str, headers: str | None = None) -> Outcome:
-    """Mask the values of secret payload fields and headers in the reason and the failure of an outcome.
+def redact_outcome(outcome: Outcome, secrets: Callable[[], Sequence[str]]) -> Outcome:
+    """Mask secret values in the reason and the failure of an outcome.
 
     Args:
         outcome: the outcome of an attempt.
-        payload: the payload of the task as JSON text.
-        headers: its headers as JSON text; None without any.
+        secrets: returns the values of the secret payload fields and headers of its task.
     """
-    if not isinstance(outcome, (Retry, Dead, Outage)) or not (values := secrets(payload, headers)):
+    if not isinstance(outcome, (Retry, Dead, Outage)) or not (values := secrets()):
         return outcome
     if isinstance(outcome, Outage):
         return replace(outcome, failure=_redact_failure(outcome.failure, values))
@@ -225,7 +225,7 @@ _PLAIN = (BaseException.__str__, OSError.__str__, KeyError.__str__)
 """The methods that most exceptions inherit."""
 
 
-def _redact_failure(failure: Failure, values: list[str]) -> Failure:
+def _redact_failure(failure: Failure, values: Sequence[str]) -> Failure:
     return replace(failure, message=hide(failure.message, values), traceback=hide(failure.traceback, values))
 
 
@@ -325,7 +325,7 @@ def result_outcome(running: Running, result: Any, limits: AttemptLimits) -> Outc
     """Return the outcome of a handler that returned, which may have returned an outcome."""
     handler = running.handler
     if result is None:
-        if running.done_in_tx or not handler.result_type.excludes_none:
+        if running.is_chunk or running.done_in_tx or not handler.result_type.excludes_none:
             return DONE
         message = f"None where a result of type {handler.result_type.name} is declared"
         return _by_rule(running, None, Failure("NoResult", message), limits.rules)
@@ -334,6 +334,9 @@ def result_outcome(running: Running, result: Any, limits: AttemptLimits) -> Outc
     if inspect.iscoroutine(result):
         result.close()
         return Dead("the handler returned a coroutine: define the handler with async def")
+    if running.is_chunk:
+        log.warning("a chunk of %s: its return value is not kept; use task.succeed(result)", handler.name)
+        return DONE
     outcome = done(result, limits.result)
     if outcome.why:
         log.warning("task %d (%s): %s", running.task.id, handler.name, outcome.why)
@@ -354,6 +357,9 @@ def _raised(outcome: HandlerOutcome) -> Outcome:
 def _by_rule(running: Running, result: Exception | None, failure: Failure, rules: OutcomeRules) -> Outcome:
     """Let the rules decide about an exception, a timeout, or None."""
     handler = running.handler
+    if running.is_chunk:  # a rule decides about each task, with its Context
+        running.general = lambda member: _by_rule(member, result, failure, rules)
+        return Retry(failure=failure)
     own = handler.on_none if result is None else handler.on_error
     decision = rules.decide(own, handler.name, result, partial(running.make_context, running))
     if decision.fault:

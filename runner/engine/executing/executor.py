@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from runner.engine.executing.attempt_error import clear_frames
 from runner.engine.executing.attempt_outcome import (
+    DONE,
     AttemptLimits,
     cancelled_from_inside,
     cut_outcome,
@@ -28,13 +29,22 @@ from runner.engine.executing.attempt_outcome import (
     result_outcome,
     timed_out,
 )
+from runner.engine.executing.chunk_call import ChunkCall, member_outcome
 from runner.engine.executing.contained_call import ContainedCall
 from runner.engine.executing.deadlines import Deadlines
 from runner.engine.executing.jobs import AttemptJob, take_disturber
 from runner.engine.executing.sealing import Sealing, refusal_of
 from runner.engine.hosting.hooks import Middleware
-from runner.engine.slots import Running
-from runner.errors import CodecFailed, InvalidPayload, KeyMissing, StoreError, TransactionInProcess, Undecodable
+from runner.engine.slots import ChunkRunning, Running
+from runner.errors import (
+    CodecFailed,
+    InvalidPayload,
+    KeyMissing,
+    StoreError,
+    TransactionInChunk,
+    TransactionInProcess,
+    Undecodable,
+)
 from runner.handlers.context import AttemptLogger, Context, KeptNotes, MemoryNotes, OwnTransaction
 from runner.handlers.dependencies import BatchResult, ParentResults
 from runner.handlers.functions import call_on_loop, end_copy
@@ -48,6 +58,7 @@ from runner.text.sanitize import count_noun
 if TYPE_CHECKING:
     from runner.engine.external.attempts import ExternalAttempts
     from runner.engine.processes.attempt import ProcessAttempts
+    from runner.handlers.chunk_signature import ChunkSignature
 
 log = logging.getLogger("runner.task")
 
@@ -74,6 +85,7 @@ class Executor:
         open_external: makes the attempts in external executors when the first task needs one; None runs them here.
         ask_server: returns the outage of a server that hangs while a task waits for it; None without a database.
         sealing: decrypts payloads and encrypts what attempts leave; None without a database.
+        on_outcome: called with a task of a chunk, in the thread that sets its outcome.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of an executor
@@ -90,6 +102,7 @@ class Executor:
         open_external: "Callable[[], ExternalAttempts] | None" = None,
         ask_server: Callable[[Running], Awaitable[StoreError | None]] | None = None,
         sealing: Sealing | None = None,
+        on_outcome: Callable[[Running], object] = lambda _: None,
     ) -> None:
         self._threads = threads
         self._pool = _threads(threads + limits.spare_threads)
@@ -103,6 +116,7 @@ class Executor:
         self._processes: ProcessAttempts | None = None
         self._open_external = open_external
         self._external: ExternalAttempts | None = None
+        self._on_outcome = on_outcome
         self.stuck = 0
         """Threads that still run the function of an abandoned task."""
         self.replaced = 0
@@ -115,13 +129,16 @@ class Executor:
             release_slot: called when the body has really ended; for a thread this can be after the outcome.
         """
         handler, running.make_context, sealing = running.handler, self._context, self._sealing
-        refused = await sealing.open(running) if sealing is not None and sealing.concerns(running) else None
+        refused = None if running.is_chunk else await self._opened(running)
         CURRENT_TASK.set(running.task)  # until the end of its asyncio task, whose context is its own
         if self.middleware.callbacks:
             running.around = self.middleware.of(running.task)
-        if refused is None and (handler.context or running.around):
-            refused = await self._begin_notes(running)
-        arguments = refused or self._arguments(running)
+        if running.is_chunk:
+            arguments: dict[str, Any] | Outcome = await self._chunk_arguments(running)
+        else:
+            if refused is None and (handler.context or running.around):
+                refused = await self._begin_notes(running)
+            arguments = refused or self._arguments(running)
         if not isinstance(arguments, dict):
             release_slot(running)
             outcome = arguments
@@ -139,6 +156,80 @@ class Executor:
         if sealing is None or running.vault is None or not isinstance(arguments, dict):
             return outcome
         return await sealing.seal(running, running.vault, outcome)
+
+    async def execute_chunk(
+        self, chunk: ChunkRunning, release_slot: Callable[[Running], None]
+    ) -> list[tuple[Running, Outcome]]:
+        """Call a chunk handler, and return the outcome of each of its tasks; see `execute`."""
+        general = await self.execute(chunk, release_slot)
+        chunk.end_call()
+        if chunk.stop is not None and chunk.stop.is_set():
+            chunk.stop_members()
+        outcomes: list[tuple[Running, Outcome]] = []
+        for member in chunk.members:
+            outcome = member_outcome(chunk, member, general, self._limits)
+            member.context = chunk.context
+            if type(outcome) is not Done:
+                outcome = await self._redacted(member, outcome)
+            if self._sealing is not None and member.vault is not None:
+                outcome = await self._sealing.seal(member, member.vault, outcome)
+            outcomes.append((member, outcome))
+        return outcomes
+
+    async def _opened(self, running: Running) -> Outcome | None:
+        """Decrypt the payload of a task; return an outcome if its handler must not run."""
+        sealing = self._sealing
+        return await sealing.open(running) if sealing is not None and sealing.concerns(running) else None
+
+    async def _chunk_arguments(self, running: Running) -> dict[str, Any] | Outcome:
+        """Return the arguments of a chunk handler. A task whose payload does not fit has its outcome before."""
+        chunk = cast("ChunkRunning", running)
+        for member in chunk.members:
+            member.decision = await self._opened(member)
+        # The others begin their notes if the handler uses them.
+        resumed = [each for each in chunk.members if each is chunk.members[0] or each.task.fence > 1]
+        noted = [member for member in resumed if member.decision is None]
+        for member, outcome in zip(noted, await asyncio.gather(*map(self._begin_notes, noted)), strict=True):
+            member.decision = outcome
+        call = ChunkCall(chunk, self._limits, self._context, self._on_outcome)
+        chunk.end_call = call.end
+        apart, rest = chunk.handler.in_process and self._open_processes is not None, 0
+        for member in chunk.members:
+            member.make_context = self._context
+            if member.decision is None:
+                payload = self._payload(member, apart=apart)
+                if isinstance(payload, _Refused):
+                    member.decision, member.vault = payload.outcome, None
+                else:
+                    call.add(member, payload)
+                    rest += 1
+        if not rest:
+            return DONE
+        if apart or chunk.handler.chunk is None:
+            return {}
+        try:
+            injected = chunk.handler.injections(lambda: self._context(chunk), self._resources)
+        except BaseException as error:  # a resource that is not open
+            chunk.error = error
+            return Retry(failure=failure_of(error))
+        return injected | {chunk.handler.chunk.parameter: call.argument}
+
+    def _payload(self, member: Running, *, apart: bool) -> "Any | _Refused":
+        """Return the arguments of a task of a chunk, or the outcome of a payload that does not fit."""
+        task, signature = member.task, member.handler.signature
+        if task.payload is None:
+            return _Refused(Dead(failure=Failure("PayloadTooLarge", TOO_LARGE.format(size=task.oversize))))
+        if apart:
+            return None
+        try:
+            return cast("ChunkSignature", signature).read(task.payload)
+        except InvalidPayload as error:
+            return _Refused(Dead(failure=Failure("InvalidPayload", str(error))))
+        except BaseException as error:  # a type whose validation raises or exits
+            text = "task %d (%s) could not be executed"
+            log_exception(log, logging.ERROR, text, task.id, member.handler.name, error=error)
+            member.error = error
+            return _Refused(Retry(failure=failure_of(error)))
 
     async def _begin_notes(self, running: Running) -> Outcome | None:
         """Begin the notes of an attempt with its last checkpoint; return an outcome if that cannot be read."""
@@ -180,7 +271,7 @@ class Executor:
         if running.notes is not None and running.notes.unsaved is not None:
             with contextlib.suppress(asyncio.CancelledError):  # it is stored, and the body has ended
                 await running.notes.save_kept()
-        redacted = redact_outcome(outcome, running.task.payload or "{}", running.task.headers)
+        redacted = redact_outcome(outcome, running.secrets)
         if running.error is not None:
             clear_frames(running.error)
             if redacted != outcome:
@@ -366,7 +457,13 @@ class Executor:
         return cancelled_from_inside(running, error, is_job=_is_cancelled())
 
     def limit(self, running: Running) -> float | None:
-        """Return the seconds allowed for an attempt; None for no limit."""
+        """Return the seconds allowed for an attempt; None for no limit. A chunk has the shortest time of its tasks."""
+        if running.is_chunk:
+            limits = [limit for member in running.parts() if (limit := self._limit(member)) is not None]
+            return min(limits, default=None)
+        return self._limit(running)
+
+    def _limit(self, running: Running) -> float | None:
         limit = running.task.timeout
         if limit is None:
             limit = running.handler.defaults.timeout
@@ -375,13 +472,22 @@ class Executor:
         return limit if limit != inf else None
 
     def _context(self, running: Running) -> Context:
-        task, limit = running.task, self.limit(running)
+        if running.is_chunk:  # for its middleware
+            running = running.parts()[0]
+        task, limit = running.task, self.limit(running.chunk or running)
         running.stop = running.stop or threading.Event()
-        deadline = None if limit is None else datetime.now(UTC) + timedelta(seconds=limit)
+        if running.cancel_requested:
+            running.stop.set()
+        elapsed = 0.0 if running.chunk is None else time.monotonic() - running.started
+        deadline = None if limit is None else datetime.now(UTC) + timedelta(seconds=limit - elapsed)
+        if running.chunk is not None and running.notes is None and self._notes is not None:
+            running.notes = self._notes(running)  # most tasks of a chunk need none
         notes = running.notes or MemoryNotes()
         extra = {"task": task.id, "handler": task.handler, "attempt": task.attempt}
         open_tx: Callable[[], OwnTransaction] | None = None
-        if running.handler.in_process or running.handler.external is not None:
+        if running.chunk is not None:
+            open_tx = partial(_refuse_in_chunk, task.id)
+        elif running.handler.in_process or running.handler.external is not None:
             open_tx = partial(_refuse_transaction, task.id, running.handler.defaults.executor)
         elif self._open_tx is not None:
             open_tx = partial(self._open_tx, running)
@@ -443,6 +549,16 @@ class TaskThreads(ThreadPoolExecutor):
 
 def _threads(number: int) -> ThreadPoolExecutor:
     return TaskThreads(number, thread_name_prefix="runner-task")
+
+
+class _Refused(NamedTuple):
+    """The outcome of a task of a chunk whose payload does not fit."""
+
+    outcome: Outcome
+
+
+def _refuse_in_chunk(task_id: int) -> NoReturn:
+    raise TransactionInChunk(id=task_id)
 
 
 def _refuse_transaction(task_id: int, executor: str | None) -> NoReturn:

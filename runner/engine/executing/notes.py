@@ -223,8 +223,9 @@ class NotesWriter:
         return self._loop
 
     def begin(self, running: Running) -> AttemptNotes:
-        """Begin the notes of an attempt. Call it on the event loop."""
-        self._loop = asyncio.get_running_loop()
+        """Begin the notes of an attempt. Call it on the event loop; after that, any thread may for tasks of a chunk."""
+        if running.chunk is None or self._loop is None:
+            self._loop = asyncio.get_running_loop()
         return AttemptNotes(running, self)
 
     async def last_checkpoint(self, task_id: int) -> tuple[int, str] | None:

@@ -1,11 +1,12 @@
 """Calls that a type checker must accept or refuse: the comment `# refused:` has the code of its error."""
 
 import asyncio
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict, assert_type
 from uuid import UUID
 
-from runner import Context, Dead, Retry, TaskHandle, handler, results_async
+from runner import Chunk, Context, Dead, Retry, TaskHandle, handler, injected, results_async
 from runner.errors import RunnerError
 from runner.model.task import NewTask
 
@@ -96,3 +97,43 @@ def refused(now: datetime, anything: Any) -> None:
     crunch.submit_many([3])  # refused: List item 0 has incompatible type "int"
     text: str = crunch.submit(rows=3)  # refused: Incompatible types in assignment
     print(text)
+
+
+@dataclass
+class Mail:
+    """The arguments of one task of a chunk."""
+
+    to: str
+    subject: str = "Welcome"
+
+
+@handler("typing.mail", chunk=100, chunk_wait="200ms")
+async def mail(chunk: Chunk[Mail, int]) -> None:
+    """Take the tasks of a chunk, each with a result."""
+    for task in chunk:
+        assert_type(task.payload, Mail)
+        assert_type(task.ctx, Context)
+        task.succeed(task.ctx.id)
+        task.succeed("1")  # refused: Argument 1 to "succeed" of "ChunkTask" has incompatible type "str"
+        task.retry("5m", "busy")
+    assert_type(chunk.payloads, list[Mail])
+
+
+@handler("typing.post", chunk=10)
+def post(chunk: Chunk[Mail], relay: str = injected) -> None:
+    """Take tasks without results, and a resource."""
+    for task in chunk[1:]:
+        task.fail(ValueError(relay))
+        task.succeed(1)  # refused: Argument 1 to "succeed" of "ChunkTask" has incompatible type "int"
+
+
+async def submitted_to_a_chunk() -> None:
+    """A submit takes the arguments of one task, and a direct call a chunk."""
+    assert_type(mail.submit(Mail("ana")), TaskHandle[int])
+    assert_type(await post.submit_async(Mail("ana")), TaskHandle[None])
+    assert_type(mail.submit_many(mail.new(Mail("ana")) for _ in range(3)), list[TaskHandle[int]])
+    assert_type(await mail.options(priority=9).submit_async(Mail("ana")), TaskHandle[int])
+    await mail(Chunk[Mail, int].of(Mail("ana")))
+    post(Chunk[Mail].of(Mail("ana")))
+    mail.submit("ana")  # refused: Argument 1 to "submit" of "Submitter" has incompatible type "str"
+    post(Mail("ana"))  # refused: Argument 1 has incompatible type "Mail"
