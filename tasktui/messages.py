@@ -70,10 +70,15 @@ class MatchesFound(Message):
 
 
 class RevealRecorded(Message):
-    """The audit has recorded that the operator reveals the secrets of a task."""
+    """The audit has recorded that the operator reveals the secrets of a task.
 
-    def __init__(self, task_id: int) -> None:
-        self.task_id = task_id
+    Args:
+        detail: the task with its decrypted values.
+        reasons: why values stay encrypted.
+    """
+
+    def __init__(self, detail: "TaskDetail", reasons: "Sequence[str]" = ()) -> None:
+        self.detail, self.reasons = detail, reasons
         super().__init__()
 
 

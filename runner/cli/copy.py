@@ -16,6 +16,7 @@ from runner.cli.options import (
     with_task_options,
 )
 from runner.cli.output import print_json, print_line
+from runner.handlers.keyring import Keyring
 from runner.handlers.option_values import Clock
 from runner.handlers.options import SETTABLE
 from runner.model.task import NewTask
@@ -104,7 +105,7 @@ async def copy(
     values = {name: _parse(name, value, clock) for name, value in set_options(options, COPY_OPTIONS).items()}
     if payload is not None:
         values["payload"] = sys.stdin.read() if payload == "-" else payload
-    limits = SubmitOptions(settings.notify, int(settings.payload_limit), not options.unchecked)
+    limits = SubmitOptions(settings.notify, int(settings.payload_limit), not options.unchecked, Keyring(settings))
     async with open_database(settings) as database:
         if options.dry_run:
             task = await database.read(copy_of, id, values, limits)

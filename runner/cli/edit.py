@@ -139,7 +139,11 @@ async def edit(
             raise InvalidInput(why="name at least one change, such as --priority 9; see runner edit --help")
         if isinstance(tasks, list) and len(tasks) == 1 and not spread:
             limit = int(settings.payload_limit)
-            how = {"requeue": values.requeue, "payload_limit": limit, "checked": not values.unchecked}
+            how: dict[str, Any] = {"requeue": values.requeue, "payload_limit": limit, "checked": not values.unchecked}
+            if values.payload is not None:
+                from runner.handlers.keyring import Keyring  # few edits have a payload
+
+                how["keyring"] = Keyring(settings)
             return await _edit_one(database, SingleEdit(Target(tasks[0], version), changes, how), options, at)
         if version is not None or values.requeue:
             name = "--requeue" if values.requeue else "--version"

@@ -14,10 +14,19 @@ from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import Connection, open_database
 from runner.cli.output import print_json, print_line
 from runner.db.database import Database
-from runner.errors import DatabaseRefused, HandlersNotFound, InvalidInput, InvalidPayload
+from runner.errors import (
+    CodecFailed,
+    DatabaseRefused,
+    HandlersNotFound,
+    InvalidInput,
+    InvalidPayload,
+    KeyMissing,
+    Undecodable,
+)
 from runner.filter.fields import suggestion
 from runner.handlers.call_options import CallOptions
 from runner.handlers.discovery import discover
+from runner.handlers.keyring import Keyring
 from runner.handlers.parameters import StoredSignature
 from runner.handlers.registry import Handler, Registry
 from runner.operations.names import handler_warning
@@ -67,6 +76,7 @@ class HandlerRegistry:
         read: executes a read operation; None without a database.
         has_modules: True if -H named modules.
         checks: compare payloads with the stored signatures.
+        on_codec: called with the name and the codec of each handler whose signature was read.
     """
 
     def __init__(
@@ -76,8 +86,9 @@ class HandlerRegistry:
         *,
         has_modules: bool = False,
         checks: bool = True,
+        on_codec: Callable[[str, str | None], object] = lambda _name, _codec: None,
     ) -> None:
-        self.checks = checks
+        self.checks, self._on_codec = checks, on_codec
         self._read, self._loaded, self._has_modules = read, tuple(loaded), has_modules
         self._signatures: dict[str, StoredSignature | None] = {}
         self._notices: set[str] = set()
@@ -91,7 +102,9 @@ class HandlerRegistry:
         if self._read is not None and name not in self._signatures:
             self._signatures[name] = None
             with suppress(DatabaseRefused):  # the role of producers does not read the registry
-                self._signatures[name] = self._read(stored_signature, name)
+                self._signatures[name] = signature = self._read(stored_signature, name)
+                if signature is not None:
+                    self._on_codec(name, signature.codec)
                 self._notify(self._unknown(name))
         return self._signatures.get(name)
 
@@ -202,7 +215,7 @@ async def check_against(module: str, connection: Connection, *, json: bool) -> i
     settings = connection.settings(handlers=(module,))
     handlers = load_handlers(settings)
     async with open_database(settings) as database:
-        checks, complete = await _check(database, handlers)
+        checks, complete = await _check(database, handlers, Keyring(settings))
     if json:
         print_json(PayloadReport(module, complete, checks))
     else:
@@ -210,7 +223,9 @@ async def check_against(module: str, connection: Connection, *, json: bool) -> i
     return Exit.ERROR if any(item.failures or not item.known for item in checks) else Exit.OK
 
 
-async def _check(database: Database, handlers: Mapping[str, Handler]) -> tuple[list[PayloadCheck], bool]:
+async def _check(
+    database: Database, handlers: Mapping[str, Handler], keyring: Keyring
+) -> tuple[list[PayloadCheck], bool]:
     """Check all live tasks, or the oldest and the newest of very many."""
     checks: dict[str, PayloadCheck] = {}
     after, count = 0, 0
@@ -219,10 +234,10 @@ async def _check(database: Database, handlers: Mapping[str, Handler]) -> tuple[l
         if not rows:
             return _sorted(checks), True
         for row in rows:
-            _check_row(row, handlers, checks)
+            _check_row(row, handlers, checks, keyring)
         after, count = rows[-1].id, count + len(rows)
     for row in await database.read(newest_payloads, after):
-        _check_row(row, handlers, checks)
+        _check_row(row, handlers, checks, keyring)
     return _sorted(checks), False
 
 
@@ -230,18 +245,23 @@ def _sorted(checks: Mapping[str, PayloadCheck]) -> list[PayloadCheck]:
     return [checks[name] for name in sorted(checks)]
 
 
-def _check_row(row: PayloadRow, handlers: Mapping[str, Handler], checks: dict[str, PayloadCheck]) -> None:
+def _check_row(
+    row: PayloadRow, handlers: Mapping[str, Handler], checks: dict[str, PayloadCheck], keyring: Keyring
+) -> None:
     handler = handlers.get(row.handler)
     item = checks.setdefault(row.handler, PayloadCheck(row.handler, handler is not None))
     item.tasks += 1
     if handler is None:
         return
     try:
-        handler.signature.decode(row.payload)
-    except InvalidPayload as error:
+        handler.signature.decode(keyring.opened(row.payload, row.handler, "payload") or row.payload)
+    except KeyMissing:  # no reason why the new code would fail
+        return
+    except (InvalidPayload, Undecodable, CodecFailed) as error:
         item.failures += 1
         if len(item.examples) < EXAMPLES:
-            item.examples.append(f"task {row.id}: {error.fields['why']}")
+            why = error.fields["why"] if isinstance(error, InvalidPayload) else error
+            item.examples.append(f"task {row.id}: {why}")
 
 
 def _print(module: str, checks: list[PayloadCheck], *, complete: bool) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Annotated
 
-from runner.cli.exit_codes import Exit
+from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.handlers import Modules, load_handlers
 from runner.cli.log import LogDocument, show_log
 from runner.cli.options import DEFAULT_CONNECTION, Connection, TaskId, open_database
@@ -75,8 +75,8 @@ async def show(  # noqa: PLR0913 - the options of the command
     """Show everything about one task, live or finished; or its log; or its stack.
 
     Values of fields such as password or token, and values that look like secrets,
-    are masked in payloads and errors. The next runs appear if the task or its
-    handler (-H) has a retry plan.
+    are masked; --reveal shows them, and decrypts encrypted tasks if the profile has
+    the key. The next runs appear if the task or its handler (-H) has a retry plan.
 
     runner show ID --log [--follow]  lines that the handler wrote with ctx.logger
     runner show ID --stack           where the handler is: file, line and function
@@ -93,7 +93,7 @@ async def show(  # noqa: PLR0913 - the options of the command
         limit: With --log: only the last lines.
         stack: Ask its runner where the handler is.
         reason: With --stack: the reason; recorded with the request.
-        reveal: Show secrets, and record that in the audit log.
+        reveal: Show secrets and encrypted values, and record that in the audit log.
         handlers: A module that defines handlers; may be repeated.
         archive: Read the task from this folder, which runner prune --archive has filled.
         json: Print one JSON document.
@@ -113,8 +113,20 @@ async def show(  # noqa: PLR0913 - the options of the command
         detail = await _read(database, settings, id)
         if reveal:
             await database.write(record_reveal, id, local_actor(None))
+            detail = _opened(settings, detail)
     print_json(TaskDocument(detail, timeline(detail, reveal=reveal)), reveal=reveal) if json else _print(detail, reveal)
     return Exit.OK
+
+
+def _opened(settings: Settings, detail: TaskDetail) -> TaskDetail:
+    """Decrypt the values of a task, and report those that stay encrypted."""
+    from runner.handlers.keyring import Keyring  # most tasks are not encrypted
+    from runner.queries.task.opened_detail import opened_detail
+
+    opened, reasons = opened_detail(detail, Keyring(settings))
+    for reason in reasons:
+        print_stderr(f"runner: {one_line(reason)}")
+    return opened
 
 
 async def _show_archived(folder: Path, id: int, *, reads_database: bool, json: bool) -> int:

@@ -263,7 +263,8 @@ class Submitting(NamedTuple):
 def _submitting(settings: Settings, drafts: Drafts, options: RegistryOptions) -> Iterator[Submitting]:
     """Open the database, or the shards of a profile."""
     with submit_databases(settings) as databases:
-        registry = HandlerRegistry(databases.read, drafts.handlers, **options._asdict())
+        note = databases.keyring.note
+        registry = HandlerRegistry(databases.read, drafts.handlers, on_codec=note, **options._asdict())
         yield Submitting(replace(drafts, registry=registry), databases.submit)
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from runner.cli.options import open_database
 from runner.client.commit import submit_alone
+from runner.client.payload_sealing import PayloadSealing, require_size
 from runner.client.placement import Placement
 from runner.db.database import Database
+from runner.handlers.keyring import Keyring
 from runner.model.shard import ShardId
 from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings
@@ -30,6 +32,9 @@ class SubmitDatabases:
         self._placement = Placement(settings) if is_sharded else None
         self._settings = shard_settings(settings) if is_sharded else {"": settings}
         self._opened: dict[str, Database] = {}
+        self.keyring = Keyring(settings)
+        """Encrypts the payloads of handlers with a codec."""
+        self._sealing = PayloadSealing(self.keyring, require_size(int(settings.payload_limit)))
 
     def _open(self, shard: str) -> Database:
         if shard not in self._opened:
@@ -59,7 +64,7 @@ class SubmitDatabases:
         return SubmitResult([ids[position] for position in sorted(ids)], frozenset(duplicates), frozenset(replaced))
 
     def _submit(self, shard: str, tasks: Sequence[NewTask]) -> SubmitResult:
-        return self._loop.run(submit_alone(self._open(shard), tasks, notify=self._notify))
+        return self._loop.run(submit_alone(self._open(shard), self._sealing.tasks(tasks), notify=self._notify))
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from runner.queries.past.as_of import CANDIDATES, MISSING, UNAUDITED, PastPage, 
 from runner.queries.past.reconstruction import PastTask
 from runner.queries.task_list.cursor import Cursor, parse_cursor, written
 from runner.queries.task_list.row import TaskRow
+from runner.queries.task_list.sealed_handlers import payload_remark
 from runner.queries.task_list.search import TaskPage, page, page_script
 from runner.queries.task_list.shard_page import ShardPage, ShardTask, merged, split_cursors, written_cursors
 from runner.text import formatting
@@ -130,6 +131,8 @@ async def _list(
             print_text(await database.read(page_script, task_filter, sort, limit))
             return Exit.OK
         tasks_page = await database.read(page, task_filter, cursor, limit, sort)
+        if remark := await database.read(payload_remark, task_filter):
+            print_stderr(f"runner: {remark}")
         if not tasks_page.tasks:
             await warn_of_names(database, task_filter)
             _advise_state(task_filter)

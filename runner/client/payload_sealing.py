@@ -2,9 +2,20 @@
 
 from collections.abc import Callable, Sequence
 
+from runner.errors import PayloadTooLarge
 from runner.handlers.keyring import Keyring
 from runner.model.task import NewTask
 from runner.model.task_batch import TaskBatch
+
+
+def require_size(limit: int) -> Callable[[str, str], None]:
+    """Return a function that rejects a payload of more than `limit` bytes."""
+
+    def require(handler: str, payload: str) -> None:
+        if len(payload) * 4 > limit and (size := len(payload.encode())) > limit:
+            raise PayloadTooLarge(handler=handler, size=size, limit=limit)
+
+    return require
 
 
 class PayloadSealing:

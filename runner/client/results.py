@@ -391,6 +391,7 @@ def kept(ending: "TaskResult") -> str | None:
         TaskFailed: the task is dead.
         TaskCancelled: the task was cancelled.
         ResultNotKept: the task succeeded, but its result was not stored.
+        ResultEncrypted: this process cannot decrypt the result.
     """
     task = {"id": ending.id, "handler": ending.handler}
     if ending.state is State.DEAD:
@@ -400,6 +401,8 @@ def kept(ending: "TaskResult") -> str | None:
         raise TaskCancelled(**task, reason=ending.error or "no reason was recorded")
     if ending.result is None and (ending.error or "").startswith(RESULT_NOT_KEPT):
         raise ResultNotKept(**task, reason=ending.error)
+    if (sealed := read_sealed(ending.result)) is not None:
+        raise ResultEncrypted(**task, shown=shown(sealed.codec, sealed.key))
     return ending.result
 
 
@@ -408,13 +411,10 @@ def value_of(ending: "TaskResult | Exception") -> Any:
 
     Raises:
         InvalidResult: the result does not match the annotation; see `kept` for the others.
-        ResultEncrypted: this process cannot decrypt the result.
     """
     if isinstance(ending, Exception):
         raise ending
     result, handler = kept(ending), REGISTRY.get(ending.handler)
-    if (sealed := read_sealed(result)) is not None:
-        raise ResultEncrypted(id=ending.id, handler=ending.handler, shown=shown(sealed.codec, sealed.key))
     try:
         return handler.result_type.read(result) if handler else json.loads(result or "null")
     except ValueError as error:

@@ -140,6 +140,8 @@ def _cached(client: Client, handler: str) -> StoredHandler | None:
 
 def _keep(client: Client, handler: str, stored: StoredHandler) -> StoredHandler:
     _known.setdefault(client, {})[handler] = (time.monotonic(), stored)
+    for each in client.each() if stored.signature is not None else ():
+        each.sealing.keyring.note(handler, stored.signature and stored.signature.codec)
     if stored.warning:
         log.warning("%s; the task waits until a runner has it", stored.warning)
     return stored

@@ -26,6 +26,7 @@ from runner.engine.event_log import EventLog
 from runner.engine.events import AttemptsEnded, Events, LimitReached, TasksSubmitted
 from runner.engine.hosting.completion import IDLE_EVERY, Completion
 from runner.engine.hosting.event_loop import require_unpatched
+from runner.engine.hosting.keyed_handlers import keyed_handlers
 from runner.engine.hosting.resources import RunnerResources
 from runner.engine.lease.identity import identity
 from runner.engine.lease.lease import Lease
@@ -121,10 +122,10 @@ class Engine:
     ) -> None:
         require_unpatched()
         contain_log_handlers()
+        loaded = handlers
         settings, handlers, replacements = own_parts(settings, handlers, replacements or {}, done=shard is not None)
         self.settings, self.handlers = settings, handlers
-        self._mode = parse_poll_mode(settings.poll_mode)
-        self._own_scans = parse_scans(settings.scans, list(handlers))
+        self._mode, self._own_scans = parse_poll_mode(settings.poll_mode), parse_scans(settings.scans, list(handlers))
         lease, interval = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
         self.database = Database.of(settings, connector=Connector(AnswerLimits.of_lease(lease), strict=True))
         self.events = events = Events()
@@ -139,7 +140,7 @@ class Engine:
         self.scheduler = Scheduler(self.database, handlers, settings, events)
         executors = external_executors(settings.executors, handlers, _executors_of(pulled))
         in_flight = _in_flight(settings, handlers, executors, shard)
-        own_identity = identity(handlers, settings, in_flight)._replace(schedules=self.scheduler.fingerprints)
+        own_identity = identity(handlers, settings, in_flight, loaded)._replace(schedules=self.scheduler.fingerprints)
         self.lease = Lease(self.database, lease, own_identity, interval)
         self.external = _connect_to(executors, pulled, in_flight, self.lease, events) if executors else None
         places = self.resources, stuck, events, self.external
@@ -459,14 +460,14 @@ class Engine:
 def own_parts(
     settings: Settings, handlers: Mapping[str, Handler], resources: Mapping[str, Any], *, done: bool = False
 ) -> tuple[Settings, Mapping[str, Handler], Mapping[str, Any]]:
-    """Select the handlers of this runner, and add those of alerts with their settings and resources.
+    """Select the handlers of this runner that it has keys for, and add those of alerts with their resources.
 
     Args:
         done: True if a process with several runners has done it for all of them.
     """
     if done:
         return settings, handlers, resources
-    selected = select_handlers(handlers, settings.only, settings.without)
+    selected = keyed_handlers(settings, select_handlers(handlers, settings.only, settings.without))
     if not settings.alert_receivers:
         return settings, selected, resources
     from runner.alerts.built_in import with_alerts

@@ -70,6 +70,20 @@ class Keyring:
         handler = REGISTRY.get(name)
         return self.of(handler) if handler is not None else self.stored.get(name, self.default)
 
+    def note(self, name: str, codec: str | None) -> None:
+        """Keep the codec of a handler whose code is not loaded, as its runners stored it."""
+        self.stored[name] = codec
+
+    def require_own(self, codec: str) -> str:
+        """Return a codec of a loaded handler or of the setting: the name may come from a database.
+
+        Raises:
+            KeyMissing: it is another one.
+        """
+        if codec != FERNET and codec not in self._own_codecs:
+            raise KeyMissing(what="payload", needs="needs a key", codec=codec, known="no codec of this name")
+        return codec
+
     def missing(self, codec: str | None) -> bool:
         """True if this process lacks the keys of a codec."""
         return codec == FERNET and self.fernet is None

@@ -4,7 +4,7 @@ Every runner stores the JSON schemas of its handlers, so that a program without 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -40,6 +40,7 @@ def stored_signatures(
     retry: str | None = None,
     max_attempts: int | None = None,
     timeout: float | None = None,
+    codec_of: Callable[[Handler], str | None] = lambda handler: handler.defaults.codec,
 ) -> dict[str, str]:
     """Write the signatures of handlers as JSON, by name; a handler whose types have no schema is left out.
 
@@ -47,12 +48,18 @@ def stored_signatures(
         retry: the runner's retry plan, for a handler without one; None for unknown.
         max_attempts: the same for the maximum number of attempts.
         timeout: the same for the timeout in seconds; 0 without one.
+        codec_of: returns the codec of a handler; None without one.
     """
-    texts = {name: _signature_text(handler, retry, max_attempts, timeout) for name, handler in handlers.items()}
+    texts = {
+        name: _signature_text(handler, retry, max_attempts, timeout, codec_of(handler))
+        for name, handler in handlers.items()
+    }
     return {name: text for name, text in texts.items() if text is not None and len(text) <= LARGEST}
 
 
-def _signature_text(handler: Handler, retry: str | None, max_attempts: int | None, timeout: float | None) -> str | None:
+def _signature_text(
+    handler: Handler, retry: str | None, max_attempts: int | None, timeout: float | None, codec: str | None
+) -> str | None:
     try:
         schema = handler.signature.schema()
     except (PydanticUserError, InvalidHandler):
@@ -73,8 +80,9 @@ def _signature_text(handler: Handler, retry: str | None, max_attempts: int | Non
     own = timeout if defaults.timeout is None else defaults.timeout
     attempts["timeout"] = NO_TIMEOUT if own == inf else own
     # A form cannot use a default that JSON cannot hold.
+    sealing = {} if codec is None else {"codec": codec}
     return json.dumps(
-        {"parameters": schema, "options": options, "derived": derived, "attempts": attempts},
+        {"parameters": schema, "options": options, "derived": derived, "attempts": attempts, **sealing},
         default=lambda value: getattr(value, "value", None),
     )
 
@@ -259,6 +267,7 @@ class StoredSignature(NamedTuple):
         options: the defaults of its tasks, by task option.
         derived: call options that its code sets, such as unique_key, bucket, order_key and tenant.
         attempts: the retry plan (`retry`), `max_attempts` and `timeout` of a task that has none of its own.
+        codec: what encrypts its tasks; None without one.
     """
 
     fields: Sequence[ParameterField]
@@ -266,6 +275,7 @@ class StoredSignature(NamedTuple):
     options: Mapping[str, Any]
     derived: Sequence[str]
     attempts: Mapping[str, Any]
+    codec: str | None = None
 
     def arguments(self, texts: Mapping[str, str], clock: Clock) -> tuple[dict[str, Any], dict[str, str]]:
         """Read the texts of a form.
@@ -329,7 +339,8 @@ def read_signature(stored: str | None) -> StoredSignature | None:
         ]
         extra = schema.get("additionalProperties", True) is not False
         defaults, attempts = dict(values.get("options", {})), dict(values.get("attempts", {}))
-        return StoredSignature(fields, extra, defaults, list(values.get("derived", [])), attempts)
+        derived, codec = list(values.get("derived", [])), values.get("codec")
+        return StoredSignature(fields, extra, defaults, derived, attempts, codec if isinstance(codec, str) else None)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 

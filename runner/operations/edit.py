@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.db.transaction import Transaction
 from runner.operations.audit_log import AuditEntry, record
@@ -20,6 +20,9 @@ from runner.operations.edit_values import (
 from runner.operations.results import Actor, Result, Skipped, Target
 from runner.operations.retry import requeue_with
 from runner.operations.targets import LockedTask, change, lock_targets, partition_targets, read_tasks, reschedule
+
+if TYPE_CHECKING:
+    from runner.handlers.keyring import Keyring
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class EditPreview:
     after: dict[str, Any] = field(default_factory=dict)
 
 
-async def edit(
+async def edit(  # noqa: PLR0913 - the options of one change
     tx: Transaction,
     id: int,
     version: int | None,
@@ -47,6 +50,7 @@ async def edit(
     requeue: bool = False,
     payload_limit: int = PAYLOAD_LIMIT,
     checked: bool = True,
+    keyring: "Keyring | None" = None,
 ) -> Result:
     """Set values of a live task; if it is running, its settle uses the new values.
 
@@ -58,6 +62,7 @@ async def edit(
         requeue: requeue a dead or cancelled task.
         payload_limit: maximum number of bytes of a payload.
         checked: refuse a payload that does not match the stored signature of the task's handler.
+        keyring: the keys of the operator, for a task whose handler has a codec; None stores the payload as it is.
 
     Returns:
         The result; a task that already has the values is skipped.
@@ -69,8 +74,7 @@ async def edit(
         PayloadTooLarge: the payload exceeds the limit.
     """
     values = check_values(changes, payload_limit)
-    if checked:
-        await _require_signature(tx, id, values)
+    await _check_payload(tx, id, values, payload_limit, checked, keyring)
     if requeue:
         return await requeue_with(tx, Target(id, version), values, by)
     preview = _editing(values, *await lock_targets(tx, "edit", [Target(id, version)]))
@@ -89,6 +93,7 @@ async def preview_edit(
     requeue: bool = False,
     payload_limit: int = PAYLOAD_LIMIT,
     checked: bool = True,
+    keyring: "Keyring | None" = None,
 ) -> EditPreview:
     """Preview an edit.
 
@@ -96,7 +101,7 @@ async def preview_edit(
         version: the expected version; None for any version.
         requeue: as in `edit`.
         payload_limit: maximum number of bytes of a payload.
-        checked: as in `edit`.
+        checked, keyring: as in `edit`.
 
     Raises:
         InvalidEdit: as in `edit`.
@@ -105,19 +110,24 @@ async def preview_edit(
         PayloadTooLarge: as in `edit`.
     """
     values = check_values(changes, payload_limit)
-    if checked:
-        await _require_signature(tx, id, values)
+    await _check_payload(tx, id, values, payload_limit, checked, keyring)
     verb = "requeue" if requeue else "edit"
     tasks, result = partition_targets(verb, [Target(id, version)], await read_tasks(tx, [id], locked=False))
     return _editing(values, [task._replace(attempt=0) for task in tasks] if requeue else tasks, result)
 
 
-async def _require_signature(tx: Transaction, id: int, values: dict[str, Any]) -> None:
+async def _check_payload(
+    tx: Transaction, id: int, values: dict[str, Any], limit: int, checked: bool, keyring: "Keyring | None"
+) -> None:
+    """Compare a new payload with the stored signature, and encrypt it if the task needs it."""
     if "payload" in values:
         from runner.operations.new_task import require_signature  # imports pydantic; few edits have a payload
+        from runner.operations.sealed_payload import seal_payload
 
         for task in (await read_tasks(tx, [id], locked=False)).values():
-            await require_signature(tx, task.handler, values["payload"])
+            if checked:
+                await require_signature(tx, task.handler, values["payload"])
+            values["payload"] = await seal_payload(tx, keyring, task.handler, values["payload"], limit, task.payload)
 
 
 def _editing(values: dict[str, Any], tasks: list[LockedTask], result: Result) -> EditPreview:

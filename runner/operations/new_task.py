@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction
 from runner.errors import TaskNotFound
 from runner.handlers.dependencies import read_declared, with_key
+from runner.handlers.keyring import Keyring
 from runner.handlers.options import SETTABLE
 from runner.handlers.parameters import StoredSignature, read_signature
 from runner.model.task import MOVES, NewTask, State
@@ -15,6 +16,7 @@ from runner.model.text_limits import FAILED_HOST
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.edit_values import PAYLOAD_LIMIT, check_payload
 from runner.operations.results import Actor, Result
+from runner.operations.sealed_payload import open_payload, seal_payload
 from runner.operations.targets import LockedTask
 from runner.operations.terminate import cancel
 from runner.policy.retry import parse_plan
@@ -22,7 +24,7 @@ from runner.queries.rows import as_text, readable, text
 from runner.queries.task_list.row import one_task
 from runner.store.submit import submit as store_submit
 from runner.store.validation import check
-from runner.text.redact import with_secrets
+from runner.text.redact import MASK, with_secrets
 
 if TYPE_CHECKING:
     from runner.operations.undo.entries import UndoableChange
@@ -54,11 +56,13 @@ class SubmitOptions(NamedTuple):
         notify: wake listening runners.
         payload_limit: maximum number of bytes of a payload.
         checked: refuse a new payload that does not match the stored signature of its handler.
+        keyring: the keys of the operator, for handlers with a codec; None stores payloads as they are.
     """
 
     notify: bool = True
     payload_limit: int = PAYLOAD_LIMIT
     checked: bool = True
+    keyring: Keyring | None = None
 
 
 DEFAULTS = SubmitOptions()
@@ -81,7 +85,8 @@ async def submit_task(tx: Transaction, task: NewTask, by: Actor, options: Submit
     signature = await stored_signature(tx, task.handler)
     if signature is not None:
         task = with_key(task, read_declared(signature.options))
-    return await _submit(tx, task, by, options, {})
+    payload = await seal_payload(tx, options.keyring, task.handler, task.payload, options.payload_limit)
+    return await _submit(tx, task._replace(payload=payload), by, options, {})
 
 
 async def copy_task(
@@ -121,9 +126,13 @@ async def copy_of(tx: Transaction, id: int, values: Mapping[str, Any], options: 
     others = dict(values)
     if "payload" in others:
         check_payload(others["payload"], options.payload_limit)
-        others["payload"] = with_secrets(others["payload"], stored)
+        handler = as_text(row["handler"])
+        if MASK in others["payload"]:
+            others["payload"] = with_secrets(others["payload"], open_payload(options.keyring, handler, stored))
         if options.checked:
-            await require_signature(tx, as_text(row["handler"]), others["payload"])
+            await require_signature(tx, handler, others["payload"])
+        limit = options.payload_limit
+        others["payload"] = await seal_payload(tx, options.keyring, handler, others["payload"], limit, stored)
     if others.get("retry") is not None:
         others["retry"] = str(parse_plan(others["retry"]))
     copied = {name: row[name] for name in COPIED}

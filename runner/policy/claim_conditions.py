@@ -137,7 +137,9 @@ class Due(ClaimCondition):
         if self.name in facts.refused:
             is_retry = bool(task.attempt and task.error)
             failed = f", because attempt {task.attempt} failed: {reason(task.error)}" if is_retry else ""
-            text = f"It is due {when(task.run_at, facts.at, zone)}{failed}."
+            if task.error and not task.attempt:
+                failed = f", because it was put off: {reason(task.error)}"
+            text = f"It is due {when(task.run_at, facts.at, zone)}{failed}".removesuffix(".") + "."
             view: Any = ("task", str(task.id)) if is_retry else None
             phrase = "a failed attempt is retried later" if task.attempt else "the due time is in the future"
             common = CommonCause(phrase, "runner retry FILTER", f"state:{task.shown}")

@@ -11,7 +11,7 @@ from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
-from runner.db.types import db_later, db_now
+from runner.db.types import EARLIEST, db_later, db_now
 from runner.model.task import State
 from runner.policy.limits import UNLIMITED
 from runner.store.breaker import declare_breakers, json_text
@@ -109,6 +109,7 @@ class Identity(NamedTuple):
         limits: limits of its handlers over all runners by handler; the values are those of their registry rows.
         breakers: definitions of the breakers of its handlers, by handler.
         signatures: the stored signatures of its handlers, by handler; see runner.handlers.parameters.
+        keyless: the same of the handlers that it leaves to others, because it lacks the key of their codec.
         undeclared: its handlers whose code it does not have; their rows keep their limits and breakers.
         claim_order: order in which it claims, as text.
         polling: its poll mode and periods, as text.
@@ -131,6 +132,7 @@ class Identity(NamedTuple):
     limits: Mapping[str, Mapping[str, Any]] = {}
     breakers: Mapping[str, Mapping[str, Any]] = {}
     signatures: Mapping[str, str] = {}
+    keyless: Mapping[str, str] = {}
     undeclared: Sequence[str] = ()
     claim_order: str = "strict"
     polling: str = ""
@@ -228,11 +230,12 @@ async def enter_handlers(tx: Transaction, identity: Identity) -> list[str]:
     Returns:
         The handlers whose rows another transaction locks: they keep the declarations that the rows contain.
     """
-    locked = await _locked_handlers(tx, identity.handlers)
+    locked = await _locked_handlers(tx, [*identity.handlers, *identity.keyless])
     names = [name for name in identity.handlers if name not in locked]
     limits = {name: values for name, values in identity.limits.items() if name not in locked}
     breakers = {name: values for name, values in identity.breakers.items() if name not in locked}
-    free = identity._replace(handlers=names, limits=limits, breakers=breakers)
+    keyless = {name: text for name, text in identity.keyless.items() if name not in locked}
+    free = identity._replace(handlers=names, limits=limits, breakers=breakers, keyless=keyless)
     await _enter_handlers(tx, free)
     declared = free._replace(handlers=[name for name in names if name not in identity.undeclared])
     await _declare_limits(tx, declared)
@@ -261,6 +264,13 @@ async def _enter_handlers(tx: Transaction, identity: Identity) -> None:
         upsert = insert.on_conflict_do_update(index_elements=handler.primary_key, set_=values)
         rows = [{"name": name, "signature": identity.signatures.get(name)} for name in sorted(identity.handlers)]
         await tx.execute(upsert, rows)
+    if identity.keyless:
+        insert = tx.dialect.insert(handler)
+        upsert = insert.on_conflict_do_update(
+            index_elements=handler.primary_key, set_={"signature": insert.excluded.signature}
+        )
+        keyless = sorted(identity.keyless.items())
+        await tx.execute(upsert, [{"name": n, "signature": text, "last_seen_at": EARLIEST} for n, text in keyless])
 
 
 async def _declare_limits(tx: Transaction, identity: Identity) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from runner.errors import InvalidEdit
 from runner.model.duration import parse_duration
+from runner.model.sealed import read_sealed, shown
 from runner.operations.edit_values import Changes
 from runner.operations.targets import objection
 from runner.queries.task.detail import TaskDetail
@@ -173,6 +174,8 @@ def _parse_object(text: str) -> str:
 
 def shown_payload(text: str) -> tuple[str, str]:
     """Return the payload on one line with its secrets masked, and the reason why it cannot be edited."""
+    if (sealed := read_sealed(text)) is not None:
+        return shown(sealed.codec, sealed.key), "runner edit ID --payload replaces it"
     try:
         value = json.loads(text, object_pairs_hook=_unique_names, parse_float=_exact_float)
     except _LossyPayload:

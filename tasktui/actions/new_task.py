@@ -290,11 +290,12 @@ class Draft:
         )
 
     async def _submit(self, values: Mapping[str, Any], unchecked: str, confirmation: Confirmation) -> Notice:
+        from runner.handlers.keyring import Keyring
         from runner.model.task import NewTask
         from runner.operations.new_task import SubmitOptions, copy_task, submit_task
 
         settings, by = self.session.settings, self.session.by(confirmation.reason or unchecked)
-        options = SubmitOptions(settings.notify, int(settings.payload_limit), checked=not unchecked)
+        options = SubmitOptions(settings.notify, int(settings.payload_limit), not unchecked, Keyring(settings))
         if self.origin is not None:
             id = await self.session.write(copy_task, self.origin.task.id, values, by, options)
             return Notice(f"Submitted task {id}, a copy of task {self.origin.task.id}")

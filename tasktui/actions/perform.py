@@ -1,5 +1,6 @@
 """Applying confirmed actions in transactions of the store."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -40,6 +41,7 @@ from tasktui.session.session import Job, Session
 
 if TYPE_CHECKING:
     from runner.queries.audit import AuditRecord  # imports modules that the first screen does not need
+    from runner.queries.task.detail import TaskDetail
 
 CHUNK = 200
 """Maximum number of tasks to change in one transaction: it keeps locks short and shows progress."""
@@ -252,6 +254,14 @@ async def send_runner_command(session: Session, runner_id: int, command: str, re
 async def record_reveal(session: Session, task_id: int) -> None:
     """Record in the audit that the operator reveals the secrets of a task."""
     await session.write(reveal, task_id, session.by(None))
+
+
+async def opened(session: Session, detail: "TaskDetail") -> "tuple[TaskDetail, list[str]]":
+    """Decrypt the values of a task with the keys of the profile; return also why some stay encrypted."""
+    from runner.handlers.keyring import Keyring  # most tasks are not encrypted
+    from runner.queries.task.opened_detail import opened_detail
+
+    return await asyncio.to_thread(lambda: opened_detail(detail, Keyring(session.settings)))
 
 
 async def last_change(session: Session, task_id: int) -> "AuditRecord | None":

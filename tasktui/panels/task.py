@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
 from textwrap import wrap
 
+from runner.model.sealed import read_sealed
 from runner.model.task import FINAL, Priority, Shown, State
 from runner.queries.task.attempts import Attempt, checkpoint_lines
 from runner.queries.task.detail import TaskDetail, task_fields
@@ -281,10 +282,12 @@ def payload(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> li
     rows: list[Row] = []
     most = None if unfold else FOLDED_ROWS
     for name in ("payload", "result", "headers"):
-        value = decode(getattr(detail, name), reveal=reveal)
+        stored = getattr(detail, name)
+        value = decode(stored, reveal=reveal)
         if value is not None:
-            hidden = decode(getattr(detail, name)) != decode(getattr(detail, name), reveal=True)
+            hidden = decode(stored) != decode(stored, reveal=True)
             note = "" if not hidden else "secrets shown, v hides" if reveal else "redacted, v reveals"
+            note = "v decrypts with the key" if read_sealed(stored) is not None else note
             rows += [BLANK] if rows else []
             notes: list[Part] = [(note, "faint")] if note else []
             rows += [rule([heading(name.upper())], width, notes), *inset(payload_rows(value, width - 2, most))]

@@ -140,6 +140,8 @@ class TaskScreen(LiveScreen):
             )
         )
         self._detail: TaskDetail | None = None
+        self._opened: TaskDetail | None = None
+        """The detail with the encrypted values that the operator reveals."""
         self._reveal = self._is_unfolded = False
         self._unfold: bool | None = None
 
@@ -165,7 +167,10 @@ class TaskScreen(LiveScreen):
         if id is None:
             await self.session.read(clock)  # Without a task, check that the database answers.
             return None
-        return await self.session.read(task_detail, id)
+        detail = await self.session.read(task_detail, id)
+        if self._reveal:
+            self._opened, _ = await perform.opened(self.session, detail)
+        return detail
 
     def show(self, snapshot: Any) -> None:
         """Show the detail."""
@@ -199,21 +204,24 @@ class TaskScreen(LiveScreen):
         elif getattr(self.app, "recorder", None) is not None:
             self.report("Nothing was revealed: this session is recorded", bad=True)
         elif self._detail is not None:
-            self.actions.run(self._record_reveal(self._detail.task.id))
+            self.actions.run(self._record_reveal(self._detail))
 
     def action_fold(self) -> None:
         """Fold or unfold a long payload and the frames of libraries."""
         self._unfold = not self._is_unfolded
         self._draw()
 
-    async def _record_reveal(self, id: int) -> None:
-        await perform.record_reveal(self.session, id)
-        self.post_message(RevealRecorded(id))
+    async def _record_reveal(self, detail: TaskDetail) -> None:
+        await perform.record_reveal(self.session, detail.task.id)
+        self.post_message(RevealRecorded(*await perform.opened(self.session, detail)))
 
     @on(RevealRecorded)
     def _show_secrets(self, message: RevealRecorded) -> None:
-        self._reveal = self._detail is not None and self._detail.task.id == message.task_id
+        self._reveal = self._detail is not None and self._detail.task.id == message.detail.task.id
+        self._opened = message.detail
         self._draw()
+        for reason in message.reasons[:1]:
+            self.report(reason, bad=True)
 
     def action_neighbour(self, step: int) -> None:
         """Open the next or the previous task of the list that this one was opened from.
@@ -246,7 +254,8 @@ class TaskScreen(LiveScreen):
         if self._detail is not None:
             canvas = self.query_one("#detail", Canvas)
             width = max(36, self.size.width - 2)  # a margin and the scroll bar
-            render = partial(task_rows, self._detail, self.session.zone, width, reveal=self._reveal)
+            shown = self._opened if self._reveal and self._opened is not None else self._detail
+            render = partial(task_rows, shown, self.session.zone, width, reveal=self._reveal)
             rows, self._is_unfolded = render(unfold=bool(self._unfold)), bool(self._unfold)
             if self._unfold is None and self.size.width >= WIDE and self.size.height >= BIG:
                 whole = render(unfold=True)

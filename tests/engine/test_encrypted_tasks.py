@@ -2,22 +2,28 @@
 
 import json
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from runner import Context, Dead, Retry, batch_async, connect, disconnect, handler
+from runner import Context, Dead, Retry, batch_async, connect, disconnect, handler, schedule, schedules, submit_async
 from runner.db.database import Database
 from runner.engine.runner import Engine
-from runner.errors import InvalidHandler, KeyMissing, ResultEncrypted, TaskFailed
+from runner.errors import InvalidHandler, InvalidSettings, KeyMissing, ResultEncrypted, TaskFailed
+from runner.handlers.keyring import Keyring
+from runner.handlers.parameters import read_signature
 from runner.handlers.registry import REGISTRY
+from runner.handlers.schedules import SCHEDULES
 from runner.model.codec_key import key_id, new_key
 from runner.model.sealed import read_sealed
+from runner.queries.why.why import why as why_task
 from runner.settings import Settings
 from runner.urls import parse_url
 from tests.engine.codecs import SECRET, in_process, xor
-from tests.engine.harness import Harness
+from tests.engine.harness import Harness, until
+from tests.engine.serving import served
 
 pytestmark = pytest.mark.both_databases
 
@@ -215,8 +221,6 @@ async def test_a_runner_without_the_key_of_a_task_leaves_its_attempts(harness: H
 
 
 async def _until_error(harness: Harness, task: int) -> None:
-    from tests.engine.harness import until
-
     async def has_error() -> bool:
         return (await harness.row(task)).error is not None
 
@@ -330,3 +334,87 @@ def test_the_list_of_settings_shows_the_ids_of_keys_alone(migrated_url: str) -> 
     text = repr(settings) + str(settings.describe())
     assert OLD not in text
     assert f"key {key_id(OLD)}, key {key_id(NEW)}" in text
+
+
+@pytest.mark.usefixtures("client")
+async def test_a_schedule_submits_encrypted_tasks(harness: Harness) -> None:
+    cards: list[str] = []
+
+    @schedule(id="pay-daily", every="1h", arguments={"card": SECRET})
+    @handler("pay.daily", codec="fernet")
+    async def daily(card: str) -> None:
+        cards.append(card)
+
+    harness.handlers = dict(REGISTRY)
+    try:
+        async with harness.running(codec_keys=(OLD,)):
+            await until(lambda: _has(harness, harness.database.tables.schedule))
+            await schedules.run_async("pay-daily")
+            await until(lambda: bool(cards))
+    finally:
+        SCHEDULES._schedules.pop("pay-daily")
+    (row,) = await harness.rows(sa.select(harness.database.tables.history))
+    assert (row.state, read_sealed(row.payload) is not None) == ("succeeded", True)
+    assert cards == [SECRET]
+
+
+async def _has(harness: Harness, table: sa.Table, *conditions: Any) -> bool:
+    return await harness.count(table, *conditions) == 1
+
+
+@pytest.mark.usefixtures("client")
+async def test_a_submit_by_name_uses_the_codec_that_the_runners_stored(harness: Harness, migrated_url: str) -> None:
+    charge_with()
+    harness.handlers = dict(REGISTRY)
+    handlers = harness.database.tables.handler
+    async with harness.running(codec_keys=(OLD,)):
+        await until(lambda: _has(harness, handlers, handlers.c.name == "pay.card"))
+    REGISTRY._handlers.pop("pay.card")
+    task = await submit_async("pay.card", {"card": SECRET}, unique_key="card-1111")
+    assert read_sealed((await harness.row(task)).payload) is not None
+    connect(url=migrated_url)
+    with pytest.raises(KeyMissing):
+        await submit_async("pay.card", {"card": SECRET}, unique_key="card-1111")
+
+
+@pytest.mark.usefixtures("client")
+async def test_a_runner_without_any_key_leaves_the_handlers_and_stores_their_codec(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    @handler("pay.open")
+    async def plain() -> None: ...
+
+    handle = await charge_with().submit_async(card=SECRET)
+    harness.handlers = dict(REGISTRY)
+    open_task = await plain.submit_async()
+    async with harness.running() as runner:
+        await harness.wait_for(open_task)
+        assert "pay.card" not in runner.handlers
+    assert (await harness.row(handle)).fence == 0
+    assert "codec fernet of codecs.process, pay.card has no key here" in caplog.text
+    registry = harness.database.tables.handler.c
+    (row,) = await harness.rows(sa.select(registry.signature).where(registry.name == "pay.card"))
+    stored = read_signature(row.signature)
+    assert stored is not None
+    assert stored.codec == "fernet"
+    why = await harness.database.read(why_task, handle, UTC)
+    assert "Its codec is fernet" in why.causes[0].text
+
+
+def test_a_runner_that_could_decrypt_nothing_does_not_start(harness: Harness) -> None:
+    charge_with()
+    harness.handlers = {"pay.card": REGISTRY["pay.card"]}
+    with pytest.raises(InvalidSettings, match="this runner could execute nothing"):
+        harness.runner()
+
+
+async def test_an_http_executor_gets_plain_values_and_its_result_is_encrypted(harness: Harness) -> None:
+    keyring = Keyring(Settings(codec_keys=(OLD,)))
+    payload = keyring.seal("fernet", "mail.send", "payload", json.dumps({"card": SECRET}))
+    task = await harness.submit("mail.send", json.loads(payload))
+    async with served(harness, codec="fernet", codec_keys=(OLD,)) as (_, executor):
+        (pulled,) = await executor.pull()
+        assert pulled["payload"] == {"card": SECRET}
+        assert (await executor.settle(pulled, result=f"sent {SECRET}"))["status"] == "settled"
+    result = (await harness.row(task)).result
+    assert keyring.opened(result, "mail.send", "result") == f'"sent {SECRET}"'

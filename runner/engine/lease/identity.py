@@ -5,8 +5,10 @@ import socket
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
 
 from runner.engine.slots import InFlight
+from runner.handlers.keyring import Keyring
 from runner.handlers.parameters import NO_TIMEOUT, stored_signatures
 from runner.handlers.registry import Handler
 from runner.policy.claim_order import parse_order
@@ -15,9 +17,20 @@ from runner.policy.selection import described_selection
 from runner.settings import Settings
 from runner.store.heartbeat import ExecutorSlots, Identity
 
+NO_HANDLERS: Mapping[str, Handler] = MappingProxyType({})
 
-def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InFlight) -> Identity:
+
+def identity(
+    handlers: Mapping[str, Handler],
+    settings: Settings,
+    in_flight: InFlight,
+    loaded: Mapping[str, Handler] = NO_HANDLERS,
+) -> Identity:
     """Return the identity of a runner in this process.
+
+    Args:
+        handlers: the handlers whose tasks it claims.
+        loaded: all handlers, of which it leaves those without a key to others.
 
     Raises:
         InvalidSettings: a policy or a selection in the settings is not valid.
@@ -30,6 +43,9 @@ def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InF
     limits = {name: handler.defaults.limits for name, handler in handlers.items() if handler.defaults.limits}
     breakers = {name: breaker.columns for name, handler in handlers.items() if (breaker := handler.defaults.breaker)}
     declared = {name: handler for name, handler in handlers.items() if handler.is_declared}
+    keyring = Keyring(settings)
+    left = {name: handler for name, handler in loaded.items() if name not in handlers}
+    keyless = {name: handler for name, handler in left.items() if keyring.missing(keyring.of(handler))}
     made = Identity(socket.gethostname(), os.getpid(), release(), names, in_flight.capacity, queue_names, threads)
     return made._replace(
         threaded=sorted(threaded),
@@ -47,7 +63,9 @@ def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InF
             settings.retry,
             settings.max_attempts,
             settings.timeout.total_seconds() if settings.timeout else NO_TIMEOUT,
+            keyring.of,
         ),
+        keyless=stored_signatures(keyless, codec_of=keyring.of),
         claim_order=str(parse_order(settings.claim_order)),
         polling=describe_polling(parse_poll_mode(settings.poll_mode), settings.poll_interval, settings.scans),
         slice=slices,

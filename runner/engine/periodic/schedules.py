@@ -15,7 +15,8 @@ from runner.db.database import Database
 from runner.db.errors import row_fault
 from runner.db.halves import write_in_halves
 from runner.engine.events import Events, TasksSubmitted
-from runner.errors import DatabaseRefused, DatabaseUnavailable, StoreError
+from runner.errors import CodecFailed, DatabaseRefused, DatabaseUnavailable, KeyMissing, StoreError
+from runner.handlers.keyring import Keyring
 from runner.handlers.registry import Handler
 from runner.handlers.schedules import SCHEDULES, DeclaredSchedule
 from runner.policy.shard_rule import owner_of
@@ -79,6 +80,7 @@ class Scheduler:
         self._maintain_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._run: asyncio.Future[None] | None = None
+        self._handlers, self._keyring, self._warn_at = handlers, Keyring(settings), 0.0
         self._refused: dict[str, _Retry] = {}
         """The schedules whose rows the database refuses to change."""
 
@@ -145,7 +147,7 @@ class Scheduler:
         now = time.monotonic()
         without = {id for id, retry in self._refused.items() if retry.at > now}
         try:
-            ticked = await self._database.write(tick, CHUNK, notify=self._notify, without=without)
+            ticked = await self._database.write(tick, CHUNK, notify=self._notify, without=without, seal=self._seal)
         except StoreError as error:
             if row_fault(error) is None:
                 raise
@@ -159,7 +161,7 @@ class Scheduler:
         faults: dict[str, RowFault] = {}
 
         async def write(part: Sequence[str]) -> None:
-            ticked.extend(await self._database.write(tick, CHUNK, notify=self._notify, only=part))
+            ticked.extend(await self._database.write(tick, CHUNK, notify=self._notify, only=part, seal=self._seal))
 
         ids = await self._database.read(due_schedule_ids, CHUNK, without)
         await write_in_halves(ids, write, faults.__setitem__)
@@ -171,6 +173,20 @@ class Scheduler:
             with suppress(StoreError):
                 await self._database.write(record_error, id, one_line(fault.fact))
         return ticked
+
+    def _seal(self, handler: str, stored: str | None, payload: str) -> str | None:
+        """Encrypt the payload of a task; None if this runner cannot, which leaves it to another one."""
+        loaded = self._handlers.get(handler)
+        codec = stored if loaded is None else self._keyring.of(loaded)
+        if codec is None:
+            return payload
+        try:
+            return self._keyring.seal(self._keyring.require_own(codec), handler, "payload", payload)
+        except (CodecFailed, KeyMissing) as error:
+            if time.monotonic() >= self._warn_at:
+                self._warn_at = time.monotonic() + MAINTAIN_EVERY
+                log.warning("a schedule waits for a runner with its key: %s", error)
+            return None
 
     def _look_soon(self) -> None:
         self._soon = asyncio.ensure_future(self.look())

@@ -14,8 +14,9 @@ from runner.db.dialects import Dialect
 from runner.db.schema.task import Condition
 from runner.db.types import db_later, db_now
 from runner.errors import InvalidFilter
-from runner.filter.fields import Operator
+from runner.filter.fields import PAYLOAD, Operator
 from runner.filter.parse import Filter, Term
+from runner.model.sealed import PREFIX
 from runner.model.task import Shown, State
 from runner.queries.task_list.sources import Source
 
@@ -64,6 +65,8 @@ def conditions(task_filter: Filter, source: Source, dialect: Dialect) -> list[Co
             if term.negated:
                 continue
             return None
+        if term.field.startswith(PAYLOAD):
+            result.append(_is_plain(source))
         # The negation also matches rows that have no value for the field.
         result.append(sa.not_(sa.func.coalesce(condition, sa.false())) if term.negated else condition)
     return result
@@ -115,6 +118,12 @@ def _payload(term: Term, source: Source, dialect: Dialect) -> Condition:
     """Compare a member of the payload as text; no index serves it."""
     first, _, path = term.field.partition(".")
     return _matches(dialect.member(_column(replace(term, field=first), source), path.split(".")), term, dialect)
+
+
+def _is_plain(source: Source) -> Condition:
+    """The condition that a payload is not encrypted: the members of a sealed value are no arguments."""
+    condition: Condition = ~sa.cast(source.columns["payload"], sa.Text).startswith(PREFIX, autoescape=True)
+    return condition
 
 
 def _matches(column: Any, term: Term, dialect: Dialect) -> Condition:

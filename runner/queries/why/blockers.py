@@ -97,9 +97,11 @@ def _unclaimed(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
         advice = "start a runner with -H and the module that defines the handler"
         if hint := _similar_handler(facts):
             advice = f"if it is misspelled, submit it again and run: runner terminate {task.id}; otherwise {advice}"
+        codec = one_line(facts.codec or "")
+        needs = f" Its codec is {codec}: a runner without the key does not take it." if codec else ""
         yield Cause(
             "unknown",
-            f"No live runner has handler {name}{hint} ({live}; {_registration(facts.handler, facts.at)}).",
+            f"No live runner has handler {name}{hint} ({live}; {_registration(facts.handler, facts.at)}).{needs}",
             advice,
             at_runner(None),
             CommonCause(f"no live runner has handler {name}{hint}", START),

@@ -12,6 +12,7 @@ from runner.db.schema import is_state
 from runner.db.transaction import Transaction, clock
 from runner.db.types import db_now
 from runner.errors import InvalidSettings, TaskNotFound
+from runner.handlers.parameters import read_signature
 from runner.model.stuck_row import StuckRow
 from runner.model.task import Priority, State
 from runner.policy.claim_facts import ClaimScope
@@ -23,7 +24,7 @@ from runner.queries.audit import AuditRecord, audit
 from runner.queries.counting import Count
 from runner.queries.limits import limit_usages
 from runner.queries.registries import Pauses, RegistryEntry, entry, pauses
-from runner.queries.rows import as_int, as_text, from_row, moment, readable
+from runner.queries.rows import as_int, as_text, from_row, moment, readable, text
 from runner.queries.runners import RunnerRow, SlotKind, runner_of, runners
 from runner.queries.stuck_rows import stuck_on, with_sessions
 from runner.queries.task.attempts import last_rule
@@ -101,6 +102,7 @@ class Facts:
         order: the order in which the runners of such tasks claim.
         rule: the rule for unexpected results that decided after its last attempt; "" without one.
         stuck: the verbs of live runners that could not change its row, with the reasons.
+        codec: what encrypts the tasks of its handler, if no live runner has that; None without a codec.
     """
 
     task: TaskRow
@@ -125,6 +127,7 @@ class Facts:
     bucket: int = 0
     rule: str = ""
     stuck: tuple[StuckRow, ...] = ()
+    codec: str | None = None
 
     @property
     def due(self) -> bool:
@@ -209,6 +212,8 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
     candidates = claimants_of(all_runners, task.queue, task.handler, facts.bucket, task.hosts)
     running = await running_tasks(tx, [runner.id for runner in candidates])
     facts = replace(facts, candidates=as_candidates(candidates, task.handler, running))
+    if not any(task.handler in runner.handlers for runner in facts.alive):
+        facts = replace(facts, codec=await _codec(tx, task.handler))
     if ORDERING.name in facts.refused:
         facts = replace(facts, predecessor=await _predecessor(tx, task.id))
     if facts.suspect:
@@ -222,6 +227,13 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
     rate = await pace(tx, lanes)
     new = await arrivals(tx, lanes, priority, facts.order, rate) if tasks_ahead.number and rate else 0.0
     return replace(facts, ahead=tasks_ahead, raised=raised, pace=rate, arrivals=new)
+
+
+async def _codec(tx: Transaction, handler: str) -> str | None:
+    """The codec of a handler as its runners stored it last; None without one."""
+    registry = tx.tables.handler.c
+    signature = read_signature(text(await tx.scalar(sa.select(registry.signature).where(registry.name == handler))))
+    return signature and signature.codec
 
 
 async def _predecessor(tx: Transaction, id: int) -> TaskRow | None:

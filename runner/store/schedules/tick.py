@@ -1,15 +1,15 @@
 """tick: submit the tasks of due schedules, and record each tick so that it happens once."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
-from runner.handlers.parameters import read_signature
+from runner.handlers.parameters import StoredSignature, read_signature
 from runner.model.schedule import Overlap, ScheduleSpec, TickOutcome
 from runner.model.task import BatchMember, DependsOn, NewTask
 from runner.policy.lanes import Lane, lane_of_new, runner_queue
@@ -20,6 +20,10 @@ from runner.store.submit import submit_many
 
 MILLISECOND = timedelta(milliseconds=1)
 """Resolution of a tick, as SQLite stores it."""
+
+
+Seal: TypeAlias = Callable[[str, str | None, str], str | None]
+"""Encrypts the payload of a handler whose stored codec is given."""
 
 
 class Ticked(NamedTuple):
@@ -75,6 +79,7 @@ async def tick(
     notify: bool = True,
     only: Collection[str] | None = None,
     without: Collection[str] = (),
+    seal: Seal | None = None,
 ) -> list[Ticked]:
     """Submit the tasks of due schedules, in one transaction with the record of their ticks.
 
@@ -85,11 +90,13 @@ async def tick(
         notify: wake listening runners (PostgreSQL).
         only: ids of the only schedules to tick, which were due a moment ago; None for all due ones.
         without: ids of schedules to leave out.
+        seal: returns a payload as it is stored; None leaves the schedule to a runner that can encrypt it.
 
     Returns:
         The results of the schedules that were due.
     """
     rows = await due_schedules(tx, limit, only, without)
+    rows = rows if seal is None or not rows else await _sealed(tx, rows, seal)
     if not rows:
         return []
     now = _round(await clock(tx))
@@ -108,6 +115,25 @@ async def tick(
     return [Ticked(plan.id, submitted[plan.id], plan.lanes, plan.skipped, plan.missed, plan.error) for plan in plans]
 
 
+async def _sealed(tx: Transaction, rows: Sequence[dict[str, Any]], seal: Seal) -> list[dict[str, Any]]:
+    """Encrypt the arguments of schedules whose handlers have a codec; leave out those that cannot be encrypted here."""
+    signatures = await _signatures(tx, {row["handler"] for row in rows})
+    sealed: list[dict[str, Any]] = []
+    for row in rows:
+        signature = signatures.get(row["handler"])
+        payload = seal(row["handler"], signature and signature.codec, row["payload"])
+        if payload is not None:
+            sealed.append({**row, "payload": payload})
+    return sealed
+
+
+async def _signatures(tx: Transaction, handlers: Collection[str]) -> dict[str, StoredSignature | None]:
+    table = tx.tables.handler
+    names = tx.dialect.one_of(table.c.name, sorted(handlers))
+    stored = await tx.rows(sa.select(table.c.name, table.c.signature).where(names))
+    return {row.name: read_signature(row.signature) for row in stored}
+
+
 def _round(moment: datetime) -> datetime:
     return moment - timedelta(microseconds=moment.microsecond) + moment.microsecond // 1000 * MILLISECOND
 
@@ -117,10 +143,7 @@ async def _handler_defaults(tx: Transaction, rows: Sequence[Mapping[str, Any]]) 
     handlers = {row["id"]: row["handler"] for row in rows if row["module"] is None}
     if not handlers:
         return {}
-    table = tx.tables.handler
-    names = tx.dialect.one_of(table.c.name, sorted(set(handlers.values())))
-    stored = await tx.rows(sa.select(table.c.name, table.c.signature).where(names))
-    signatures = {row.name: read_signature(row.signature) for row in stored}
+    signatures = await _signatures(tx, set(handlers.values()))
     by_schedule = {id: signatures.get(name) for id, name in handlers.items()}
     return {id: signature.options for id, signature in by_schedule.items() if signature is not None}
 
