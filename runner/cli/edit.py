@@ -9,13 +9,22 @@ from typing import Annotated, Any, Literal, NamedTuple
 from cyclopts import Group, Parameter
 
 from runner.cli.exit_codes import Exit, print_stderr
-from runner.cli.operate import NO_OPTIONS, Change, ChangeOptions, Targets, change_targets
+from runner.cli.operate import (
+    NO_OPTIONS,
+    Change,
+    ChangeOptions,
+    Targets,
+    change_matching_in_shards,
+    change_targets,
+    works_in_shards,
+)
 from runner.cli.operation_output import CHANGE_DOCUMENTS, exit_code, print_result, print_script, undo_command
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_targets
 from runner.cli.output import print_json, print_line
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidEdit, InvalidInput, VersionConflict
+from runner.filter.parse import Filter
 from runner.model.duration import parse_duration, parse_spread
 from runner.operations.bulk import to_each
 from runner.operations.edit import EditPreview, edit_all, edit_each, preview_edit
@@ -24,7 +33,7 @@ from runner.operations.results import Target, local_actor
 from runner.policy.retry import parse_plan
 from runner.text import formatting
 from runner.text.hosts import host_list
-from runner.text.operator import local_zone
+from runner.text.operator import local_zone, now
 from runner.text.redact import differences
 from runner.text.times import format_moment, parse_moment
 
@@ -132,11 +141,12 @@ async def edit(
     """
     tasks, settings = read_targets(targets), connection.settings()
     seconds = parse_spread(spread)
+    if isinstance(tasks, Filter) and works_in_shards(settings, options):
+        change = _edit_matching(_named_changes(values, now()), values, version, seconds)
+        return await change_matching_in_shards(change, tasks, options, settings)
     async with open_database(settings) as database:
         at = await database.read(clock)
-        changes = values.changes(at)
-        if not (changes.edited() or values.requeue):
-            raise InvalidInput(why="name at least one change, such as --priority 9; see runner edit --help")
+        changes = _named_changes(values, at)
         if isinstance(tasks, list) and len(tasks) == 1 and not spread:
             limit = int(settings.payload_limit)
             how: dict[str, Any] = {"requeue": values.requeue, "payload_limit": limit, "checked": not values.unchecked}
@@ -145,12 +155,24 @@ async def edit(
 
                 how["keyring"] = Keyring(settings)
             return await _edit_one(database, SingleEdit(Target(tasks[0], version), changes, how), options, at)
-        if version is not None or values.requeue:
-            name = "--requeue" if values.requeue else "--version"
-            raise InvalidInput(why=f"{name} works with one task id; to run many tasks again use runner retry")
-        function = partial(edit_all, changes=changes, spread=seconds)
-        change = Change("edit", function, check_bulk(changes, seconds))
+        change = _edit_matching(changes, values, version, seconds)
         return await change_targets(database, change, tasks, options, settings)
+
+
+def _named_changes(values: NewValues, at: datetime) -> Changes:
+    changes = values.changes(at)
+    if not (changes.edited() or values.requeue):
+        raise InvalidInput(why="name at least one change, such as --priority 9; see runner edit --help")
+    return changes
+
+
+def _edit_matching(changes: Changes, values: NewValues, version: int | None, spread: float) -> Change:
+    """The edit of several tasks."""
+    if version is not None or values.requeue:
+        name = "--requeue" if values.requeue else "--version"
+        raise InvalidInput(why=f"{name} works with one task id; to run many tasks again use runner retry")
+    function = partial(edit_all, changes=changes, spread=spread)
+    return Change("edit", function, check_bulk(changes, spread))
 
 
 class SingleEdit(NamedTuple):

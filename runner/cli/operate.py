@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -16,15 +16,18 @@ from runner.cli.operation_output import (
     check_count,
     demand_for,
     eligible_count,
+    preview_document,
     print_preview,
     print_result,
     print_script,
+    print_shard_previews,
     require_reason,
     select_targets,
     undo_command,
 )
 from runner.cli.options import Connection, open_database, read_targets, warn_of_names
 from runner.cli.output import NO_MATCH
+from runner.cli.shard_changes import ShardChange, ShardConfirmation, ShardOutcome, change_in_shards
 from runner.db.database import Database
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator
@@ -34,6 +37,7 @@ from runner.operations.canary import canary as apply_canary
 from runner.operations.preview import NO_VALUES, Preview, bounded
 from runner.operations.preview import preview as apply_preview
 from runner.operations.results import Actor, Result, Target, local_actor, with_change_group
+from runner.queries.counting import Count
 from runner.queries.failures import fails_now
 from runner.settings import Settings
 from runner.text import formatting
@@ -75,8 +79,56 @@ async def change_named(
 ) -> int:
     """Change the tasks that the words name, after a confirmation."""
     targets, settings = read_targets(words), connection.settings()
+    if isinstance(targets, Filter) and works_in_shards(settings, options):
+        return await change_matching_in_shards(change, targets, options, settings)
     async with open_database(settings) as database:
         return await change_targets(database, change, targets, options, settings)
+
+
+def works_in_shards(settings: Settings, options: ChangeOptions) -> bool:
+    """True if a change by a filter runs in each shard of a profile; SQL is for one database."""
+    return bool(settings.shards) and settings.shard is None and not options.sql
+
+
+async def change_matching_in_shards(
+    change: "Change", targets: Filter, options: ChangeOptions, settings: Settings
+) -> int:
+    """Preview, confirm and apply an operation on the tasks of all shards that match a filter."""
+    if options.limit is not None and options.limit < 1:
+        raise InvalidInput(why=f"--limit must be at least 1, not {options.limit}")
+    label, by = formatting.verb(change.verb), with_change_group(local_actor(options.reason))
+    hinted = change.verb != "retry_now" or change.canary
+
+    async def previewed(database: Database) -> Preview:
+        nonlocal hinted
+        if not hinted:
+            hinted = await _suggest_canary(database, targets)
+        return await change.preview(database, targets)
+
+    async def apply(database: Database, preview: Preview, limit: int | None) -> ShardOutcome:
+        own, most = bounded(targets, preview.newest), None if preview.total.more else preview.eligible
+        how, operation = replace(options, limit=limit), partial(change.function, by=by)
+        if not change.canary:
+            return ShardOutcome(await _execute(database, operation, own, most, how, label))
+        with _progress("canary", most, how) as progress:
+            bulk_options = BulkOptions(limit=progress.total, on_progress=progress.show)
+            canary = await apply_canary(database, operation, own, bulk_options, progress.wait)
+        return ShardOutcome(canary.result, one_line(canary.failure) if canary.failure else "")
+
+    work = ShardChange(
+        label,
+        by.change_group or "",
+        change.final,
+        previewed,
+        matching=lambda preview: preview.total,
+        eligible=lambda preview: Count(preview.eligible, preview.total.more),
+        show=print_shard_previews,
+        document=preview_document,
+        apply=apply,
+        on_empty=partial(warn_of_names, task_filter=targets),
+    )
+    how = ShardConfirmation(options.dry_run, options.yes, options.limit, options.reason, options.json)
+    return await change_in_shards(work, settings, how)
 
 
 class Change(NamedTuple):
@@ -138,12 +190,13 @@ async def change_targets(
     return print_result(label, result, json=options.json, change_group=by.change_group, undo=undo)
 
 
-async def _suggest_canary(database: Database, targets: Filter) -> None:
-    """Warn of a cause that still fails: all of its tasks would probably spend another attempt."""
+async def _suggest_canary(database: Database, targets: Filter) -> bool:
+    """Warn of a cause that still fails: all of its tasks would probably spend another attempt; False without one."""
     seconds = await database.read(fails_now, targets)
     if seconds is not None:
         text = "--canary retries 1 task first, then 10, then 100, and stops at the first failure"
         print_stderr(f"this cause failed {formatting.age(seconds)} ago; {text}")
+    return seconds is not None
 
 
 def _actor(options: ChangeOptions, tasks: int | None) -> Actor:

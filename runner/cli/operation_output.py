@@ -2,13 +2,14 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, NamedTuple
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.output import NO_MATCH, print_json, print_line, print_table
-from runner.cli.tasks import task_columns
+from runner.cli.tasks import shard_task_columns, task_columns
 from runner.db.database import Database
 from runner.errors import CountChanged, InvalidInput, NoSqlEquivalent, NotConfirmed, StoreError
 from runner.filter.parse import Filter
@@ -23,6 +24,7 @@ from runner.queries.audit import audit
 from runner.queries.counting import Count
 from runner.queries.fate import GroupFate
 from runner.queries.task_list.row import TaskRow
+from runner.queries.task_list.shard_page import ShardTask
 from runner.settings import Settings
 from runner.text import formatting
 from runner.text.columns import Column, figure, thousands
@@ -96,7 +98,8 @@ def skipped_groups(numbers: Mapping[str, int]) -> list[SkippedGroup]:
     return [SkippedGroup(*item) for item in numbers.items()]
 
 
-def _document(preview: Preview) -> PreviewDocument:
+def preview_document(preview: Preview) -> PreviewDocument:
+    """A preview for programs."""
     groups = [PreviewGroup(shown, queue, count) for (shown, queue), count in preview.groups.items()]
     numbers = (groups, skipped_groups(preview.skipped), preview.last)
     return PreviewDocument(formatting.verb(preview.verb), preview.total, preview.eligible, *numbers, preview.samples)
@@ -105,7 +108,7 @@ def _document(preview: Preview) -> PreviewDocument:
 def print_preview(preview: Preview, *, json: bool) -> None:
     """Print a preview."""
     if json:
-        print_json(_document(preview))
+        print_json(preview_document(preview))
         return
     if not preview.total.number and not preview.total.more:
         print_line(NO_MATCH)
@@ -113,15 +116,32 @@ def print_preview(preview: Preview, *, json: bool) -> None:
     match = "task matches" if str(preview.total) == "1" else "tasks match"
     title = f"{formatting.verb(preview.verb)}: {preview.total} {match}, {eligible_count(preview)} would change"
     print_line(title, style="bold")
-    if preview.groups:
-        print_table(GROUPS, preview.groups.items())
-    for why, count in preview.skipped.items():
-        print_line(f"{count:,} skipped: {why}")
-    if preview.last:
-        print_line(f"{preview.last:,} {LAST}")
+    _print_groups(preview.groups, preview.skipped, preview.last)
     if preview.samples:
         print_line("examples:")
         print_table(task_columns(now()), preview.samples)
+
+
+def _print_groups(groups: Mapping[tuple[Shown, str], int], skipped: Mapping[str, int], last: int) -> None:
+    if groups:
+        print_table(GROUPS, groups.items())
+    for why, count in skipped.items():
+        print_line(f"{count:,} skipped: {why}")
+    if last:
+        print_line(f"{last:,} {LAST}")
+
+
+def print_shard_previews(previews: Mapping[str, Preview]) -> None:
+    """Print the groups of the previews of all shards as one, and examples of each."""
+    groups, skipped = Counter[tuple[Shown, str]](), Counter[str]()
+    for preview in previews.values():
+        groups.update(preview.groups)
+        skipped.update(preview.skipped)
+    last = sum(preview.last for preview in previews.values())
+    _print_groups(dict(groups.most_common()), dict(skipped.most_common()), last)
+    if samples := [ShardTask(shard, row) for shard, preview in previews.items() for row in preview.samples]:
+        print_line("examples:")
+        print_table(shard_task_columns(now()), samples)
 
 
 def demand_for(count: str, settings: Settings) -> RequiredConfirmation:

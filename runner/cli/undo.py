@@ -1,6 +1,8 @@
 """`runner undo`: undo a change or a whole change group."""
 
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -19,11 +21,12 @@ from runner.cli.operation_output import (
 )
 from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId, open_database
 from runner.cli.output import print_json, print_line
+from runner.cli.shard_changes import ShardChange, ShardConfirmation, ShardOutcome, change_in_shards
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput, NotConfirmed
 from runner.operations.bulk import BulkOptions
-from runner.operations.results import Result, local_actor, with_change_group
+from runner.operations.results import Actor, Result, local_actor, with_change_group
 from runner.operations.sql_export import undo_script
 from runner.operations.undo.undo import UndoPreview, preview_undo, undo_all
 from runner.operations.undo.undo import undo as apply_undo
@@ -39,6 +42,8 @@ from runner.text.sanitize import count_noun
 MAX_RECENT = 1_000
 """Entries searched for this operator's last change."""
 
+
+NO_GROUP = "change group {group!r} does not exist; see runner audit --json"
 
 MOST_CHANGES = 100
 """Changes that a preview lists for programs."""
@@ -113,6 +118,10 @@ async def undo(
     if sql and group is not None:
         raise InvalidInput(why="--sql prints one change; name it by its id")
     settings = connection.settings()
+    if group is not None and settings.shards and settings.shard is None:
+        return await change_in_shards(
+            _of_group(group, reason), settings, ShardConfirmation(dry_run, yes, None, reason, json)
+        )
     async with open_database(settings) as database:
         if group is not None:
             return await _undo_group(database, settings, group, yes, reason, dry_run=dry_run, json=json)
@@ -129,6 +138,38 @@ async def undo(
             _ask(change)
         result = await database.write(apply_undo, [change.id], local_actor(reason))
     return print_result("undo", result, json=json)
+
+
+def _of_group(group: str, reason: str | None) -> ShardChange[UndoPreview]:
+    """The undo of a change group in each shard; one that has none of its changes has nothing to undo."""
+    by = with_change_group(local_actor(reason))
+
+    async def apply(database: Database, preview: UndoPreview, **_limit: None) -> ShardOutcome:
+        return ShardOutcome(await _execute(database, group, preview, by)) if preview.changes else ShardOutcome(Result())
+
+    async def refuse(_database: Database) -> None:
+        raise InvalidInput(why=NO_GROUP.format(group=group))
+
+    return ShardChange(
+        "undo",
+        by.change_group or "",
+        True,
+        lambda database: database.read(preview_undo, None, group),
+        matching=lambda preview: Count(len(preview.changes), preview.more),
+        eligible=lambda preview: Count(len(preview.able), preview.more),
+        show=_print_skipped,
+        document=_document,
+        apply=apply,
+        on_empty=refuse,
+    )
+
+
+def _print_skipped(previews: Mapping[str, UndoPreview]) -> None:
+    skipped = Counter[str]()
+    for preview in previews.values():
+        skipped.update(preview.skipped)
+    for why, count in skipped.most_common():
+        print_line(f"{count:,} skipped: {why}")
 
 
 async def _entry(database: Database, entry_id: int | None) -> AuditRecord:
@@ -185,18 +226,19 @@ async def _undo_group(
         yes = ask(preview.number, demanded)
         preview = await _read_group(database, group)  # tasks may have changed while the prompt waited
     check_count(preview.number, yes)
-    return print_result("undo", await _execute(database, group, preview, reason), json=json)
+    by = with_change_group(local_actor(reason))
+    return print_result("undo", await _execute(database, group, preview, by), json=json)
 
 
 async def _read_group(database: Database, group: str) -> UndoPreview:
     preview = await database.read(preview_undo, None, group)
     if not preview.changes:
-        raise InvalidInput(why=f"change group {group!r} does not exist; see runner audit --json")
+        raise InvalidInput(why=NO_GROUP.format(group=group))
     return preview
 
 
-async def _execute(database: Database, group: str, preview: UndoPreview, reason: str | None) -> Result:
-    operation = partial(apply_undo, by=with_change_group(local_actor(reason)))
+async def _execute(database: Database, group: str, preview: UndoPreview, by: Actor) -> Result:
+    operation = partial(apply_undo, by=by)
     progress = ProgressLine("undo", None if preview.more else len(preview.able))
     try:
         return await undo_all(database, operation, group, BulkOptions(on_progress=progress.show))

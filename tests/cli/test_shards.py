@@ -193,13 +193,15 @@ def test_ids_of_several_shards_are_changed_in_each(call: Call, profile: Sharded)
     assert [[task["id"] for task in Store(url).tasks()] for url in profile.urls.values()] == [[1], []]
 
 
-def test_a_change_by_filter_needs_a_shard(call: Call, profile: Sharded) -> None:
+@pytest.mark.parametrize("command", [("terminate", 1), ("retry", "queue:default", "--sql"), ("undo",), ("rewind", 1)])
+def test_a_change_of_one_task_or_as_sql_needs_a_shard(
+    call: Call, profile: Sharded, command: tuple[str | int, ...]
+) -> None:
     submit(call, EU)
-    result = call("terminate", "queue:default", "--yes", 1)
+    result = call(*command)
     assert result.code == Exit.CONFIGURATION
     assert "Choose a shard with --profile: eu, us" in result.err
     assert len(Store(profile.urls["eu"]).tasks()) == 1
-    assert call("terminate", "queue:default", "--yes", 1, "--profile", "eu").code == Exit.OK
 
 
 def test_a_file_has_the_report_of_one_shard(call: Call, profile: Sharded, tmp_path: Path) -> None:
@@ -222,8 +224,8 @@ def test_an_assistant_reads_all_shards_and_changes_one(call: Call, profile: Shar
     assert [each["figures"]["ready"]["number"] for each in totals["rows"]] == [2, 1]
     assert ask("show", id="us:1").document["id"] == 1
     assert [task["id"] for task in ask("tasks", filter=["state:waiting"], shard="us").document["tasks"]] == [1]
-    refused = ask("terminate", tasks=["queue:default"], dry_run=True)
-    assert (refused.document, "Choose a shard" in refused.messages[0]) == (None, True)
+    both = ask("terminate", tasks=["queue:default"], dry_run=True).document["totals"]
+    assert [each["figures"]["eligible"]["number"] for each in both["rows"]] == [2, 1]
     preview = ask("terminate", tasks=["queue:default"], dry_run=True, shard="eu").document
     ended = ask("terminate", tasks=["queue:default"], shard="eu", yes=str(preview["eligible"]), reason="a trial")
     assert (len(ended.document["changed"]), len(Store(profile.urls["us"]).tasks())) == (2, 1)
