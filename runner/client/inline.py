@@ -6,6 +6,7 @@ from typing import Any
 
 from runner.client.client import get_client
 from runner.errors import InvalidInline
+from runner.handlers.chunk import Chunk, ChunkTask
 from runner.handlers.context import AttemptLogger, Context, MemoryNotes
 from runner.handlers.outcome_rules import OutcomeRules
 from runner.handlers.registry import Handler
@@ -25,6 +26,9 @@ def inline_arguments(handler: Handler, args: tuple[Any, ...], kwargs: Mapping[st
         names = ", ".join(sorted(handler.resources))
         raise InvalidInline(handler=handler.name, why=f"only a runner opens its resources: {names}")
     payload = handler.signature.encode(args, kwargs)
+    if handler.chunk is not None:
+        task: ChunkTask[Any, Any] = ChunkTask(handler.signature.read(payload), lambda: _context(handler, payload))
+        return {handler.chunk.parameter: Chunk([task])}
     arguments = handler.signature.decode(payload)
     return arguments | handler.injections(lambda: _context(handler, payload))
 
@@ -35,12 +39,28 @@ def _context(handler: Handler, payload: str = "{}") -> Context:
     return Context(0, None, 1, 1, 0, None, logger, handler=handler.name, notes=notes)
 
 
-def require_result(handler: Handler, result: Any) -> None:
-    """Refuse the result of an inline call that a runner would not accept either.
+def inline_result(handler: Handler, arguments: Mapping[str, Any], returned: Any) -> Any:
+    """Return the result of an inline call. Refuse one that a runner would not accept either.
+
+    Args:
+        arguments: the arguments of the call, which contain the outcome of the only task of a chunk.
+        returned: the return value of the function.
 
     Raises:
         HandlerOutcome: the outcome that the handler returned, or that the rule for None decided.
+        BaseException: the outcome that a chunk handler has set.
     """
+    result = returned
+    if handler.chunk is not None and returned is None:
+        outcome = arguments[handler.chunk.parameter][0].outcome
+        if isinstance(outcome, BaseException):
+            raise outcome
+        result = None if outcome is None else outcome.result
+    _require_result(handler, result)
+    return result
+
+
+def _require_result(handler: Handler, result: Any) -> None:
     if isinstance(result, HandlerOutcome):
         raise result
     if result is None and handler.result_type.excludes_none:

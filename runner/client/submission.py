@@ -9,7 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.commit import Template
-from runner.client.inline import delay_after, inline_arguments, require_result
+from runner.client.inline import delay_after, inline_arguments, inline_result
 from runner.client.results import TaskHandle, handles
 from runner.errors import InvalidInput, InvalidTask
 from runner.handlers.call_options import NO_CALL_OPTIONS, CallOptions
@@ -140,7 +140,7 @@ class Submitter(Generic[P, R]):
             result = handler.function(**arguments)
             if handler.is_async:
                 result = run(result)
-            require_result(handler, result)
+            result = inline_result(handler, arguments, result)
         except Exception as error:
             return self._submission.after(error).submit(*args, **kwargs)
         return cast("R", result)
@@ -151,8 +151,7 @@ class Submitter(Generic[P, R]):
         arguments = inline_arguments(handler, args, kwargs)
         try:
             called = handler.function(**arguments) if handler.is_async else to_thread(handler.function, **arguments)
-            result = await called
-            require_result(handler, result)
+            result = inline_result(handler, arguments, await called)
         except Exception as error:
             return await self._submission.after(error).submit_async(*args, **kwargs)
         return cast("R", result)

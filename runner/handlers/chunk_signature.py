@@ -44,7 +44,7 @@ class ChunkSignature(Signature):
         return super().encode((), kwargs)
 
     def read(self, payload: str) -> Any:
-        """Read a payload into an object.
+        """Read a payload into the object of one task.
 
         Raises:
             InvalidPayload: as for `encode`.

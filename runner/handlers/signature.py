@@ -90,6 +90,14 @@ class Signature:
         """
         return self._to_json(self.decode(payload))
 
+    def read(self, payload: str) -> Any:
+        """Read a payload into the arguments of one call, as the function receives them.
+
+        Raises:
+            InvalidPayload: as for `encode`.
+        """
+        return self.decode(payload)
+
     def decode(self, payload: str) -> dict[str, Any]:
         """Read a payload into keyword arguments.
 

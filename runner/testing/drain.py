@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,14 +25,14 @@ from runner.engine.hosting.hooks import Hooks, Middleware, attempt_end, call_aft
 from runner.engine.hosting.resources import OpenResources
 from runner.engine.lease.identity import release
 from runner.engine.settling.dependency_resolver import DependencyResolver
-from runner.engine.slots import Running, Slots, in_context
+from runner.engine.slots import ChunkRunning, Running, Slots, in_context
 from runner.engine.stuck_rows import StuckRows
 from runner.handlers.hooks import LIFE_CYCLE, Event
 from runner.handlers.keyring import Keyring
 from runner.handlers.registry import Handler
 from runner.model.outcome import Outcome
 from runner.model.task import Claimed
-from runner.policy.lanes import LanePosition, Lanes
+from runner.policy.lanes import Lane, LanePosition, Lanes
 from runner.settings import Settings
 from runner.store.claim.plain import Claimant, claim
 from runner.store.claim.survey import survey
@@ -91,7 +92,7 @@ class Ran(NamedTuple):
 
 @dataclass
 class Drain:
-    """Runs due tasks in order, one at a time.
+    """Runs due tasks in order, one at a time, or one chunk.
 
     Args:
         database: database with the tasks.
@@ -126,9 +127,9 @@ class Drain:
         try:
             while len(ran) < MOST:
                 lanes = await self._lanes()
-                task = await self._claim_next(lanes, runner_id)
-                if task is not None:
-                    ran.append(await self._attempt(task, runner_id))
+                tasks = await self._claim_next(lanes, runner_id)
+                if tasks:
+                    ran += await self._attempts(tasks, runner_id)
                 elif not await resolver.resolve_all():
                     continue
                 elif lanes.next_due is not None and lanes.next_due <= ahead:
@@ -147,20 +148,45 @@ class Drain:
         lanes.survey(await self.database.read(survey))
         return lanes
 
-    async def _claim_next(self, lanes: Lanes, runner_id: int) -> Claimed | None:
-        if not lanes:
-            return None
+    async def _claim_next(self, lanes: Lanes, runner_id: int) -> list[Claimed]:
+        """Claim the next task, and for a chunk handler those that its chunk has room for."""
+        claimed = await self._claim(lanes.positions, runner_id, 1)
+        option = self.handlers[claimed[0].handler].defaults.chunk if claimed else None
+        if option is None or option.size == 1:
+            return claimed
+        name = claimed[0].handler
+        own = {lane: position for lane, position in lanes.positions.items() if lane.handler == name}
+        return claimed + await self._claim(own, runner_id, option.size - 1)
+
+    async def _claim(self, positions: Mapping[Lane, LanePosition], runner_id: int, limit: int) -> list[Claimed]:
+        if not positions:
+            return []
         handler_terms = {name: handler_defaults(handler, self.settings) for name, handler in self.handlers.items()}
         claimant = Claimant(runner_id, "test", int(self.settings.payload_limit))
-        claimed = await self.database.write(claim, claimant, lanes.positions, handler_terms, 1)
-        return claimed[0] if claimed else None
+        return await self.database.write(claim, claimant, positions, handler_terms, limit)
 
-    async def _attempt(self, task: Claimed, runner_id: int) -> Ran:
-        running = Running(task, self.handlers[task.handler], Slots("drain", 1))
-        await self._open_for(running.handler)
-        started = running.started = time.monotonic()
-        outcome = await self._outcome(running, runner_id)
-        took = time.monotonic() - started
+    async def _attempts(self, tasks: Sequence[Claimed], runner_id: int) -> list[Ran]:
+        """Run the tasks of a claim: a single one, or those of a chunk handler, in a chunk for each tenant."""
+        handler, slots = self.handlers[tasks[0].handler], Slots("drain", 1)
+        await self._open_for(handler)
+        running = [Running(task, handler, slots) for task in tasks]
+        option = handler.defaults.chunk
+        if option is None:
+            return [await self._end(each, await self._outcome(each, runner_id), runner_id) for each in running]
+        chunks = dict[str | None, ChunkRunning]()
+        for each in running:
+            if (chunk := chunks.get(each.task.tenant)) is None:
+                chunks[each.task.tenant] = ChunkRunning(each, option)
+            else:
+                chunk.add(each)
+        ran: list[Ran] = []
+        for chunk in chunks.values():
+            ran += [await self._end(*ended, runner_id) for ended in await self._chunk_outcomes(chunk, runner_id)]
+        return ran
+
+    async def _end(self, running: Running, outcome: Outcome, runner_id: int) -> Ran:
+        """Write the outcome of an attempt."""
+        task, took = running.task, time.monotonic() - running.started
         failure = getattr(outcome, "failure", None)
         reason = failure.reason if failure else getattr(outcome, "why", None)
         if running.done_in_tx:
@@ -190,6 +216,18 @@ class Drain:
             await self._hooks.drain(LEASE)
 
     async def _outcome(self, running: Running, runner_id: int) -> Outcome:
+        running.started = time.monotonic()
+        async with self._executor(runner_id) as executor:
+            return await asyncio.ensure_future(executor.execute(running, lambda _: None))
+
+    async def _chunk_outcomes(self, chunk: ChunkRunning, runner_id: int) -> list[tuple[Running, Outcome]]:
+        for running in (chunk, *chunk.members):
+            running.started = time.monotonic()
+        async with self._executor(runner_id) as executor:
+            return await asyncio.ensure_future(executor.execute_chunk(chunk, lambda _: None))
+
+    @asynccontextmanager
+    async def _executor(self, runner_id: int) -> AsyncIterator[Executor]:
         limits, keyring = AttemptLimits.of(self.settings), Keyring(self.settings)
         notes = NotesWriter(self.database, self.settings, lambda: runner_id, StuckRows())
         executor = Executor(
@@ -203,7 +241,7 @@ class Drain:
             sealing=Sealing(keyring),
         )
         try:
-            return await asyncio.ensure_future(executor.execute(running, lambda _: None))
+            yield executor
         finally:
             await notes.flush()
             await executor.close()

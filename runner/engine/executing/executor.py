@@ -58,7 +58,6 @@ from runner.text.sanitize import count_noun
 if TYPE_CHECKING:
     from runner.engine.external.attempts import ExternalAttempts
     from runner.engine.processes.attempt import ProcessAttempts
-    from runner.handlers.chunk_signature import ChunkSignature
 
 log = logging.getLogger("runner.task")
 
@@ -222,7 +221,7 @@ class Executor:
         if apart:
             return None
         try:
-            return cast("ChunkSignature", signature).read(task.payload)
+            return signature.read(task.payload)
         except InvalidPayload as error:
             return _Refused(Dead(failure=Failure("InvalidPayload", str(error))))
         except BaseException as error:  # a type whose validation raises or exits
