@@ -304,8 +304,6 @@ def _check_chunk(handler: Handler) -> None:
         why = "chunk needs a function with a Chunk, such as def send(chunk: Chunk[Mail])"
     elif chunk is not None and handler.context is not None:
         why = f"its parameter {handler.context} is a Context: in a chunk, each task has its own, task.ctx"
-    elif chunk is not None and handler.in_process:
-        why = 'executor="process" executes single tasks: a chunk runs on the event loop or in a thread'
     elif chunk is not None and handler.external is not None:
         why = f"executor={options.executor!r} executes single tasks: a chunk runs in the runner or in its processes"
     if why is not None:

@@ -25,7 +25,7 @@ from runner.engine.processes.inbox import AttemptInbox
 from runner.engine.processes.messages import ProcessCall, ProcessNotStarted
 from runner.engine.processes.middleware import run_in_middleware
 from runner.engine.processes.pool import END_TIMEOUT, ProcessPool, WorkerProcess
-from runner.engine.slots import ProcessSlots, Running, Slots
+from runner.engine.slots import ChunkRunning, ProcessSlots, Running, Slots
 from runner.errors import StoreError
 from runner.handlers.context import Context
 from runner.handlers.dependencies import ParentResults
@@ -89,6 +89,8 @@ class ProcessAttempts:
             )
             job.owner = running.task
         attempt.open()
+        if isinstance(running, ChunkRunning):
+            running.on_cancelled = attempt.stop_part
         if running.cancel_requested and running.job is not None:  # the process has started it before its slot was free
             end(running.job)
         try:
@@ -126,10 +128,11 @@ class ProcessAttempts:
 
     def call(self, running: Running, number: int, offered_until: float | None) -> ProcessCall:
         """Return a task as a worker receives it."""
-        notes, handler = running.notes, running.handler
-        state = None if notes is None or notes.state is None else json.dumps(notes.state)
+        handler = running.handler
         limits = self.limit_of(running), self._limits.interruptions, handler.defaults.memory_limit
-        return ProcessCall(number, offered_until, running.task, handler.function.__module__, state, *limits)
+        parts = tuple((part.task, _state_text(part)) for part in running.parts()) if running.is_chunk else ()
+        module = handler.function.__module__
+        return ProcessCall(number, offered_until, running.task, module, _state_text(running), *limits, parts)
 
     def offer_next(self, worker: WorkerProcess, slots: Slots) -> None:
         """Send the first waiting task to a worker that has begun another one."""
@@ -145,11 +148,17 @@ class ProcessAttempts:
         """True if a task needs nothing from the runner at its start: middleware, a checkpoint, a key, or its expiry."""
         task, stateless = running.task, running.task.fence == 1 or not running.handler.context
         is_simple = task.payload is not None and task.expires_in is None and not running.cancel_requested
-        return is_simple and stateless and not self._middleware.callbacks and not self._is_sealed(running)
+        is_single = stateless and not running.is_chunk
+        return is_simple and is_single and not self._middleware.callbacks and not self._is_sealed(running)
 
     def _offer(self, slots: ProcessSlots) -> None:
         for worker in self.pool.busy:
             self.offer_next(worker, slots)
+
+
+def _state_text(running: Running) -> str | None:
+    """The state of the last checkpoint, as JSON text; None without one."""
+    return None if running.notes is None or running.notes.state is None else json.dumps(running.notes.state)
 
 
 class _Attempt:
@@ -244,6 +253,11 @@ class _Attempt:
             self._worker.send("stop", self.call.number, self._running.cancel_requested)
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([body], timeout=GRACE)
+
+    def stop_part(self, position: int) -> None:
+        """Set `ctx.stop` of one task of a chunk."""
+        if self.has_begun and self._worker is not None:
+            self._worker.send("stop part", self.call.number, position)
 
     def kill(self) -> None:
         """Kill the process, unless it has ended this task and begun another one."""

@@ -63,10 +63,15 @@ class AttemptInbox:
     def _read(self) -> None:
         while self._messages and self._is_open and self._request is None:
             kind, values = self._messages.popleft()
-            self._execute(kind, values)
+            self._execute(kind, values, self._running)
 
-    def _execute(self, kind: str, values: list[Any]) -> None:
-        notes = self._running.notes
+    def _execute(self, kind: str, values: list[Any], running: Running) -> None:
+        if kind == "part":
+            position, kind, *values = values
+            running = running.parts()[position]
+            if running.notes is None:
+                running.make_context(running)  # begins its notes
+        notes = running.notes
         match kind:
             case "end" | "fail":
                 self.end(values[0])
@@ -74,17 +79,19 @@ class AttemptInbox:
                 getattr(notes, kind)(*values)
             case "keep" if notes is not None:
                 notes.keep(json.loads(values[0]))
+            case "outcome":
+                running.decision, running.error = values[0], error_of(values[1])
             case "save" | "parents":
-                self._request = asyncio.ensure_future(self._reply(kind, *values))
+                self._request = asyncio.ensure_future(self._reply(running, kind, *values))
 
-    async def _reply(self, kind: str, number: int, *values: str) -> None:
+    async def _reply(self, running: Running, kind: str, number: int, *values: str) -> None:
         value: Any = None
         error: BaseException | None = None
         try:
             if kind == "parents" and self._parents is not None:
-                value = await self._parents(self._running).read()
-            elif self._running.notes is not None:
-                await self._running.notes.save(json.loads(values[0]))
+                value = await self._parents(running).read()
+            elif running.notes is not None:
+                await running.notes.save(json.loads(values[0]))
         except Exception as failure:
             error = failure
             if isinstance(failure, DatabaseUnavailable) and any(kind == "end" for kind, _ in self._messages):

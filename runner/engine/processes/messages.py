@@ -90,6 +90,7 @@ class ProcessCall(NamedTuple):
         timeout: seconds allowed for the attempt; None for no limit.
         interruptions: maximum number of interruptions without a new checkpoint; None for no limit.
         memory_limit: maximum number of bytes of private memory; None for no limit.
+        parts: the tasks of a chunk, each with its state; empty for a single task.
     """
 
     number: int
@@ -100,6 +101,7 @@ class ProcessCall(NamedTuple):
     timeout: float | None
     interruptions: int | None
     memory_limit: int | None
+    parts: tuple[tuple[Claimed, str | None], ...] = ()
 
 
 class RemoteError(NamedTuple):

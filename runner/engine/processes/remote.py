@@ -14,6 +14,9 @@ from runner.handlers.context import require_progress
 from runner.logs import TaskFilter, payload_secrets
 from runner.text.redact import hide
 
+PART = "part"
+"""The kind of a message of one task of a chunk, before its position and the message."""
+
 PROGRESS_EVERY = 0.2
 """Seconds between two messages with the progress."""
 
@@ -42,9 +45,13 @@ class Requests:
 
     async def ask(self, kind: str, *values: Any) -> Any:
         """Send a request and wait for its reply; an error of the runner is raised."""
+        return await self.ask_through(self.channel, kind, *values)
+
+    async def ask_through(self, channel: Sender, kind: str, *values: Any) -> Any:
+        """Send a request through a channel, and wait for its reply as `ask` does."""
         self._count += 1
         reply = self._replies[self._count] = Future()
-        self.channel.send(kind, self._count, *values)
+        channel.send(kind, self._count, *values)
         try:
             return await asyncio.wrap_future(reply)
         except DatabaseUnavailable as error:
@@ -62,6 +69,31 @@ class Requests:
             future.set_result(value)
 
 
+class PartRequests:
+    """The requests of one task of a chunk, which name its position.
+
+    Args:
+        requests: the requests of the chunk.
+    """
+
+    def __init__(self, requests: Requests, position: int) -> None:
+        self._requests, self._position = requests, position
+        self.channel: Sender = self
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of this process."""
+        return self._requests.loop
+
+    def send(self, *message: Any) -> None:
+        """Send one message."""
+        self._requests.channel.send(PART, self._position, *message)
+
+    async def ask(self, kind: str, *values: Any) -> Any:
+        """Send a request and wait for its reply; an error of the runner is raised."""
+        return await self._requests.ask_through(self, kind, *values)
+
+
 class RemoteNotes:
     """The notes of one attempt, which the runner writes.
 
@@ -71,7 +103,7 @@ class RemoteNotes:
 
     unsaved: str | None = None
 
-    def __init__(self, requests: Requests, call: ProcessCall, limit: int) -> None:
+    def __init__(self, requests: Requests | PartRequests, call: ProcessCall, limit: int) -> None:
         self.state: Any = None if call.state is None else json.loads(call.state)
         self._requests, self._task_id, self._limit = requests, call.task.id, limit
         self._progress: tuple[float, float | None, str] | None = None
@@ -126,7 +158,7 @@ class RemoteNotes:
 class RemoteParentResults:
     """The results of the parents of one task, which the runner reads."""
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, requests: Requests | PartRequests) -> None:
         self._requests = requests
 
     async def read(self) -> list[Any]:

@@ -76,6 +76,8 @@ class ProcessWorker:
                         self._requests.reply(*values)
                     case "stop":
                         self._stop(*values)
+                    case "stop part":
+                        self._stop_part(*values)
                     case "stack":
                         self._channel.send("stack", self._stack())
         except (EOFError, OSError):
@@ -87,10 +89,19 @@ class ProcessWorker:
         if running is None or self._number != number:
             return
         running.cancel_requested = terminated
-        if running.stop is not None:
-            running.stop.set()
+        for part in (running, *running.parts()):
+            if part.stop is not None:
+                part.stop.set()
         if running.handler.is_async:
             self._loop.call_soon_threadsafe(running.interrupt)
+
+    def _stop_part(self, number: int, position: int) -> None:
+        """Set `ctx.stop` of one task of a chunk; do nothing if the call has ended."""
+        if self._running is not None and self._number == number:
+            part = self._running.parts()[position]
+            part.cancel_requested = True
+            if part.stop is not None:
+                part.stop.set()
 
     def _stack(self) -> list[str]:
         from runner.engine.stack import stack_of
@@ -136,14 +147,21 @@ class ProcessWorker:
         return self._start_tokens.take(call.number)
 
     def _prepared(self, call: "ProcessCall") -> "Running":
-        from runner.engine.slots import Running, Slots
+        from runner.engine.slots import ChunkRunning, Running, Slots
         from runner.handlers.registry import REGISTRY
 
         importlib.import_module(call.module)
         handler = REGISTRY.find(call.task.handler)
         handler.require()
         timeout = inf if call.timeout is None else call.timeout
-        return Running(call.task._replace(timeout=timeout), handler, Slots("process", 1))
+        slots, option = Slots("process", 1), handler.defaults.chunk
+        if not call.parts or option is None:
+            return Running(call.task._replace(timeout=timeout), handler, slots)
+        first, *others = (Running(task._replace(timeout=timeout), handler, slots) for task, _ in call.parts)
+        chunk = ChunkRunning(first, option)
+        for running in others:
+            chunk.add(running)
+        return chunk
 
     async def _open(self, running: "Running") -> None:
         """Open the resources of a handler; they stay open until this process ends."""
@@ -157,27 +175,33 @@ class ProcessWorker:
         from runner.engine.executing.jobs import AttemptJob
         from runner.engine.hosting.hooks import Middleware
         from runner.engine.processes.messages import ProcessEnd, plain_outcome, remote_error
-        from runner.engine.processes.remote import RemoteNotes, RemoteParentResults
+        from runner.engine.processes.remote import PartRequests, RemoteNotes, RemoteParentResults
         from runner.handlers.hooks import LIFE_CYCLE
 
         settings = self._setup.settings
-        notes = self._notes = RemoteNotes(self._requests, call, int(settings.checkpoint_limit))
+        limit = int(settings.checkpoint_limit)
+        calls = [call._replace(task=task, state=state) for task, state in call.parts]
+        parts = self._parts = [PartRequests(self._requests, position) for position in range(len(calls))]
+        notes = self._notes = [RemoteNotes(part, each, limit) for part, each in zip(parts, calls, strict=True)]
+        if not parts:
+            notes.append(RemoteNotes(self._requests, call, limit))
         executor = self._executor = self._executor or Executor(
             1,
             replace(AttemptLimits.of(settings), timeout=None, interruptions=call.interruptions),
             None,
-            lambda _: RemoteParentResults(self._requests),
+            lambda running: RemoteParentResults(
+                self._parts[self._position(running)] if self._parts else self._requests
+            ),
             self._resources.values,
             Middleware(),
-            lambda _: self._notes,
+            lambda running: self._notes[self._position(running)],
+            on_outcome=self._send_outcome,
         )
         executor.middleware.callbacks = LIFE_CYCLE.of("around_process")  # another module may have registered more
         self._running = running
         outcomes: list[Outcome] = []
         with _limited_memory(call.memory_limit):
-            running.job = job = AttemptJob(
-                _settle(executor.execute(running, lambda _: None), outcomes), loop=self._loop
-            )
+            running.job = job = AttemptJob(_settle(self._outcome(executor, running), outcomes), loop=self._loop)
             job.owner = running.task
             await asyncio.wait([running.job])  # the handler may leave it cancelled
         outcome = outcomes[0]
@@ -185,7 +209,8 @@ class ProcessWorker:
             name = running.task.id, running.handler.name
             log.warning("task %d (%s) has changed its process, restored: %s", *name, ", ".join(changes))
         self._running = None
-        notes.send_progress()
+        for each in notes:
+            each.send_progress()
         error, out_of_memory = running.error, isinstance(running.error, MemoryError)
         if out_of_memory and call.memory_limit is not None:
             outcome = _over_limit(outcome, call.memory_limit)
@@ -194,6 +219,34 @@ class ProcessWorker:
         self._channel.calls.discard(call.number)
         self._channel.send("end", ProcessEnd(plain_outcome(outcome), remote, reusable))
         return reusable
+
+    @staticmethod
+    def _position(running: "Running") -> int:
+        """The position of a task in its chunk; 0 for a single task."""
+        return 0 if running.chunk is None else running.chunk.members.index(running)
+
+    async def _outcome(self, executor: "Executor", running: "Running") -> "Outcome":
+        """Execute a task, or a chunk, whose tasks get their outcomes before its end."""
+        from runner.engine.slots import ChunkRunning
+
+        if not isinstance(running, ChunkRunning):
+            return await executor.execute(running, lambda _: None)
+        outcomes = await executor.execute_chunk(running, lambda _: None)
+        for member, outcome in outcomes:
+            if member.decision is None:
+                member.decision = outcome
+                self._send_outcome(member)
+        return outcomes[0][1]
+
+    def _send_outcome(self, member: "Running") -> None:
+        """Send the outcome of a task of a chunk when it is known, so that it counts after a crash too."""
+        from runner.engine.processes.messages import plain_outcome, remote_error
+        from runner.engine.processes.remote import PART
+
+        if member.decision is not None:
+            error = None if member.error is None else remote_error(member.error)
+            position = self._position(member)
+            self._channel.send(PART, position, "outcome", plain_outcome(member.decision), error)
 
 
 async def _settle(execution: "Coroutine[Any, Any, Outcome]", outcomes: "list[Outcome]") -> None:
