@@ -94,6 +94,7 @@ CLI_COMMANDS = (
     CliCommand("rebalance", MAINTAIN, "Move waiting tasks to the shards of their routes."),
     CliCommand("pull", MAINTAIN, "Copy tasks into a local SQLite file, for a debugger."),
     CliCommand("erase", MAINTAIN, "Remove the contents of finished tasks for good."),
+    CliCommand("rekey", MAINTAIN, "Encrypt tasks again with the first key, after a rotation."),
     CliCommand("restore", MAINTAIN, "Return archived tasks to the database."),
     CliCommand("check", MAINTAIN, "Check the installation and advise on problems.", each=True),
     CliCommand("bench", MAINTAIN, "Measure submit and run throughput on this machine.", "bench.verb"),

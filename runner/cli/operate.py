@@ -34,7 +34,7 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.operations.bulk import BulkOptions, Operation, to_all, to_each
 from runner.operations.canary import canary as apply_canary
-from runner.operations.preview import NO_VALUES, Preview, bounded
+from runner.operations.preview import NO_VALUES, Objections, Preview, bounded
 from runner.operations.preview import preview as apply_preview
 from runner.operations.results import Actor, Result, Target, local_actor, with_change_group
 from runner.queries.counting import Count
@@ -140,6 +140,7 @@ class Change(NamedTuple):
         values: the validated values of an edit.
         canary: apply it in stages.
         final: True if no undo exists.
+        objections: returns further reasons why tasks would not change, by id; None without any.
     """
 
     verb: str
@@ -147,13 +148,14 @@ class Change(NamedTuple):
     values: Mapping[str, Any] = NO_VALUES
     canary: bool = False
     final: bool = False
+    objections: Objections | None = None
 
     async def preview(self, database: Database, targets: list[int] | Filter) -> Preview:
         """Preview the operation."""
         if isinstance(targets, list):
             one = Term("id", Operator.EQ, targets[0])
             targets = Filter((one if len(targets) == 1 else Term("id", Operator.IN, tuple(targets)),))
-        return await database.read(apply_preview, targets, self.verb, values=self.values)
+        return await database.read(apply_preview, targets, self.verb, values=self.values, objections=self.objections)
 
 
 async def change_targets(

@@ -84,6 +84,12 @@ class Keyring:
             raise KeyMissing(what="payload", needs="needs a key", codec=codec, known="no codec of this name")
         return codec
 
+    def has(self, sealed: Sealed) -> bool:
+        """True if this process has the key and the codec of a sealed value."""
+        if sealed.codec != FERNET:
+            return sealed.codec in self._own_codecs
+        return self.fernet is not None and sealed.key in self.fernet.key_ids
+
     def missing(self, codec: str | None) -> bool:
         """True if this process lacks the keys of a codec."""
         return codec == FERNET and self.fernet is None

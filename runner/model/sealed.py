@@ -59,6 +59,11 @@ def sealed_of(value: object) -> Sealed | None:
     return None
 
 
+def sealed_in(text: str) -> list[Sealed]:
+    """Return the sealed values inside of a text."""
+    return [Sealed(match["codec"], match["key"], match["data"]) for match in EXACT.finditer(text)]
+
+
 def shown(codec: str, key: str | None) -> str:
     """Describe a sealed value for people."""
     return f"encrypted ({codec}, key {key})" if key else f"encrypted ({codec})"

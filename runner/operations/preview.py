@@ -1,11 +1,11 @@
 """preview: the tasks that an operation on a filter would change and skip."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
@@ -28,6 +28,15 @@ MAX_SEARCHES = 50
 SAMPLES = 5
 
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
+
+
+STAYING = ("erase", "rekey")
+"""The operations after which a finished task stays finished, so that it takes no unique key again."""
+
+PART = 500
+"""Tasks per call of the objections of an operation."""
+
+Objections: TypeAlias = Callable[[Transaction, Sequence[int]], Awaitable[Mapping[int, str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +66,31 @@ class Preview:
 
 
 async def preview(
-    tx: Transaction, task_filter: Filter, verb: str, cap: int = CAP, *, values: Mapping[str, Any] = NO_VALUES
+    tx: Transaction,
+    task_filter: Filter,
+    verb: str,
+    cap: int = CAP,
+    *,
+    values: Mapping[str, Any] = NO_VALUES,
+    objections: Objections | None = None,
 ) -> Preview:
     """Preview an operation.
 
     Args:
         verb: a key of targets.ACCEPTED_STATES.
         cap: maximum number of tasks to read.
+        objections: returns further reasons why tasks would not change, by id.
     """
     ids, more = await matching_ids(tx, task_filter, cap)
     outlines = await _outlines(tx, ids)
     reasons = {outline.id: objection(verb, outline) or edit_objection(values, outline) for outline in outlines}
-    returning = [outline.id for outline in outlines if outline.state.final and reasons[outline.id] is None]
-    reasons |= dict.fromkeys(await key_conflicts(tx, returning), ANOTHER)
+    if objections is not None:
+        applies = [id for id in ids if id in reasons and reasons[id] is None]
+        for first in range(0, len(applies), PART):
+            reasons |= await objections(tx, applies[first : first + PART])
+    if verb not in STAYING:
+        returning = [outline.id for outline in outlines if outline.state.final and reasons[outline.id] is None]
+        reasons |= dict.fromkeys(await key_conflicts(tx, returning), ANOTHER)
     eligible = [id for id in ids if id in reasons and reasons[id] is None]
     return Preview(
         verb=verb,

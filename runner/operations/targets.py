@@ -34,6 +34,7 @@ ACCEPTED_STATES: dict[str, tuple[State, ...]] = {
     "edit": LIVE,
     "rewind": (State.WAITING, State.BLOCKED, *REQUEUED),
     "erase": FINAL,
+    "rekey": (State.WAITING, State.BLOCKED, *FINAL),
     "unblock": tuple(state for state in MOVES["unblock"].sources if state),
 }
 """The task states that each operation accepts."""

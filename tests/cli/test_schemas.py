@@ -93,6 +93,8 @@ COMMANDS = (
     ("pull", 1, "--to", "case.db", "--redact"),
     ("erase", "state:dead", "--dry-run"),
     ("erase", 1),
+    ("rekey", "state:dead", "--dry-run"),
+    ("rekey", 1),
     ("check",),
     ("submit", "a.b"),
 )

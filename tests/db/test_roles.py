@@ -313,6 +313,9 @@ class Case:
     allowed: tuple[str, ...]
 
 
+OF_OWNER = ("erase", "rekey")
+"""The operations of the owner of the tables alone."""
+
 CASES = (
     Case("submit", submits, ("producer", *RUNNERS_AND_OPERATORS)),
     Case("submit once", submits_once, ("producer", *RUNNERS_AND_OPERATORS)),
@@ -335,7 +338,7 @@ CASES = (
     Case("delete the audit", sent("DELETE FROM task_audit"), ("runner",)),
     Case("strike a runner out", sent("DELETE FROM task_runner"), ("runner",)),
     *(Case(name, verb, ("runner",)) for name, verb in RUNS.items()),
-    *(Case(name, verb, () if name == "erase" else ("operator",)) for name, verb in (OPERATIONS | UNDOS).items()),
+    *(Case(name, verb, () if name in OF_OWNER else ("operator",)) for name, verb in (OPERATIONS | UNDOS).items()),
     Case("retry a task with the highest fence", retries_stuck, ("operator",)),
     *(Case(name, sent(statement), RUNNERS_AND_OPERATORS) for name, statement in KEY_THEFT.items()),
     *(Case(name, sent(statement), RUNNERS_AND_OPERATORS) for name, statement in FOREIGN_DEPENDENCY.items()),

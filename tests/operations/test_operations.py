@@ -22,6 +22,7 @@ from runner.operations.erase import erase
 from runner.operations.names import name_warning
 from runner.operations.pause import Paused, PauseKind, PauseTarget, pause
 from runner.operations.preview import bounded, preview
+from runner.operations.rekey import rekey
 from runner.operations.results import Actor, Conflict, Result, Skipped, Target
 from runner.operations.resume import resume
 from runner.operations.retry import requeue, retry_now
@@ -45,6 +46,7 @@ from runner.store.claim.survey import survey
 from runner.store.heartbeat import Identity, heartbeat, register
 from runner.store.settle import Settlement, settle
 from runner.store.submit import submit, submit_many
+from tests.store.every_operation import KEYRING
 from tests.store.rows import add_live, add_past, add_runner, ahead, filtered, history_row, stored
 from tests.store.table import change
 
@@ -688,6 +690,7 @@ class TestPreview:
             "unblock": partial(unblock, by=ANA),
             "rewind": partial(rewind, number=1, by=ANA),
             "erase": partial(erase, by=ANA),
+            "rekey": partial(rekey, by=ANA, keyring=KEYRING),
         }
         await add_checkpoints(database, 2)
         result = await to_all(database, acts[verb], Filter())

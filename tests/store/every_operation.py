@@ -9,6 +9,8 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.db.types import db_now
+from runner.handlers.keyring import Keyring
+from runner.model.codec_key import new_key
 from runner.model.schedule import ScheduleSpec
 from runner.model.task import NewTask, State
 from runner.operations.audit_log import reveal
@@ -20,6 +22,7 @@ from runner.operations.erase import erase
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.new_task import copy_task, submit_task
 from runner.operations.pause import PauseKind, PauseTarget, pause
+from runner.operations.rekey import rekey
 from runner.operations.results import Actor, Target
 from runner.operations.resume import resume
 from runner.operations.retry import requeue, retry_now
@@ -41,6 +44,7 @@ from runner.operations.unblock import unblock
 from runner.operations.undo.undo import undo
 from runner.policy.breaker import Breaker
 from runner.queries.audit import audit_record
+from runner.settings import Settings
 from runner.store.breaker import declare_breakers
 from tests.store.dependencies import put_after
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
@@ -58,6 +62,8 @@ SCHEDULE, RESTING = "nightly", "resting"
 FAR = datetime(2099, 1, 1, tzinfo=UTC)
 EDITED = 1
 """The id of an audit entry."""
+KEYRING = Keyring(Settings(codec="fernet", codec_keys=(new_key(),)))
+"""Keys for tasks that are not encrypted yet."""
 
 Verb = Callable[[Transaction], Awaitable[Any]]
 
@@ -100,6 +106,7 @@ OPERATIONS: dict[str, Verb] = {
     "close_by_hand": lambda tx: close_by_hand(tx, "mms", BY),
     "rewind": lambda tx: rewind(tx, [Target(LATER)], 1, BY),
     "erase": lambda tx: erase(tx, [Target(DEAD)], BY),
+    "rekey": lambda tx: rekey(tx, [Target(DEAD)], BY, KEYRING),
     "send_command": lambda tx: send_command(tx, RUNNER, "drain", BY),
 }
 """Every operation of the store by name; each one changes something."""

@@ -42,6 +42,8 @@ def unsupported(change: UndoableChange) -> str:
             return REVEALED
         case "erase":
             return "it erased contents, which are gone"
+        case "rekey":
+            return "it encrypted the same values with another key"
         case "restore" | "reblock" | "withdraw" | "cancel":
             return IS_UNDO
         case "copy":
