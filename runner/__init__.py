@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from runner.handlers.resources import Resource, injected, resource
     from runner.model.outcome import Dead, Retry, Snooze
+    from runner.model.step import Signal
     from runner.model.task import Claimed, DependsOn, NewTask, SubmitResult
     from runner.policy.breaker import Breaker
     from runner.policy.own_retry_plan import FailedRun, retry_plan
@@ -54,6 +55,7 @@ __all__ = [
     "Resource",
     "Retry",
     "Runner",
+    "Signal",
     "Snooze",
     "Submission",
     "SubmitResult",
@@ -110,6 +112,7 @@ __getattr__ = lazy_names(
         "Resource": "runner.handlers.resources",
         "Retry": "runner.model.outcome",
         "Runner": "runner.engine.hosting.embedded",
+        "Signal": "runner.model.step",
         "Snooze": "runner.model.outcome",
         "Submission": "runner.client.submission",
         "SubmitResult": "runner.model.task",

@@ -26,6 +26,7 @@ from runner.operations.results import local_actor
 from runner.queries.task.attempts import checkpoint_lines, log_line
 from runner.queries.task.detail import TaskDetail, task_fields
 from runner.queries.task.detail import task_detail as read_detail
+from runner.queries.task.steps import signal_lines, step_lines
 from runner.queries.task.timeline import Event, timeline
 from runner.settings import Settings
 from runner.text import formatting
@@ -188,6 +189,8 @@ def _print_same_key(detail: TaskDetail) -> None:
 def _print_notes(detail: TaskDetail, reveal: bool) -> None:
     lines = {
         "checkpoints": checkpoint_lines(detail.checkpoints, detail.at, reveal=reveal),
+        "steps": step_lines(detail.steps, detail.at, reveal=reveal),
+        "signals": signal_lines(detail.signals, detail.at, reveal=reveal),
         "last log lines": [log_line(row, local_zone(), reveal=reveal) for row in detail.log],
     }
     for title, rows in lines.items():

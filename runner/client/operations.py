@@ -7,9 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import to_json
+
 from runner.client.client import get_client
 from runner.client.status import TaskStatus
-from runner.errors import TaskNotFound, TaskUnchanged
+from runner.errors import InvalidInput, TaskNotFound, TaskUnchanged
 from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
 from runner.text import operator
@@ -61,6 +63,22 @@ def begin_retry(id: int, reason: str | None, by: str | None) -> Future[None]:
         return retry_now(tx, [Target(int(id))], author)
 
     return _begin(id, verb, reason, by)
+
+
+def begin_signal(id: int, name: str, payload: Any, by: str | None) -> Future[None]:
+    """Begin to send a signal to a task; see `TaskHandle.signal`."""
+    try:
+        text = None if payload is None else to_json(payload, inf_nan_mode="constants").decode()
+    except ValueError as error:
+        raise InvalidInput(why=f"the payload of signal {name!r} is not JSON: {error}") from None
+
+    def verb(tx: "Transaction", author: "Actor") -> "Coroutine[Any, Any, Result]":
+        from runner.operations.results import Target
+        from runner.operations.signal import signal
+
+        return signal(tx, [Target(int(id))], name, text, author)
+
+    return _begin(id, verb, None, by)
 
 
 def begin_reschedule(id: int, when: datetime | Delay, reason: str | None, by: str | None) -> Future[None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, Ty
 
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.database_client import Client
-from runner.client.operations import begin_cancel, begin_reschedule, begin_retry, begin_status
+from runner.client.operations import begin_cancel, begin_reschedule, begin_retry, begin_signal, begin_status
 from runner.client.result_poller import Ending
 from runner.client.status import TaskStatus
 from runner.db.follow import follow, follow_async
@@ -141,6 +141,26 @@ class TaskHandle(int, Generic[R_co]):
     async def retry_async(self, reason: str | None = None, *, by: str | None = None) -> None:
         """Same as `retry`, on an event loop."""
         await asyncio.wrap_future(begin_retry(self, reason, by))
+
+    def signal(self, name: str, payload: object = None, *, by: str | None = None) -> None:
+        """Send a signal to the task, which receives it with `ctx.wait_for(name)`, now or later.
+
+        Args:
+            name: name of the signal.
+            payload: anything that JSON can hold.
+            by: see `cancel`.
+
+        Raises:
+            InvalidInput: the name is not valid, or the payload is not JSON.
+            TaskUnchanged: the task has finished, or its row is locked.
+            TaskNotFound, DatabaseUnavailable, WouldBlock: see `status`.
+        """
+        refuse_event_loop("signal")
+        begin_signal(self, name, payload, by).result()
+
+    async def signal_async(self, name: str, payload: object = None, *, by: str | None = None) -> None:
+        """Same as `signal`, on an event loop."""
+        await asyncio.wrap_future(begin_signal(self, name, payload, by))
 
     def reschedule(self, when: datetime | Delay, reason: str | None = None, *, by: str | None = None) -> None:
         """Set the time before which the task does not start.

@@ -38,6 +38,7 @@ from runner.engine.periodic.expiry import Expiry
 from runner.engine.periodic.maintenance import Maintenance
 from runner.engine.periodic.schedules import LOOK_EVERY, Scheduler
 from runner.engine.periodic.schema_watch import SchemaWatch
+from runner.engine.periodic.signal_look import SignalLook
 from runner.engine.periodic.ticks import ScanLoop, Tick, Ticks
 from runner.engine.settling.dependency_resolver import DependencyResolver
 from runner.engine.settling.watched_tasks import WatchedTasks
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runner")
 
+SIGNALS_EVERY = 1.0
 RESCUE_EVERY, SWEEP_EVERY, EXPIRE_EVERY, PRUNE_EVERY, SCHEMA_EVERY = 1.0, 2.0, 2.0, 60.0, 30.0
 """Intervals in seconds of the ticks without a setting."""
 
@@ -312,6 +314,7 @@ class Engine:
             Tick("dependencies", self.dependency_resolver.sweep, SWEEP_EVERY, "fixed-rate"),
             Tick("schedules", self.scheduler.look, LOOK_EVERY),
             Tick("expire", self._expiry.run, EXPIRE_EVERY, "fixed-rate"),
+            Tick("signals", SignalLook(self.database, self.events).run, SIGNALS_EVERY, "fixed-rate"),
             Tick("notes", self.worker.notes.flush, self.worker.notes.every, "fixed-rate"),
             Tick("prune", self._maintenance.run, PRUNE_EVERY, first=PRUNE_EVERY),
             *self._alert_ticks(),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from runner.handlers.context import Context, KeptNotes
     from runner.handlers.hooks import AttemptEnd, Callback
     from runner.handlers.keyring import Vault
+    from runner.handlers.steps import OwnSteps, StepStore
     from runner.model.outcome import Outcome
     from runner.policy.breaker import Probe
 
@@ -110,6 +111,12 @@ class Running:
     """Checkpoints, progress and log, if the handler has a Context."""
     vault: "Vault | None" = None
     """Encrypts what the attempt stores, and decrypts what earlier ones have stored; None if it is plain."""
+    steps: "OwnSteps | None" = None
+    """Its steps, if it has called one."""
+    step_store: "StepStore | None" = None
+    """Reads and writes its steps, if it has called one."""
+    open_step_store: "Callable[[Running], StepStore] | None" = None
+    """Makes the store of its steps; None without a database."""
     stop: "threading.Event | None" = None
     thread = 0
     """Ident of the thread that runs a plain function."""
@@ -149,6 +156,12 @@ class Running:
     def own_secrets(self) -> Sequence[str]:
         """Return the secret values of the task itself."""
         return secrets(self.task.payload or "{}", self.task.headers)
+
+    def store_of_steps(self) -> "StepStore":
+        """Return the store of its steps."""
+        assert self.open_step_store is not None  # noqa: S101 - a Context without one has no steps
+        self.step_store = self.step_store or self.open_step_store(self)
+        return self.step_store
 
     def set_headers(self, headers: Mapping[str, str]) -> None:
         """Replace the headers of the task for the rest of this attempt and for later ones."""

@@ -26,11 +26,16 @@ from runner.engine.events import (
 from runner.engine.executing.attempt_error import drop_tracebacks
 from runner.engine.executing.attempt_outcome import AttemptLimits, done, failure_of
 from runner.engine.executing.executor import Executor
-from runner.engine.executing.handler_context import HandlerTransaction, StoredParentResults
+from runner.engine.executing.handler_context import (
+    HandlerTransaction,
+    StoredParentResults,
+    completing_transaction,
+)
 from runner.engine.executing.jobs import AttemptJob
 from runner.engine.executing.notes import AttemptNotes, NotesWriter
 from runner.engine.executing.outages import hung_server
 from runner.engine.executing.sealing import Sealing
+from runner.engine.executing.step_store import StoredSteps
 from runner.engine.hosting.resources import RunnerResources
 from runner.engine.lease.lease import Lease
 from runner.engine.resource_meter import ResourceMeter
@@ -126,6 +131,7 @@ class Worker:
             resources.middleware,
             self.notes.begin,
             self._open_processes,
+            steps=self._step_store,
             open_external=None if external is None else partial(self._open_external, external),
             ask_server=lambda running: hung_server(running, database),
             sealing=self._sealing,
@@ -343,7 +349,10 @@ class Worker:
             self._settle(member, outcome, took)
 
     def _own_transaction(self, running: Running) -> HandlerTransaction:
-        return HandlerTransaction(self._database, self.buffer.runner_id, running, self._done)
+        return completing_transaction(self._database, self.buffer.runner_id, running, self._done)
+
+    def _step_store(self, running: Running) -> StoredSteps:
+        return StoredSteps(running, self.notes)
 
     def _parent_results(self, running: Running) -> StoredParentResults:
         return StoredParentResults(self._database, running, asyncio.get_running_loop(), self.keyring)

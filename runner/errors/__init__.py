@@ -226,6 +226,18 @@ class InvalidCheckpoint(InvalidInput):
     """Task {id} cannot store a checkpoint of type {type}: {why}."""
 
 
+class InvalidStep(InvalidInput):
+    """Task {id}, step {name!r}: {why}."""
+
+
+class StepsChanged(InvalidInput):
+    """
+    Task {id}: its steps differ from those of attempt {attempt}: {why}. The handler has changed since, or it chooses its
+    steps by something that differs between attempts. Deploy code with the former steps, or forget the steps from there
+    on with `runner rewind {id} --step {step}`, and retry the task.
+    """
+
+
 class InvalidProgress(InvalidInput):
     """Progress of {done!r} of {total!r} is not valid: {why}."""
 
@@ -450,6 +462,10 @@ class TransactionInProcess(StoreError):
     Task {id} runs outside of its runner, where ctx.transaction() is not available. Open a transaction of your own, or
     remove executor="{executor}" from the handler.
     """
+
+
+class StepsUnavailable(StoreError):
+    """Task {id} runs in {where}, where steps and signals are not available: remove {option} from the handler."""
 
 
 class NoRunner(StoreError):

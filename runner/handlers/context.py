@@ -6,24 +6,27 @@ import logging
 import math
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from runner.errors import InvalidProgress, NoTransaction
 from runner.handlers.dependencies import BatchResult
 from runner.handlers.functions import is_named, signature_of
+from runner.handlers.own_transaction import OwnTransaction
+from runner.handlers.steps import MEMORY_STEPS, Ended, OwnSteps, SignalWait
 from runner.model.headers import NO_HEADERS, require_headers, trace_id_of
+from runner.model.outcome import Delay
 from runner.text.redact import hide, secrets
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
     from runner.handlers.hooks import AttemptEnd
+
+
+T = TypeVar("T")
 
 
 def require_progress(done: float, total: float | None) -> None:
@@ -106,21 +109,13 @@ class MemoryNotes:
         return done
 
 
-class Saved:
-    """The end of a checkpoint that a plain function has waited for; `await` returns immediately."""
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield
-
-
 def checkpoint(notes: Notes, state: Any) -> Awaitable[None]:
     """Store a checkpoint: awaited in an async handler, blocking in a plain function."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         notes.submit(lambda: notes.save(state)).result()
-        return Saved()
+        return Ended()
     return notes.save(state)
 
 
@@ -167,28 +162,6 @@ def _text(msg: object, args: tuple[object, ...], exc_info: object) -> str:
     return f"{text} ({type(error).__name__}: {error})" if error is not None else text
 
 
-class OwnTransaction(Protocol):
-    """The return value of `ctx.transaction()`: a transaction whose commit completes the task.
-
-    `async with` returns SQLAlchemy's AsyncConnection to async handlers; `with` returns its Connection to plain
-    functions. The value of `result` at the end of the block becomes the task's result.
-    """
-
-    result: Any
-
-    async def __aenter__(self) -> "AsyncConnection": ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
-
-    def __enter__(self) -> "Connection": ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
-
-
 class AttemptControl(Protocol):
     """The attempt of a Context, as its runner keeps it."""
 
@@ -222,6 +195,7 @@ class Context:
         headers: the texts that came with the task, by name; read-only, see `set_header`.
         wait: seconds from the due time to the start of this attempt; None if unknown.
         control: the attempt; None outside a runner.
+        own_steps: returns its steps; None outside a runner.
     """
 
     id: int
@@ -240,6 +214,7 @@ class Context:
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS, repr=False)
     wait: float | None = None
     control: AttemptControl | None = field(default=None, repr=False, compare=False)
+    own_steps: Callable[[], OwnSteps] | None = field(default=None, repr=False, compare=False)
 
     def transaction(self) -> OwnTransaction:
         """Open a transaction on the task database whose commit completes this task.
@@ -265,6 +240,109 @@ class Context:
         if self.open_transaction is None:
             raise NoTransaction(id=self.id)
         return self.open_transaction()
+
+    @overload
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[T]],
+        /,
+        *args: Any,
+        retry: str | None = None,
+        transaction: bool = False,
+        **kwargs: Any,
+    ) -> Awaitable[T]: ...
+
+    @overload
+    def step(
+        self,
+        name: str,
+        function: Callable[..., T],
+        /,
+        *args: Any,
+        retry: str | None = None,
+        transaction: bool = False,
+        **kwargs: Any,
+    ) -> T: ...
+
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: str | None = None,
+        transaction: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Run a function once, and store its result: later attempts of the task use the stored result.
+
+        An async handler awaits a step of an async function. A plain function calls a step of a plain function.
+
+        Args:
+            name: name of the step, unique in the task. Loops use `f"row-{i}"`.
+            function: what the step runs. It may run again after a crash of the runner, unless `transaction` is set.
+            args: arguments of the function.
+            retry: retry plan of the step, such as "10s,1m": a failure ends the attempt without counting it, and the
+                next one tries the step again. A list is used up after its last delay, another plan when the step has
+                failed `max_attempts` times; then the error goes on to the handler. None lets each error go on.
+            transaction: open a transaction on the task database for the function, which receives it as its first
+                argument. Its writes and the record of the step commit together: exactly once.
+            kwargs: keyword arguments of the function.
+
+        Returns:
+            The result of the function as stored: as the type of its return annotation, or as plain JSON without one.
+
+        Raises:
+            InvalidStep: the name is used twice, or the result is not JSON or too large.
+            StepsChanged: an earlier attempt had other steps. The task is dead then.
+            FencedOut: the runner no longer holds the task.
+            DatabaseUnavailable: the database cannot be reached. If the error leaves the handler, the attempt does not
+                count.
+            StepsUnavailable: the handler runs in an external executor.
+
+        Examples:
+            >>> async def ship(ctx: Context, order: int) -> None:
+            ...     receipt = await ctx.step("charge", charge, order, retry="10s,1m")
+            ...     await ctx.step("label", print_label, order, receipt)
+        """
+        return self._steps().step(name, function, args, kwargs, retry, transaction)
+
+    def sleep(self, delay: Delay, *, name: str | None = None) -> Awaitable[None]:
+        """End the attempt for some time: `await ctx.sleep("3d")`. The slot is free until then.
+
+        The attempt does not count. The next one runs the handler from its beginning, with the stored results of its
+        steps. A plain function calls it without `await`.
+
+        Args:
+            delay: text ("3d"), seconds or timedelta.
+            name: name of the step; None numbers it: "sleep 1". A signal with this name ends the sleep.
+
+        Raises:
+            InvalidStep, StepsChanged, FencedOut, DatabaseUnavailable, StepsUnavailable: see `step`.
+        """
+        return self._steps().sleep(delay, name)
+
+    def wait_for(self, name: str, *, timeout: Delay | None = None) -> SignalWait:
+        """End the attempt until a signal arrives: `signal = await ctx.wait_for("approved", timeout="7d")`.
+
+        A signal that was sent before is kept for it. Each wait takes one signal, in the order in which they were sent.
+        A plain function calls `ctx.wait_for("approved").result()`.
+
+        Args:
+            name: name of the signal.
+            timeout: text ("7d"), seconds or timedelta; None for no limit.
+
+        Returns:
+            The signal; None after the timeout.
+
+        Raises:
+            InvalidStep, StepsChanged, FencedOut, DatabaseUnavailable, StepsUnavailable: see `step`.
+        """
+        return self._steps().wait_for(name, timeout)
+
+    def _steps(self) -> OwnSteps:
+        return MEMORY_STEPS if self.own_steps is None else self.own_steps()
 
     @property
     def state(self) -> Any:

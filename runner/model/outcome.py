@@ -199,7 +199,24 @@ class Cancelled:
     why: str = "terminated while running"
 
 
-Outcome: TypeAlias = Done | Retry | Dead | Snooze | Release | Interrupted | Outage | Cancelled
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """The task sleeps, waits for a signal, or retries one of its steps. The attempt does not count.
+
+    Args:
+        delay: seconds until the next attempt at the latest.
+        why: reason to show until then.
+        failure: the failure of the step; None if no step failed.
+        waits: True if a signal starts the next attempt earlier.
+    """
+
+    delay: float
+    why: str
+    failure: Failure | None = None
+    waits: bool = False
+
+
+Outcome: TypeAlias = Done | Retry | Dead | Snooze | Suspended | Release | Interrupted | Outage | Cancelled
 
 
 class Unexpected(NamedTuple):

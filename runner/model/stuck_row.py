@@ -8,12 +8,25 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 StuckVerb: TypeAlias = Literal[
-    "settle", "complete", "claim", "start", "checkpoint", "note", "rescue", "expire", "resolve", "schedule", "prune"
+    "settle",
+    "complete",
+    "claim",
+    "start",
+    "checkpoint",
+    "step",
+    "note",
+    "rescue",
+    "expire",
+    "resolve",
+    "schedule",
+    "prune",
 ]
 """The verb that could not change the row."""
 
 
-VERBS_OF_RUNNING: frozenset[StuckVerb] = frozenset({"settle", "complete", "start", "checkpoint", "note", "rescue"})
+VERBS_OF_RUNNING: frozenset[StuckVerb] = frozenset(
+    {"settle", "complete", "start", "checkpoint", "step", "note", "rescue"}
+)
 """The verbs that change the row of a running task. Only `prune` changes the row of a finished one."""
 
 

@@ -12,7 +12,7 @@ from runner.operations.audit_log import AuditEntry, record
 from runner.operations.results import Actor, Result, Target
 from runner.operations.targets import lock_targets
 from runner.operations.written_rows import write_rows
-from runner.store.task_records import Record
+from runner.store.task_records import RELATED, Record
 
 CONTENTS = ("payload", "result", "headers", "error")
 """The columns of a task that are erased; entries of the audit log lose the same values."""
@@ -20,12 +20,15 @@ CONTENTS = ("payload", "result", "headers", "error")
 ERASED: dict[str, Any] = {"payload": "{}", "result": None, "headers": None, "error": None}
 """Their values afterwards."""
 
+ERASED_ROWS = ("log", "checkpoints", "steps", "signals")
+"""The related rows that are deleted, by their key in a record."""
+
 MESSAGE = "erased"
 """The message of the failed attempts; the class of the exception and the failure group stay."""
 
 
 async def erase(tx: Transaction, targets: Iterable[Target], by: Actor) -> Result:
-    """Remove payload, result, headers, errors, log lines and checkpoints of finished tasks. There is no undo.
+    """Remove the contents of finished tasks: CONTENTS, ERASED_ROWS, and the errors of their attempts. There is no undo.
 
     The tasks, their states, times, attempts and failure groups stay, so that counts do not change.
 
@@ -40,7 +43,8 @@ async def erase(tx: Transaction, targets: Iterable[Target], by: Actor) -> Result
         await write_rows(tx, sa.update(history).where(tx.dialect.one_of(history.c.id, ids)).values(values), len(ids))
         of_attempts = sa.update(attempt).where(tx.dialect.one_of(attempt.c.task_id, ids))
         await tx.execute(of_attempts.values(message=MESSAGE, traceback=None))
-        for table in (tx.tables.log, tx.tables.checkpoint):
+        for key in ERASED_ROWS:
+            table: sa.Table = getattr(tx.tables, RELATED[key])
             await tx.execute(sa.delete(table).where(tx.dialect.one_of(table.c.task_id, ids)))
         await _erase_audit(tx, ids)
     await record(tx, by, [AuditEntry("erase", {}, {"erased": ", ".join(CONTENTS)}, id) for id in ids])
@@ -77,4 +81,4 @@ def erased_record(archived: Record) -> Record:
         {**entry, "before": without_contents(entry["before"]), "after": without_contents(entry["after"])}
         for entry in archived["audit"]
     ]
-    return {**archived, **ERASED, "attempts": attempts, "audit": audit, "checkpoints": [], "log": []}
+    return {**archived, **ERASED, "attempts": attempts, "audit": audit, **{key: [] for key in ERASED_ROWS}}

@@ -1,6 +1,8 @@
-"""rewind: let a task continue from an earlier checkpoint."""
+"""rewind: let a task continue from an earlier checkpoint, or from an earlier step."""
 
 from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -60,3 +62,45 @@ async def copy_checkpoint(
         await change(tx, [task.id])
     result.changed.append(task.id)
     return AuditEntry("rewind", {"checkpoint": last}, {"checkpoint": last + 1, "copy_of": number}, task.id)
+
+
+FORGET = "forget_steps"
+"""The audit verb of a rewind to a step. It has no undo: the results of the steps are gone."""
+
+
+async def forget_steps(tx: Transaction, targets: Iterable[Target], name: str, by: Actor) -> Result:
+    """Forget a step and those that were written after it: the next attempts run them again.
+
+    A signal that a forgotten wait has received stays received.
+
+    Args:
+        targets: the tasks, with the versions that the operator saw. A running task is skipped, because its handler
+            continues from memory.
+        name: name of the step.
+    """
+    tasks, result = await lock_targets(tx, "rewind", targets)
+    entries: list[AuditEntry] = []
+    table = tx.tables.step
+    for task in tasks:
+        own = table.c.task_id == task.id
+        rows = await tx.rows(sa.select(table.c.name, table.c.number, table.c.at).where(own))
+        first = next((row for row in rows if row.name == name), None)
+        if first is None:
+            result.skipped.append(Skipped(task.id, f"it has no step {name}"))
+            continue
+        numbered = [row.number for row in (first, *rows) if row.number is not None and row.at >= first.at]
+        least = first.number if first.number is not None else min(numbered, default=None)
+        later = [row.name for row in rows if _is_later(row, first.at, least)]
+        gone = own & tx.dialect.one_of(table.c.name, later)
+        await write_rows(tx, sa.delete(table).where(gone).returning(table.c.name), len(later))
+        if not task.state.final:
+            await change(tx, [task.id])
+        entries.append(AuditEntry(FORGET, {"steps": ", ".join(sorted(later))}, {}, task.id))
+        result.changed.append(task.id)
+    await record(tx, by, entries)
+    return result
+
+
+def _is_later(row: Any, at: datetime, number: int | None) -> bool:
+    """True for a step from a position on; for one without a position, from a time on."""
+    return bool(row.at >= at) if row.number is None or number is None else bool(row.number >= number)

@@ -32,6 +32,7 @@ ACCEPTED_STATES: dict[str, tuple[State, ...]] = {
     "delay": (State.WAITING,),
     "terminate": CANCELLED,
     "edit": LIVE,
+    "signal": LIVE,
     "rewind": (State.WAITING, State.BLOCKED, *REQUEUED),
     "erase": FINAL,
     "rekey": (State.WAITING, State.BLOCKED, *FINAL),

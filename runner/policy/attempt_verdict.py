@@ -18,6 +18,7 @@ from runner.model.outcome import (
     Release,
     Retry,
     Snooze,
+    Suspended,
 )
 from runner.model.task import State
 from runner.policy.claim_conditions import used_up
@@ -135,12 +136,10 @@ def judge(outcome: Outcome, row: AttemptState, random: float) -> Verdict:
             return _release(WITHDRAWN if isinstance(outcome, Cancelled) else outcome.why, row)
         case Interrupted() | Outage():
             return _interrupt(outcome.most, row) if isinstance(outcome, Interrupted) else _away(outcome, row, random)
-        case Snooze(delay=delay, why=why):
-            return (
-                Verdict("snooze", parse_duration(delay), counted=False, why=why)
-                if row.may_return
-                else _no_attempts_left(row)
-            )
+        case Snooze(delay=delay, why=why) | Suspended(delay=delay, why=why):
+            failure = getattr(outcome, "failure", None)
+            pause = Verdict("retry" if failure else "snooze", parse_duration(delay), False, failure, why)
+            return pause if row.may_return else _no_attempts_left(row)
         case Dead():
             return _die(_failure(outcome))
         case Retry(delay=delay):

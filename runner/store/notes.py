@@ -125,7 +125,7 @@ def _insertion(tables: Tables, driver: sa.Dialect) -> Prepared:
         sa.cast(parameters["state"], JsonText),
     )
     limit = DIALECTS[driver.name].lock_limit(LOCK_LIMIT)
-    locked = row.where(_has_fence(tables), limit).with_for_update()
+    locked = row.where(has_fence(tables), limit).with_for_update()
     names = ["task_id", "fence", "number", "attempt", "state"]
     insert = DIALECTS[driver.name].insert(table).from_select(names, locked)
     statement = insert.on_conflict_do_update(
@@ -136,7 +136,8 @@ def _insertion(tables: Tables, driver: sa.Dialect) -> Prepared:
     return Prepared(statement.returning(table.c.number), driver)
 
 
-def _has_fence(tables: Tables) -> sa.ColumnElement[bool]:
+def has_fence(tables: Tables) -> sa.ColumnElement[bool]:
+    """The condition that a runner still holds a task: the parameters are `task_id`, `fence` and `holder`."""
     task = tables.task.c
     condition: sa.ColumnElement[bool] = (
         (task.id == sa.bindparam("task_id", type_=sa.BigInteger))
@@ -190,7 +191,7 @@ async def write_notes(tx: Transaction, holder: int, progress: Sequence[Progress]
 
 @lru_cache
 def _progress(tables: Tables, driver: sa.Dialect) -> Prepared:
-    return _write_progress(tables, driver, tables.task, _has_fence(tables))
+    return _write_progress(tables, driver, tables.task, has_fence(tables))
 
 
 @lru_cache

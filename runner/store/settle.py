@@ -16,7 +16,7 @@ from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.db.types import JsonText, db_later, db_now, next_version, raised, seconds
-from runner.model.outcome import Cancelled, Done, Outcome, Release, Snooze
+from runner.model.outcome import Cancelled, Done, Outcome, Release, Snooze, Suspended
 from runner.model.task import MOST_ATTEMPTS, MOVES, State
 from runner.model.text_limits import ERROR_LIMIT, to_storable
 from runner.policy.attempt_verdict import AttemptState, Verdict, judge
@@ -35,6 +35,7 @@ from runner.store.hosts import bound_hosts
 from runner.store.minute_statistics import Run, count_runs, minute_columns
 from runner.store.rescue import LOST
 from runner.store.retention import SubmitWatch
+from runner.store.signals import start_signalled
 
 
 class Settlement(NamedTuple):
@@ -258,7 +259,7 @@ def _verb(item: Settlement, move: str | None) -> str | None:
     return None if isinstance(item.outcome, Done) and verb != "succeed" else verb
 
 
-RETURNS: dict[type, str] = {Snooze: "snooze", Release: "release", Cancelled: "release"}
+RETURNS: dict[type, str] = {Snooze: "snooze", Suspended: "snooze", Release: "release", Cancelled: "release"}
 """The moves that leave a task waiting without a record of the attempt."""
 
 FINAL_VERBS = {MOVES[verb].target.value: verb for verb in ("succeed", "die", "cancel")}
@@ -386,6 +387,9 @@ async def _requeue(tx: Transaction, items: list[tuple[Settlement, RunningTask, V
     parameters = tx.dialect.row_parameters("back", REQUEUE_COLUMNS, rows)
     changed = await tx.run(_requeue_statement(tx.tables, tx.driver), parameters)
     require_all(len(rows), len(changed))
+    await start_signalled(
+        tx, [item.id for item, *_ in items if isinstance(item.outcome, Suspended) and item.outcome.waits]
+    )
 
 
 @lru_cache

@@ -20,6 +20,8 @@ RELATED = {
     "audit": "audit",
     "dependencies": "dependency",
     "checkpoints": "checkpoint",
+    "steps": "step",
+    "signals": "signal",
     "progress": "progress",
     "log": "log",
 }

@@ -18,9 +18,10 @@ from runner.engine.claiming.claimer import handler_defaults
 from runner.engine.events import Events
 from runner.engine.executing.attempt_outcome import AttemptLimits, done
 from runner.engine.executing.executor import Executor
-from runner.engine.executing.handler_context import HandlerTransaction, StoredParentResults
+from runner.engine.executing.handler_context import StoredParentResults, completing_transaction
 from runner.engine.executing.notes import NotesWriter
 from runner.engine.executing.sealing import Sealing
+from runner.engine.executing.step_store import StoredSteps
 from runner.engine.hosting.hooks import Hooks, Middleware, attempt_end, call_after_settle
 from runner.engine.hosting.resources import OpenResources
 from runner.engine.lease.identity import release
@@ -233,12 +234,15 @@ class Drain:
         executor = Executor(
             1,
             limits,
-            lambda running: HandlerTransaction(self.database, runner_id, running, partial(done, limit=limits.result)),
+            lambda running: completing_transaction(
+                self.database, runner_id, running, partial(done, limit=limits.result)
+            ),
             lambda running: StoredParentResults(self.database, running, asyncio.get_running_loop(), keyring),
             self._resources.values,
             Middleware(self._around, self._resources.values),
             notes.begin,
             sealing=Sealing(keyring),
+            steps=lambda running: StoredSteps(running, notes),
         )
         try:
             yield executor

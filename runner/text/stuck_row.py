@@ -13,6 +13,7 @@ MISSED: dict[StuckVerb, str] = {
     "claim": "it is not claimed",
     "start": "its start is not recorded",
     "checkpoint": "its checkpoint is not stored",
+    "step": "its step is not stored",
     "note": "its progress and log are not written",
     "rescue": "it is not rescued",
     "expire": "it is neither cancelled nor unbound",
@@ -25,6 +26,7 @@ MISSED: dict[StuckVerb, str] = {
 FATES: dict[StuckVerb, str] = {
     "settle": "The runner keeps the outcome and tries again; if it ends before, the task runs again after a rescue",
     "complete": "The handler waits with its transaction until its timeout",
+    "step": "The handler waits for it until its timeout",
     "checkpoint": "The handler goes on, or waits if it asked for the checkpoint; an attempt after a loss of the runner "
     "continues from the last stored checkpoint",
 }

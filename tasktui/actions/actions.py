@@ -66,6 +66,20 @@ def unblock_options(answer: str) -> Sequence[object]:
     return ("--dependency", answer) if answer not in ("", EVERY) else ()
 
 
+def signal(by: Actor, answer: str) -> "Operation":
+    """Build a signal: its name, and after it a payload as JSON."""
+    from runner.operations.signal import signal as apply_signal
+
+    name, _, payload = answer.strip().partition(" ")
+    return partial(apply_signal, name=name, payload=payload.strip() or None, by=by)
+
+
+def signal_options(answer: str) -> Sequence[object]:
+    """The arguments of a signal."""
+    name, _, payload = answer.strip().partition(" ")
+    return (name, payload.strip()) if payload.strip() else (name,)
+
+
 def rewind(by: Actor, answer: str) -> "Operation":
     """Build a rewind to a checkpoint."""
     from runner.operations.rewind import rewind as apply_rewind
@@ -141,6 +155,19 @@ ACTIONS = {
             verb="rewind",
             operation=rewind,
             options=rewind_options,
+        ),
+        Action(
+            "signal",
+            "I",
+            "Signal",
+            ActionTarget.TASKS,
+            "Name, and a payload as JSON",
+            "approved",
+            required=True,
+            in_footer=False,
+            verb="signal",
+            operation=signal,
+            options=signal_options,
         ),
         Action("copy", "N", "New copy", ActionTarget.TASK, in_footer=False),
         Action("submit", "A", "Submit a task", ActionTarget.HANDLER, in_footer=False),

@@ -56,6 +56,8 @@ def plan_words(plan: "ActionPlan", confirmation: Confirmation) -> list[object]:
             "--yes",
             f"{plan.eligible.number}{'+' if plan.eligible.more else ''}",
         ]
+    elif plan.action.verb == "signal" and len(plan.targets) > 1:  # its name follows one word
+        words.append(f"id:{','.join(str(target.id) for target in plan.targets)}")
     else:
         words += [target.id for target in plan.targets]
     if confirmation.canary:

@@ -24,6 +24,7 @@ DIALOGS: Mapping[str, Ask] = {
     "unblock": task_question.ask_about_tasks,
     "edit": edit.ask,
     "rewind": task_question.ask_about_tasks,
+    "signal": task_question.ask_about_tasks,
     "copy": new_task.ask_for_copy,
     "submit": new_task.ask_for_handler,
     "stack": runners.ask_for_stack,

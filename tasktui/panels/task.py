@@ -8,6 +8,7 @@ from runner.model.sealed import read_sealed
 from runner.model.task import FINAL, Priority, Shown, State
 from runner.queries.task.attempts import Attempt, checkpoint_lines
 from runner.queries.task.detail import TaskDetail, task_fields
+from runner.queries.task.steps import signal_lines
 from runner.queries.task.timeline import timeline
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
@@ -324,6 +325,26 @@ def progress(detail: TaskDetail, width: int) -> list[Row]:
     share = detail.progress.done / detail.progress.total if detail.progress.total else 0.0
     bar = gauge([(share, "running")], max(10, min(width // 2, width - len(line(shown)) - 5)))
     return [fit([("  ", ""), *bar, (f"  {line(shown)}", "text")], width)]
+
+
+def steps(detail: TaskDetail, width: int, *, reveal: bool) -> list[Row]:
+    """The steps of a task, and the signals for it that it has not received."""
+    if not detail.steps and not detail.signals:
+        return []
+    done = sum(step.done_at is not None for step in detail.steps)
+    rows: list[Row] = [rule([heading("STEPS")], width, [(f"{done} of {len(detail.steps)} done", "muted")])]
+    names = min(max((len(line(step.name)) for step in detail.steps), default=0), 40)
+    for step in detail.steps:
+        shown = Shown.SUCCEEDED if step.done_at else Shown.RETRYING if step.failures else Shown.SCHEDULED
+        start: list[Part] = [(f" {step.number or '':>3} ", "muted"), (f"{SIGNS[shown]} ", str(shown))]
+        text = line(step.text(detail.at, reveal=reveal))
+        rows.append(fit([*start, (fitted(line(step.name), names + 2), "text"), (text, "muted")], width))
+    unread = [signal for signal in detail.signals if signal.received_at is None]
+    rows += [
+        fit([("     signal ", "muted"), (text, "text")], width)
+        for text in signal_lines(unread, detail.at, reveal=reveal)
+    ]
+    return rows
 
 
 def checkpoints(detail: TaskDetail, width: int, *, reveal: bool) -> list[Row]:

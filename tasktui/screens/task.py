@@ -274,21 +274,32 @@ def task_rows(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool, unf
     trouble = partial(panels.error, detail, reveal=reveal, unfold=unfold)
     events = partial(panels.history, detail, zone, reveal=reveal)
     noted, saved = partial(panels.log, detail, zone, reveal=reveal), partial(panels.checkpoints, detail, reveal=reveal)
+    steps = partial(panels.steps, detail, reveal=reveal)
     related, same = partial(panels.dependencies, detail), partial(same_key, detail)
     runs = partial(_next_runs, detail, zone)
     if width < NORMAL:
-        one = [chart, trouble(width), values(width), fields, related(width), same(width), saved(width), noted(width)]
+        one = [
+            chart,
+            trouble(width),
+            values(width),
+            fields,
+            steps(width),
+            related(width),
+            same(width),
+            saved(width),
+            noted(width),
+        ]
         return spaced([top, *one, events(width), runs(width)])
     left, right = (width - 2) * 2 // 5, width - (width - 2) * 2 // 5 - 2
     if width >= WIDE - 2:
-        first = spaced([values(left), related(left), same(left), saved(left), [] if chart else runs(left)])
+        first = spaced([values(left), steps(left), related(left), same(left), saved(left), [] if chart else runs(left)])
         second = spaced([trouble(right), noted(right), events(right)])
         return spaced([top, chart, beside(first, second, left)])
     first, second = spaced([values(left), same(left)]), trouble(right)
     if not second:
         first, second = values(left), same(right)
     both = beside(first, second, left) if second else values(width)
-    rest = [related(width), saved(width), noted(width), events(width), [] if chart else runs(width)]
+    rest = [steps(width), related(width), saved(width), noted(width), events(width), [] if chart else runs(width)]
     return spaced([top, chart, both, *rest])
 
 

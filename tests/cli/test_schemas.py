@@ -78,6 +78,8 @@ COMMANDS = (
     ("edit", 1, "--priority", 3, "--dry-run"),
     ("edit", 1, "--priority", 3),
     ("edit", "state:waiting", "--priority", 4, "--dry-run"),
+    ("signal", "state:waiting", "approved", "--dry-run"),
+    ("signal", 1, "approved", "7"),
     ("terminate", "state:waiting", "--dry-run"),
     ("terminate", 1),
     ("rewind", 1),

@@ -35,6 +35,21 @@ def pid() -> int:
     return os.getpid()
 
 
+@handler("process.steps", executor="process", max_attempts=3)
+def steps(ctx: Context) -> list[Any]:
+    place = ctx.step("place", os.getpid)
+    if ctx.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    ctx.sleep("1ms")
+    found = ctx.wait_for("go").result()
+    return [place != os.getpid(), found and found.payload]
+
+
+@handler("process.paid", executor="process", max_attempts=1)
+def paid(ctx: Context) -> None:
+    ctx.step("pay", print, transaction=True)
+
+
 @handler("process.model", executor="process")
 async def predict(model: Model, number: int) -> list[int]:
     await asyncio.sleep(0)

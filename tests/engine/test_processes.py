@@ -453,6 +453,17 @@ async def test_middleware_wraps_a_handler_in_a_process(harness: Harness) -> None
     assert (row.state, row.error) == ("dead", "KeyError: no such key ('bad input')")
 
 
+async def test_the_steps_of_a_killed_process_are_kept(harness: Harness) -> None:
+    table = harness.database.tables.signal
+    killed, refused = await harness.submit("process.steps"), await harness.submit("process.paid")
+    await harness.change(sa.insert(table).values(task_id=killed, name="go", payload="7"))
+    async with harness.running():
+        await harness.wait_for(killed, refused)
+    assert (await harness.row(killed)).result.replace(" ", "") == "[true,7]"
+    assert (await harness.row(killed)).attempt == 2
+    assert "TransactionInProcess" in (await harness.row(refused)).error
+
+
 @pytest.mark.parametrize("error", [None, ValueError("late")])
 async def test_a_reply_to_a_call_that_a_timeout_has_ended_is_ignored(error: ValueError | None) -> None:
     ours, theirs = socket.socketpair()

@@ -28,6 +28,7 @@ from runner.operations.resume import resume
 from runner.operations.retry import requeue, retry_now
 from runner.operations.rewind import rewind
 from runner.operations.runner_command import send_command
+from runner.operations.signal import signal
 from runner.operations.targets import ACCEPTED_STATES
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
@@ -688,6 +689,7 @@ class TestPreview:
             "terminate": partial(terminate, by=ANA),
             "edit": _edit_each,
             "unblock": partial(unblock, by=ANA),
+            "signal": partial(signal, name="approved", payload=None, by=ANA),
             "rewind": partial(rewind, number=1, by=ANA),
             "erase": partial(erase, by=ANA),
             "rekey": partial(rekey, by=ANA, keyring=KEYRING),

@@ -26,7 +26,7 @@ from runner.operations.rekey import rekey
 from runner.operations.results import Actor, Target
 from runner.operations.resume import resume
 from runner.operations.retry import requeue, retry_now
-from runner.operations.rewind import rewind
+from runner.operations.rewind import forget_steps, rewind
 from runner.operations.runner_command import send_command
 from runner.operations.schedule import (
     add_schedule,
@@ -37,6 +37,7 @@ from runner.operations.schedule import (
     resume_schedule,
     run_schedule,
 )
+from runner.operations.signal import signal
 from runner.operations.silence import silence, unsilence
 from runner.operations.sql_export import command_script, undo_script
 from runner.operations.terminate import terminate
@@ -104,6 +105,8 @@ OPERATIONS: dict[str, Verb] = {
     "set_limits": lambda tx: set_limits(tx, PauseTarget(PauseKind.QUEUE, "mail"), LimitEdit({"concurrency": "5"}), BY),
     "open_by_hand": lambda tx: open_by_hand(tx, "sms", BY),
     "close_by_hand": lambda tx: close_by_hand(tx, "mms", BY),
+    "signal": lambda tx: signal(tx, [Target(LATER), Target(HELD)], "approved", '{"by": "ana"}', BY),
+    "forget_steps": lambda tx: forget_steps(tx, [Target(LATER)], "charge", BY),
     "rewind": lambda tx: rewind(tx, [Target(LATER)], 1, BY),
     "erase": lambda tx: erase(tx, [Target(DEAD)], BY),
     "rekey": lambda tx: rekey(tx, [Target(DEAD)], BY, KEYRING),
@@ -138,6 +141,7 @@ UNDOS: dict[str, Verb] = {
                 "retry_now",
                 "requeue",
                 "delay",
+                "signal",
                 "unblock",
                 "pause",
                 "resume",
@@ -181,6 +185,8 @@ async def arrange(database: Database) -> None:
     async with database.writing() as tx:
         both = [{"task_id": LATER, "number": n, "fence": 0, "attempt": 1, "state": "{}"} for n in (1, 2)]
         await tx.execute(sa.insert(tx.tables.checkpoint), both)
+        step = {"task_id": LATER, "name": "charge", "kind": "call", "number": 1, "fence": 1, "attempt": 1}
+        await tx.execute(sa.insert(tx.tables.step), step)
 
 
 async def all_rows(database: Database) -> dict[str, list[str]]:

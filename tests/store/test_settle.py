@@ -20,6 +20,7 @@ from runner.model.outcome import (
     Release,
     Retry,
     Snooze,
+    Suspended,
     fingerprint,
 )
 from runner.model.task import Claimed
@@ -570,7 +571,7 @@ async def test_a_prepared_runner_compiles_nothing_for_its_first_task(
 
 
 def test_each_outcome_that_leaves_no_attempt_has_its_move() -> None:
-    returns: list[Outcome] = [Snooze("1m"), Release(), Interrupted(), Outage(BROKEN), Cancelled()]
+    returns: list[Outcome] = [Snooze("1m"), Suspended(60.0, "x"), Release(), Interrupted(), Outage(BROKEN), Cancelled()]
     outcomes = [Retry("1m", "x"), Dead("x"), *returns]
     assert {type(outcome) for outcome in outcomes} == {*get_args(Outcome)} - {Done}
     row = AttemptState(1, 3, None, "1m", 0, False)

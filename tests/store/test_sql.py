@@ -3,10 +3,12 @@
 import os
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.sql_text import Recording
@@ -14,6 +16,7 @@ from runner.db.statement import StatementFrame
 from runner.db.types import EARLIEST
 from runner.filter.sort import parse_sort
 from runner.model.outcome import Dead, Retry, Snooze
+from runner.model.step import StepWrite
 from runner.model.task import NewTask
 from runner.policy.lanes import Lane
 from runner.policy.selection import TaskSelection
@@ -39,6 +42,8 @@ from runner.store.locked import locked
 from runner.store.notes import last_checkpoints
 from runner.store.rescue import any_lost, rescue
 from runner.store.settle import settle
+from runner.store.signals import any_new, notice, receive
+from runner.store.steps import StepOwner, load_steps, save_step
 from runner.store.submit import single_insert, submit, submit_many
 from tests.store.dependencies import put_after
 from tests.store.rows import filtered
@@ -118,7 +123,7 @@ async def _claim(statements: Statements, runner: Runner) -> None:
 
 
 async def _settle(statements: Statements, runner: Runner) -> None:
-    for _ in range(5):
+    for _ in range(6):
         await put(statements.database)
     done, concluded, retried, snoozed, died = await runner.claim(5)
     await statements.of("settle_success", settle_done, runner.id, [settlement(done)])
@@ -130,6 +135,17 @@ async def _settle(statements: Statements, runner: Runner) -> None:
         settlement(died, Dead("broken")),
     ]
     await statements.of("settle_outcomes", settle, runner.id, outcomes)
+    waits = (await runner.claim(1))[0]
+    owner = StepOwner(waits.id, waits.fence, 1, runner.id)
+    await statements.of("save_step", save_step, owner, StepWrite("charge", "call", 1, done=True, result="7"))
+    await statements.of("load_steps", load_steps, waits.id)
+    await statements.of(
+        "receive_nothing", partial(receive, timed_out=False), owner, StepWrite("go", "wait", 2, signal="go")
+    )
+    await statements.of("any_new_signal", any_new)
+    async with statements.database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.signal), {"task_id": waits.id, "name": "go"})
+    await statements.of("notice_signals", notice)
     await statements.of("last_checkpoints", last_checkpoints, [retried.id, snoozed.id])
 
 

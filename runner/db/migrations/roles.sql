@@ -55,7 +55,7 @@ GRANT SELECT ON {every_table} TO {runner};
 GRANT INSERT, UPDATE, DELETE ON
     {task}, {task_history}, {task_attempt}, {task_unique}, {task_dependency}, {task_workflow}, {task_queue}, {task_handler},
     {task_runner}, {task_lost_runner}, {task_minute}, {task_schedule}, {task_tick}, {task_checkpoint}, {task_progress}, {task_log},
-    {task_alert}
+    {task_step}, {task_signal}, {task_alert}
 TO {runner};
 GRANT DELETE ON {task_audit} TO {runner};
 -- All but producers compare the sequences of ids with the rows. With retention_succeeded = "0s" a runner reads the last
@@ -84,7 +84,9 @@ GRANT UPDATE (
 -- `version` allows row locks; the others are the ending that the undo of a retry restores.
 GRANT UPDATE (version, run_at, finished_at, claimed_at, runner_id, duration) ON {task_history} TO {operator};
 GRANT INSERT, UPDATE, DELETE ON {task_unique} TO {operator}; -- a retried task takes its unique key back
-GRANT INSERT ON {task_queue}, {task_handler}, {task_checkpoint} TO {operator};
+GRANT INSERT ON {task_queue}, {task_handler}, {task_checkpoint}, {task_signal} TO {operator};
+GRANT DELETE ON {task_signal} TO {operator}; -- an undo withdraws a signal that was not received
+GRANT DELETE ON {task_step} TO {operator}; -- rewind forgets steps
 GRANT UPDATE (
     paused_at, paused_until, paused_by, paused_why,
     {limit_columns}, rate_spent, limited_at, limited_by, limited_why

@@ -36,6 +36,8 @@ class Tables:
         self.dependency = self._table("task_dependency", *records.dependency())
         self.workflow = self._table("task_workflow", *records.workflow())
         self.checkpoint = self._table("task_checkpoint", *records.checkpoint())
+        self.step = self._table("task_step", *records.step())
+        self.signal = self._table("task_signal", *records.signal())
         self.progress = self._table("task_progress", *records.progress())
         self.log = self._table("task_log", *records.log())
         self.queue = self._table("task_queue", *records.queue())
@@ -51,7 +53,10 @@ class Tables:
     @property
     def of_tasks(self) -> tuple[sa.Table, ...]:
         """The tables whose rows belong to a task by `task_id` and are deleted with it."""
-        return (self.attempt, self.audit, self.dependency, self.checkpoint, self.progress, self.log)
+        return (
+            *(self.attempt, self.audit, self.dependency, self.checkpoint, self.step, self.signal),
+            *(self.progress, self.log),
+        )
 
     def _table(self, name: str, *items: Any) -> sa.Table:
         return sa.Table(f"{self.prefix}{name}", self.metadata, *items)

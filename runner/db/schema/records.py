@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from runner.db.schema.task import object_checks, one_of, time_checks
 from runner.db.types import BigId, Instant, JsonText, Name, db_now, login
 from runner.model.schedule import Overlap, TickOutcome
+from runner.model.step import StepKind
 from runner.model.task import OnFailure, Scope
 
 
@@ -156,6 +157,49 @@ def checkpoint() -> list[sa.Column[Any]]:
         sa.Column("attempt", sa.Integer, nullable=False),
         sa.Column("at", Instant, nullable=False, server_default=db_now()),
         sa.Column("state", JsonText, nullable=False),
+    ]
+
+
+def step() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """Steps, sleeps and waits of tasks: later attempts use their results."""
+    return [
+        sa.Column("task_id", BigId, primary_key=True, autoincrement=False),
+        sa.Column("name", Name, primary_key=True),
+        sa.Column("kind", sa.Text, nullable=False),
+        # Position among the steps of the handler's own asyncio task or thread; null elsewhere.
+        sa.Column("number", sa.Integer),
+        sa.Column("function", sa.Text),
+        # The name of the signal that a wait is for.
+        sa.Column("signal", Name),
+        sa.Column("fence", sa.BigInteger, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("error", sa.Text),
+        # The end of a sleep, the timeout of a wait, or the next try of a failed call.
+        sa.Column("due_at", Instant),
+        sa.Column("at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("done_at", Instant),
+        # Seconds that the function took.
+        sa.Column("duration", sa.Float),
+        sa.Column("result", JsonText),
+        one_of("kind", StepKind),
+    ]
+
+
+def signal() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """Signals for tasks. Any client may insert one: `INSERT INTO task_signal (task_id, name) VALUES (1, 'paid')`."""
+    return [
+        sa.Column("id", BigId, sa.Identity(), primary_key=True),
+        sa.Column("task_id", sa.BigInteger, nullable=False),
+        sa.Column("name", Name, nullable=False),
+        sa.Column("payload", JsonText),
+        sa.Column("actor", sa.Text),
+        sa.Column("sent_at", Instant, nullable=False, server_default=db_now()),
+        # When a runner saw it, and started the task if it waited for it.
+        sa.Column("noticed_at", Instant),
+        # When the wait of the task took it.
+        sa.Column("received_at", Instant),
+        sa.CheckConstraint("length(name) between 1 and 200", name="name"),
     ]
 
 

@@ -35,7 +35,8 @@ def storage_metadata(prefix: str = "", schema: str | None = None) -> sa.MetaData
     partitions.mark_ordered_submits(tables.task)
     _set_parameters(tables.unique, {"fillfactor": 90})
     tables.history.dialect_options["postgresql"]["partition_by"] = partitions.PARTITION_BY
-    for table in (tables.task, tables.dependency, tables.workflow, tables.runner, tables.audit):
+    counted = (tables.task, tables.dependency, tables.workflow, tables.runner, tables.audit, tables.signal)
+    for table in counted:
         table.dialect_options["sqlite"]["autoincrement"] = True
     partitions.create_with(tables.history)
     _index_live(tables.task)
@@ -43,6 +44,7 @@ def storage_metadata(prefix: str = "", schema: str | None = None) -> sa.MetaData
     _index_open(tables.dependency)
     _index_rest(tables.unique, tables.audit)
     _index_schedules(tables.schedule, tables.tick)
+    _index_signals(tables.signal)
     _index_counts(tables.minute)
     _index(tables.lost_runner, "at", tables.lost_runner.c.lost_at)
     return tables.metadata
@@ -123,6 +125,13 @@ def _index_rest(unique: sa.Table, audit: sa.Table) -> None:
 def _index_counts(minute: sa.Table) -> None:
     # Most reports read no histograms, which have many rows.
     _index(minute, "counts", minute.c.minute, where=minute.c.bin_ms == sa.literal_column(str(NO_BIN)))
+
+
+def _index_signals(signal: sa.Table) -> None:
+    row = signal.c
+    _index(signal, "task", row.task_id, row.name, row.id)
+    # Runners look for new ones once a second.
+    _index(signal, "new", row.task_id, where=row.noticed_at.is_(None))
 
 
 def _index_schedules(schedule: sa.Table, tick: sa.Table) -> None:

@@ -18,9 +18,10 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from runner.engine.executing.outages import outage_of
 from runner.engine.slots import Running
-from runner.errors import InvalidCheckpoint, StoreError, TransactionUnavailable
+from runner.errors import InvalidCheckpoint, StepsChanged, StoreError, TransactionUnavailable
 from runner.handlers.outcome_rules import DEFAULT_RULES, OutcomeRules
 from runner.handlers.signature import HIDDEN, require_faithful, require_shown
+from runner.handlers.steps import suspension_in
 from runner.model.duration import format_duration
 from runner.model.outcome import (
     HANDLER_OUTCOMES,
@@ -35,6 +36,7 @@ from runner.model.outcome import (
     Release,
     Retry,
     Snooze,
+    Suspended,
 )
 from runner.model.text_limits import ERROR_LIMIT, to_storable
 from runner.resource_limits import reached_limit
@@ -171,7 +173,7 @@ def redact_outcome(outcome: Outcome, secrets: Callable[[], Sequence[str]]) -> Ou
         outcome: the outcome of an attempt.
         secrets: returns the values of the secret payload fields and headers of its task.
     """
-    if not isinstance(outcome, (Retry, Dead, Outage)) or not (values := secrets()):
+    if not isinstance(outcome, (Retry, Dead, Suspended, Outage)) or not (values := secrets()):
         return outcome
     if isinstance(outcome, Outage):
         return replace(outcome, failure=_redact_failure(outcome.failure, values))
@@ -181,9 +183,9 @@ def redact_outcome(outcome: Outcome, secrets: Callable[[], Sequence[str]]) -> Ou
 
 def cut_outcome(outcome: Outcome) -> Outcome:
     """Cut the texts of an outcome to the sizes that are stored: it may wait for the database for a long time."""
-    if isinstance(outcome, (Retry, Dead)):
+    if isinstance(outcome, (Retry, Dead, Suspended)):
         outcome = replace(outcome, why=to_storable(outcome.why, ERROR_LIMIT))
-    if not isinstance(outcome, (Retry, Dead, Outage)) or (failure := outcome.failure) is None:
+    if not isinstance(outcome, (Retry, Dead, Suspended, Outage)) or (failure := outcome.failure) is None:
         return outcome
     message, traceback = to_storable(failure.message, ERROR_LIMIT), to_storable(failure.traceback, TRACEBACK_LIMIT)
     return replace(outcome, failure=replace(failure, message=message, traceback=traceback))
@@ -284,6 +286,8 @@ def interrupted(running: Running, most: int | None) -> Interrupted | Release:
 
 def failed(running: Running, error: BaseException, limits: AttemptLimits) -> Outcome:
     """Return the outcome of an exception, and keep the exception for logs."""
+    if (suspension := suspension_in(error)) is not None:
+        return suspension.outcome
     outage = outage_of(running, error)
     if outage is not None and not isinstance(error, (Dead, Snooze)):
         return handed_back(running, error, outage, limits.interruptions)
@@ -292,6 +296,8 @@ def failed(running: Running, error: BaseException, limits: AttemptLimits) -> Out
         return _raised(error)
     failure = failure_of(error)
     running.error = error if is_readable(error) else substitute_of(error, failure.message)
+    if isinstance(error, StepsChanged):  # the same code fails again
+        return Dead(failure=failure)
     return _by_rule(running, error, failure, limits.rules) if isinstance(error, Exception) else Retry(failure=failure)
 
 

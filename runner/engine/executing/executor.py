@@ -32,6 +32,7 @@ from runner.engine.executing.attempt_outcome import (
 from runner.engine.executing.chunk_call import ChunkCall, member_outcome
 from runner.engine.executing.contained_call import ContainedCall
 from runner.engine.executing.deadlines import Deadlines
+from runner.engine.executing.durable_steps import DurableSteps
 from runner.engine.executing.jobs import AttemptJob, take_disturber
 from runner.engine.executing.sealing import Sealing, refusal_of
 from runner.engine.hosting.hooks import Middleware
@@ -40,14 +41,17 @@ from runner.errors import (
     CodecFailed,
     InvalidPayload,
     KeyMissing,
+    StepsUnavailable,
     StoreError,
     TransactionInChunk,
     TransactionInProcess,
     Undecodable,
 )
-from runner.handlers.context import AttemptLogger, Context, KeptNotes, MemoryNotes, OwnTransaction
+from runner.handlers.context import AttemptLogger, Context, KeptNotes, MemoryNotes
 from runner.handlers.dependencies import BatchResult, ParentResults
 from runner.handlers.functions import call_on_loop, end_copy
+from runner.handlers.own_transaction import OwnTransaction
+from runner.handlers.steps import OwnSteps, StepStore
 from runner.logs import log_exception
 from runner.model.current_task import CURRENT_TASK
 from runner.model.headers import NO_HEADERS, read_headers
@@ -80,6 +84,7 @@ class Executor:
         resources: the open resources by name.
         middleware: runs around each handler.
         notes: begins the notes of an attempt: checkpoints, progress and logs; None without a database.
+        steps: makes the store of the steps of an attempt; None without a database.
         open_processes: makes the worker processes when the first task needs one; None runs process handlers here.
         open_external: makes the attempts in external executors when the first task needs one; None runs them here.
         ask_server: returns the outage of a server that hangs while a task waits for it; None without a database.
@@ -98,6 +103,7 @@ class Executor:
         notes: "Callable[[Running], KeptNotes] | None" = None,
         open_processes: "Callable[[], ProcessAttempts] | None" = None,
         *,
+        steps: Callable[[Running], StepStore] | None = None,
         open_external: "Callable[[], ExternalAttempts] | None" = None,
         ask_server: Callable[[Running], Awaitable[StoreError | None]] | None = None,
         sealing: Sealing | None = None,
@@ -110,7 +116,7 @@ class Executor:
         self._parents, self._resources = parents, resources
         self.middleware = middleware
         """Runs around each handler."""
-        self._notes, self._ask_server, self._sealing = notes, ask_server, sealing
+        self._notes, self._steps, self._ask_server, self._sealing = notes, steps, ask_server, sealing
         self._deadlines, self._open_processes = Deadlines(), open_processes
         self._processes: ProcessAttempts | None = None
         self._open_external = open_external
@@ -234,7 +240,7 @@ class Executor:
         """Begin the notes of an attempt with its last checkpoint; return an outcome if that cannot be read."""
         if self._notes is None or running.task.payload is None:
             return None
-        running.notes = self._notes(running)
+        running.notes, running.open_step_store = self._notes(running), self._steps
         try:
             if running.task.fence > 1:
                 await running.notes.load()
@@ -494,8 +500,29 @@ class Executor:
         logger = AttemptLogger(log, extra, notes, task.payload or "{}", task.headers)
         parents = BatchResult.read(task.parents, self._parents(running) if task.parents and self._parents else None)
         headers = NO_HEADERS if task.headers is None else read_headers(task.headers)
+        steps = self._steps_of(running)
         places = task.handler, task.queue, notes, headers, running.wait, running
-        return Context(*ids, logger, running.stop, open_tx, parents, *places)
+        return Context(*ids, logger, running.stop, open_tx, parents, *places, steps)
+
+    def _steps_of(self, running: Running) -> Callable[[], OwnSteps] | None:
+        """Return a function that returns the steps of an attempt, or refuses them; None without a runner."""
+        id, external = running.task.id, running.handler.external
+        if running.chunk is not None:
+            return partial(_refuse_steps, id, "a chunk", "the option chunk")
+        if external is not None:
+            return partial(_refuse_steps, id, f"executor {external!r}", f'executor="{external}"')
+        if self._steps is None and self._notes is not None:
+            return partial(_refuse_steps, id, "an HTTP executor", "the steps")
+        if running.open_step_store is None:
+            return None
+        return partial(self._own_steps, running, asyncio.current_task() if running.handler.is_async else None)
+
+    def _own_steps(self, running: Running, job: "asyncio.Task[Any] | None") -> OwnSteps:
+        """Return the steps of an attempt; `job` is the asyncio task of a coroutine."""
+        if running.steps is None:
+            in_body = partial(_in_body, running, job)
+            running.steps = DurableSteps(running.task, running.store_of_steps(), self._limits.result, in_body)
+        return running.steps
 
     def resize(self, threads: int) -> None:
         """Set the number of threads. Functions that already run finish in the old pool."""
@@ -558,6 +585,15 @@ class _Refused(NamedTuple):
 
 def _refuse_in_chunk(task_id: int) -> NoReturn:
     raise TransactionInChunk(id=task_id)
+
+
+def _in_body(running: Running, job: "asyncio.Task[Any] | None") -> bool:
+    """True in the asyncio task of a coroutine, or in the thread of a plain function."""
+    return threading.get_ident() == running.thread if job is None else asyncio.current_task() is job
+
+
+def _refuse_steps(task_id: int, where: str, option: str) -> NoReturn:
+    raise StepsUnavailable(id=task_id, where=where, option=option)
 
 
 def _refuse_transaction(task_id: int, executor: str | None) -> NoReturn:

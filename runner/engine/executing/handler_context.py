@@ -140,21 +140,49 @@ def _is_stopped(running: Running) -> bool:
     return running.stop is not None and running.stop.is_set()
 
 
-class HandlerTransaction:
-    """A transaction that contains the writes of a handler and the success of its task, for `async with` and `with`.
+def completing_transaction(
+    database: Database, runner_id: int, running: Running, done: Callable[[Any], Done]
+) -> "HandlerTransaction":
+    """Return the transaction of `ctx.transaction()`, whose commit completes the task.
 
     Args:
-        database: the database of the task and of the handler's writes.
         done: converts a result to an outcome.
     """
 
-    def __init__(self, database: Database, runner_id: int, running: Running, done: Callable[[Any], Done]) -> None:
+    def complete(tx: Transaction | BlockingTransaction, result: Any) -> Steps[bool]:
+        task, outcome = running.task, seal_done(running.vault, done(result))
+        running.result_in_tx = result is not None
+        took = time.monotonic() - running.started
+        ending = FinishedTask(task.id, task.fence, took, outcome.result, outcome.why)
+        # Two transactions that end at the same time must not wait for each other's row of the statistics.
+        return complete_steps(tx, runner_id, ending, part=tx.number)
+
+    return HandlerTransaction(database, running, complete, completes=True)
+
+
+class HandlerTransaction:
+    """A transaction that contains the writes of a handler and their record, for `async with` and `with`.
+
+    Args:
+        database: the database of the task and of the handler's writes.
+        end: writes the record with the last statements: the success of the task, or a step. It takes the `result`, and
+            its verb returns False if the runner no longer holds the task.
+        completes: True if the record is the success of the task.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        running: Running,
+        end: Callable[[Transaction | BlockingTransaction, Any], Steps[bool]],
+        *,
+        completes: bool,
+    ) -> None:
         self._require_first(running)
         self.result: Any = None
         self._database = database
-        self._runner_id = runner_id
         self._running = running
-        self._done = done
+        self._end, self._completes = end, completes
         self._async_context: AbstractAsyncContextManager[AsyncConnection] | None = None
         self._sync_context: AbstractContextManager[Connection] | None = None
 
@@ -191,9 +219,9 @@ class HandlerTransaction:
                 with self._forbid_commit(tx.connection.sync_connection):
                     yield tx.connection.for_application()
                 with self._completing(), self._noting_outages():
-                    accepted = await tx.follow(self._complete(tx))
+                    accepted = await tx.follow(self._end(tx, self.result))
                 self._require_accepted(accepted)
-            self._running.done_in_tx = True
+            self._running.done_in_tx = self._completes
 
     @contextmanager
     def _open_blocking(self) -> Iterator[Connection]:
@@ -203,9 +231,9 @@ class HandlerTransaction:
                 with self._forbid_commit(tx.connection):
                     yield tx.connection
                 with self._completing(), self._noting_outages():
-                    accepted = tx.follow(self._complete(tx))
+                    accepted = tx.follow(self._end(tx, self.result))
                 self._require_accepted(accepted)
-            self._running.done_in_tx = True
+            self._running.done_in_tx = self._completes
 
     def _wait(self) -> Wait:
         """Return the wait limit. `waits_for` remains set if the wait fails, so that no attempt is counted."""
@@ -272,16 +300,6 @@ class HandlerTransaction:
                 if outage is not None:
                     note_outage(self._running, each, outage)
             raise
-
-    def _complete(self, tx: Transaction | BlockingTransaction) -> Steps[bool]:
-        # Two transactions that end at the same time must not wait for each other's row of the statistics.
-        return complete_steps(tx, self._runner_id, self._finished_task(), part=tx.number)
-
-    def _finished_task(self) -> FinishedTask:
-        task = self._running.task
-        done = seal_done(self._running.vault, self._done(self.result))
-        self._running.result_in_tx = self.result is not None
-        return FinishedTask(task.id, task.fence, time.monotonic() - self._running.started, done.result, done.why)
 
     @staticmethod
     def _require_first(running: Running) -> None:

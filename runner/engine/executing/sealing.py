@@ -21,6 +21,7 @@ from runner.model.outcome import (
     Release,
     Retry,
     Snooze,
+    Suspended,
 )
 from runner.model.sealed import PREFIX, read_sealed
 from runner.model.text_limits import ERROR_LIMIT, to_storable
@@ -131,6 +132,10 @@ def seal_outcome(vault: Vault, outcome: Outcome) -> Outcome:
             return replace(outcome, why=seal_text(vault, outcome.why, ERROR_LIMIT), failure=failure)
         case Snooze():
             return replace(outcome, why=seal_text(vault, outcome.why, ERROR_LIMIT))
+        case Suspended(failure=Failure() as failed):
+            return replace(
+                outcome, why=seal_text(vault, outcome.why, ERROR_LIMIT), failure=_seal_failure(vault, failed)
+            )
     return outcome
 
 

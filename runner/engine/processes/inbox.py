@@ -11,6 +11,7 @@ from runner.engine.slots import Running
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.dependencies import ParentResults
 from runner.model.outcome import Failure, Outcome, Retry
+from runner.model.step import StepWrite
 
 
 class AttemptInbox:
@@ -81,15 +82,17 @@ class AttemptInbox:
                 notes.keep(json.loads(values[0]))
             case "outcome":
                 running.decision, running.error = values[0], error_of(values[1])
-            case "save" | "parents":
+            case "save" | "parents" | "load_steps" | "save_step" | "receive":
                 self._request = asyncio.ensure_future(self._reply(running, kind, *values))
 
-    async def _reply(self, running: Running, kind: str, number: int, *values: str) -> None:
+    async def _reply(self, running: Running, kind: str, number: int, *values: Any) -> None:
         value: Any = None
         error: BaseException | None = None
         try:
             if kind == "parents" and self._parents is not None:
                 value = await self._parents(running).read()
+            elif kind in ("load_steps", "save_step", "receive"):
+                value = await self._ask_steps(running, kind, *values)
             elif running.notes is not None:
                 await running.notes.save(json.loads(values[0]))
         except Exception as failure:
@@ -99,3 +102,13 @@ class AttemptInbox:
         self._send_reply(number, value, error)
         self._request = None
         self._read()
+
+    async def _ask_steps(self, running: Running, kind: str, *values: Any) -> Any:
+        store = running.store_of_steps()
+        match kind, values:
+            case "load_steps", ():
+                return [tuple(step) for step in await store.load()]
+            case "save_step", (write,):
+                return await store.save(StepWrite(*write))
+            case _, (wait, timed_out):
+                return tuple(await store.receive(StepWrite(*wait), timed_out))

@@ -37,6 +37,7 @@ from runner.model.outcome import (
     Release,
     Retry,
     Snooze,
+    Suspended,
 )
 from runner.model.task import Claimed
 from runner.settings import Settings
@@ -257,7 +258,7 @@ class UnreadableMessage(Exception):
 
 
 READABLE = (
-    *(Done, Retry, Dead, Snooze, Release, Interrupted, Outage, Cancelled, Failure),
+    *(Done, Retry, Dead, Snooze, Suspended, Release, Interrupted, Outage, Cancelled, Failure),
     *(ProcessEnd, RemoteError, timedelta),
 )
 """The classes in the messages of a worker."""

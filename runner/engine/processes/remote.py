@@ -5,13 +5,14 @@ import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from runner.engine.executing.attempt_outcome import checkpoint_text
 from runner.engine.processes.messages import Channel, ProcessCall, plain
-from runner.errors import DatabaseUnavailable, NoRunner
+from runner.errors import DatabaseUnavailable, NoRunner, TransactionInProcess
 from runner.handlers.context import require_progress
 from runner.logs import TaskFilter, payload_secrets
+from runner.model.step import StepWrite, StoredStep
 from runner.text.redact import hide
 
 PART = "part"
@@ -19,6 +20,9 @@ PART = "part"
 
 PROGRESS_EVERY = 0.2
 """Seconds between two messages with the progress."""
+
+
+T = TypeVar("T")
 
 
 class Sender(Protocol):
@@ -153,6 +157,33 @@ class RemoteNotes:
 
     def _text(self, state: Any) -> str:
         return checkpoint_text(state, self._limit, self._task_id)
+
+
+class RemoteSteps:
+    """The steps of one attempt, which the runner reads and writes."""
+
+    def __init__(self, requests: Requests, task_id: int) -> None:
+        self._requests, self._task_id = requests, task_id
+
+    async def load(self) -> list[StoredStep]:
+        """Read the steps of the task."""
+        return [StoredStep(*step) for step in await self._requests.ask("load_steps")]
+
+    async def save(self, write: StepWrite) -> None:
+        """Store a step."""
+        await self._requests.ask("save_step", plain(list(write)))
+
+    async def receive(self, wait: StepWrite, timed_out: bool) -> StepWrite:
+        """Take the signal that a wait is for, or store the wait; return it as it is stored."""
+        return StepWrite(*await self._requests.ask("receive", plain(list(wait)), timed_out))
+
+    def transaction(self, _write: Callable[[Any], StepWrite], /) -> NoReturn:
+        """Refuse: only the runner has the database of the task."""
+        raise TransactionInProcess(id=self._task_id, executor="process")
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> "Future[T]":
+        """Run a coroutine function on the event loop, from a thread."""
+        return asyncio.run_coroutine_threadsafe(work(), self._requests.loop)
 
 
 class RemoteParentResults:

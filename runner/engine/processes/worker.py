@@ -175,7 +175,7 @@ class ProcessWorker:
         from runner.engine.executing.jobs import AttemptJob
         from runner.engine.hosting.hooks import Middleware
         from runner.engine.processes.messages import ProcessEnd, plain_outcome, remote_error
-        from runner.engine.processes.remote import PartRequests, RemoteNotes, RemoteParentResults
+        from runner.engine.processes.remote import PartRequests, RemoteNotes, RemoteParentResults, RemoteSteps
         from runner.handlers.hooks import LIFE_CYCLE
 
         settings = self._setup.settings
@@ -195,6 +195,7 @@ class ProcessWorker:
             self._resources.values,
             Middleware(),
             lambda running: self._notes[self._position(running)],
+            steps=lambda running: RemoteSteps(self._requests, running.task.id),
             on_outcome=self._send_outcome,
         )
         executor.middleware.callbacks = LIFE_CYCLE.of("around_process")  # another module may have registered more

@@ -24,7 +24,7 @@ from runner.operations.undo.registries import (
     undo_schedule,
     undo_silence,
 )
-from runner.operations.undo.tasks import reblock, set_values, undo_requeue, undo_rewind, withdraw
+from runner.operations.undo.tasks import reblock, set_values, undo_requeue, undo_rewind, undo_signal, withdraw
 
 VALUES_CHANGED = "its values have changed since"
 PLAIN_SQL = "it was made with plain SQL, and undo restores only values that an edit can set"
@@ -106,6 +106,11 @@ def of_rewind(_change: UndoableChange, task: LockedTask) -> str | None:
     return objection("rewind", task)
 
 
+def of_signal(_change: UndoableChange, task: LockedTask) -> str | None:
+    """The conflict with the withdrawal of a signal."""
+    return objection("signal", task)
+
+
 def of_requeue(change: UndoableChange, task: LockedTask) -> str | None:
     """The conflict with the return of a requeued task to the history."""
     names = edited_columns(change)
@@ -166,6 +171,7 @@ KINDS: tuple[UndoKind, ...] = (
         undo_tasks=undo_requeue,
     ),
     UndoKind(applies=lambda change: change.verb == "rewind", conflict=of_rewind, undo_tasks=undo_rewind),
+    UndoKind(applies=lambda change: change.verb == "signal", conflict=of_signal, undo_tasks=undo_signal),
     UndoKind(applies=lambda change: change.verb == SUBMIT, conflict=submit_conflict, undo_tasks=cancel_submit),
     UndoKind(applies=lambda change: change.verb == "unblock", conflict=of_unblock, undo_tasks=reblock),
     UndoKind(applies=lambda change: change.verb in ("pause", "resume"), undo_object=undo_pause),

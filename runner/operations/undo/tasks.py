@@ -15,6 +15,7 @@ from runner.model.task import FINAL, MOVES, State
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.results import Actor, Result, Skipped
 from runner.operations.rewind import copy_checkpoint
+from runner.operations.signal import withdraw_signal
 from runner.operations.targets import LockedTask, change, reschedule
 from runner.operations.undo.entries import UndoableChange, edited_columns, former_values
 from runner.operations.unique_keys import Locked, assign_keys
@@ -262,6 +263,16 @@ async def undo_rewind(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Loc
         before, after = int(rewound.before["checkpoint"]), int(rewound.after["checkpoint"])
         if (entry := await copy_checkpoint(tx, task, before, result, after)) is not None:
             entries.append(entry._replace(undo_of=rewound.id))
+    await record(tx, by, entries)
+    return result
+
+
+async def undo_signal(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
+    """Withdraw signals, unless their tasks have received them since."""
+    result, entries = Result(), list[AuditEntry]()
+    for sent, task in pairs:
+        if await withdraw_signal(tx, task, int(sent.after["id"]), result):
+            entries.append(AuditEntry("withdraw_signal", dict(sent.after), {}, task.id, undo_of=sent.id))
     await record(tx, by, entries)
     return result
 

@@ -36,6 +36,7 @@ from runner.queries.task.attempts import (
     progress_of,
 )
 from runner.queries.task.dependency_tree import DependencyTree, dependency_progress, dependency_tree
+from runner.queries.task.steps import SignalRow, StepRow, signals_of, steps_of
 from runner.queries.task_list.row import TaskRow, displayed_state, one_task, same_key_tasks
 from runner.store.unique import is_key_held
 from runner.text import formatting
@@ -133,6 +134,8 @@ class TaskDetail:
         progress: its progress; None without one.
         checkpoints: its checkpoints, oldest first.
         log: its last log lines.
+        steps: its last steps, in the order in which they were written.
+        signals: the last signals for it.
         options: the task options without a field here or in `task`, by column.
         handler_retry: the handler's retry plan, for a task without its own; None if the task has one, or it is unknown.
         handler_max_attempts: the maximum of attempts of the handler, for a task without its own; None if the task has
@@ -169,6 +172,8 @@ class TaskDetail:
     progress: TaskProgress | None = None
     checkpoints: tuple[CheckpointRow, ...] = ()
     log: tuple[LogRow, ...] = ()
+    steps: tuple[StepRow, ...] = ()
+    signals: tuple[SignalRow, ...] = ()
     options: Mapping[str, str | None] = field(default_factory=dict)
     handler_retry: str | None = None
     handler_max_attempts: int | None = None
@@ -213,7 +218,7 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
     )
     task, retry, timeout = from_row(TaskRow, row), text(row["retry"]), number(row["timeout"])
     is_own = (retry is not None, task.max_attempts is not None, timeout is not None)
-    attempts, progress, checkpoints, log = notes
+    attempts, progress, checkpoints, log, steps, signals = notes
     waits, runs, key = task.state is State.WAITING, task.state is State.RUNNING, text(row["unique_key"])
     stored, opened, executor, unique, tree, same_key = await tx.gather(
         _stored_attempts(tx, task.handler) if not all(is_own) else _nothing(),
@@ -248,6 +253,8 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         progress=progress,
         checkpoints=tuple(checkpoints),
         log=tuple(log),
+        steps=tuple(steps),
+        signals=tuple(signals),
         options={name: text(row[name]) for name in OTHER_OPTIONS},
         same_key=tuple(same_key),
         stuck=() if task.state.final else tuple(await with_sessions(tx, stuck)),
@@ -266,10 +273,15 @@ async def _audit_of(tx: Transaction, id: int) -> tuple[bool, list[AuditRecord]]:
 
 async def _notes_of(
     tx: Transaction, id: int
-) -> tuple[list[Attempt], TaskProgress | None, list[CheckpointRow], list[LogRow]]:
+) -> tuple[list[Attempt], TaskProgress | None, list[CheckpointRow], list[LogRow], list[StepRow], list[SignalRow]]:
     """What the attempts of a task have left."""
     return await tx.gather(
-        attempts_of(tx, id), progress_of(tx, id), checkpoints_of(tx, id), log_of(tx, id, limit=LAST_LINES)
+        attempts_of(tx, id),
+        progress_of(tx, id),
+        checkpoints_of(tx, id),
+        log_of(tx, id, limit=LAST_LINES),
+        steps_of(tx, id),
+        signals_of(tx, id),
     )
 
 

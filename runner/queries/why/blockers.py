@@ -11,6 +11,7 @@ from runner.errors import InvalidDuration, InvalidSettings
 from runner.filter.fields import suggestion
 from runner.model.alert import QUEUE
 from runner.model.duration import parse_duration
+from runner.model.step import StepKind
 from runner.model.text_limits import FAILED_HOST
 from runner.policy.claim_facts import CommonCause, Explanation
 from runner.policy.claim_policy import CLAIM_POLICY
@@ -18,6 +19,7 @@ from runner.policy.polling import Tiers, parse_poll_mode
 from runner.queries.counting import Count
 from runner.queries.registries import RegistryEntry
 from runner.queries.runners import OWN_SLOTS, RESIZABLE, RunnerRow
+from runner.queries.task.steps import StepRow
 from runner.queries.why.facts import Facts
 from runner.queries.why.remedies import (
     MOST_NAMED,
@@ -47,6 +49,8 @@ START = "runner work -H package.module"
 def blockers(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
     """Find the reasons why a waiting task does not run."""
     causes = [*map(_cause, CLAIM_POLICY.explain(facts, zone)), *_unclaimed(facts, zone)]
+    if not facts.due and (pending := [_pending(facts, step) for step in facts.pending]):
+        causes = [*pending, *(cause for cause in causes if cause.kind != CLAIM_POLICY.due.name)]
     yield from causes
     if causes and any(step.kind == "priority" for remedy in remedies(facts) for step in remedy.changes):
         yield _tasks_ahead(facts, "would still be")
@@ -56,6 +60,18 @@ def blockers(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
         rest = rest or [*_between_scans(facts)]
         rest += _behind(facts)
         yield from rest or ([] if facts.stuck else [_nothing(facts)])
+
+
+def _pending(facts: Facts, step: StepRow) -> Cause:
+    """The step that a task waits for, in place of its due time."""
+    id, name = facts.task.id, quote(one_line(step.signal or step.name))
+    state = step.state(facts.at)
+    if step.signal is None:
+        text = f"Its step {one_line(step.name)} {state}: {one_line(step.error or '')}"
+        return Cause("step", text, f"runner retry {id}", common=CommonCause("a step failed and is tried again later"))
+    by = "" if step.kind == StepKind.WAIT else ", or a signal ends the sleep"
+    text = f"It {state}{by} (step {one_line(step.name)})."
+    return Cause("step", text, f"runner signal {id} {name}", common=CommonCause(f"the task {step.kind}s"))
 
 
 def _cause(explanation: Explanation) -> Cause:

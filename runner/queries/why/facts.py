@@ -29,6 +29,7 @@ from runner.queries.runners import RunnerRow, SlotKind, runner_of, runners
 from runner.queries.stuck_rows import stuck_on, with_sessions
 from runner.queries.task.attempts import last_rule
 from runner.queries.task.parents import Parent, parents
+from runner.queries.task.steps import StepRow, pending_steps
 from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_rows
 from runner.queries.why.ahead import ahead, arrivals, pace, suspects_ahead
 from runner.store.claim.survey import MANY, survey
@@ -103,6 +104,7 @@ class Facts:
         rule: the rule for unexpected results that decided after its last attempt; "" without one.
         stuck: the verbs of live runners that could not change its row, with the reasons.
         codec: what encrypts the tasks of its handler, if no live runner has that; None without a codec.
+        pending: the steps of a waiting task that are not done: its sleeps and waits, and its failed calls.
     """
 
     task: TaskRow
@@ -128,6 +130,7 @@ class Facts:
     rule: str = ""
     stuck: tuple[StuckRow, ...] = ()
     codec: str | None = None
+    pending: tuple[StepRow, ...] = ()
 
     @property
     def due(self) -> bool:
@@ -168,6 +171,7 @@ async def read_facts(tx: Transaction, id: int, cap: int = CAP) -> Facts:
         facts = replace(facts, rule=await last_rule(tx, id, facts.task.attempt))
     match facts.task.state:
         case State.WAITING:
+            facts = replace(facts, pending=tuple(await pending_steps(tx, id)))
             return await _of_waiting(tx, facts, None if facts.later else row["run_at"], cap)
         case State.BLOCKED:
             facts = replace(facts, parents=await parents(tx, id))

@@ -19,6 +19,7 @@ from runner.policy.claim_policy import CLAIM_POLICY, LIMITED, PAUSED
 from runner.policy.lanes import Head, Lane, runner_queue
 from runner.policy.selection import ANY, RUNNER_QUEUE_SQL, TaskSelection, selected
 from runner.store.hosts import admitted_by
+from runner.store.steps import is_suspended
 
 MANY = 2_000
 """Maximum number of lanes that a survey returns to a runner. The next survey returns others."""
@@ -239,7 +240,8 @@ class Pending(NamedTuple):
     Args:
         running: True if a runner has one of their tasks.
         returning: True if a task is due, or waits for another attempt.
-        later: number of tasks scheduled for later that were never tried, up to CAP; 0 while other work remains.
+        later: number of tasks scheduled for later that were never tried, or that sleep or wait for a signal, up to CAP;
+            0 while other work remains.
     """
 
     running: bool
@@ -285,7 +287,8 @@ def _prepared_pending(
     running = sa.select(task.id).where(is_state(task.state, State.RUNNING), *mine, *selected(task, selection))
 
     lane, row = _lanes_of_runner(tables, dialect, some_queues=some_queues), tables.task.alias("first")
-    tried, due = row.c.fence > sa.literal_column("0"), row.c.run_at <= db_now()
+    tried = (row.c.fence > sa.literal_column("0")) & ~is_suspended(row.c.id, tables)
+    due = row.c.run_at <= db_now()
     claimable = (*selected(row.c, selection), *CLAIM_POLICY.of_task(row.c, ClaimScope(tables)))
     waiting = _along_index(row, *(row.c[name] == lane.c[name] for name in LANE), *claimable).correlate(lane)
     one: Any = sa.literal_column("1")

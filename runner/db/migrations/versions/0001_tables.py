@@ -366,6 +366,40 @@ def _task_notes(op: Operations) -> None:
         sa.Column("state", JsonText, nullable=False),
     )
     op.create_table(
+        "task_step",
+        sa.Column("task_id", BigId, primary_key=True, autoincrement=False),
+        sa.Column("name", Name, primary_key=True),
+        sa.Column("kind", sa.Text, nullable=False),
+        sa.Column("number", sa.Integer),
+        sa.Column("function", sa.Text),
+        sa.Column("signal", Name),
+        sa.Column("fence", sa.BigInteger, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("error", sa.Text),
+        sa.Column("due_at", Instant),
+        sa.Column("at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("done_at", Instant),
+        sa.Column("duration", sa.Float),
+        sa.Column("result", JsonText),
+        sa.CheckConstraint("kind = 'call' or kind = 'sleep' or kind = 'wait'", name="kind"),
+    )
+    op.create_table(
+        "task_signal",
+        sa.Column("id", BigId, sa.Identity(), primary_key=True),
+        sa.Column("task_id", sa.BigInteger, nullable=False),
+        sa.Column("name", Name, nullable=False),
+        sa.Column("payload", JsonText),
+        sa.Column("actor", sa.Text),
+        sa.Column("sent_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("noticed_at", Instant),
+        sa.Column("received_at", Instant),
+        sa.CheckConstraint("length(name) between 1 and 200", name="name"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("task_signal", "task", "task_id", "name", "id")
+    op.create_index("task_signal", "new", "task_id", where="noticed_at IS NULL")
+    op.create_table(
         "task_progress",
         sa.Column("task_id", BigId, primary_key=True, autoincrement=False),
         sa.Column("fence", sa.BigInteger, nullable=False),

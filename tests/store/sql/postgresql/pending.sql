@@ -189,7 +189,20 @@ SELECT
                         )
                     )
                 )
-                AND (first.fence > 0 OR first.run_at <= statement_timestamp())
+                AND (
+                    first.fence > 0
+                    AND NOT (
+                        EXISTS (
+                            SELECT task_step.name
+                            FROM task_step
+                            WHERE
+                                task_step.task_id = first.id
+                                AND task_step.done_at IS NULL
+                                AND task_step.signal IS NOT NULL
+                        )
+                    )
+                    OR first.run_at <= statement_timestamp()
+                )
             ORDER BY first.queue, first.handler, first.priority, first.hosts, first.retried, first.run_at, first.id
             LIMIT 1
         ) AS candidate ON true

@@ -1,0 +1,401 @@
+"""DurableSteps: the steps, sleeps and waits of one attempt, which use the results of earlier attempts."""
+
+import asyncio
+import contextvars
+import inspect
+import json
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager
+from datetime import datetime
+from random import random
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from runner.engine.executing.attempt_outcome import failure_of, json_text
+from runner.errors import InvalidRetryPlan, InvalidStep, StepsChanged, StoreError
+from runner.handlers.signature import Returned
+from runner.handlers.steps import Ended, StepStore, Suspension
+from runner.model.duration import LONGEST_SECONDS, format_duration, parse_duration
+from runner.model.outcome import Delay, Failure, HandlerOutcome, Suspended
+from runner.model.step import Signal, StepKind, StepWrite, StoredStep
+from runner.model.task import Claimed
+from runner.policy.retry import Stages, parse_plan
+from runner.text.redact import hide, secrets
+from runner.text.sanitize import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from runner.handlers.steps import SignalWait
+
+LONGEST_NAME = 200
+"""Maximum number of characters of the name of a step."""
+
+LONGEST_PAUSE = 86_400.0 * 365
+"""Seconds after which a task that waits without a timeout starts an attempt, which waits on."""
+
+SHORTEST_PAUSE = 0.001
+"""Seconds of the shortest suspension."""
+
+_IN_STEP: contextvars.ContextVar[str] = contextvars.ContextVar("step", default="")
+"""The name of the step whose function runs."""
+
+
+class _Call(NamedTuple):
+    """A call of the Context.
+
+    Args:
+        number: position among the steps of the handler's own asyncio task or thread; None elsewhere.
+        function: qualified name of the function; None without one.
+    """
+
+    name: str
+    kind: StepKind
+    number: int | None
+    function: str | None = None
+
+    def write(self, **values: Any) -> StepWrite:
+        """The step with these values."""
+        return StepWrite(self.name, self.kind.value, self.number, self.function, **values)
+
+
+class DurableSteps:
+    """The steps of one attempt.
+
+    Args:
+        task: the task, whose steps of earlier attempts are read before the first one.
+        limit: maximum size of a result in bytes.
+        in_body: True in the asyncio task or thread of the handler itself, whose steps always have the same order.
+    """
+
+    def __init__(self, task: Claimed, store: StepStore, limit: int, in_body: Callable[[], bool]) -> None:
+        self._task, self._store, self._limit, self._in_body = task, store, limit, in_body
+        self._stored: dict[str, StoredStep] | None = {} if task.fence == 1 else None
+        self._loaded_at = time.monotonic()
+        self._loading: asyncio.Future[None] | None = None
+        self._used = set[str]()
+        self._counts = Counter[str]()
+        self._position = 0
+        self._running = 0
+        """Functions of steps that run now."""
+        self._none_running = asyncio.Event()
+        self._none_running.set()
+        self._pauses: list[Suspended] = []
+
+    # The calls of a Context
+
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        retry: str | None,
+        transaction: bool,
+    ) -> Any:
+        """Run a function once, and return its stored result in later attempts."""
+        plan = StepPlan(self._task, name, retry)
+        call = self._begin(name, StepKind.CALL, function)
+        if _on_loop():
+            return self._on_loop(call, function, args, kwargs, plan, transaction)
+        return self._in_thread(call, function, args, kwargs, plan, transaction)
+
+    def sleep(self, delay: Delay, name: str | None) -> Awaitable[None]:
+        """End the attempt until a time has passed, or a signal with the name of the step arrives."""
+        seconds = parse_duration(delay).total_seconds()
+        call = self._begin(name or self._numbered("sleep", always=True), StepKind.SLEEP)
+        until = f"sleeps for {format_duration(parse_duration(delay))}"
+        waiting: Awaitable[None] = self._waiting(lambda: self._sleep(call, seconds, until))
+        return waiting
+
+    def wait_for(self, name: str, timeout: Delay | None) -> "SignalWait":
+        """End the attempt until a signal arrives."""
+        seconds = None if timeout is None else parse_duration(timeout).total_seconds()
+        call = self._begin(self._numbered(name), StepKind.WAIT)
+        waiting: SignalWait = self._waiting(lambda: self._wait(call, name, seconds))
+        return waiting
+
+    # What each of them does
+
+    async def _on_loop(
+        self,
+        call: _Call,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        plan: "StepPlan",
+        transaction: bool,
+    ) -> Any:
+        stored = await self._find(call)
+        if stored is not None and stored.done:
+            return self._read(call, function, stored.result)
+        started, text = time.monotonic(), ""
+
+        def done(value: Any) -> StepWrite:
+            nonlocal text
+            text = self._text(call, value)
+            return call.write(done=True, result=text, duration=time.monotonic() - started)
+
+        try:
+            with self._inside(call):
+                if transaction:
+                    own = self._store.transaction(done)
+                    async with own as tx:
+                        own.result = await _awaited(self._task.id, call, function(tx, *args, **kwargs))
+                else:
+                    write = done(await _awaited(self._task.id, call, function(*args, **kwargs)))
+                    await self._store.save(write)
+        except Exception as error:
+            if (failed := plan.failed(call, stored, error)) is None:
+                raise
+            await self._store.save(failed[0])
+            await self._suspend(failed[1])
+        return self._read(call, function, text)
+
+    def _in_thread(
+        self,
+        call: _Call,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        plan: "StepPlan",
+        transaction: bool,
+    ) -> Any:
+        stored = self._store.submit(lambda: self._find(call)).result()
+        if stored is not None and stored.done:
+            return self._read(call, function, stored.result)
+        started, text = time.monotonic(), ""
+
+        def done(value: Any) -> StepWrite:
+            nonlocal text
+            text = self._text(call, value)
+            return call.write(done=True, result=text, duration=time.monotonic() - started)
+
+        try:
+            with self._inside(call):
+                if transaction:
+                    own = self._store.transaction(done)
+                    with own as tx:
+                        own.result = _plain(self._task.id, call, function(tx, *args, **kwargs))
+                else:
+                    write = done(_plain(self._task.id, call, function(*args, **kwargs)))
+                    self._store.submit(lambda: self._store.save(write)).result()
+        except Exception as error:
+            if (failed := plan.failed(call, stored, error)) is None:
+                raise
+            write, pause = failed
+            self._store.submit(lambda: self._store.save(write)).result()
+            self._raise_suspension(pause)
+        return self._read(call, function, text)
+
+    async def _sleep(self, call: _Call, seconds: float, why: str) -> None:
+        await self._receive(call, call.name, seconds, why)
+
+    async def _wait(self, call: _Call, signal: str, seconds: float | None) -> Signal | None:
+        result = await self._receive(call, signal, seconds, f"waits for signal {one_line(signal)}")
+        values = json.loads(result) if result is not None else None
+        if values is None:
+            return None
+        sent_at = values["sent_at"] and datetime.fromisoformat(values["sent_at"])
+        return Signal(signal, values["payload"], sent_at, values["by"])
+
+    async def _receive(self, call: _Call, signal: str, seconds: float | None, why: str) -> str | None:
+        """Return the signal that a wait is for, as JSON text; None after its timeout."""
+        stored = await self._find(call)
+        if stored is not None and stored.done:
+            return stored.result
+        left = seconds
+        if stored is not None:
+            left = None if stored.left is None else stored.left - (time.monotonic() - self._loaded_at)
+        step = await self._store.receive(call.write(signal=signal, due_in=seconds), left is not None and left <= 0)
+        if not step.done:
+            pause = LONGEST_PAUSE if left is None else min(max(left, SHORTEST_PAUSE), LONGEST_PAUSE)
+            await self._suspend(Suspended(pause, why, waits=True))
+        return step.result
+
+    def _waiting(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Begin a sleep or a wait: awaited in an async handler, blocking in a plain function."""
+        return _Waiting(work()) if _on_loop() else Ended(self._store.submit(work).result())
+
+    # The rules for all
+
+    def _begin(self, name: str, kind: StepKind, function: Callable[..., Any] | None = None) -> _Call:
+        """Check a call, and give it its position.
+
+        Raises:
+            InvalidStep: its name is not valid or used before, or it is inside of another step.
+        """
+        if self._pauses:
+            raise Suspension(self._pauses[0])
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+            self._refuse(str(name)[:LONGEST_NAME], f"a name has 1 to {LONGEST_NAME} printable characters")
+        if outer := _IN_STEP.get():
+            self._refuse(name, f"it is inside of step {outer!r}: call it from the handler, after or before that step")
+        if name in self._used:
+            self._refuse(name, 'the name is used twice: names are unique in a task; loops use f"row-{i}"')
+        self._used.add(name)
+        number = None
+        if self._in_body():
+            self._position += 1
+            number = self._position
+        return _Call(name, kind, number, None if function is None else _name_of(function))
+
+    def _numbered(self, name: str, *, always: bool = False) -> str:
+        """The name of a step with a number from the second one on, or always."""
+        self._counts[name] += 1
+        number = self._counts[name]
+        return f"{name} {number}" if always or number > 1 else name
+
+    async def _find(self, call: _Call) -> StoredStep | None:
+        """Return a step of an earlier attempt; None if there is none.
+
+        Raises:
+            StepsChanged: an earlier attempt had another step in its place.
+        """
+        if self._stored is None:
+            if self._loading is None:
+                self._loading = asyncio.ensure_future(self._load())
+            await asyncio.shield(self._loading)
+        assert self._stored is not None  # noqa: S101 - just read
+        stored = self._stored.get(call.name)
+        if stored is None:
+            other = next((each for each in self._stored.values() if each.number == call.number), None)
+            if call.number is not None and other is not None:
+                self._changed(other, f"step {call.number} was {other.name!r} and is {call.name!r} now")
+        elif stored.kind != call.kind:
+            self._changed(stored, f"step {call.name!r} was a {stored.kind} and is a {call.kind} now")
+        elif stored.number is not None and call.number is not None and stored.number != call.number:
+            self._changed(stored, f"step {call.name!r} was number {stored.number} and is number {call.number} now")
+        return stored
+
+    async def _load(self) -> None:
+        try:
+            rows = await self._store.load()
+        except BaseException:
+            self._loading = None
+            raise
+        self._loaded_at = time.monotonic()
+        self._stored = {row.name: row for row in rows}
+
+    def _changed(self, stored: StoredStep, why: str) -> NoReturn:
+        if stored.function is not None:
+            why = f"{why} (function {stored.function})"
+        raise StepsChanged(id=self._task.id, attempt=stored.attempt, why=why, step=json.dumps(stored.name))
+
+    def _refuse(self, name: str, why: str) -> NoReturn:
+        raise InvalidStep(id=self._task.id, name=name, why=why)
+
+    @contextmanager
+    def _inside(self, call: _Call) -> "Iterator[None]":
+        """Run the function of a step: a sleep elsewhere in the handler ends the attempt after it."""
+        token = _IN_STEP.set(call.name)
+        self._running += 1
+        self._none_running.clear()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._none_running.set()
+            _IN_STEP.reset(token)
+
+    async def _suspend(self, pause: Suspended) -> NoReturn:
+        """End the attempt when the functions of other steps have ended."""
+        self._pauses.append(pause)
+        await self._none_running.wait()
+        self._raise_suspension(pause)
+
+    def _raise_suspension(self, pause: Suspended) -> NoReturn:
+        if pause not in self._pauses:
+            self._pauses.append(pause)
+        self._pauses.sort(key=lambda each: each.delay)
+        raise Suspension(self._pauses[0])
+
+    def _text(self, call: _Call, value: Any) -> str:
+        try:
+            return json_text(value, self._limit, "result_limit")
+        except ValueError as error:
+            self._refuse(call.name, f"its result of type {type(value).__qualname__} is not stored: {error}")
+
+    def _read(self, call: _Call, function: Callable[..., Any], text: str | None) -> Any:
+        """Return a stored result as the type of the function's annotation: the same in each attempt."""
+        try:
+            return Returned(function).read("null" if text is None else text)
+        except ValueError as error:
+            self._refuse(call.name, f"its stored result does not match {_name_of(function)}: {error}")
+
+
+class _Waiting:
+    """A sleep or a wait of an async handler."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._work = work
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._work.__await__()
+
+    def result(self) -> NoReturn:
+        """Refuse: it would block the event loop."""
+        self._work.close()
+        raise RuntimeError("await it: result() is for plain functions")
+
+
+class StepPlan:
+    """The retry plan of one step.
+
+    Args:
+        retry: the plan as text; None lets the attempt fail.
+
+    Raises:
+        InvalidStep: the plan is not valid.
+    """
+
+    def __init__(self, task: Claimed, name: str, retry: str | None) -> None:
+        self._task = task
+        try:
+            self._plan = None if retry is None else parse_plan(retry)
+        except InvalidRetryPlan as error:
+            raise InvalidStep(id=task.id, name=name, why=str(error)) from None
+
+    def failed(self, call: _Call, stored: StoredStep | None, error: Exception) -> tuple[StepWrite, Suspended] | None:
+        """Return the step and the pause after a failure; None if the error goes on to the handler."""
+        if self._plan is None or isinstance(error, (HandlerOutcome, StoreError, InvalidStep)):
+            return None
+        failures = (stored.failures if stored is not None else 0) + 1
+        most = len(self._plan.delays) if isinstance(self._plan, Stages) else self._task.max_attempts - 1
+        delay = self._plan.delay(failures, random()) if failures <= most else None  # noqa: S311 - spreads, guards nothing
+        if delay is None:
+            return None
+        seconds = min(delay.total_seconds(), LONGEST_SECONDS - 1)
+        failure: Failure = failure_of(error)
+        reason = str(hide(failure.reason, secrets(self._task.payload or "{}", self._task.headers)))
+        why = f"step {call.name} failed, retry {failures} of {most}: {reason}"
+        return call.write(failures=failures, error=reason, due_in=seconds), Suspended(seconds, why, failure)
+
+
+def _on_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+async def _awaited(task_id: int, call: _Call, result: Any) -> Any:
+    if not inspect.isawaitable(result):
+        why = f"{call.function} is a plain function: in an async handler, pass asyncio.to_thread and then the function"
+        raise InvalidStep(id=task_id, name=call.name, why=why)
+    return await result
+
+
+def _plain(task_id: int, call: _Call, result: Any) -> Any:
+    if inspect.iscoroutine(result):
+        result.close()
+        why = f"{call.function} is a coroutine function: use it in an async handler"
+        raise InvalidStep(id=task_id, name=call.name, why=why)
+    return result

@@ -1,0 +1,125 @@
+"""StoredSteps: reads and writes the steps of one attempt in the database of its runner."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from runner.db.errors import row_fault
+from runner.engine.executing.handler_context import HandlerTransaction
+from runner.engine.executing.notes import NotesWriter
+from runner.engine.executing.outages import note_outage
+from runner.engine.executing.sealing import call_codec, seal_text
+from runner.engine.slots import Running
+from runner.errors import DatabaseUnavailable, FencedOut, RowLocked
+from runner.handlers.keyring import Vault
+from runner.handlers.own_transaction import OwnTransaction
+from runner.model.step import StepKind, StepWrite, StoredStep
+from runner.model.text_limits import ERROR_LIMIT
+from runner.store.signals import receive
+from runner.store.steps import StepOwner, load_steps, save_step, saving
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+T = TypeVar("T")
+
+
+class StoredSteps:
+    """The steps of one attempt in the database.
+
+    Args:
+        running: the attempt.
+        writer: writes the notes of the same runner, from the same event loop.
+    """
+
+    def __init__(self, running: Running, writer: NotesWriter) -> None:
+        self._running, self._writer, self._database = running, writer, writer.database
+        self._progressed = True
+
+    async def load(self) -> list[StoredStep]:
+        """Read the steps of the task."""
+        stored = await self._noted(lambda: self._database.read(load_steps, self._running.task.id))
+        if (vault := self._running.vault) is None:
+            return stored
+        return await call_codec(vault, lambda: [_opened(vault, step) for step in stored])
+
+    async def save(self, write: StepWrite) -> None:
+        """Store a step."""
+        if (vault := self._running.vault) is not None:
+            plain = write
+            write = await call_codec(vault, lambda: _sealed(vault, plain))
+        if not await self._when_free(lambda: self._database.write(save_step, self._owner(write.done), write)):
+            raise self._fenced_out()
+        self._progressed = self._progressed and not write.done
+
+    async def receive(self, wait: StepWrite, timed_out: bool) -> StepWrite:
+        """Take the signal that a wait is for, or store the wait; return it as it is stored."""
+        held, stored = await self._when_free(
+            lambda: self._database.write(receive, self._owner(done=False), wait, timed_out=timed_out)
+        )
+        if not held:
+            raise self._fenced_out()
+        return stored
+
+    def transaction(self, write: Callable[[Any], StepWrite], /) -> OwnTransaction:
+        """Open a transaction whose commit stores a step; `write` makes it of the transaction's `result`."""
+        return HandlerTransaction(
+            self._database,
+            self._running,
+            lambda tx, result: saving(
+                tx, self._owner(done=True), _sealed(self._running.vault, write(result)), waits=True
+            ),
+            completes=False,
+        )
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> "Future[T]":
+        """Run a coroutine function on the event loop, from a thread."""
+        return asyncio.run_coroutine_threadsafe(work(), self._writer.loop)
+
+    def _owner(self, done: bool) -> StepOwner:
+        task = self._running.task
+        return StepOwner(task.id, task.fence, task.attempt, self._writer.runner_id(), done and self._progressed)
+
+    def _fenced_out(self) -> FencedOut:
+        return FencedOut(id=self._running.task.id, fence=self._running.task.fence)
+
+    async def _when_free(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Write as soon as no other transaction locks the row of the task."""
+        task, stuck = self._running.task, self._writer.stuck
+        while True:
+            try:
+                value = await self._noted(write)
+            except RowLocked as error:
+                if (fault := row_fault(error)) is not None:
+                    stuck.set_apart("step", task.id, task.handler, fault)
+                await asyncio.sleep(stuck.until_due("step", task.id) or 0.0)
+            else:
+                stuck.free("step", [task.id])
+                return value
+
+    async def _noted(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Let the runner know of the wait for the database, and of an outage."""
+        self._running.unanswered = True  # also after a cancelled wait
+        try:
+            value = await call()
+        except Exception as error:
+            self._running.unanswered = False
+            if isinstance(error, DatabaseUnavailable):
+                note_outage(self._running, error, error)
+            raise
+        self._running.unanswered = False
+        return value
+
+
+def _sealed(vault: Vault | None, step: StepWrite) -> StepWrite:
+    """Encrypt the result and the failure of a call; signals are not encrypted."""
+    if vault is None or step.kind != StepKind.CALL:
+        return step
+    result = None if step.result is None else vault.seal("checkpoint", step.result)
+    return step._replace(result=result, error=step.error and seal_text(vault, step.error, ERROR_LIMIT))
+
+
+def _opened(vault: Vault, step: StoredStep) -> StoredStep:
+    if step.result is None or step.kind != StepKind.CALL:
+        return step
+    return step._replace(result=vault.open("checkpoint", step.result))

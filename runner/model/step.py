@@ -1,0 +1,83 @@
+"""Step: a durable part of a task, whose stored result later attempts use."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+
+class StepKind(StrEnum):
+    """The kinds of steps."""
+
+    CALL = "call"
+    """Runs a function once."""
+    SLEEP = "sleep"
+    """Ends the attempt until a time."""
+    WAIT = "wait"
+    """Ends the attempt until a signal arrives."""
+
+
+class StoredStep(NamedTuple):
+    """A step of a task, as an attempt reads it.
+
+    Args:
+        number: position among the steps of the handler's own asyncio task or thread, from 1; None elsewhere.
+        function: qualified name of the function; None without one.
+        attempt: number of the attempt that wrote it.
+        failures: number of its failures so far.
+        left: seconds until it is due; None without a time.
+        done: True if it is done; its result is final then.
+        result: JSON text; None while it is not done, for None, and for the end of a wait without a signal.
+    """
+
+    name: str
+    kind: str
+    number: int | None
+    function: str | None
+    attempt: int
+    failures: int
+    left: float | None
+    done: bool
+    result: str | None
+
+
+class StepWrite(NamedTuple):
+    """A step to store.
+
+    Args:
+        signal: the name of the signal that a wait is for.
+        due_in: seconds until it is due; None without a time. The first one of a step counts.
+        error: the last failure; None without one.
+        duration: seconds that its function took; None if it is not done.
+
+    See StoredStep for the others.
+    """
+
+    name: str
+    kind: str
+    number: int | None
+    function: str | None = None
+    signal: str | None = None
+    failures: int = 0
+    error: str | None = None
+    due_in: float | None = None
+    done: bool = False
+    result: str | None = None
+    duration: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A signal that a task has received.
+
+    Args:
+        name: the name that the task waited for.
+        payload: the value that came with it, as plain JSON; None without one.
+        sent_at: time by the database's clock; None if a client has stored an unreadable one.
+        by: who sent it; None after a plain INSERT without `actor`.
+    """
+
+    name: str
+    payload: Any
+    sent_at: datetime | None
+    by: str | None = None

@@ -1,0 +1,152 @@
+"""The steps of a task, with the signals for it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction
+from runner.model.step import StepKind
+from runner.queries.rows import from_row, readable
+from runner.text import formatting
+from runner.text.document import Treatment
+from runner.text.redact import mask
+from runner.text.sanitize import count_noun, one_line
+
+MOST_STEPS = 200
+"""Steps and signals that are read: the last ones."""
+
+VALUE_LENGTH = 80
+"""Characters of a result in a list of steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """A step.
+
+    Args:
+        kind: call, sleep or wait.
+        number: position among the steps of the handler, from 1; None for one of another asyncio task or thread.
+        function: qualified name of its function; None without one.
+        signal: the name of the signal that ends it; None for a call.
+        attempt: number of the attempt that wrote it last.
+        failures: number of its failures so far.
+        error: its last failure; None without one.
+        due_at: the end of a sleep, the timeout of a wait, or the next try of a call; None without one.
+        at: when it was written last.
+        done_at: when it was done; None before.
+        duration: seconds that its function took.
+        result: its result, JSON text.
+    """
+
+    name: str
+    kind: str
+    number: int | None
+    function: str | None
+    signal: str | None
+    attempt: int
+    failures: int
+    error: str | None
+    due_at: datetime | None
+    at: datetime | None
+    done_at: datetime | None
+    duration: float | None
+    result: Annotated[str | None, Treatment.JSON]
+
+    def state(self, at: datetime) -> str:
+        """Its state in words."""
+        if self.done_at is not None:
+            if self.kind == StepKind.CALL and self.duration is not None:
+                return f"done in {formatting.age(self.duration)}"
+            if self.kind == StepKind.WAIT:
+                return "timed out" if self.result is None else "received"
+            return "done" if self.result is None else "ended by a signal"
+        left = (
+            f", {formatting.age((self.due_at - at).total_seconds())} left" if self.due_at and self.due_at > at else ""
+        )
+        if self.kind == StepKind.WAIT:
+            return f"waits for signal {one_line(self.signal or self.name)}{left}"
+        return f"sleeps{left}" if self.kind == StepKind.SLEEP else f"failed {count_noun(self.failures, 'time')}"
+
+    def text(self, at: datetime, *, reveal: bool = False) -> str:
+        """Its state, and the beginning of its result or of its last failure."""
+        value, by = self.error if self.done_at is None else self.result, ""
+        if self.done_at is not None and self.kind != StepKind.CALL:
+            value, by = _received(value)
+        text = "" if value in (None, "null") else f": {one_line(mask(value or '', reveal=reveal))[:VALUE_LENGTH]}"
+        return f"{self.state(at)}{by}{text}"
+
+
+def _received(result: str | None) -> tuple[str | None, str]:
+    """The payload of a received signal as JSON text, and its sender."""
+    try:
+        values = json.loads(result or "null") or {}
+        return json.dumps(values.get("payload"), ensure_ascii=False), f" by {one_line(values['by'])}" if values.get(
+            "by"
+        ) else ""
+    except (ValueError, AttributeError, RecursionError):  # a client has changed the row
+        return result, ""
+
+
+@dataclass(frozen=True, slots=True)
+class SignalRow:
+    """A signal for a task.
+
+    Args:
+        actor: who sent it; None if unknown.
+        received_at: when a wait of the task took it; None before.
+        payload: its value, JSON text; None without one.
+    """
+
+    id: int
+    name: str
+    actor: str | None
+    sent_at: datetime | None
+    received_at: datetime | None
+    payload: Annotated[str | None, Treatment.JSON]
+
+
+async def steps_of(tx: Transaction, id: int) -> list[StepRow]:
+    """Read the last steps of a task, in the order in which they were written."""
+    table = tx.tables.step
+    statement = sa.select(*readable(tx, table.c)).where(table.c.task_id == id)
+    last = statement.order_by(table.c.at.desc(), table.c.number.desc()).limit(MOST_STEPS)
+    return [from_row(StepRow, row) for row in reversed((await tx.execute(last)).mappings().all())]
+
+
+async def signals_of(tx: Transaction, id: int) -> list[SignalRow]:
+    """Read the last signals of a task, in the order in which they were sent."""
+    table = tx.tables.signal
+    statement = sa.select(*readable(tx, table.c)).where(table.c.task_id == id).order_by(table.c.id.desc())
+    return [
+        from_row(SignalRow, row) for row in reversed((await tx.execute(statement.limit(MOST_STEPS))).mappings().all())
+    ]
+
+
+async def pending_steps(tx: Transaction, id: int) -> list[StepRow]:
+    """Read the steps of a task that are not done."""
+    table = tx.tables.step
+    statement = sa.select(*readable(tx, table.c)).where(table.c.task_id == id, table.c.done_at.is_(None))
+    rows = await tx.execute(statement.order_by(table.c.at).limit(MOST_STEPS))
+    return [from_row(StepRow, row) for row in rows.mappings().all()]
+
+
+def step_lines(rows: Sequence[StepRow], at: datetime, *, reveal: bool = False) -> list[str]:
+    """List steps: number, name and text."""
+    width = max((len(one_line(row.name)) for row in rows), default=0)
+    return [f"{row.number or '':>4}  {one_line(row.name):<{width}}  {row.text(at, reveal=reveal)}" for row in rows]
+
+
+def signal_lines(rows: Sequence[SignalRow], at: datetime, *, reveal: bool = False) -> list[str]:
+    """List signals: name, age, sender, whether the task has received it, and the beginning of the payload."""
+    lines = []
+    for row in rows:
+        sent = formatting.distance(row.sent_at, at) if row.sent_at else ""
+        by = f" by {one_line(row.actor)}" if row.actor else ""
+        state = "received" if row.received_at else "not received yet"
+        value = f": {one_line(mask(row.payload, reveal=reveal))[:VALUE_LENGTH]}" if row.payload else ""
+        lines.append(f"{one_line(row.name)}  sent {sent}{by}, {state}{value}")
+    return lines

@@ -1,0 +1,37 @@
+SELECT DISTINCT task_signal.task_id
+FROM task_signal
+WHERE task_signal.noticed_at IS NULL
+LIMIT :param_1::INTEGER;
+SELECT task.id
+FROM task
+WHERE task.id = ANY (:param_1::BIGINT[])
+ORDER BY task.id
+FOR UPDATE SKIP LOCKED;
+SELECT task.id
+FROM task
+WHERE task.id = ANY (:param_1::BIGINT[]);
+UPDATE task
+SET
+    run_at = statement_timestamp(),
+    version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END
+WHERE
+    task.id = ANY (:signalled_id::BIGINT[])
+    AND task.state = 'waiting'
+    AND task.run_at > statement_timestamp()
+    AND (
+        EXISTS (
+            SELECT task_signal.id
+            FROM task_signal, task_step
+            WHERE
+                task_step.task_id = task.id
+                AND task_step.done_at IS NULL
+                AND task_step.signal IS NOT NULL
+                AND task_signal.task_id = task.id
+                AND task_signal.name = task_step.signal
+                AND task_signal.received_at IS NULL
+        )
+    )
+RETURNING task.id;
+UPDATE task_signal
+SET noticed_at = statement_timestamp()
+WHERE task_signal.task_id = ANY (:param_1::BIGINT[]) AND task_signal.noticed_at IS NULL;

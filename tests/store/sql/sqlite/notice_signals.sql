@@ -1,0 +1,54 @@
+SELECT DISTINCT task_signal.task_id
+FROM task_signal
+WHERE task_signal.noticed_at IS NULL
+LIMIT :param_1
+OFFSET :param_2;
+SELECT task.id
+FROM task
+WHERE task.id IN (
+    SELECT anon_1.value
+    FROM json_each(:param_1) AS anon_1
+)
+ORDER BY task.id;
+SELECT task.id
+FROM task
+WHERE task.id IN (
+    SELECT anon_1.value
+    FROM json_each(:param_1) AS anon_1
+);
+UPDATE task
+SET
+    run_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END
+WHERE
+    task.id IN (
+        SELECT signalled.id
+        FROM (
+            SELECT json_extract(signalled_row.value, :json_extract_1) AS id
+            FROM json_each(:signalled) AS signalled_row
+        ) AS signalled
+    )
+    AND task.state = 'waiting'
+    AND task.run_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+    AND (
+        EXISTS (
+            SELECT task_signal.id
+            FROM task_signal, task_step
+            WHERE
+                task_step.task_id = task.id
+                AND task_step.done_at IS NULL
+                AND task_step.signal IS NOT NULL
+                AND task_signal.task_id = task.id
+                AND task_signal.name = task_step.signal
+                AND task_signal.received_at IS NULL
+        )
+    )
+RETURNING id;
+UPDATE task_signal
+SET noticed_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
+WHERE
+    task_signal.task_id IN (
+        SELECT anon_1.value
+        FROM json_each(:param_1) AS anon_1
+    )
+    AND task_signal.noticed_at IS NULL;
