@@ -52,6 +52,9 @@ ALONE = ("--help", "--version", COMPLETION)
 ONE_FILE = ("--html", "--output", "--archive")
 """Options that name a file or a folder of one database."""
 
+FOLDERS = "prune"
+"""The command whose folder has one for each shard."""
+
 CLI_COMMANDS = (
     CliCommand("demo", RUN, "Fill a queue with sample tasks and run them."),
     CliCommand("work", RUN, "Run tasks until stopped."),
@@ -183,7 +186,7 @@ def run(arguments: Sequence[str], on_loaded: Callable[[], object] = bool) -> int
 
 def _runs_in_each(words: Sequence[str]) -> bool:
     """True if a command may run in each shard of a profile."""
-    if any(word.partition("=")[0] in ONE_FILE for word in words):
+    if words[0] != FOLDERS and any(word.partition("=")[0] in ONE_FILE for word in words):
         return False
     verb = next((verb for verb in CLI_COMMANDS if verb.name == words[0]), None)
     if verb is None or not verb.each or not verb.reads:

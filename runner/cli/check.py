@@ -70,6 +70,9 @@ MAX_SKEW = timedelta(seconds=2)
 
 PINGS = 5
 
+DATABASE = "database"
+"""The topic of the connection."""
+
 MAX_CYCLES = 5
 MAX_REFUSED = 5
 
@@ -209,6 +212,11 @@ def _total(documents: Sequence[CheckDocument]) -> CheckTotal:
     return CheckTotal(ok, note, problems, next(wrong, None))
 
 
+def _is_unread(finding: Finding) -> bool:
+    """True if the database did not answer: no other check of it was possible."""
+    return (finding.topic, finding.verdict) == (DATABASE, CheckStatus.WRONG)
+
+
 TOTALS = ShardTotals(
     CheckDocument,
     _total,
@@ -218,6 +226,7 @@ TOTALS = ShardTotals(
         figure("WRONG", lambda total: total.wrong),
         Column("FIRST", lambda total: total.first, formatting.text),
     ),
+    failure=lambda document: next((each.found for each in document.checks if _is_unread(each)), ""),
 )
 
 
@@ -278,7 +287,7 @@ async def run_checks(settings: Settings, thresholds: Thresholds = DEFAULT_THRESH
             async for finding in _database(database, settings, thresholds):
                 yield finding
     except StoreError as error:
-        yield Finding("database", CheckStatus.WRONG, str(error), code=error.exit_code)
+        yield Finding(DATABASE, CheckStatus.WRONG, str(error), code=error.exit_code)
 
 
 def _described(handler: Handler) -> str:
@@ -300,7 +309,7 @@ def _handlers(settings: Settings) -> Finding:
 
 async def _database(database: Database, settings: Settings, thresholds: Thresholds) -> AsyncIterator[Finding]:
     latency, skew = await ping(lambda: database.read(clock), PINGS)
-    yield Finding("database", CheckStatus.WELL, f"{database.url} answers in {formatting.duration(latency)}")
+    yield Finding(DATABASE, CheckStatus.WELL, f"{database.url} answers in {formatting.duration(latency)}")
     async for finding in _file_lock(database, settings):
         yield finding
     tables = await database.read(table_locks)

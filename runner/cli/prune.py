@@ -13,6 +13,7 @@ from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.errors import DatabaseRefused
 from runner.model.duration import format_duration
+from runner.model.shard import CURRENT_SHARD
 from runner.model.stuck_row import RowFault
 from runner.model.task import State
 from runner.policy.partitions import Range
@@ -97,7 +98,8 @@ async def prune(  # noqa: PLR0913 - one argument per option
         retention_cancelled: The same for cancelled tasks.
         retention_queues: Queues with their own: audit=365d, chat:succeeded=1h.
         retention_statistics: The same for the minute statistics of reports.
-        archive: Write the tasks to this folder before they are deleted.
+        archive: Write the tasks to this folder before they are deleted; over shards
+            to a folder in it for each shard.
         dry_run: Only count the tasks to delete.
         json: Print one JSON document.
         connection: The database.
@@ -110,6 +112,8 @@ async def prune(  # noqa: PLR0913 - one argument per option
         retention_statistics=retention_statistics,
     )
     retention, statistics = retention_of(settings), settings.retention_statistics
+    if archive is not None and (shard := CURRENT_SHARD.get()) is not None:
+        archive /= shard
     async with open_database(settings) as database:
         if dry_run:
             result = await database.read(_count, retention, statistics)

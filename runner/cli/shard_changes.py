@@ -51,6 +51,31 @@ class ShardOutcome(NamedTuple):
     failure: str = ""
 
 
+class ShardMatches(NamedTuple):
+    """The numbers of a preview.
+
+    Args:
+        total: the tasks, or changes, that match.
+        eligible: the number of them that would change; --yes repeats the total.
+    """
+
+    total: Count
+    eligible: Count
+
+
+class ShardChanges(NamedTuple):
+    """The numbers of a result.
+
+    Args:
+        stuck: the tasks whose rows could not be changed.
+    """
+
+    changed: int
+    conflicts: int
+    skipped: int
+    stuck: int
+
+
 class ShardChange(NamedTuple, Generic[P]):
     """A change that runs in each shard.
 
@@ -187,11 +212,8 @@ def _code_of(errors: Mapping[str, RunnerError], otherwise: int = Exit.OK) -> int
 def _print_previews(change: ShardChange[P], previews: ShardPreviews[P], *, json: bool) -> None:
     known = previews.known
     if json:
-        figures = {
-            name: {"total": change.matching(each), "eligible": change.eligible(each)} for name, each in known.items()
-        }
-        both = [total_of(get(each) for each in known.values()) for get in (change.matching, change.eligible)]
-        total = dict(zip(("total", "eligible"), both, strict=True)) if known else None
+        figures = {name: ShardMatches(change.matching(each), change.eligible(each)) for name, each in known.items()}
+        total = ShardMatches(*(total_of(each) for each in zip(*figures.values(), strict=True))) if known else None
         _print_document({name: change.document(each) for name, each in known.items()}, figures, total, previews)
         _name_errors(previews.errors, "nothing would be changed")
         return
@@ -321,9 +343,8 @@ def _print_results(
     return exit_code(total)
 
 
-def _figures(result: Result) -> dict[str, int]:
-    names = ("changed", "conflicts", "skipped", "stuck")
-    return {name: len(getattr(result, name)) for name in names}
+def _figures(result: Result) -> ShardChanges:
+    return ShardChanges(*(len(getattr(result, name)) for name in ShardChanges._fields))
 
 
 def _named(shard: str, result: Result) -> Result:

@@ -19,6 +19,10 @@ def _same(row: Any) -> Any:
     return row
 
 
+def _none(_model: Any) -> str:
+    return ""
+
+
 class ShardTotals(NamedTuple, Generic[M, R]):
     """How a command sums up its figures.
 
@@ -27,12 +31,15 @@ class ShardTotals(NamedTuple, Generic[M, R]):
         add: sums up the read models of one or more shards.
         columns: the columns of a sum.
         document: the sum for programs.
+        failure: why a read model is no answer of its database, such as that of a check of one that is away; empty if it
+            is one.
     """
 
     kind: type[M]
     add: Callable[[Sequence[M]], R]
     columns: Sequence[Column[R]]
     document: Callable[[R], Any] = _same
+    failure: Callable[[M], str] = _none
 
 
 def print_totals(totals: ShardTotals[Any, Any], captures: Mapping[str, Capture]) -> None:
@@ -63,17 +70,23 @@ def totals_document(totals: ShardTotals[Any, Any], captures: Mapping[str, Captur
         {
             "shard": shard,
             "figures": figures(model),
-            "error": None if model else " ".join(captures[shard].messages),
+            "error": None if model else _error(totals, captures[shard]),
         }
         for shard, model in models.items()
     ]
     return {"rows": rows, "total": figures(known), "partial": len(known) < len(models)}
 
 
+def _error(totals: ShardTotals[M, Any], capture: Capture) -> str:
+    """Why a shard has no answer."""
+    failures = [totals.failure(model) for model in capture.models if isinstance(model, totals.kind)]
+    return " ".join(dict.fromkeys([*capture.messages, *failures]))
+
+
 def _models(totals: ShardTotals[M, Any], captures: Mapping[str, Capture]) -> dict[str, list[M]]:
     """The read model of each shard, in a list; empty without an answer."""
     return {
-        shard: [model for model in capture.models if isinstance(model, totals.kind)][-1:]
+        shard: [m for m in capture.models if isinstance(m, totals.kind) and not totals.failure(m)][-1:]
         for shard, capture in captures.items()
     }
 

@@ -90,7 +90,7 @@ class AssistantTool:
         properties = {name: self._property(argument) for name, argument in self.arguments.items()}
         required = [name for name, argument in self.arguments.items() if argument.required]
         if self.shards:
-            text = "Only this shard. Without it, a command that reads covers all shards; an id is eu:17."
+            text = "Only this shard. Without it, a command covers all shards where it can; an id is eu:17."
             properties[SHARD] = {"enum": list(self.shards), "description": text}
         return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 

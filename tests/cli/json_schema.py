@@ -10,6 +10,7 @@ from inspect import cleandoc, getdoc
 from typing import Annotated, Any, Literal, Required, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from runner.cli.app import CLI_COMMANDS
+from runner.cli.shard_changes import ShardChanges, ShardMatches
 from runner.text.document import Flat, JsonProperty, Treatment, is_model, keys_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -36,6 +37,10 @@ def schema_of_command(name: str) -> dict[str, Any] | None:
     return _Schema().of_command(name, documents) if documents else None
 
 
+BY_FILTER = ("retry", "terminate", "delay", "unblock", "edit", "erase", "undo")
+"""The commands that change tasks of all shards."""
+
+
 class _Schema:
     """A schema, with the definitions that it refers to."""
 
@@ -44,9 +49,40 @@ class _Schema:
 
     def of_command(self, name: str, documents: Sequence[type]) -> dict[str, Any]:
         references = [self.of(document) for document in documents]
+        references += self._over_shards(name, references)
         body = {"anyOf": references} if len(references) > 1 else references[0]
         title = {"$schema": DIALECT, "title": f"runner {name}", "type": "object"}
         return {**title, **body, "$defs": dict(sorted(self.definitions.items()))}
+
+    def _over_shards(self, name: str, references: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The document over shards, of a command that runs in each."""
+        (command,) = (each for each in CLI_COMMANDS if each.name == name)
+        if not (command.each or name in BY_FILTER):
+            return []
+        each = {"anyOf": [*references, {"type": "null"}], "description": "Null without an answer of the shard."}
+        properties = {"shards": {"type": "object", "additionalProperties": each}}
+        totals = getattr(import_module(f"runner.cli.{command.module}"), "TOTALS", None)
+        kinds: list[Any] = [ShardMatches, ShardChanges] if name in BY_FILTER else []
+        if totals is not None:
+            hints = get_type_hints(totals.document), get_type_hints(totals.add)
+            kinds = [next(own for hint in hints if is_model(own := hint["return"]))]
+        if kinds:
+            properties["totals"] = self._totals({"anyOf": [*map(self.of, kinds), {"type": "null"}]})
+        text = "The documents of several shards"
+        text += ", with a row of figures for each shard and their total." if kinds else "."
+        body = {"type": "object", "properties": properties, "required": list(properties)}
+        self.definitions["OverShards"] = {"description": text, **body}
+        return [{"$ref": "#/$defs/OverShards"}]
+
+    def _totals(self, figures: dict[str, Any]) -> dict[str, Any]:
+        error = {"type": ["string", "null"], "description": "Why the shard has no figures; null with them."}
+        row = {"shard": {"type": "string"}, "figures": figures, "error": error}
+        parts = {
+            "rows": {"type": "array", "items": {"type": "object", "properties": row, "required": list(row)}},
+            "total": figures,
+            "partial": {"type": "boolean", "description": "True if a shard has no figures."},
+        }
+        return {"type": "object", "properties": parts, "required": list(parts)}
 
     def of(self, hint: Any) -> dict[str, Any]:
         """The schema of a type."""

@@ -11,6 +11,7 @@ import pytest
 
 from runner.cli.exit_codes import Exit
 from tests.cli.conftest import Call, Store
+from tests.cli.test_shards import fits
 from tests.shards import EACH_PAIR, Sharded
 
 ROUTES = ("customer-3", "customer-0", "customer-3", "customer-3", "customer-0")
@@ -59,6 +60,7 @@ def test_a_filter_changes_each_shard_after_one_preview_and_one_undo_reverses_all
         {"number": 2, "more": False},
     ]
     undone = call("undo", "--group", group, "--yes", 5, "--json")
+    fits("undo", undone.document)
     assert (undone.code, figures(undone.document, "changed"), waiting(profile)) == (Exit.OK, [3, 2], [3, 2])
     again = call("undo", "--group", group, "--yes", 5)
     assert again.code == Exit.CONFLICT
@@ -73,10 +75,12 @@ def test_every_change_by_a_filter_has_the_numbers_of_each_shard(
 ) -> None:
     verb, *options = command
     document = call(verb, "queue:default", *options, "--dry-run", "--json").document
+    fits(verb, document)
     assert [each["number"] for each in figures(document, "total")] == [3, 2]
     count = document["totals"]["total"]["eligible"]["number"]
     assert count == (5 if verb in ("retry", "delay", "edit") else 0)
     result = call(verb, "queue:default", *options, *(["--yes", count] if count else []), "--json")
+    fits(verb, result.document)
     assert figures(result.document, "changed") == ([3, 2] if count else [0, 0])
     assert result.code == (Exit.OK if count else Exit.CONFLICT)
 

@@ -21,6 +21,7 @@ from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
 from runner.queries.task_list.shard_page import merged
 from tests.cli.conftest import Call, Store
+from tests.cli.test_schemas import strict
 from tests.shards import EACH_PAIR, Sharded, write_config
 
 EU, US = "customer-3", "customer-0"
@@ -40,6 +41,14 @@ def submit(call: Call, route: str, **options: Any) -> str:
     result = call("submit", "work", "{}", "--route", route, *words)
     assert result.code == Exit.OK, result.err
     return str(result.out.split()[-1].rstrip("."))
+
+
+def fits(command: str, document: Any) -> None:
+    """The document fits the schema of the command."""
+    schema = strict(json.loads((SCHEMAS / f"{command}.json").read_text()))
+    references = {each["$ref"].rpartition("/")[2]: each for each in schema["anyOf"]}
+    name = "OverShards" if "shards" in document else "ShardTaskList"
+    Draft202012Validator({**references[name], "$defs": schema["$defs"]}).validate(document)
 
 
 @EACH_PAIR
@@ -67,7 +76,7 @@ def test_a_list_has_the_tasks_of_each_shard_with_their_ids(call: Call, profile: 
     lines = [line.split()[:2] for line in result.out.splitlines()]
     assert lines == [["SHARD", "ID"], ["eu", "eu:2"], ["us", "us:1"], ["eu", "eu:1"], ["3", "tasks"]]
     document = call("tasks", "--json").document
-    Draft202012Validator(json.loads((SCHEMAS / "tasks.json").read_text())).validate(document)
+    fits("tasks", document)
     assert [(task["shard"], task["id"]) for task in document["tasks"]] == [("eu", 2), ("us", 1), ("eu", 1)]
     assert (document["partial"], document["errors"], document["next"]) == (False, {}, None)
 
@@ -173,7 +182,9 @@ def test_a_command_that_reads_reads_each_shard(call: Call, profile: Sharded, com
     result = call(*command)
     assert result.code == (Exit.FIRING if command == ("alerts",) else Exit.OK), result.err
     assert [line for line in map(str.strip, result.out.splitlines()) if line in ("eu", "us")] == ["eu", "us"]
-    assert list(call(*command, "--json").document["shards"]) == ["eu", "us"]
+    document = call(*command, "--json").document
+    fits(command[0], document)
+    assert list(document["shards"]) == ["eu", "us"]
 
 
 def test_an_id_with_its_shard_chooses_the_database(call: Call, profile: Sharded) -> None:
@@ -282,7 +293,9 @@ def test_a_report_has_a_row_for_each_shard_and_their_total(call: Call, profile: 
     result = call(command)
     heads = [line.split()[0] for line in result.out.splitlines()[:4]]
     assert heads == ["SHARD", "eu", "us", "total"]
-    totals = call(command, "--json").document["totals"]
+    document = call(command, "--json").document
+    fits(command, document)
+    totals = document["totals"]
     figures = [TOTALS[command](each["figures"]) for each in totals["rows"]]
     assert [each["shard"] for each in totals["rows"]] == ["eu", "us"]
     expected = ([True, True], True) if command == "check" else ([2, 1], 3)
@@ -290,21 +303,24 @@ def test_a_report_has_a_row_for_each_shard_and_their_total(call: Call, profile: 
     assert not totals["partial"]
 
 
-@pytest.mark.parametrize("command", ["stats", "reports", "incident"])
+@pytest.mark.parametrize("command", TOTALS)
 def test_the_figures_of_a_shard_that_is_away_are_unknown(call: Call, profile: Sharded, command: str) -> None:
     submit(call, EU)
     Path(profile.urls["us"].removeprefix("sqlite:///")).unlink()
     result = call(command)
     rows = [line.split() for line in result.out.splitlines()[:4]]
-    assert result.code == Exit.DATABASE
+    assert result.code == (Exit.ERROR if command == "check" else Exit.DATABASE)  # In eu, no runner takes the task.
     assert (rows[2][1], set(rows[2][2:])) == ("unknown", {"?"})
-    assert (rows[1][1], rows[3][1]) == ("1", "1")
+    assert rows[1][1] == rows[3][1] != "unknown"
     assert "The total is partial, without us." in result.out
-    assert "runner: us: The SQLite file" in result.err
+    assert "The SQLite file" in (result.out if command == "check" else result.err)
     document = call(command, "--json").document
+    fits(command, document)
     eu, us = document["totals"]["rows"]
     assert (us["figures"], "The SQLite file" in us["error"], eu["error"]) == (None, True, None)
-    assert (document["totals"]["partial"], document["shards"]["us"]) == (True, None)
+    assert document["totals"]["partial"]
+    assert document["totals"]["total"] == eu["figures"]
+    assert (document["shards"]["us"] is None) is (command != "check")  # The findings of a check name the error.
 
 
 @pytest.mark.slow
@@ -358,3 +374,38 @@ def test_a_shard_without_a_profile_is_named_once(call: Call, profile: Sharded) -
     refused = call("tasks")
     assert (refused.code, refused.out) == (Exit.CONFIGURATION, "")
     assert refused.err.count("there is no profile for the shard 'us'") == 1
+
+
+@EACH_PAIR
+def test_a_prune_deletes_in_each_shard_and_archives_in_a_folder_of_each(
+    call: Call, profile: Sharded, tmp_path: Path
+) -> None:
+    for route in (EU, US, EU):
+        submit(call, route)
+    assert call("terminate", "state:waiting", "--yes", 3).code == Exit.OK
+    old = ("--retention-cancelled", "1ms")
+    counted = call("prune", *old, "--dry-run", "--json").document
+    fits("prune", counted)
+    assert [counted["shards"][name]["tasks"]["cancelled"]["number"] for name in ("eu", "us")] == [2, 1]
+    folder = tmp_path / "archive"
+    archived = call("prune", *old, "--archive", folder)
+    assert archived.code == Exit.OK, archived.err
+    assert [line for line in archived.out.splitlines() if line in ("eu", "us")] == ["eu", "us"]
+    assert sorted(each.name for each in folder.iterdir()) == ["eu", "us"]
+    listed = [call("tasks", "--archive", folder / name, "--profile", name, "--json").document for name in ("eu", "us")]
+    assert [len(each["tasks"]) for each in listed] == [2, 1]
+    assert call("tasks", "--json").document["tasks"] == []
+    restored = call("restore", "state:cancelled", "--archive", folder / "us", "--profile", "us")
+    assert (restored.code, len(call("tasks", "--json").document["tasks"])) == (Exit.OK, 1)
+    assert call("prune", *old).code == Exit.OK
+    assert call("tasks", "--json").document["tasks"] == []
+
+
+def test_a_prune_without_a_shard_archives_the_others(call: Call, profile: Sharded, tmp_path: Path) -> None:
+    for route in (EU, US):
+        submit(call, route)
+    assert call("terminate", "state:waiting", "--yes", 2).code == Exit.OK
+    Path(profile.urls["eu"].removeprefix("sqlite:///")).unlink()
+    result = call("prune", "--retention-cancelled", "1ms", "--archive", tmp_path / "archive")
+    assert (result.code, "runner: eu: The SQLite file" in result.err) == (Exit.DATABASE, True)
+    assert [each.name for each in (tmp_path / "archive").iterdir()] == ["us"]
