@@ -10,6 +10,7 @@ from runner.lazy_imports import lazy_names
 if TYPE_CHECKING:
     from runner.client.batch import Batch, batch, batch_async
     from runner.client.client import connect, disconnect
+    from runner.client.event_stream import EventStream
     from runner.client.find import find, find_async, unfinished, unfinished_async
     from runner.client.handler import TaskHandler, handler
     from runner.client.results import TaskHandle, handle, results, results_async
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from runner.client.status import TaskStatus
     from runner.client.submission import Submission
     from runner.client.submit import submit, submit_async
+    from runner.client.task_events import TaskEvents
     from runner.client.workflow import Workflow, WorkflowTask, workflow
     from runner.engine.hosting.embedded import Runner
     from runner.handlers.chunk import Chunk, ChunkTask
@@ -37,11 +39,13 @@ if TYPE_CHECKING:
     from runner.model.outcome import Dead, Retry, Snooze
     from runner.model.step import Signal
     from runner.model.task import Claimed, DependsOn, NewTask, SubmitResult
+    from runner.model.task_event import AttemptFailed, LineLogged, ProgressReported, StateChanged, TaskEvent
     from runner.policy.breaker import Breaker
     from runner.policy.own_retry_plan import FailedRun, retry_plan
 
 __all__ = [
     "AttemptEnd",
+    "AttemptFailed",
     "Batch",
     "Breaker",
     "Chunk",
@@ -50,15 +54,21 @@ __all__ = [
     "Context",
     "Dead",
     "DependsOn",
+    "EventStream",
     "FailedRun",
+    "LineLogged",
     "NewTask",
+    "ProgressReported",
     "Resource",
     "Retry",
     "Runner",
     "Signal",
     "Snooze",
+    "StateChanged",
     "Submission",
     "SubmitResult",
+    "TaskEvent",
+    "TaskEvents",
     "TaskHandle",
     "TaskHandler",
     "TaskStatus",
@@ -99,6 +109,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "AttemptEnd": "runner.handlers.hooks",
+        "AttemptFailed": "runner.model.task_event",
         "Batch": "runner.client.batch",
         "Breaker": "runner.policy.breaker",
         "Chunk": "runner.handlers.chunk",
@@ -107,15 +118,21 @@ __getattr__ = lazy_names(
         "Context": "runner.handlers.context",
         "Dead": "runner.model.outcome",
         "DependsOn": "runner.model.task",
+        "EventStream": "runner.client.event_stream",
         "FailedRun": "runner.policy.own_retry_plan",
+        "LineLogged": "runner.model.task_event",
         "NewTask": "runner.model.task",
+        "ProgressReported": "runner.model.task_event",
         "Resource": "runner.handlers.resources",
         "Retry": "runner.model.outcome",
         "Runner": "runner.engine.hosting.embedded",
         "Signal": "runner.model.step",
         "Snooze": "runner.model.outcome",
+        "StateChanged": "runner.model.task_event",
         "Submission": "runner.client.submission",
         "SubmitResult": "runner.model.task",
+        "TaskEvent": "runner.model.task_event",
+        "TaskEvents": "runner.client.task_events",
         "TaskHandle": "runner.client.results",
         "TaskHandler": "runner.client.handler",
         "TaskStatus": "runner.client.status",

@@ -11,27 +11,73 @@ from tests.conftest import on_sqlite
 from tests.test_readme import DOCS, blocks
 
 WEB_PAGE = """
-import asyncio, httpx, export_page, reports
+import asyncio, httpx, json, socket, uvicorn, export_page, reports
 from runner import Runner
+from runner.client.client import get_client
+
+def listening():
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    return taken
+
+async def events(web, task, **headers):
+    async with web.stream("GET", f"/exports/{task}/events", headers=headers) as response:
+        assert response.headers["content-type"].startswith("text/event-stream"), response.headers
+        event = {}
+        async for line in response.aiter_lines():
+            name, _, value = line.partition(": ")
+            event |= {name.strip(":"): value} if name else {}
+            if not line and event:
+                yield event
+                event = {}
 
 async def main():
-    web = httpx.AsyncClient(transport=httpx.ASGITransport(export_page.app), base_url="http://shop")
-    async with web:
+    taken = listening()
+    server = uvicorn.Server(uvicorn.Config(export_page.app, log_level="error"))
+    serving = asyncio.ensure_future(server.serve([taken]))
+    while not server.started:
+        await asyncio.sleep(0.01)
+    limits, url = httpx.Limits(max_connections=None), f"http://127.0.0.1:{taken.getsockname()[1]}"
+    async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as web:
         waiting = (await web.post("/exports", params={"rows": 5})).json()["task"]
-        assert "<progress" in (await web.get(f"/exports/{waiting}")).text
+        assert "new EventSource" in (await web.get(f"/exports/{waiting}")).text
+        assert (await web.get("/exports/4711/events")).status_code == 404
+        refused = await web.get(f"/exports/{waiting}/events", headers={"Last-Event-ID": "none"})
+        assert refused.status_code == 400, refused.text
+        browsers = [events(web, waiting) for _ in range(50)]
+        firsts = await asyncio.gather(*(anext(browser) for browser in browsers))
+        assert {json.loads(first["data"])["state"] for first in firsts} == {"waiting"}, firsts
+        following = get_client().following
+        while len(following._waits.get(waiting, ())) < 50:
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*(browser.aclose() for browser in browsers))
+        while following._waits or server.server_state.tasks:
+            await asyncio.sleep(0.01)
+        last = events(web, waiting)
+        await anext(last)
         assert (await web.post(f"/exports/{waiting}/cancel")).status_code == 200
+        assert [event["event"] async for event in last] == ["state", "end"]
         again = await web.post(f"/exports/{waiting}/cancel")
         assert (again.status_code, again.json()["detail"][:16]) == (409, "it is cancelled,"), again.text
-        assert (await web.get("/exports/4711/status")).status_code == 404
         task = (await web.post("/exports", params={"rows": 5})).json()["task"]
         async with Runner():
-            status = {"finished": False}
-            while not status["finished"]:
-                status = (await web.get(f"/exports/{task}/status")).json()
-        assert (status["state"], status["finished"]) == ("succeeded", True), status
+            seen, cursor = [], {}
+            while not seen or seen[-1]["event"] != "end":  # a browser that loses its connection after each event
+                stream = events(web, task, **cursor)
+                seen.append(await anext(stream))
+                await stream.aclose()
+                cursor = {"Last-Event-ID": seen[-1].get("id", "")}
+        states = [json.loads(event["data"])["state"] for event in seen if event["event"] == "state"]
+        assert states[0] in ("waiting", "running") and states[-1] == "succeeded", seen
+        assert len(states) == len(set(states)), seen
+        [done] = [json.loads(event["data"])["done"] for event in seen if event["event"] == "progress"][-1:]
+        assert done == 5, seen
+    server.should_exit = True
+    await serving
 
 asyncio.run(main())
 print(reports.overview(7))
+import follow
 """
 
 VIEWS = """
@@ -42,6 +88,15 @@ django.setup()
 import json, reports, views
 task = int(reports.export.submit(rows=5))
 assert json.loads(views.status(None, task).content) == {"state": "waiting", "finished": False, "done": 0}
+import runner
+request = types.SimpleNamespace(headers={})
+chunks = []
+for chunk in views.events(request, task):
+    chunks.append(chunk.decode())
+    if len(chunks) == 1:
+        runner.handle(task).cancel()
+assert [chunk.split("event: ")[1].split()[0] for chunk in chunks] == ["state", "state", "end"], chunks
+task = int(reports.export.submit(rows=5))
 request = types.SimpleNamespace(user=types.SimpleNamespace(get_username=lambda: "ana"))
 assert views.cancel(request, task).status_code == 200
 assert views.cancel(request, task).status_code == 409

@@ -11,12 +11,13 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.client.commit import MOST, Coalescer, SubmitThreads, Template, raise_explained, shares_commits, submit_alone
+from runner.client.event_poller import EventPoller
 from runner.client.grouped_submits import GroupedSubmits
 from runner.client.payload_sealing import PayloadSealing
 from runner.client.result_poller import ResultPoller
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from runner.db.migrations.sequences import LateSequence
     from runner.db.schema import Tables
     from runner.db.statement import SingleInsert, StatementFrame, StepsBuilder
-    from runner.queries.task.results import TaskResult
 
 T = TypeVar("T")
 log = logging.getLogger("runner")
@@ -61,9 +61,13 @@ class Client:
         self.sealing = PayloadSealing(Keyring(settings), self.require_size)
         self._loop = asyncio.new_event_loop()
         self._news = TaskNews(self._get_database, settings)
-        self.waiting = ResultPoller(self._look, self._loop, self._news.begin)
+        begin = self._news.begin
+        self.waiting = ResultPoller(partial(_look, self, _endings), self._loop, partial(begin, "end"))
         """Callers that wait for tasks to finish."""
-        self._news.hearer = self.waiting
+        self.following = EventPoller(partial(_look, self, _event_facts), self._loop, partial(begin, "change"))
+        """Callers that follow the events of tasks."""
+        self._news.add("end", self.waiting)
+        self._news.add("change", self.following)
         self._coalescer = Coalescer(self._submit_chunk, self._loop) if settings.coalesce else None
         self._threads = SubmitThreads()
         self._grouped = GroupedSubmits(self._threads, partial(_submit_group, self))
@@ -227,13 +231,6 @@ class Client:
 
         return lambda driver: submit_steps(StatementFrame.of(self.settings, driver), tasks, self.settings.notify)
 
-    async def _look(self, ids: Sequence[int]) -> "Mapping[int, TaskResult | None]":
-        from runner.client.sealed_results import opened
-        from runner.queries.task.results import endings
-
-        database = await self._get_database()
-        return await asyncio.to_thread(lambda: opened(database.threads.read(endings, ids), self.sealing.keyring))
-
     def opening(self) -> Future[None]:
         """Open the database if it is not open; the future resolves when that has succeeded or failed."""
 
@@ -298,7 +295,9 @@ class Client:
         if self._coalescer is not None:
             await self._coalescer.end()
         await self._news.end()
-        await self.waiting.end(DatabaseUnavailable(url=self.settings.url, why="this program has disconnected from it"))
+        disconnected = DatabaseUnavailable(url=self.settings.url, why="this program has disconnected from it")
+        await self.waiting.end(disconnected)
+        await self.following.end(disconnected)
         unfinished = asyncio.all_tasks() - {asyncio.current_task()}
         if unfinished:
             await asyncio.wait(unfinished, timeout=CLOSE_TIMEOUT / 2)
@@ -310,6 +309,27 @@ class Client:
 async def _at_once(function: Callable[[Sequence[NewTask]], T], tasks: Sequence[NewTask]) -> T:
     """Call a function that does not block."""
     return function(tasks)
+
+
+async def _look(client: Client, verb: Callable[[], Any], requests: Sequence[Any]) -> Any:
+    """Run a query in a thread.
+
+    Args:
+        verb: imports and returns it.
+    """
+    return await asyncio.to_thread((await client._get_database()).threads.read, verb(), requests)  # noqa: SLF001 - of this file
+
+
+def _endings() -> Any:
+    from runner.queries.task.results import endings
+
+    return endings
+
+
+def _event_facts() -> Any:
+    from runner.queries.task.event_facts import event_facts
+
+    return event_facts
 
 
 def _submit_group(client: Client, group: "Sequence[tuple[SingleInsert, str]]") -> list[int]:

@@ -14,6 +14,7 @@ from runner.client.database_client import Client
 from runner.client.operations import begin_cancel, begin_reschedule, begin_retry, begin_signal, begin_status
 from runner.client.result_poller import Ending
 from runner.client.status import TaskStatus
+from runner.client.task_events import TaskEvents
 from runner.db.follow import follow, follow_async
 from runner.errors import (
     DatabaseUnavailable,
@@ -32,6 +33,7 @@ from runner.model.outcome import RESULT_NOT_KEPT, Dead, Delay, Retry, Snooze
 from runner.model.sealed import read_sealed, shown
 from runner.model.shard import ShardId
 from runner.model.task import State
+from runner.model.task_event import EVENT_KINDS
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -103,6 +105,31 @@ class TaskHandle(int, Generic[R_co]):
     async def status_async(self) -> TaskStatus:
         """Same as `status`, on an event loop."""
         return await asyncio.wrap_future(begin_status(self))
+
+    def events(self, after: str | None = None, *, kinds: Iterable[str] = EVENT_KINDS) -> TaskEvents:
+        """Follow the events of the task: its states, failed attempts, progress and log lines.
+
+        The iterator works on an event loop (`async for`) and in a thread (`for`). It begins with the current state, the
+        progress, and the log lines of the current or last attempt. It ends after the final state, when the runner has
+        written the last lines, up to 1.5 seconds later. No event comes twice, and none is lost, except for states and
+        progress that lasted for less than the interval of the queries, half a second or less.
+
+        Args:
+            after: the `cursor` of the last known event; only later ones follow. "start" for all events of the task.
+            kinds: the kinds of events: "state", "attempt", "progress" and "log".
+
+        Raises:
+            InvalidTask: `after` is no cursor, or a kind is unknown.
+            TaskNotFound: while iterating: the task does not exist, its transaction has not committed yet, or it was
+                pruned.
+            DatabaseUnavailable: while iterating: the database has been unreachable for some time.
+            WouldBlock: while iterating: `for` on an event loop; use `async for` there.
+
+        Examples:
+            >>> async for event in task.events(kinds=["state", "progress"]):
+            ...     print(event)
+        """
+        return TaskEvents(self, after, kinds)
 
     def cancel(self, reason: str | None = None, *, by: str | None = None) -> None:
         """Cancel the task: a waiting or blocked one at once, a running one through its runner.

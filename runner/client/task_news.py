@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("runner.client")
 
 REQUEST_EVERY = 10.0
-"""Seconds between two requests for the same tasks: a runner may have started, and others forget requests."""
+"""Seconds between two requests for the same tasks: runners forget requests."""
 
 IDLE_ROUNDS = 6
 """Requests without a waiting caller after which the connection is closed."""
@@ -42,7 +42,7 @@ class Hearer(Protocol):
 
 
 class TaskNews:
-    """Makes a poller look as soon as a task may have changed. Polling finds the changes without it.
+    """Makes pollers look as soon as a task may have changed. Polling finds the changes without it.
 
     On PostgreSQL it asks runners for notices. On SQLite it watches the file. Both begin with the first waiting caller,
     and end some time after the last one.
@@ -52,19 +52,30 @@ class TaskNews:
         settings: names the file, and says whether to listen.
     """
 
-    hearer: Hearer
-
     def __init__(self, database: "Callable[[], Awaitable[Database]]", settings: Settings) -> None:
         self._get_database, self._settings = database, settings
         self._client = secrets.token_hex(8)
+        self._hearers: dict[str, Hearer] = {}
         self._following: asyncio.Task[None] | None = None
         self._listener: Listener | None = None
 
-    def begin(self, ids: Sequence[int]) -> None:
-        """Ask for the news of more tasks. Call it on the event loop of the client."""
+    def add(self, watch: str, hearer: Hearer) -> None:
+        """Add a poller.
+
+        Args:
+            watch: the value of the Watch that it asks for.
+        """
+        self._hearers[watch] = hearer
+
+    def begin(self, watch: str, ids: Sequence[int]) -> None:
+        """Ask for the news of more tasks. Call it on the event loop of the client.
+
+        Args:
+            watch: the poller that asks.
+        """
         if not self._settings.notify:
             return
-        self._request(ids)
+        self._request(watch, ids)
         if self._following is None or self._following.done():
             self._following = asyncio.ensure_future(self._follow())
 
@@ -82,9 +93,7 @@ class TaskNews:
         try:
             while rounds < IDLE_ROUNDS:
                 await asyncio.sleep(REQUEST_EVERY)
-                ids = self.hearer.watched
-                rounds = 0 if ids else rounds + 1
-                self._request(ids)
+                rounds = 0 if self._request_all() else rounds + 1
         finally:
             news.cancel()
             await asyncio.wait([news])
@@ -93,17 +102,17 @@ class TaskNews:
 
     async def _listen(self) -> None:
         from runner.db.listener import Listener
-        from runner.db.watch_request import notice_channel, read_ids
-
-        def hear(text: str) -> None:
-            self.hearer.hear(read_ids(text))
+        from runner.db.watch_request import notice_channel, read_ids, start_channel
 
         def on_connect() -> None:
-            self._request(self.hearer.watched)
-            self.hearer.hear(None)  # a notice may have been lost
+            self._request_all()
+            self._hear(None)  # a notice may have been lost
 
         database = await self._get_database()
-        channels = {notice_channel(database.tables, self._client): hear}
+        channels: dict[str, Callable[[str], object]] = {
+            notice_channel(database.tables, self._client): lambda text: self._hear(read_ids(text)),
+            start_channel(database.tables): lambda _: self._request_all(),
+        }
         self._tables = database.tables
         self._listener = Listener(database, channels, on_connect, SILENCE, log)
         try:
@@ -111,12 +120,23 @@ class TaskNews:
         finally:
             self._listener = None
 
-    def _request(self, ids: Sequence[int]) -> None:
+    def _hear(self, ids: Sequence[int] | None) -> None:
+        for hearer in self._hearers.values():
+            hearer.hear(ids)
+
+    def _request_all(self) -> bool:
+        """Ask for the news of all tasks that callers wait for; False if there are none."""
+        watched = {watch: hearer.watched for watch, hearer in self._hearers.items()}
+        for watch, ids in watched.items():
+            self._request(watch, ids)
+        return any(watched.values())
+
+    def _request(self, watch: str, ids: Sequence[int]) -> None:
         if self._listener is None or not ids:
             return
         from runner.db.watch_request import Watch, WatchRequest, request_channel
 
-        for text in WatchRequest(self._client, Watch.END, [*ids]).texts():
+        for text in WatchRequest(self._client, Watch(watch), [*ids]).texts():
             self._listener.send(request_channel(self._tables), text)
 
     async def _watch(self, path: str) -> None:
@@ -132,7 +152,7 @@ class TaskNews:
                     version = connection.execute("PRAGMA data_version").fetchone()
                     if version != last:
                         last = version
-                        self.hearer.hear(None)
+                        self._hear(None)
                 if not changes.follow(path):  # this system does not report changes
                     return
                 await changes.pause(CHECK_EVERY)

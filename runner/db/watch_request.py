@@ -69,6 +69,11 @@ def request_channel(tables: Tables) -> str:
     return channel(tables, "_watch")
 
 
+def start_channel(tables: Tables) -> str:
+    """The channel on which a runner reports that it listens from now on: clients repeat their requests."""
+    return channel(tables, "_runner")
+
+
 def notice_channel(tables: Tables, client: str) -> str:
     """The channel of the notices for a client."""
     return channel(tables, f"_{client}")

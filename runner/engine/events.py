@@ -89,6 +89,13 @@ class LimitReached:
 
 
 @dataclass(frozen=True, slots=True)
+class NotesWritten:
+    """Progress or log lines of running tasks were written."""
+
+    ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class TasksRescued:
     """Tasks of lost runners were rescued, by task id."""
 

@@ -121,7 +121,7 @@ class Worker:
         self._done = partial(done, limit=limits.result)
         self._stuck = stuck
         self.breakers = BreakerReports(database, in_flight.probes, events)
-        self.notes = NotesWriter(database, settings, lambda: lease.id, stuck)
+        self.notes = NotesWriter(database, settings, lambda: lease.id, stuck, events)
         self.executor = Executor(
             settings.threads,
             limits,

@@ -230,7 +230,7 @@ class Drain:
     @asynccontextmanager
     async def _executor(self, runner_id: int) -> AsyncIterator[Executor]:
         limits, keyring = AttemptLimits.of(self.settings), Keyring(self.settings)
-        notes = NotesWriter(self.database, self.settings, lambda: runner_id, StuckRows())
+        notes = NotesWriter(self.database, self.settings, lambda: runner_id, StuckRows(), Events())
         executor = Executor(
             1,
             limits,

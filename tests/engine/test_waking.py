@@ -401,7 +401,10 @@ def listens(url: str) -> bool:
         return connection.execute(f"SELECT count(*) > 0 {LISTENERS}").fetchone() == (True,)
 
 
-LISTENERS = "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+LISTENERS = """
+FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+    AND (query LIKE 'LISTEN%' OR query LIKE 'SELECT pg_notify(channel, payload)%')
+"""
 
 
 def listeners(url: str) -> int:

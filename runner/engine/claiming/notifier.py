@@ -12,7 +12,7 @@ from runner.db.file_changes import FileChanges
 from runner.db.file_identity import FileChange, OpenFiles, save_logs
 from runner.db.listener import Listener
 from runner.db.schema import Tables
-from runner.db.watch_request import request_channel
+from runner.db.watch_request import request_channel, start_channel
 from runner.engine.settling.watched_tasks import WatchedTasks
 from runner.errors import DatabaseFileReplaced
 from runner.resource_limits import reached_limit
@@ -65,7 +65,12 @@ async def listen(database: Database, on_submit: Callable[[], None], every: float
         watched: receives the requests of clients, and sends its notices through the same connection.
     """
     channels = {channel(database.tables): lambda _: on_submit(), request_channel(database.tables): watched.receive}
-    listener = Listener(database, channels, on_submit, every, log)
+
+    def on_connect() -> None:
+        on_submit()
+        listener.send(start_channel(database.tables), "")
+
+    listener = Listener(database, channels, on_connect, every, log)
     with watched.sending(listener.send):
         await listener.run()
 

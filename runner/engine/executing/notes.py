@@ -12,6 +12,7 @@ from typing import Any
 from runner.db.database import Database
 from runner.db.errors import row_fault
 from runner.db.halves import write_in_halves
+from runner.engine.events import Events, NotesWritten
 from runner.engine.executing.attempt_outcome import checkpoint_text
 from runner.engine.executing.outages import note_outage
 from runner.engine.executing.sealing import call_codec, seal_text
@@ -200,13 +201,16 @@ class NotesWriter:
 
     Args:
         settings: the limit and the interval of checkpoints.
+        events: publishes that progress or log lines of tasks were written.
     """
 
     every = 1.0
     """Seconds between two writes."""
 
-    def __init__(self, database: Database, settings: Settings, runner_id: Callable[[], int], stuck: StuckRows) -> None:
-        self.database, self.stuck = database, stuck
+    def __init__(
+        self, database: Database, settings: Settings, runner_id: Callable[[], int], stuck: StuckRows, events: Events
+    ) -> None:
+        self.database, self.stuck, self._events = database, stuck, events
         self.runner_id = runner_id
         self.limit = int(settings.checkpoint_limit)
         self.changed: set[AttemptNotes] = set()
@@ -281,7 +285,9 @@ class NotesWriter:
             for item, report, batch in content:
                 item.report, item.lines = item.report or report, batch + item.lines
             raise
-        self.stuck.free("note", [item.running.task.id for item in notes])
+        ids = [item.running.task.id for item in notes]
+        self.stuck.free("note", ids)
+        self._events.publish(NotesWritten(ids))
 
     def _set_apart(self, item: AttemptNotes, fault: RowFault) -> None:
         task = item.running.task

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from runner.db.schema import Tables
 from runner.db.watch_request import Watch, WatchRequest, id_texts, notice_channel, read_request
-from runner.engine.events import AttemptsEnded, Events, TasksCancelled, TasksClaimed, TasksRescued
+from runner.engine.events import AttemptsEnded, Events, NotesWritten, TasksCancelled, TasksClaimed, TasksRescued
 from runner.model.task import MOVES
 
 KEEP_SECONDS = 30.0
@@ -42,6 +42,7 @@ class WatchedTasks:
         self._recent: deque[tuple[float, Watch, list[int]]] = deque()
         events.subscribe(AttemptsEnded, self._on_ends)
         events.subscribe(TasksClaimed, self._on_claims)
+        events.subscribe(NotesWritten, self._on_notes)
         events.subscribe(TasksRescued, self._on_rescues)
         events.subscribe(TasksCancelled, self._on_cancels)
 
@@ -96,6 +97,10 @@ class WatchedTasks:
     def _on_claims(self, event: TasksClaimed) -> None:
         if self._until:
             self._report(Watch.CHANGE, [task.id for task in event.tasks])
+
+    def _on_notes(self, event: NotesWritten) -> None:
+        if self._until:
+            self._report(Watch.CHANGE, [*event.ids])
 
     def _on_rescues(self, event: TasksRescued) -> None:
         if self._until:
